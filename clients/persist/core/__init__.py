@@ -1,0 +1,1 @@
+"""The pure heart: frontiers, data, shard state. No IO, clock, randomness or protobuf."""

@@ -1,0 +1,1 @@
+"""The shard state machine: batches, trace, state, commands, transitions, diffs."""

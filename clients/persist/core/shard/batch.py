@@ -1,0 +1,138 @@
+"""Batches by description: parts, runs and hollow batches. The rows themselves live in Blob or inline.
+
+Source: architecture.md section 4; docs/formats.md, batches.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from persist.core.frontier import Description
+
+PART_FORMAT = 1
+"""Version of the part file format this release writes."""
+
+ORDER_VERSION = 1
+"""Version of the canonical order of keys and vals."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """A range of adjacent row groups in a part file: what one ranged read fetches and one checksum covers.
+
+    ``first_key`` is canonical, truncated downwards (a fence). ``offset``/``length`` are bytes in the blob;
+    ``row_groups`` counts the Parquet row groups inside, ``rows`` their rows; ``checksum`` is CRC32C of the bytes.
+    """
+
+    first_key: bytes
+    rows: int
+    row_groups: int
+    offset: int
+    length: int
+    checksum: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnStats:
+    """Bounds of one top-level leaf column in canonical bytes: every non-null, non-NaN value lies in [lower, upper].
+
+    Bounds are truncated outwards; None means unknown or no such value. Never narrower than the truth.
+    """
+
+    name: str
+    null_count: int
+    has_nan: bool = False
+    lower: bytes | None = None
+    upper: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One write-once sorted, consolidated file of updates, in Blob (``key``) or inside the state (``inline``).
+
+    Exactly one of ``key`` and ``inline`` is set. ``encoded_bytes`` is the blob's length, ``decoded_bytes`` what it
+    takes as Arrow. ``key_lower``/``key_upper`` are canonical key bounds, both inclusive, truncated outwards
+    (``key_upper`` None: unbounded). ``ts_rewrite``: every time t is read as max(t, ts_rewrite).
+    ``blocks`` is empty for inline parts; the footer (Parquet metadata) is the last ``footer_bytes`` bytes of the blob,
+    covered by ``footer_checksum``. ``checksum`` (CRC32C) covers the whole blob or the inline bytes.
+    """
+
+    key: str | None
+    inline: bytes | None
+    encoded_bytes: int
+    decoded_bytes: int
+    rows: int
+    checksum: int
+    key_lower: bytes
+    key_upper: bytes | None
+    min_ts: int
+    max_ts: int
+    diffs_sum: int
+    schema_id: int
+    stats: tuple[ColumnStats, ...] = ()
+    blocks: tuple[Block, ...] = ()
+    footer_bytes: int = 0
+    footer_checksum: int = 0
+    ts_rewrite: int | None = None
+    consolidated_since: int = 0
+    format: int = PART_FORMAT
+    order_version: int = ORDER_VERSION
+
+    @property
+    def inline_bytes(self) -> int:
+        """Bytes this part takes inside the state."""
+        return len(self.inline) if self.inline is not None else 0
+
+    @property
+    def first_ts(self) -> int:
+        """The smallest time a reader sees."""
+        return max(self.min_ts, self.ts_rewrite or 0)
+
+    @property
+    def last_ts(self) -> int:
+        """The largest time a reader sees."""
+        return max(self.max_ts, self.ts_rewrite or 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Parts in one sorted sequence: no part's keys lie before the keys of the part before it."""
+
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HollowBatch:
+    """A batch without its rows: what it covers and where the rows are.
+
+    ``truncated``: the parts may hold times outside ``[lower, upper)``, which readers must drop (an append retried
+    under tighter bounds than its data was written with).
+    """
+
+    desc: Description
+    runs: tuple[Run, ...] = ()
+    truncated: bool = False
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """All parts of all runs."""
+        return tuple(part for run in self.runs for part in run.parts)
+
+    @cached_property
+    def rows(self) -> int:
+        """Updates in all parts; 0 for a batch that only moves the upper."""
+        return sum(part.rows for run in self.runs for part in run.parts)
+
+    @cached_property
+    def encoded_bytes(self) -> int:
+        """Bytes of all parts."""
+        return sum(part.encoded_bytes for run in self.runs for part in run.parts)
+
+    @cached_property
+    def inline_bytes(self) -> int:
+        """Bytes of all inline parts."""
+        return sum(part.inline_bytes for run in self.runs for part in run.parts)
+
+    @property
+    def is_empty(self) -> bool:
+        """Holds no updates."""
+        return not self.runs

@@ -1,0 +1,268 @@
+"""The commands a shard understands and the outcomes they have. Values only; the effects are in ``transitions``.
+
+A command's outcome type is its type argument: ``Shards.apply(shard, Command[R]) -> R``. Mistakes of the caller are
+raised as UsageError; expected outcomes are values. Every command may be repeated: appends carry a token, the others
+are idempotent. Source: persist-semantics.md section 2.3.
+"""
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from persist.core.frontier import Antichain
+from persist.core.ids import ReaderId, ShardId, Token, WriterId
+from persist.core.shard.batch import HollowBatch
+
+R = TypeVar("R", covariant=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command(Generic[R]):
+    """Something to apply to a shard; ``R`` is the union of its outcomes."""
+
+
+# ---- writing -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appended:
+    """The batch is in the shard for ever. ``upper`` is where this append moved the shard's upper to, at ``seqno``.
+
+    ``already_committed``: an earlier attempt with the same token (or transaction) had done it; ``upper`` and
+    ``seqno`` are the original ones and this attempt's batch was not used.
+    """
+
+    upper: Antichain
+    seqno: int = 0
+    already_committed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpperMismatch:
+    """Nothing was appended: the shard's upper is ``upper``, not what was expected."""
+
+    upper: Antichain
+    seqno: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InlineBackpressure:
+    """Nothing was appended: the state holds too many inline bytes. Write the parts to Blob and retry."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transaction:
+    """A durable marker (``app_id``, ``version``): appends of one application with a version already seen are no-ops."""
+
+    app_id: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareAndAppend(Command["Appended | UpperMismatch | InlineBackpressure"]):
+    """Append ``batch`` iff the shard's upper equals ``batch.desc.lower``.
+
+    Raises InvalidBounds, EmptyInterval, ShardClosed (upper is []), InvalidArgument (unknown schema id, foreign or
+    malformed part key, too many parts).
+    """
+
+    writer_id: WriterId
+    token: Token
+    batch: HollowBatch
+    lease_ms: int = 3_600_000
+    transaction: Transaction | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expired:
+    """The handle is gone; ``existed`` tells whether it was there."""
+
+    existed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpireWriter(Command[Expired]):
+    """Forget a writer and its tokens."""
+
+    writer_id: WriterId
+
+
+# ---- reading -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderRegistered:
+    """The reader may read at times at or beyond ``since`` ([]: the shard is closed for reading)."""
+
+    since: Antichain
+    upper: Antichain
+    seqno: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterLeasedReader(Command[ReaderRegistered]):
+    """Hold the shard's since (or the critical since, if asked and any) under a lease. Idempotent by ``reader_id``."""
+
+    reader_id: ReaderId
+    lease_ms: int = 900_000
+    purpose: str = ""
+    hostname: str = ""
+    use_critical_since: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinceDowngraded:
+    """The reader's since is now ``since``."""
+
+    since: Antichain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DowngradeSince(Command[SinceDowngraded]):
+    """Give up reading below ``since``; also a heartbeat. Lower or equal is a no-op. Raises LeaseExpired.
+
+    ``outstanding_seqno``: the smallest seqno whose parts this reader still fetches; None when none.
+    """
+
+    reader_id: ReaderId
+    since: Antichain
+    outstanding_seqno: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeaten:
+    """The lease runs anew from now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatReader(Command[Heartbeaten]):
+    """Extend a reader's lease. Raises LeaseExpired."""
+
+    reader_id: ReaderId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpireReader(Command[Expired]):
+    """Let go of everything a leased reader holds. Its id is dead."""
+
+    reader_id: ReaderId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CriticalRegistered:
+    """The critical reader's state: what it holds and the token its next compare needs."""
+
+    since: Antichain
+    opaque: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterCriticalReader(Command[CriticalRegistered]):
+    """Hold the shard's since without a lease, guarded by an opaque token. An existing id keeps since and opaque."""
+
+    critical_id: str
+    opaque: bytes = b""
+    purpose: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CriticalDowngraded:
+    """The token matched: since and opaque are now these."""
+
+    since: Antichain
+    opaque: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpaqueMismatch:
+    """Someone else took over: nothing changed, and this is what stands."""
+
+    since: Antichain
+    opaque: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareAndDowngradeSince(Command["CriticalDowngraded | OpaqueMismatch"]):
+    """Move a critical since and its token iff the token is ``expected``. Raises InvalidArgument for an unknown id."""
+
+    critical_id: str
+    expected: bytes
+    opaque: bytes
+    since: Antichain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpireCriticalReader(Command[Expired]):
+    """Remove a critical hold."""
+
+    critical_id: str
+
+
+# ---- schemas -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaEntry:
+    """A registered schema. ``schema`` is the Arrow IPC schema of key, val fields with their roles; see data.schema."""
+
+    schema_id: int
+    schema: bytes
+    codec: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaRegistered:
+    """The schema's id and the newest entry of the shard."""
+
+    entry: SchemaEntry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterSchema(Command[SchemaRegistered]):
+    """Register the first schema, or find an equal one. Raises SchemaMismatch (the shard has another), CodecMismatch."""
+
+    schema: bytes
+    codec: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvolveSchema(Command[SchemaRegistered]):
+    """Register a schema that only adds nullable val columns to the newest, whose id must be ``expected_id``.
+
+    Raises SchemaMismatch (incompatible, or someone else evolved it), CodecMismatch.
+    """
+
+    expected_id: int
+    schema: bytes
+    codec: str
+
+
+# ---- maintenance -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollup:
+    """A full state in Blob: its key, bytes and CRC32C."""
+
+    key: str
+    encoded_bytes: int
+    checksum: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollupAdded:
+    """``applied``: the state names this very blob. When False and never True before, the caller may delete it."""
+
+    applied: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddRollup(Command[RollupAdded]):
+    """Link a rollup that was written for ``seqno``."""
+
+    seqno: int
+    rollup: Rollup
+
+
+def shard_of_key(key: str) -> ShardId:
+    """The shard a blob key belongs to."""
+    return ShardId.parse(key.split("/", 1)[0])

@@ -1,0 +1,1 @@
+"""What times mean and how long they stay readable."""

@@ -1,0 +1,1 @@
+"""The imperative shell around the state machine; runs in a server or embedded."""

@@ -1,0 +1,107 @@
+"""Shards: the operations of a PersistShard service as a Python port.
+
+Three implementations answer alike: LocalShards (the machine in this process), RemoteShards (gRPC), FailoverShards.
+Every call takes ``timeout`` in seconds; when it passes, a mutation is Indeterminate and the same command (same token)
+resolves it. Raises, everywhere: UsageError subclasses (nothing happened), LocationError (see ``determinate``),
+CorruptData. Source: architecture.md section 5.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from persist.core.frontier import Antichain
+from persist.core.ids import ReaderId, ShardId
+from persist.core.shard.batch import HollowBatch
+from persist.core.shard.commands import Command, SchemaEntry
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardInfo:
+    """Where a shard stands: its frontiers at ``seqno`` and every schema, oldest first."""
+
+    shard: ShardId
+    seqno: int
+    since: Antichain
+    upper: Antichain
+    schemas: tuple[SchemaEntry, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The batches a snapshot reads: every batch with lower <= as_of, tiling [0, upper of the last), at one seqno."""
+
+    info: ShardInfo
+    as_of: Antichain
+    batches: tuple[HollowBatch, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotYet:
+    """``as_of`` is not complete yet: the upper stood at ``info.upper`` when the timeout passed."""
+
+    info: ShardInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """The shard moved: ``batches`` tile [lower of the first, info.upper) and continue what was asked or told before.
+
+    ``batches`` may be empty (only since, schemas or seqno moved). A first batch that straddles the asked frontier
+    has been compacted: its times below the frontier are to be dropped.
+    """
+
+    info: ShardInfo
+    batches: tuple[HollowBatch, ...]
+
+
+class Shards(Protocol):
+    """Any number of shards at one persist location."""
+
+    @property
+    def blob_uri(self) -> str:
+        """Where rich clients read and write parts."""
+        ...
+
+    async def open(self, shard: ShardId, *, create: bool = True, timeout: float) -> ShardInfo:
+        """The shard's newest state, initialising it if new (``create``). Linearizable. Raises ShardNotFound."""
+        ...
+
+    async def apply(self, shard: ShardId, command: Command[R], *, timeout: float) -> R:
+        """Commit one command and return its outcome. Linearizable, also when the outcome changes nothing."""
+        ...
+
+    async def snapshot(
+        self, shard: ShardId, as_of: Antichain, *, reader_id: ReaderId | None = None, timeout: float
+    ) -> Plan | NotYet:
+        """The batches to read at ``as_of``, waiting while as_of >= upper. Raises NotReadable below since."""
+        ...
+
+    async def fetch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> Change:
+        """Batches whose upper lies beyond ``frontier``; waits for the upper to pass it, at most ``timeout``.
+
+        When the wait ends without news the Change has no batches.
+        """
+        ...
+
+    def watch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> AsyncIterator[Change]:
+        """Every change as it commits, from ``frontier`` on without gap or repeat, for at most ``timeout`` seconds.
+
+        Ends after the timeout, or when the upper is []. Raises LocationError when the push breaks: call again with
+        the frontier reached (or poll with ``fetch``).
+        """
+        ...
+
+    async def inspect(self, shard: ShardId, *, timeout: float) -> Mapping[str, Any]:
+        """The whole state as JSON-ready values, for people and tests."""
+        ...
+
+    def list(self, *, timeout: float) -> AsyncIterator[ShardId]:
+        """Every shard ever initialised here."""
+        ...
+
+    async def close(self) -> None:
+        """Stop background work and release connections."""
+        ...

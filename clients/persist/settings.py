@@ -1,0 +1,76 @@
+"""Every knob, with its default and unit. Data only: read once, printable, passed to constructors.
+
+Environment variables are ``PERSIST_`` and the field's name in capitals. Source: persist-semantics.md section 3.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from persist.errors import InvalidArgument
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Knobs of the library and the services. Sizes in bytes, durations in ms, rows in rows."""
+
+    part_bytes_max: int = 128 << 20
+    """Target size of a part blob."""
+    row_group_rows: int = 65_536
+    """Rows in one Parquet row group."""
+    sort_rows: int = 1 << 20
+    """Rows sorted at once: one run of a large append."""
+    uploads_outstanding: int = 2
+    """Parts being uploaded while the next is built."""
+    inline_part_bytes_max: int = 4096
+    """A batch at most this large travels inside the state. 0: never."""
+    inline_total_bytes_max: int = 1 << 20
+    """Inline bytes a state may hold before appends must go to Blob."""
+    rollup_every: int = 128
+    """Seqnos between rollups."""
+    recent_diffs_max: int = 3840
+    """Diffs one scan page reads when catching up."""
+    reader_lease_ms: int = 900_000
+    writer_lease_ms: int = 3_600_000
+    retry_first_ms: int = 4
+    retry_max_ms: int = 16_000
+    poll_first_ms: int = 100
+    poll_max_ms: int = 16_000
+    timeout_ms: int = 30_000
+    """Default deadline of a call that names none."""
+    store_timeout_ms: int = 10_000
+    """Deadline of one Consensus call."""
+    blob_timeout_ms: int = 90_000
+    """Deadline of one Blob call."""
+    fetch_bytes_max: int = 256 << 20
+    """Encoded bytes one reader keeps in flight."""
+    decoded_bytes_max: int = 512 << 20
+    """Arrow bytes one row group may decode to: a bomb guard."""
+    token_history: int = 64
+    """Outcomes remembered per writer."""
+    lane_queue_max: int = 1024
+    """Commands waiting per shard before RESOURCE_EXHAUSTED."""
+    lane_fold_max: int = 256
+    """Commands folded into one commit."""
+    max_message_bytes: int = 4 << 20
+    """Largest gRPC message."""
+    parts_per_append_max: int = 10_000
+    allow_unsafe: tuple[str, ...] = ()
+    """Findings accepted by name."""
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str]) -> Self:
+        """Settings with every ``PERSIST_<FIELD>`` applied. Raises InvalidArgument naming the variable."""
+        changes: dict[str, object] = {}
+        for field in dataclasses.fields(cls):
+            text = environ.get(f"PERSIST_{field.name.upper()}")
+            if text is None:
+                continue
+            if field.name == "allow_unsafe":
+                changes[field.name] = tuple(name for name in text.split(",") if name)
+                continue
+            if not text.isdigit():
+                raise InvalidArgument(f"PERSIST_{field.name.upper()} must be a whole number", got=text)
+            changes[field.name] = int(text)
+        return dataclasses.replace(cls(), **changes)  # type: ignore[arg-type]  # fields are checked just above

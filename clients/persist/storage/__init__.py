@@ -1,0 +1,1 @@
+"""Blob and Consensus: the two ports and their adapters."""

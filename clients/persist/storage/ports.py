@@ -1,0 +1,120 @@
+"""The two ports: Blob (where data lives) and Consensus (what is true).
+
+Both must be linearizable. Adapters classify failures: Determinate only from an allow-list, everything unknown is
+Indeterminate; they never retry a mutation. ``timeout`` is seconds and always given.
+Source: persist-semantics.md section 2.8; reliability.md section 4.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """An unsafe setting found by a live check: its stable name, what is, what must be, and what happens otherwise."""
+
+    name: str
+    setting: str
+    found: str
+    required: str
+    consequence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One value in Consensus and the seqno it was set at."""
+
+    seqno: int
+    data: bytes
+
+
+class Blob(Protocol):
+    """Write-once key-value bytes. Keys have the forms of ``core.ids``; values up to 5 GiB.
+
+    Raises Determinate, Indeterminate (set/delete whose answer was lost), StoreFull, StoreReadOnly, InvalidId.
+    """
+
+    @property
+    def uri(self) -> str:
+        """What ``open_blob`` takes to reach the same store (without secrets)."""
+        ...
+
+    async def get(self, key: str, *, byte_range: tuple[int, int] | None = None, timeout: float) -> bytes | None:
+        """The value, or ``[start, end)`` of it; None when there is no such key."""
+        ...
+
+    async def set(self, key: str, value: bytes | memoryview, *, timeout: float) -> None:
+        """Durably map key to value, atomically: a reader sees all or nothing. Same key and value again is fine."""
+        ...
+
+    async def delete(self, key: str, *, timeout: float) -> int | None:
+        """Remove a value and return its size; None when there was none."""
+        ...
+
+    def list(self, prefix: str, *, timeout: float) -> AsyncIterator[tuple[str, int]]:
+        """All (key, size) whose key starts with prefix, in any order."""
+        ...
+
+    async def restore(self, key: str, *, timeout: float) -> None:
+        """Bring a deleted value back where the store can. Raises Determinate where it cannot."""
+        ...
+
+    async def findings(self) -> Sequence[Finding]:
+        """What is unsafe about this store, by live checks. Empty: nothing."""
+        ...
+
+    async def close(self) -> None:
+        """Release connections."""
+        ...
+
+
+class Consensus(Protocol):
+    """A linearizable, durable, gap-free log of values per key (the shard id). The first seqno is 0.
+
+    Raises Determinate, Indeterminate (compare_and_set/truncate whose answer was lost), StoreFull, StoreReadOnly.
+    """
+
+    @property
+    def uri(self) -> str:
+        """What ``open_consensus`` takes to reach the same store (without secrets)."""
+        ...
+
+    async def head(self, key: str, *, timeout: float) -> Entry | None:
+        """The newest entry; None when the key was never set."""
+        ...
+
+    async def compare_and_set(self, key: str, expected: int, data: bytes, *, timeout: float) -> bool:
+        """Set ``data`` at ``expected + 1`` iff the newest seqno is ``expected`` (-1: never set).
+
+        True: committed. False: the newest seqno is another one. Raises RequestTooLarge above ``VALUE_BYTES_MAX``.
+        """
+        ...
+
+    async def scan(self, key: str, from_seqno: int, limit: int, *, timeout: float) -> list[Entry]:
+        """Up to ``limit`` entries at or above ``from_seqno``, ascending."""
+        ...
+
+    async def truncate(self, key: str, below: int, *, timeout: float) -> int:
+        """Remove entries below ``below`` and return how many. Raises InvalidArgument when below > newest or no key."""
+        ...
+
+    def list_keys(self, *, timeout: float) -> AsyncIterator[str]:
+        """All keys ever set."""
+        ...
+
+    def changes(self, key: str) -> AsyncIterator[int]:
+        """Hints that a key moved (its seqno), as they come. May skip, repeat or be late; never wrong about existing."""
+        ...
+
+    async def findings(self) -> Sequence[Finding]:
+        """What is unsafe about this store, by live checks. Empty: nothing."""
+        ...
+
+    async def close(self) -> None:
+        """Release connections."""
+        ...
+
+
+VALUE_BYTES_MAX = 4 * 1024 * 1024
+"""Largest value a Consensus takes."""

@@ -1,0 +1,1 @@
+"""Faults, models and histories for tests; production never imports this."""

@@ -1,0 +1,1 @@
+"""Core values to bytes and back: parts, durable state, gRPC messages."""
