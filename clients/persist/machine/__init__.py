@@ -1,1 +1,1 @@
-"""The imperative shell around the state machine; runs in a server or embedded."""
+"""The imperative shell around the state machine: it runs inside a server or embedded in the caller's process."""

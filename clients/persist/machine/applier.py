@@ -1,0 +1,169 @@
+"""One shard in this process: its newest known state, and the loop that moves it.
+
+Commands are folded into one successor state and committed with one compare-and-set; losing the race means catching up
+and folding again. A compare-and-set whose answer was lost is resolved by reading back what stands at its seqno.
+Source: design 001, state machine; persist-semantics.md section 2.2; reliability.md I1-I4.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from persist.core.ids import ShardId
+from persist.core.shard.commands import Command
+from persist.core.shard.diff import diff
+from persist.core.shard.invariants import check_cheap
+from persist.core.shard.state import State
+from persist.core.shard.transitions import Context, apply, finish
+from persist.errors import Determinate, Indeterminate, LocationError, PersistError, ShardNotFound
+from persist.machine.patience import Backoff, Deadline, repeat_read
+from persist.machine.versions import Version, Versions
+from persist.runtime import Runtime
+from persist.settings import Settings
+from persist.storage.ports import Entry
+from persist.wire.checksum import crc32c
+from persist.wire.state import encode_diff
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """What a fold of commands came to: the successor (None: nothing to commit) and each command's outcome or error."""
+
+    successor: State | None
+    outcomes: list[Any]
+
+
+class Applier:
+    """The commit loop of one shard. One commit at a time; reads never wait for commits."""
+
+    def __init__(self, shard: ShardId, versions: Versions, *, settings: Settings, runtime: Runtime) -> None:
+        self.shard = shard
+        self._versions = versions
+        self._settings = settings
+        self._runtime = runtime
+        self._committing = asyncio.Lock()
+        self._version: Version | None = None
+        self._moved = asyncio.Event()
+
+    @property
+    def cached(self) -> State | None:
+        """The newest state this process knows, perhaps not the newest there is."""
+        return self._version.state if self._version else None
+
+    async def refresh(self, deadline: Deadline, *, create: bool = False) -> State:
+        """The newest state there is: linearizable. Raises ShardNotFound unless ``create``."""
+        known = self._version
+        if known is not None:
+            found: Version | None = await self._versions.catch_up(known, deadline)
+        else:
+            found = await self._versions.load(self.shard, deadline)
+        if found is None and create:
+            found = await self._versions.initialise(self.shard, deadline)
+        if found is None:
+            raise ShardNotFound("no such shard here", hint="check the id and the location", shard=self.shard)
+        self._install(found)
+        return found.state
+
+    async def moved_past(self, seqno: int) -> None:
+        """Return once this process knows a state newer than ``seqno``."""
+        while self._version is None or self._version.seqno <= seqno:
+            await self._moved.wait()
+
+    async def commit(self, commands: Sequence[Command[Any]], deadline: Deadline) -> list[Any]:
+        """Apply the commands in order with one commit. Each result is an outcome, or a PersistError for that command.
+
+        All outcomes are linearized, also those that change nothing. Raises LocationError for all commands at once:
+        Indeterminate when they may have been committed.
+        """
+        try:
+            await asyncio.wait_for(self._committing.acquire(), deadline.remaining())
+        except TimeoutError:
+            raise Determinate("deadline passed while waiting for earlier commits", shard=self.shard) from None
+        try:
+            return await self._commit(commands, deadline)
+        finally:
+            self._committing.release()
+
+    async def _commit(self, commands: Sequence[Command[Any]], deadline: Deadline) -> list[Any]:
+        if self._version is None:
+            await self.refresh(deadline)
+        backoff = Backoff(self._runtime, self._settings, deadline)
+        while True:
+            base = self._newest()
+            folded = self._fold(base.state, commands)
+            if folded.successor is None:
+                # Computed from what may be a stale cache: it counts only if nothing happened since.
+                await self.refresh(deadline)
+                if self._newest() is base:
+                    return folded.outcomes
+                continue
+            data = encode_diff(diff(base.state, folded.successor))
+            if await self._compare_and_set(base.seqno, data, deadline):
+                self._install(Version(state=folded.successor, diff_checksum=crc32c(data)))
+                return folded.outcomes
+            await self.refresh(deadline)
+            if self._newest() is base and not await backoff.pause():
+                raise Determinate("lost every race for a commit", shard=self.shard, hint="retry")
+
+    def _newest(self) -> Version:
+        assert self._version is not None
+        return self._version
+
+    def _fold(self, base: State, commands: Sequence[Command[Any]]) -> Folded:
+        context = Context.of(self._settings, now_ms=self._runtime.now_ms(), hostname=self._runtime.hostname)
+        state, outcomes = base, []
+        for command in commands:
+            try:
+                state, outcome = apply(state, command, context)
+            except PersistError as error:
+                outcome = error
+            outcomes.append(outcome)
+        if state is base:
+            return Folded(None, outcomes)
+        successor = finish(base, state, context)
+        check_cheap(base, successor)
+        return Folded(successor, outcomes)
+
+    def _install(self, version: Version) -> None:
+        if self._version is not None and version.seqno <= self._version.seqno:
+            return
+        self._version = version
+        moved, self._moved = self._moved, asyncio.Event()
+        moved.set()
+
+    async def _compare_and_set(self, expected: int, data: bytes, deadline: Deadline) -> bool:
+        """Whether ``data`` stands at ``expected + 1`` for ever. Raises LocationError when that cannot be told in time."""
+        backoff = Backoff(self._runtime, self._settings, deadline)
+        unanswered = False
+        while True:
+            try:
+                timeout = deadline.slice(self._settings.store_timeout_ms)
+                won = await self._versions.consensus.compare_and_set(self.shard, expected, data, timeout=timeout)
+                return won or (unanswered and await self._stands(expected + 1, data, deadline))
+            except Indeterminate as error:
+                unanswered, failure = True, error
+            except LocationError as error:
+                failure = _unsure(error) if unanswered else error
+            if not await backoff.pause():
+                raise failure
+
+    async def _stands(self, seqno: int, data: bytes, deadline: Deadline) -> bool:
+        async def call(seconds: float) -> list[Entry]:
+            return await self._versions.consensus.scan(self.shard, seqno, 1, timeout=seconds)
+
+        limit = self._settings.store_timeout_ms
+        try:
+            entries = await repeat_read(self._runtime, self._settings, deadline, limit, call)
+        except LocationError as error:
+            raise _unsure(error) from error
+        if not entries or entries[0].seqno != seqno:
+            # Already truncated: only the tokens in the state can tell.
+            raise Indeterminate("the commit's answer was lost and its diff is gone", shard=self.shard, hint="retry")
+        return entries[0].data == data
+
+
+def _unsure(error: LocationError) -> Indeterminate:
+    return Indeterminate(error.message, hint="retry with the same token", **error.details)
+
+

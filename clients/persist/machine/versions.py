@@ -1,0 +1,191 @@
+"""Versions of a shard's state: loading the newest, catching up, making the first.
+
+The newest state is the rollup that the newest diff names, with the diffs after it applied. Opening a shard therefore
+costs one head, one scan bounded by the rollup interval and one blob, however long its history.
+Source: design 001, "incremental state"; persist-semantics.md section 2.7; reliability.md I14 and section 4, watchdog.
+"""
+
+import dataclasses
+
+from persist.core.ids import ABSENT, ShardId, rollup_key
+from persist.core.shard.commands import Rollup
+from persist.core.shard.diff import StateDiff, apply_diff, diff
+from persist.core.shard.state import State
+from persist.errors import CorruptData, HistoryRewound, Indeterminate, check
+from persist.machine.patience import Backoff, Deadline, repeat_read
+from persist.runtime import Runtime
+from persist.settings import Settings
+from persist.storage.ports import Blob, Consensus, Entry
+from persist.wire.checksum import crc32c
+from persist.wire.state import decode_diff, decode_rollup, encode_diff, encode_rollup
+
+_STALE_HEADS_MAX = 16
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """A state and the checksum of the diff that made it, by which a rewound or forked history is noticed."""
+
+    state: State
+    diff_checksum: int
+
+    @property
+    def seqno(self) -> int:
+        """The state's seqno."""
+        return self.state.seqno
+
+
+class Versions:
+    """Reads and creates states in one Blob and one Consensus. Keeps nothing in memory."""
+
+    def __init__(self, blob: Blob, consensus: Consensus, *, settings: Settings, runtime: Runtime) -> None:
+        self.blob = blob
+        self.consensus = consensus
+        self._settings = settings
+        self._runtime = runtime
+
+    async def load(self, shard: ShardId, deadline: Deadline) -> Version | None:
+        """The newest state; None when the shard was never initialised. Two Consensus reads and one Blob read.
+
+        Raises Determinate, CorruptData, VersionMismatch.
+        """
+        for _ in range(_STALE_HEADS_MAX):
+            head = await self._head(shard, deadline)
+            if head is None:
+                return None
+            newest = decode_diff(head.data, shard, head.seqno)
+            seqno, rollup = newest.latest_rollup
+            state = await self._rollup(shard, seqno, rollup, deadline)
+            if state is None:
+                # The rollup was collected after this head was read, so a newer head names a newer one.
+                continue
+            version = await self._advance(Version(state=state, diff_checksum=0), deadline, after=seqno)
+            if version is not None:
+                return version
+        raise CorruptData("the rollup that the newest diff names is missing", shard=shard, hint="run persist fsck")
+
+    async def catch_up(self, version: Version, deadline: Deadline) -> Version:
+        """The newest state, from a known one: the same object when nothing happened. One Consensus read, usually.
+
+        Raises HistoryRewound when the store shows less, or something else, than was seen before.
+        """
+        shard = version.state.shard
+        advanced = await self._advance(version, deadline, after=version.seqno)
+        if advanced is not None:
+            return advanced
+        loaded = await self.load(shard, deadline)
+        if loaded is None or loaded.seqno < version.seqno:
+            raise _rewound(shard, version.seqno, ABSENT if loaded is None else loaded.seqno)
+        return loaded
+
+    async def initialise(self, shard: ShardId, deadline: Deadline) -> Version:
+        """The newest state, creating the first one if there is none. Safe to race and to repeat.
+
+        The rollup blob is written first and names itself; whoever loses the race adopts the winner's state and deletes
+        its own blob, which no state can name any more: slot 0 is taken.
+        """
+        backoff = Backoff(self._runtime, self._settings, deadline)
+        while True:
+            first, rollup, data = await self._write_first(shard, deadline)
+            try:
+                slice_ = deadline.slice(self._settings.store_timeout_ms)
+                won = await self.consensus.compare_and_set(shard, ABSENT, data, timeout=slice_)
+            except Indeterminate:
+                won = False
+            if won:
+                return Version(state=first, diff_checksum=crc32c(data))
+            version = await self.load(shard, deadline)
+            if version is None:
+                # The unanswered attempt may still arrive, so its blob stays; another attempt writes its own.
+                if not await backoff.pause():
+                    raise Indeterminate("initialising the shard got no answer in time", shard=shard)
+                continue
+            if rollup.key not in {known.key for known in version.state.rollups.values()}:
+                await self.blob.delete(rollup.key, timeout=deadline.slice(self._settings.blob_timeout_ms))
+            return version
+
+    async def write_rollup(self, state: State, deadline: Deadline) -> Rollup:
+        """Write the whole state to Blob under a fresh key and describe it. Nothing names it yet."""
+        key = rollup_key(state.shard, state.seqno, self._runtime.random_bytes(16))
+        data = await self._runtime.offload(encode_rollup, state)
+        await self.blob.set(key, data, timeout=deadline.slice(self._settings.blob_timeout_ms))
+        return Rollup(key=key, encoded_bytes=len(data), checksum=crc32c(data))
+
+    async def _write_first(self, shard: ShardId, deadline: Deadline) -> tuple[State, Rollup, bytes]:
+        bare = State.initial(shard, now_ms=self._runtime.now_ms(), hostname=self._runtime.hostname)
+        rollup = await self.write_rollup(bare, deadline)
+        first = dataclasses.replace(bare, rollups={0: rollup})
+        return first, rollup, encode_diff(diff(bare, first))
+
+    async def _head(self, shard: ShardId, deadline: Deadline) -> Entry | None:
+        limit = self._settings.store_timeout_ms
+
+        async def call(seconds: float) -> Entry | None:
+            return await self.consensus.head(shard, timeout=seconds)
+
+        return await repeat_read(self._runtime, self._settings, deadline, limit, call)
+
+    async def _rollup(self, shard: ShardId, seqno: int, rollup: Rollup, deadline: Deadline) -> State | None:
+        async def call(seconds: float) -> bytes | None:
+            return await self.blob.get(rollup.key, timeout=seconds)
+
+        data = await repeat_read(self._runtime, self._settings, deadline, self._settings.blob_timeout_ms, call)
+        if data is None:
+            return None
+        whole = len(data) == rollup.encoded_bytes and crc32c(data) == rollup.checksum
+        check(whole, "a rollup's bytes are those its diff names", key=rollup.key)
+        state = decode_rollup(data, shard, seqno)
+        # The first rollup cannot contain its own checksum: the diff that named it says it instead.
+        return dataclasses.replace(state, rollups={0: rollup}) if seqno == 0 else state
+
+    async def _advance(self, version: Version, deadline: Deadline, *, after: int) -> Version | None:
+        """Apply every diff above ``after``. None when the diffs are no longer contiguous with it.
+
+        The scan starts at ``after`` itself: the store must still show the diff that was seen there.
+        """
+        shard, page = version.state.shard, self._settings.recent_diffs_max
+        state, seen = version.state, version.diff_checksum
+        at = after
+        while True:
+            entries = await self._scan(shard, at, page, deadline)
+            if not entries:
+                raise _rewound(shard, state.seqno, ABSENT)
+            if entries[0].seqno != at:
+                return None
+            seen = _same(shard, entries[0], seen)
+            for entry in entries[1:]:
+                state = apply_diff(state, _decoded(shard, entry, state.seqno))
+                seen = crc32c(entry.data)
+            at = state.seqno
+            if len(entries) < page:
+                break
+        return version if state is version.state and version.diff_checksum else Version(state=state, diff_checksum=seen)
+
+    async def _scan(self, shard: ShardId, from_seqno: int, limit: int, deadline: Deadline) -> list[Entry]:
+        async def call(seconds: float) -> list[Entry]:
+            return await self.consensus.scan(shard, from_seqno, limit, timeout=seconds)
+
+        return await repeat_read(self._runtime, self._settings, deadline, self._settings.store_timeout_ms, call)
+
+
+def _decoded(shard: ShardId, entry: Entry, after: int) -> StateDiff:
+    check(entry.seqno == after + 1, "seqnos have no gaps", shard=shard, found=entry.seqno, after=after)
+    return decode_diff(entry.data, shard, entry.seqno)
+
+
+def _same(shard: ShardId, entry: Entry, seen: int) -> int:
+    """The checksum of a diff that must be the one seen before (``seen`` 0: not seen yet)."""
+    found = crc32c(entry.data)
+    if seen and found != seen:
+        raise _rewound(shard, entry.seqno, entry.seqno)
+    return found
+
+
+def _rewound(shard: ShardId, seen: int, found: int) -> HistoryRewound:
+    return HistoryRewound(
+        "consensus shows another history than before",
+        hint="a restored backup, a failover or the wrong database: stop writing and compare the stores",
+        shard=shard,
+        seen=seen,
+        found=found,
+    )

@@ -1,0 +1,189 @@
+"""LocalShards over memory stores: linearizable commits, cold opens, waiting, watching, and histories that rewind."""
+
+import asyncio
+import dataclasses
+
+import pytest
+from machine.support import SETTINGS, empty_append, machine, memory_stores, new_shard
+
+from persist.core.frontier import Antichain
+from persist.core.ids import ReaderId
+from persist.core.shard.commands import Appended, RegisterLeasedReader, UpperMismatch
+from persist.errors import HistoryRewound, InvalidBounds, LeaseExpired, NotReadable, ShardNotFound
+from persist.machine.port import NotYet, Plan
+
+
+async def test_open_unknown_shard_without_create_is_refused_and_leaves_nothing():
+    blob, consensus = memory_stores()
+    shards = machine(blob, consensus)
+    with pytest.raises(ShardNotFound):
+        await shards.open(new_shard(), create=False, timeout=1)
+    assert [key async for key in consensus.list_keys(timeout=1)] == []
+    assert [key async for key in blob.list("", timeout=1)] == []
+
+
+async def test_open_raced_by_eight_machines_makes_one_shard_and_leaves_one_rollup():
+    blob, consensus = memory_stores()
+    shard = new_shard()
+    infos = await asyncio.gather(*(machine(blob, consensus).open(shard, timeout=5) for _ in range(8)))
+    assert {info.seqno for info in infos} == {0}
+    assert {info.upper for info in infos} == {Antichain.of(0)}
+    assert len([key async for key in blob.list("", timeout=1)]) == 1
+
+
+async def test_append_is_seen_by_another_machine_and_mismatch_names_the_upper():
+    blob, consensus = memory_stores()
+    shard = new_shard()
+    one, two = machine(blob, consensus), machine(blob, consensus)
+    await one.open(shard, timeout=5)
+    await two.open(shard, timeout=5)
+    first = await one.apply(shard, empty_append(0, 5), timeout=5)
+    assert isinstance(first, Appended)
+    assert first.upper == Antichain.of(5)
+    stale = await two.apply(shard, empty_append(0, 7, writer=2), timeout=5)
+    assert stale == UpperMismatch(upper=Antichain.of(5), seqno=stale.seqno)
+    assert (await two.open(shard, timeout=5)).upper == Antichain.of(5)
+
+
+async def test_append_with_a_used_token_answers_the_original_outcome():
+    blob, consensus = memory_stores()
+    shard = new_shard()
+    one, two = machine(blob, consensus), machine(blob, consensus)
+    await one.open(shard, timeout=5)
+    command = empty_append(0, 5, token=b"t" * 16)
+    first = await one.apply(shard, command, timeout=5)
+    await one.apply(shard, empty_append(5, 9), timeout=5)
+    again = await two.apply(shard, command, timeout=5)
+    assert again == dataclasses.replace(first, already_committed=True)
+    assert (await one.open(shard, timeout=5)).upper == Antichain.of(9)
+
+
+async def test_commit_of_many_commands_takes_one_seqno_and_answers_each():
+    blob, consensus = memory_stores()
+    shard = new_shard()
+    shards = machine(blob, consensus)
+    await shards.open(shard, timeout=5)
+    good = [empty_append(0, 1), empty_append(1, 2)]
+    outcomes = await shards.commit(shard, good, timeout=5)
+    assert [outcome.upper for outcome in outcomes] == [Antichain.of(1), Antichain.of(2)]
+    assert {outcome.seqno for outcome in outcomes} == {1}
+    assert (await consensus.head(shard, timeout=1)).seqno == 1
+
+
+async def test_commit_with_one_bad_command_refuses_only_that_one():
+    blob, consensus = memory_stores()
+    shard = new_shard()
+    shards = machine(blob, consensus)
+    await shards.open(shard, timeout=5)
+    late_reader = RegisterLeasedReader(reader_id=ReaderId.of(b"r" * 16), lease_ms=-1)
+    outcomes = await shards.commit(shard, [empty_append(0, 4), late_reader], timeout=5)
+    assert isinstance(outcomes[0], Appended)
+    assert isinstance(outcomes[1], Exception)
+
+
+async def test_cold_open_reads_a_bounded_number_of_times_whatever_the_history():
+    blob, consensus = memory_stores()
+    shard = new_shard()
+    settings = dataclasses.replace(SETTINGS, rollup_every=16)
+    shards = machine(blob, consensus, settings)
+    await shards.open(shard, timeout=5)
+    for time in range(200):
+        await shards.apply(shard, empty_append(time, time + 1), timeout=5)
+    state = await shards.inspect(shard, timeout=5)
+    newest = max(int(seqno) for seqno in state["rollups"])
+    assert newest >= 200 - 3 * 16
+    cold = machine(blob, consensus, settings)
+    assert (await cold.open(shard, timeout=5)).upper == Antichain.of(200)
+    assert await cold.inspect(shard, timeout=5) == await shards.inspect(shard, timeout=5)
+
+
+async def test_snapshot_waits_for_the_upper_and_tells_when_it_did_not_come():
+    blob, consensus = memory_stores()
+    shard = new_shard()
+    shards, other = machine(blob, consensus), machine(blob, consensus)
+    await shards.open(shard, timeout=5)
+    assert isinstance(await shards.snapshot(shard, Antichain.of(3), timeout=0.05), NotYet)
+    waiting = asyncio.create_task(shards.snapshot(shard, Antichain.of(3), timeout=10))
+    await other.apply(shard, empty_append(0, 4), timeout=5)
+    plan = await waiting
+    assert isinstance(plan, Plan)
+    assert plan.info.upper == Antichain.of(4)
+
+
+async def test_snapshot_for_an_unknown_reader_is_refused_as_expired():
+    blob, consensus = memory_stores()
+    shard = new_shard()
+    shards = machine(blob, consensus)
+    await shards.open(shard, timeout=5)
+    with pytest.raises(LeaseExpired):
+        await shards.snapshot(shard, Antichain.of(0), reader_id=ReaderId.of(b"x" * 16), timeout=1)
+
+
+async def test_snapshot_at_the_empty_frontier_is_refused():
+    blob, consensus = memory_stores()
+    shard = new_shard()
+    shards = machine(blob, consensus)
+    await shards.open(shard, timeout=5)
+    with pytest.raises(NotReadable):
+        await shards.snapshot(shard, Antichain(), timeout=1)
+
+
+async def test_watch_sees_every_batch_once_also_from_another_machine_and_ends_at_closing():
+    blob, consensus = memory_stores()
+    shard = new_shard()
+    shards, other = machine(blob, consensus), machine(blob, consensus)
+    await shards.open(shard, timeout=5)
+
+    async def follow():
+        seen = []
+        async for change in shards.watch(shard, Antichain.of(0), timeout=20):
+            seen.extend((batch.desc.lower, batch.desc.upper) for batch in change.batches)
+        return seen
+
+    following = asyncio.create_task(follow())
+    for time in range(20):
+        who = (shards, other)[time % 2]
+        await who.apply(shard, empty_append(time, time + 1, writer=1 + time % 2), timeout=5)
+    await other.apply(shard, empty_append(20, None, writer=2), timeout=5)
+    seen = await following
+    assert seen[0][0] == Antichain.of(0)
+    assert seen[-1][1] == Antichain()
+    assert all(before[1] == after[0] for before, after in zip(seen, seen[1:], strict=False))
+
+
+async def test_refresh_when_the_store_went_back_raises_history_rewound():
+    blob, consensus = memory_stores()
+    shard = new_shard()
+    shards = machine(blob, consensus)
+    await shards.open(shard, timeout=5)
+    before = await consensus.scan(shard, 0, 10, timeout=1)
+    await shards.apply(shard, empty_append(0, 4), timeout=5)
+    _, restored = memory_stores()
+    for entry in before:
+        assert await restored.compare_and_set(shard, entry.seqno - 1, entry.data, timeout=1)
+    shards._versions.consensus = restored
+    with pytest.raises(HistoryRewound):
+        await shards.open(shard, timeout=5)
+
+
+async def test_refresh_when_the_store_shows_another_history_raises_history_rewound():
+    blob, consensus = memory_stores()
+    shard = new_shard()
+    shards = machine(blob, consensus)
+    await shards.open(shard, timeout=5)
+    before = await consensus.scan(shard, 0, 10, timeout=1)
+    await shards.apply(shard, empty_append(0, 4), timeout=5)
+    _, forked = memory_stores()
+    for entry in before:
+        assert await forked.compare_and_set(shard, entry.seqno - 1, entry.data, timeout=1)
+    other = machine(blob, forked)
+    await other.apply(shard, empty_append(0, 6, writer=7), timeout=5)
+    await other.apply(shard, empty_append(6, 7, writer=7), timeout=5)
+    shards._versions.consensus = forked
+    with pytest.raises(HistoryRewound):
+        await shards.apply(shard, empty_append(4, 8), timeout=5)
+
+
+async def test_upper_below_lower_is_refused_before_anything_is_asked():
+    with pytest.raises(InvalidBounds):
+        empty_append(5, 4)
