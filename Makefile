@@ -1,0 +1,56 @@
+# `make` lists the targets. Each does the set-up it needs first; repeating a set-up that is done costs nothing.
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-python run dev test lint types proto proto-check constraints bench bench-full clean
+SHELL := /bin/sh
+
+BIN := .venv/bin
+IN_ENV := . .venv/env &&
+PROTOS = $(sort $(wildcard protos/persist/v1/*.proto))
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+setup: ## make .venv and everything the other targets need (Python 3.11+, Java 17+)
+	@deploy/setup.sh
+
+setup-python:
+	@deploy/setup.sh python
+
+run: setup ## the main job: Spark writes a year of flights into shards, reads them back and checks every answer
+	@$(IN_ENV) python -m pyspark_persist.jobs.flights
+
+dev: setup-python ## all services in one process on SQLite and files under ./data
+	@$(BIN)/persist dev --data data
+
+test: setup ## run the tests (ARGS="-k name" to choose)
+	@$(IN_ENV) python -m pytest $(ARGS)
+
+lint: setup-python ## ruff, import contracts, house rules
+	@$(BIN)/ruff check .
+	@$(BIN)/lint-imports
+	@$(BIN)/python -m pytest -q tests/test_tidy.py
+
+types: setup-python ## mypy --strict
+	@$(BIN)/mypy
+
+proto: setup-python ## generate clients/persist/v1 from protos/
+	@deploy/stubs.sh clients
+
+proto-check: setup-python ## buf lint, buf breaking, and committed stubs equal generated ones
+	@deploy/proto-check.sh
+
+constraints: ## renew constraints.txt with the newest versions that resolve (needs uv)
+	@deploy/constraints.sh
+
+bench: ## measure against the goals, next to the floor and the peers (about 10 minutes)
+	@deploy/setup.sh bench
+	@$(IN_ENV) persist bench
+
+bench-full: ## the same with every size and every peer (about an hour)
+	@deploy/setup.sh bench
+	@$(IN_ENV) persist bench --full
+
+clean: ## remove what the targets made, except .venv and .jdk
+	@rm -rf build dist data out .persist spark-warehouse metastore_db derby.log
+	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@find clients services spark tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,132 @@
+#!/bin/sh
+# Makes everything the Makefile's targets need: .venv, its packages, and a Java for Spark.
+#
+#   deploy/setup.sh             Python and Java
+#   deploy/setup.sh python      Python only
+#   deploy/setup.sh bench       Python and the peers of the benchmark
+#
+# Safe to repeat: a step whose inputs have not changed costs nothing. Environment: PYTHON names the interpreter to
+# use; PERSIST_NO_UV=1 leaves an installed uv alone. Writes .venv/env, which the recipes of the Makefile source.
+set -eu
+cd "$(dirname "$0")/.."
+what=${1:-all}
+minimum_java=17
+
+say() { printf '%s\n' "persist setup: $*" >&2; }
+die() { say "$*"; exit 1; }
+have() { command -v "$1" >/dev/null 2>&1; }
+is_root() { [ "$(id -u)" = 0 ]; }
+
+python_ok() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
+
+find_python() {
+    for candidate in ${PYTHON:-} python3 python3.13 python3.12 python3.11 python; do
+        if have "$candidate" && python_ok "$candidate"; then command -v "$candidate"; return; fi
+    done
+    return 1
+}
+
+use_uv() { [ -z "${PERSIST_NO_UV:-}" ] && have uv; }
+
+# Debian keeps the ensurepip module in a package of its own.
+install_venv_module() {
+    is_root && have apt-get || return 1
+    say "installing python3-venv"
+    { apt-get install -y -qq python3-venv || { apt-get update -qq && apt-get install -y -qq python3-venv; }; } >&2
+}
+
+make_venv() {
+    if [ -x .venv/bin/python ] && python_ok .venv/bin/python; then return; fi
+    if python=$(find_python); then :; else
+        use_uv || die "Python 3.11 or newer is needed: install it (Debian: apt-get install python3 python3-venv; macOS: brew install python) or point PYTHON at one"
+        python=3.11 # uv brings its own.
+    fi
+    say "making .venv with $python"
+    rm -rf .venv
+    if use_uv && uv venv -q --python "$python" .venv >&2; then return; fi
+    "$python" -m venv .venv >&2 && return
+    rm -rf .venv
+    install_venv_module && "$python" -m venv .venv >&2 ||
+        die "Python's venv module is missing: install it (Debian: apt-get install python3-venv) or install uv"
+}
+
+install_packages() { # $1: extras
+    say "installing packages [$1] (the first time takes a minute or two)"
+    if use_uv && uv pip install -q --python .venv/bin/python -c constraints.txt -e ".[$1]" >&2; then return; fi
+    .venv/bin/python -m pip --version >/dev/null 2>&1 || .venv/bin/python -m ensurepip -q >&2
+    .venv/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[$1]" >&2 ||
+        die "packages could not be installed: see the lines above; without a network, point pip at a mirror"
+}
+
+fingerprint() { { cat pyproject.toml constraints.txt; pwd; .venv/bin/python -V; } | cksum; }
+
+python_packages() { # $1: stamp, $2: extras
+    make_venv
+    if [ "$(cat ".venv/$1" 2>/dev/null)" = "$(fingerprint)" ]; then return; fi
+    install_packages "$2"
+    fingerprint >".venv/$1"
+}
+
+java_ok() { # $1: a java command
+    version=$("$1" -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p' | head -n 1)
+    [ -n "$version" ] && [ "$version" -ge "$minimum_java" ]
+}
+
+java_in_jdk() {
+    for home in .jdk/*/ .jdk/*/Contents/Home/; do
+        if [ -x "${home}bin/java" ] && java_ok "${home}bin/java"; then printf '%s' "$PWD/${home%/}"; return; fi
+    done
+    return 1
+}
+
+# Prints the JAVA_HOME to export, or nothing when the java on PATH will do. Fails when there is none.
+find_java() {
+    if [ -n "${JAVA_HOME:-}" ] && [ -x "$JAVA_HOME/bin/java" ] && java_ok "$JAVA_HOME/bin/java"; then
+        printf '%s' "$JAVA_HOME"
+        return
+    fi
+    java_in_jdk && return
+    have java && java_ok java
+}
+
+install_java() {
+    if is_root && have apt-get; then
+        say "installing a Java 17 runtime (openjdk-17-jre-headless)"
+        { apt-get install -y -qq --no-install-recommends openjdk-17-jre-headless ||
+            { apt-get update -qq && apt-get install -y -qq --no-install-recommends openjdk-17-jre-headless; }; } >&2 && return
+    fi
+    say "installing a Java 17 runtime into .jdk"
+    .venv/bin/python -c 'import jdk; jdk.install("17", jre=True, path=".jdk")' >&2
+}
+
+java() {
+    home=$(find_java) || { install_java && home=$(find_java); } ||
+        die "Java 17 or newer is needed by Spark and could not be installed: install it (Debian: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17) or set JAVA_HOME"
+    write_env "$home"
+}
+
+write_env() { # $1: JAVA_HOME or empty
+    {
+        printf 'PATH="%s/.venv/bin:$PATH"\n' "$PWD"
+        printf 'PYSPARK_PYTHON="%s/.venv/bin/python"\n' "$PWD"
+        printf 'PYSPARK_DRIVER_PYTHON="$PYSPARK_PYTHON"\n'
+        printf 'export PATH PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON\n'
+        # A JAVA_HOME that points at an older Java must not win over the one found.
+        if [ -n "$1" ]; then printf 'JAVA_HOME="%s"\nexport JAVA_HOME\n' "$1"; else printf 'unset JAVA_HOME\n'; fi
+    } >.venv/env.new
+    if cmp -s .venv/env.new .venv/env; then rm .venv/env.new; else mv .venv/env.new .venv/env; fi
+}
+
+case $what in
+all)
+    python_packages stamp spark,dev
+    java
+    ;;
+python) python_packages stamp spark,dev ;;
+bench)
+    python_packages stamp-bench spark,dev,bench,fast
+    fingerprint >.venv/stamp
+    java
+    ;;
+*) die "unknown step $what: use all, python or bench" ;;
+esac
