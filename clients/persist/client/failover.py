@@ -1,0 +1,139 @@
+"""Shards that prefer a server and do without it while it is away.
+
+Both ends reach the same stores, and commands are safe to repeat, so the same command may go to both. Mistakes of the
+caller, corruption and expired leases are the same everywhere and are never tried twice.
+Source: architecture.md section 5.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from persist.core.frontier import Antichain
+from persist.core.ids import ReaderId, ShardId
+from persist.core.shard.commands import Command
+from persist.errors import Indeterminate, LocationError, Overloaded, StoreFull, StoreReadOnly
+from persist.machine.patience import Backoff, Deadline
+from persist.machine.port import Change, NotYet, Plan, ShardInfo, Shards
+from persist.runtime import Runtime, system
+from persist.settings import Settings
+
+R = TypeVar("R")
+
+COOL_DOWN_SECONDS: Final = 5.0
+REMOTE_SHARE: Final = 0.5
+"""Part of a call's time the server may use before the local loop takes over."""
+
+
+class FailoverShards(Shards):
+    """Remote first; local while the remote does not answer. ``remote`` should make one attempt per call."""
+
+    def __init__(
+        self,
+        remote: Shards,
+        local: Shards,
+        *,
+        settings: Settings | None = None,
+        runtime: Runtime | None = None,
+        cool_down: float = COOL_DOWN_SECONDS,
+    ) -> None:
+        """``cool_down``: seconds before a server that failed is asked again."""
+        self._remote = remote
+        self._local = local
+        self._settings = settings or Settings()
+        self._runtime = runtime or system()
+        self._cool_down = cool_down
+        self._away_until = 0.0
+
+    @property
+    def blob_uri(self) -> str:
+        """Where parts are; the same for both."""
+        return self._local.blob_uri
+
+    @property
+    def remote_is_away(self) -> bool:
+        """The server failed lately and is not asked at present."""
+        return self._runtime.monotonic() < self._away_until
+
+    async def open(self, shard: ShardId, *, create: bool = True, timeout: float) -> ShardInfo:
+        """See Shards.open."""
+        return await self._either(timeout, lambda shards, seconds: shards.open(shard, create=create, timeout=seconds))
+
+    async def apply(self, shard: ShardId, command: Command[R], *, timeout: float) -> R:
+        """See Shards.apply. The same command, hence the same token, goes to both."""
+        return await self._either(timeout, lambda shards, seconds: shards.apply(shard, command, timeout=seconds))
+
+    async def snapshot(
+        self, shard: ShardId, as_of: Antichain, *, reader_id: ReaderId | None = None, timeout: float
+    ) -> Plan | NotYet:
+        """See Shards.snapshot."""
+
+        async def call(shards: Shards, seconds: float) -> Plan | NotYet:
+            return await shards.snapshot(shard, as_of, reader_id=reader_id, timeout=seconds)
+
+        deadline = Deadline(self._runtime, timeout)
+        while True:
+            found = await self._either(deadline.remaining(), call)
+            # The server only had its share of the time to wait.
+            if not isinstance(found, NotYet) or deadline.remaining() < timeout * 0.1:
+                return found
+
+    async def fetch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> Change:
+        """See Shards.fetch."""
+        deadline = Deadline(self._runtime, timeout)
+        while True:
+            change = await self._either(
+                deadline.remaining(), lambda shards, seconds: shards.fetch(shard, frontier, timeout=seconds)
+            )
+            if change.batches or deadline.remaining() < timeout * 0.1:
+                return change
+
+    async def watch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> AsyncIterator[Change]:
+        """See Shards.watch. A push that breaks is raised; the next call goes where an answer is."""
+        if self.remote_is_away:
+            async for change in self._local.watch(shard, frontier, timeout=timeout):
+                yield change
+            return
+        try:
+            async for change in self._remote.watch(shard, frontier, timeout=timeout):
+                yield change
+        except LocationError:
+            self._leave()
+            raise
+
+    async def inspect(self, shard: ShardId, *, timeout: float) -> Mapping[str, Any]:
+        """See Shards.inspect."""
+        return await self._either(timeout, lambda shards, seconds: shards.inspect(shard, timeout=seconds))
+
+    async def list(self, *, timeout: float) -> AsyncIterator[ShardId]:
+        """See Shards.list. Both know all shards, so the local store is asked."""
+        async for shard in self._local.list(timeout=timeout):
+            yield shard
+
+    async def close(self) -> None:
+        """Close both."""
+        await self._remote.close()
+        await self._local.close()
+
+    async def _either(self, timeout: float, call: Callable[[Shards, float], Awaitable[R]]) -> R:
+        deadline = Deadline(self._runtime, timeout)
+        backoff = Backoff(self._runtime, self._settings, deadline)
+        unsure: Indeterminate | None = None
+        while not self.remote_is_away:
+            try:
+                return await call(self._remote, deadline.remaining() * REMOTE_SHARE)
+            except Overloaded:
+                # Busy is not away: the local loop would only compete with the server for the same shard.
+                if not await backoff.pause():
+                    raise
+            except (StoreFull, StoreReadOnly):
+                raise
+            except LocationError as error:
+                unsure = error if isinstance(error, Indeterminate) else None
+                self._leave()
+        try:
+            return await call(self._local, deadline.remaining())
+        except LocationError as error:
+            raise (unsure or error) from error
+
+    def _leave(self) -> None:
+        self._away_until = self._runtime.monotonic() + self._cool_down

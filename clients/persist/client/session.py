@@ -1,0 +1,180 @@
+"""The client's end of a Session: calls of many tasks on one stream, gathered into frames.
+
+Whatever goes wrong with the stream, every call on it ends at once: those that were sent as Indeterminate, those that
+were not as Determinate. A call never waits beyond its own timeout. Source: performance.md A3; shard.proto, Session.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from persist.errors import Determinate, Indeterminate, PersistError
+from persist.machine.tasks import Tasks
+from persist.runtime import Runtime
+from persist.wire.rpc import Method, call_of, outcome_in, session_request
+
+FRAME_CALLS_MAX: Final = 256
+FRAME_BYTES_MAX: Final = 1 << 20
+AGE_SECONDS_MAX: Final = 240.0
+"""Servers end connections after five minutes; a fresh stream is taken before that."""
+
+
+class SessionUnsupported(Exception):
+    """The server has no sessions: use unary calls."""
+
+
+class _Call:
+    """A call without an answer."""
+
+    __slots__ = ("answer", "frame_bytes", "message", "sent", "timer")
+
+    def __init__(self, message: Any, frame_bytes: int, answer: "asyncio.Future[Any]") -> None:
+        self.message = message
+        self.frame_bytes = frame_bytes
+        self.answer = answer
+        self.sent = False
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class ClientSession:
+    """One stream. When ``over``, make another one."""
+
+    def __init__(self, open_stream: Callable[[], Any], *, runtime: Runtime, error_of: Callable[[Any], PersistError]) -> None:
+        """``open_stream`` starts the rpc; ``error_of`` translates how it broke."""
+        self._open_stream = open_stream
+        self._runtime = runtime
+        self._error_of = error_of
+        self._born = runtime.monotonic()
+        self._next_id = 0
+        self._calls: dict[int, _Call] = {}
+        self._outbox: list[int] = []
+        self._stirred = asyncio.Event()
+        self._tasks = Tasks()
+        self._stream: Any = None
+        self._broken: PersistError | SessionUnsupported | None = None
+        self._tasks.start(self._run())
+
+    @property
+    def over(self) -> bool:
+        """No further calls: broken, or old enough to be replaced."""
+        return self._broken is not None or self._runtime.monotonic() - self._born > AGE_SECONDS_MAX
+
+    @property
+    def ended(self) -> bool:
+        """Nothing is under way any more."""
+        return self._broken is not None
+
+    async def call(self, method: Method, request: Any, timeout: float) -> Any:
+        """The outcome of a command. Raises what the server says, Determinate, Indeterminate, SessionUnsupported."""
+        if self._broken is not None:
+            raise self._failure(sent=False)
+        self._next_id += 1
+        id_ = self._next_id
+        message = call_of(id_, max(1, int(timeout * 1000)), method, request)
+        loop = asyncio.get_running_loop()
+        call = _Call(message, message.ByteSize(), loop.create_future())
+        call.timer = loop.call_later(timeout, self._expire, call)
+        self._calls[id_] = call
+        self._outbox.append(id_)
+        self._stirred.set()
+        try:
+            return outcome_in(await call.answer)
+        finally:
+            call.timer.cancel()
+            self._calls.pop(id_, None)
+            if self.over and not self._calls:
+                self._stirred.set()
+
+    async def close(self) -> None:
+        """Cancel the stream. Calls without an answer fail."""
+        self._break(Determinate("the client was closed"))
+        if self._stream is not None:
+            self._stream.cancel()
+        await self._tasks.close()
+
+    async def _run(self) -> None:
+        """Own the stream: write here, read in a task, and end both together."""
+        try:
+            self._stream = self._open_stream()
+            await self._stream.wait_for_connection()
+            reader = self._tasks.start(self._read())
+            reader.add_done_callback(lambda _: self._stirred.set())
+            while not reader.done() and not (self.over and not self._calls):
+                if not self._outbox:
+                    self._stirred.clear()
+                    await self._stirred.wait()
+                    continue
+                frame = self._frame()
+                if frame:
+                    await self._stream.write(session_request([call.message for call in frame]))
+            if reader.done():
+                reader.result()
+                raise Determinate("the server ended the session", hint="retry")
+            await self._stream.done_writing()
+            self._break(Determinate("the session was replaced", hint="retry"))
+        except grpc.RpcError as error:
+            code = getattr(error, "code", lambda: None)()
+            unsupported = code is grpc.StatusCode.UNIMPLEMENTED
+            self._break(SessionUnsupported() if unsupported else self._error_of(error))
+        except PersistError as error:
+            self._break(error)
+        except asyncio.InvalidStateError:
+            self._break(Determinate("the session's stream has ended", hint="retry"))
+        finally:
+            self._break(Determinate("the session ended", hint="retry"))
+            if self._stream is not None:
+                self._stream.cancel()
+
+    async def _read(self) -> None:
+        # Raises the stream's status when that is an error.
+        while (frame := await self._stream.read()) is not grpc.aio.EOF:
+            for answer in frame.answers:
+                call = self._calls.get(answer.id)
+                if call is not None and not call.answer.done():
+                    call.answer.set_result(answer)
+
+    def _frame(self) -> list[_Call]:
+        """What is sent next, bounded in calls and bytes."""
+        frame: list[_Call] = []
+        size = 0
+        for position, id_ in enumerate(self._outbox):
+            call = self._calls.get(id_)
+            if call is None or call.answer.done():
+                continue
+            if frame and (len(frame) == FRAME_CALLS_MAX or size + call.frame_bytes > FRAME_BYTES_MAX):
+                del self._outbox[:position]
+                return frame
+            call.sent = True
+            frame.append(call)
+            size += call.frame_bytes
+        self._outbox.clear()
+        return frame
+
+    def _expire(self, call: _Call) -> None:
+        if call.answer.done():
+            return
+        if call.sent:
+            error: PersistError = Indeterminate("no answer within the timeout", hint="retry with the same token")
+        else:
+            error = Determinate("no connection within the timeout", hint="is the server there?")
+        call.answer.set_exception(error)
+
+    def _break(self, cause: PersistError | SessionUnsupported) -> None:
+        if self._broken is None:
+            self._broken = cause
+        for call in self._calls.values():
+            if not call.answer.done():
+                call.answer.set_exception(self._failure(sent=call.sent))
+        self._outbox.clear()
+
+    def _failure(self, *, sent: bool) -> Exception:
+        cause = self._broken
+        if isinstance(cause, SessionUnsupported):
+            return SessionUnsupported()
+        assert cause is not None
+        if sent:
+            return Indeterminate(f"the session broke: {cause.message}", hint="retry with the same token")
+        return Determinate(f"the session broke: {cause.message}", hint="retry")

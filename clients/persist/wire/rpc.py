@@ -1,0 +1,276 @@
+"""Commands and outcomes as messages of PersistShard, and back.
+
+One table names, for each command, its request, its response and its outcomes; fields are translated by their Python
+type. Whatever arrives is checked: ids by their grammar, frontiers by presence.
+Source: protos/persist/v1/shard.proto; core/shard/commands.py.
+"""
+
+import dataclasses
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from google.protobuf.message import Message
+
+from persist.core.frontier import Antichain
+from persist.core.ids import ReaderId, ShardId, Token, WriterId, check_critical_id
+from persist.core.shard import commands as c
+from persist.core.shard.batch import HollowBatch
+from persist.errors import Indeterminate, InvalidArgument, PersistError
+from persist.v1 import shard_pb2 as pb
+from persist.wire import batch as wire_batch
+from persist.wire.rpc_errors import detail_of, error_of_detail
+
+
+class Method(NamedTuple):
+    """How one command travels: its rpc, its field in a session call, and the types of both ways."""
+
+    rpc: str
+    field: str
+    command: type[c.Command[Any]]
+    request: type[Message]
+    response: type[Message]
+    outcomes: Mapping[str, type[Any]]
+
+
+def _method(rpc: str, field: str, command: type[c.Command[Any]], **outcomes: type[Any]) -> Method:
+    return Method(rpc, field, command, getattr(pb, rpc + "Request"), getattr(pb, rpc + "Response"), outcomes)
+
+
+METHODS: Final = (
+    _method(
+        "CompareAndAppend",
+        "compare_and_append",
+        c.CompareAndAppend,
+        appended=c.Appended,
+        upper_mismatch=c.UpperMismatch,
+        inline_backpressure=c.InlineBackpressure,
+    ),
+    _method(
+        "RegisterLeasedReader",
+        "register_leased_reader",
+        c.RegisterLeasedReader,
+        reader_registered=c.ReaderRegistered,
+    ),
+    _method("DowngradeSince", "downgrade_since", c.DowngradeSince, since_downgraded=c.SinceDowngraded),
+    _method("HeartbeatReader", "heartbeat_reader", c.HeartbeatReader, heartbeaten=c.Heartbeaten),
+    _method("ExpireReader", "expire_reader", c.ExpireReader, expired=c.Expired),
+    _method(
+        "RegisterCriticalReader",
+        "register_critical_reader",
+        c.RegisterCriticalReader,
+        critical_registered=c.CriticalRegistered,
+    ),
+    _method(
+        "CompareAndDowngradeSince",
+        "compare_and_downgrade_since",
+        c.CompareAndDowngradeSince,
+        critical_downgraded=c.CriticalDowngraded,
+        opaque_mismatch=c.OpaqueMismatch,
+    ),
+    _method("ExpireCriticalReader", "expire_critical_reader", c.ExpireCriticalReader, expired=c.Expired),
+    _method("ExpireWriter", "expire_writer", c.ExpireWriter, expired=c.Expired),
+    _method("RegisterSchema", "register_schema", c.RegisterSchema, schema_registered=c.SchemaRegistered),
+    _method("EvolveSchema", "evolve_schema", c.EvolveSchema, schema_registered=c.SchemaRegistered),
+)
+
+BY_COMMAND: Final[Mapping[type[Any], Method]] = {method.command: method for method in METHODS}
+BY_FIELD: Final[Mapping[str, Method]] = {method.field: method for method in METHODS}
+BY_RPC: Final[Mapping[str, Method]] = {method.rpc: method for method in METHODS}
+_BY_REQUEST: Final[Mapping[type[Any], Method]] = {method.request: method for method in METHODS}
+
+
+def method_of(command: c.Command[Any]) -> Method:
+    """How a command travels. Raises InvalidArgument for commands that are internal to a server."""
+    method = BY_COMMAND.get(type(command))
+    if method is None:
+        raise InvalidArgument("this command is internal to a server", command=type(command).__name__)
+    return method
+
+
+def request_of(shard: ShardId, command: c.Command[Any]) -> Any:
+    """The request message of a command. Raises InvalidArgument for values no message can carry."""
+    method = method_of(command)
+    try:
+        request = _encode(command, method.request())
+        request.shard_id = shard
+    except (ValueError, TypeError) as error:
+        raise InvalidArgument(f"a value does not fit {method.rpc}: {error}") from error
+    return request
+
+
+def command_of(request: Message) -> tuple[ShardId, c.Command[Any]]:
+    """The shard and the command of a request. Raises InvalidId, InvalidArgument, InvalidBounds."""
+    method = _BY_REQUEST[type(request)]
+    return ShardId.parse(request.shard_id), _decode(request, method.command)  # type: ignore[attr-defined]  # all have one
+
+
+def response_of(method: Method, outcome: object) -> Any:
+    """The response message of an outcome."""
+    response = method.response()
+    _encode(outcome, getattr(response, _OUTCOME_FIELD[method.rpc, type(outcome)]))
+    return response
+
+
+def outcome_of(method: Method, response: Any) -> Any:
+    """The outcome in a response. Raises Indeterminate when it is of a kind this release does not know."""
+    field = response.WhichOneof("outcome")
+    if field is None:
+        raise Indeterminate("the server's outcome is not known to this release", hint="upgrade the client", rpc=method.rpc)
+    return _decode(getattr(response, field), method.outcomes[field])
+
+
+def call_of(id_: int, timeout_ms: int, method: Method, request: Message) -> pb.SessionCall:
+    """One call of a session."""
+    return pb.SessionCall(id=id_, timeout_ms=timeout_ms, **{method.field: request})  # type: ignore[arg-type]  # by name
+
+
+def session_request(calls: list[pb.SessionCall]) -> pb.SessionRequest:
+    """One frame of calls."""
+    return pb.SessionRequest(calls=calls)
+
+
+def request_in(call: pb.SessionCall) -> tuple[Method, Any]:
+    """The method and request of a session's call. Raises InvalidArgument when it holds none that is known."""
+    field = call.WhichOneof("command")
+    if field is None:
+        raise InvalidArgument("a session call must hold one known command", hint="see SessionCall in shard.proto")
+    return BY_FIELD[field], getattr(call, field)
+
+
+def answer_of(id_: int, method: Method, outcome: object) -> pb.SessionAnswer:
+    """The answer that carries an outcome."""
+    answer = pb.SessionAnswer(id=id_)
+    _encode(outcome, getattr(getattr(answer, method.field), _OUTCOME_FIELD[method.rpc, type(outcome)]))
+    return answer
+
+
+def failure_of(id_: int, error: PersistError) -> pb.SessionAnswer:
+    """The answer that carries an error."""
+    return pb.SessionAnswer(id=id_, error=detail_of(error))
+
+
+def outcome_in(answer: pb.SessionAnswer) -> Any:
+    """The outcome in an answer. Raises the error it carries."""
+    field = answer.WhichOneof("answer")
+    if field == "error":
+        raise error_of_detail(answer.error)
+    if field is None:
+        raise Indeterminate("the server's answer is not known to this release", hint="upgrade the client")
+    return outcome_of(BY_FIELD[field], getattr(answer, field))
+
+
+# ---- fields by their Python type ---------------------------------------------------------------------------------
+
+
+class _Kind(NamedTuple):
+    """How values of one Python type travel. ``encode`` fills a message field; ``decode`` reads one."""
+
+    encode: Callable[[Any, str, Any], None]
+    decode: Callable[[Any, str], Any]
+
+
+def _set(message: Any, name: str, value: Any) -> None:
+    setattr(message, name, value)
+
+
+def _set_optional(message: Any, name: str, value: Any) -> None:
+    if value is not None:
+        setattr(message, name, value)
+
+
+def _optional_int(message: Any, name: str) -> int | None:
+    return getattr(message, name) if message.HasField(name) else None
+
+
+def _copy(to_message: Callable[[Any], Message]) -> Callable[[Any, str, Any], None]:
+    def encode(message: Any, name: str, value: Any) -> None:
+        getattr(message, name).CopyFrom(to_message(value))
+
+    return encode
+
+
+def _present(of_message: Callable[[Any], Any]) -> Callable[[Any, str], Any]:
+    def decode(message: Any, name: str) -> Any:
+        if not message.HasField(name):
+            raise InvalidArgument(f"{name} must be set", hint="an empty frontier is a set one without elements")
+        return of_message(getattr(message, name))
+
+    return decode
+
+
+def _parsed(parse: Callable[[str], Any]) -> Callable[[Any, str], Any]:
+    return lambda message, name: parse(getattr(message, name))
+
+
+def _set_transaction(message: Any, name: str, value: c.Transaction | None) -> None:
+    if value is not None:
+        getattr(message, name).CopyFrom(pb.Transaction(app_id=value.app_id, version=value.version))
+
+
+def _transaction(message: Any, name: str) -> c.Transaction | None:
+    if not message.HasField(name):
+        return None
+    found = getattr(message, name)
+    return c.Transaction(app_id=found.app_id, version=found.version)
+
+
+_PLAIN = _Kind(_set, getattr)
+
+_KINDS: Final[Mapping[Any, _Kind]] = {
+    int: _PLAIN,
+    bool: _PLAIN,
+    str: _PLAIN,
+    bytes: _PLAIN,
+    ReaderId: _Kind(_set, _parsed(ReaderId.parse)),
+    WriterId: _Kind(_set, _parsed(WriterId.parse)),
+    Token: _Kind(_set, _parsed(Token.parse)),
+    Antichain: _Kind(_copy(wire_batch.antichain_to_proto), _present(wire_batch.antichain_from_proto)),
+    HollowBatch: _Kind(_copy(wire_batch.batch_to_proto), _present(wire_batch.batch_from_proto)),
+    c.SchemaEntry: _Kind(_copy(wire_batch.schema_entry_to_proto), _present(wire_batch.schema_entry_from_proto)),
+    int | None: _Kind(_set_optional, _optional_int),
+    c.Transaction | None: _Kind(_set_transaction, _transaction),
+}
+
+
+class _Field(NamedTuple):
+    name: str
+    encode: Callable[[Any, str, Any], None]
+    decode: Callable[[Any, str], Any]
+
+
+def _lease(default: int) -> Callable[[Any, str], int]:
+    return lambda message, name: getattr(message, name) or default
+
+
+def _fields(cls: type[Any]) -> tuple[_Field, ...]:
+    hints = typing.get_type_hints(cls)
+    found = []
+    for field in dataclasses.fields(cls):
+        kind = _KINDS[hints[field.name]]
+        decode = kind.decode
+        if field.name == "critical_id":
+            decode = _parsed(check_critical_id)
+        elif field.name == "lease_ms":
+            decode = _lease(field.default)  # type: ignore[arg-type]  # leases have an int default
+        found.append(_Field(field.name, kind.encode, decode))
+    return tuple(found)
+
+
+_FIELDS: Final = {
+    cls: _fields(cls) for method in METHODS for cls in (method.command, *method.outcomes.values())
+}
+_OUTCOME_FIELD: Final = {
+    (method.rpc, cls): field for method in METHODS for field, cls in method.outcomes.items()
+}
+
+
+def _encode(value: object, message: Any) -> Any:
+    message.SetInParent()  # a value whose fields are all zero must still be there
+    for field in _FIELDS[type(value)]:
+        field.encode(message, field.name, getattr(value, field.name))
+    return message
+
+
+def _decode(message: Any, cls: type[Any]) -> Any:
+    return cls(**{field.name: field.decode(message, field.name) for field in _FIELDS[cls]})

@@ -1,0 +1,201 @@
+"""Errors as gRPC statuses and back: one table, walked by a test.
+
+A status that carries our detail says for certain what happened. Any status without it, on a mutation, means that it
+may have happened: proxies, libraries and broken connections speak like that. Messages are for people, bounded and
+free of credentials. Source: architecture.md section 6, answers; reliability.md section 5.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.protobuf.message import DecodeError
+from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
+from google.rpc.status_pb2 import Status
+
+from persist import errors
+from persist.errors import Determinate, Indeterminate, LocationError, PersistError, UsageError
+from persist.v1 import errors_pb2 as pb
+
+DOMAIN: Final = "persist"
+DETAILS_KEY: Final = "grpc-status-details-bin"
+
+CANCELLED: Final = 1
+UNKNOWN: Final = 2
+INVALID_ARGUMENT: Final = 3
+DEADLINE_EXCEEDED: Final = 4
+NOT_FOUND: Final = 5
+RESOURCE_EXHAUSTED: Final = 8
+FAILED_PRECONDITION: Final = 9
+OUT_OF_RANGE: Final = 11
+UNIMPLEMENTED: Final = 12
+UNAVAILABLE: Final = 14
+DATA_LOSS: Final = 15
+
+VALUE_CHARS_MAX: Final = 256
+MESSAGE_CHARS_MAX: Final = 512
+DETAILS_MAX: Final = 12
+
+
+class Row(NamedTuple):
+    """The gRPC status number and the reason of one class of errors."""
+
+    code: int
+    reason: pb.Reason
+
+
+TABLE: Final[Mapping[type[PersistError], Row]] = {
+    errors.PersistError: Row(UNKNOWN, pb.REASON_PERSIST_ERROR),
+    errors.UsageError: Row(INVALID_ARGUMENT, pb.REASON_USAGE),
+    errors.InvalidArgument: Row(INVALID_ARGUMENT, pb.REASON_INVALID_ARGUMENT),
+    errors.InvalidId: Row(INVALID_ARGUMENT, pb.REASON_INVALID_ID),
+    errors.InvalidUri: Row(INVALID_ARGUMENT, pb.REASON_INVALID_URI),
+    errors.InvalidBounds: Row(INVALID_ARGUMENT, pb.REASON_INVALID_BOUNDS),
+    errors.EmptyInterval: Row(INVALID_ARGUMENT, pb.REASON_EMPTY_INTERVAL),
+    errors.NotReadable: Row(OUT_OF_RANGE, pb.REASON_NOT_READABLE),
+    errors.ShardNotFound: Row(NOT_FOUND, pb.REASON_SHARD_NOT_FOUND),
+    errors.ShardClosed: Row(FAILED_PRECONDITION, pb.REASON_SHARD_CLOSED),
+    errors.SchemaMismatch: Row(FAILED_PRECONDITION, pb.REASON_SCHEMA_MISMATCH),
+    errors.CodecMismatch: Row(FAILED_PRECONDITION, pb.REASON_CODEC_MISMATCH),
+    errors.TypeNotSupported: Row(INVALID_ARGUMENT, pb.REASON_TYPE_NOT_SUPPORTED),
+    errors.RequestTooLarge: Row(INVALID_ARGUMENT, pb.REASON_REQUEST_TOO_LARGE),
+    errors.MissingDeadline: Row(INVALID_ARGUMENT, pb.REASON_MISSING_DEADLINE),
+    errors.VersionMismatch: Row(FAILED_PRECONDITION, pb.REASON_VERSION_MISMATCH),
+    errors.UnsafeConfiguration: Row(FAILED_PRECONDITION, pb.REASON_UNSAFE_CONFIGURATION),
+    errors.LocationError: Row(UNKNOWN, pb.REASON_LOCATION),
+    errors.Determinate: Row(UNAVAILABLE, pb.REASON_DETERMINATE),
+    errors.Indeterminate: Row(UNKNOWN, pb.REASON_INDETERMINATE),
+    errors.Overloaded: Row(RESOURCE_EXHAUSTED, pb.REASON_OVERLOADED),
+    errors.StoreReadOnly: Row(UNAVAILABLE, pb.REASON_STORE_READ_ONLY),
+    errors.StoreFull: Row(UNAVAILABLE, pb.REASON_STORE_FULL),
+    errors.LeaseExpired: Row(FAILED_PRECONDITION, pb.REASON_LEASE_EXPIRED),
+    errors.CorruptData: Row(DATA_LOSS, pb.REASON_CORRUPT_DATA),
+    errors.HistoryRewound: Row(DATA_LOSS, pb.REASON_HISTORY_REWOUND),
+}
+
+_BY_REASON: Final = {row.reason: cls for cls, row in TABLE.items()}
+_PREFIX: Final = "REASON_"
+_CREDENTIALS: Final = re.compile(r"(://)[^/@\s]*@")
+_SECRETS: Final = re.compile(r"(?i)\b((?:password|passwd|secret|token|signature|access_key|secret_key)[a-z_-]*=)[^\s&,;]+")
+
+
+class WireStatus(NamedTuple):
+    """What a failed call ends with: status number, message, and the bytes of ``grpc-status-details-bin``."""
+
+    code: int
+    message: str
+    details: bytes
+
+
+def row_of(error: PersistError) -> Row:
+    """The table's row for an error; for a class the table does not know, that of its nearest ancestor."""
+    for cls in type(error).__mro__:
+        row = TABLE.get(cls)
+        if row is not None:
+            return row
+    raise AssertionError("PersistError itself is in the table")
+
+
+def status_of(error: PersistError) -> WireStatus:
+    """The status an error travels as."""
+    row = row_of(error)
+    message = _clean(error.message, MESSAGE_CHARS_MAX)
+    info = ErrorInfo(domain=DOMAIN, reason=_reason_name(row), metadata=dict(_metadata(error)))
+    status = Status(code=row.code, message=message)
+    status.details.append(_pack(info))
+    retry_after_ms = error.details.get("retry_after_ms", "")
+    if retry_after_ms.isdigit():
+        delay = RetryInfo()
+        delay.retry_delay.FromMilliseconds(int(retry_after_ms))
+        status.details.append(_pack(delay))
+    return WireStatus(row.code, message, status.SerializeToString())
+
+
+def error_of_status(code: int, message: str, details: bytes | None, *, mutation: bool) -> PersistError:
+    """The error behind a status. Without our detail: Indeterminate for a mutation, Determinate for a read."""
+    carried = _error_info(details)
+    if carried is None:
+        return bare(f"the server answered with status {code}: {_clean(message, MESSAGE_CHARS_MAX)}", mutation=mutation)
+    status, info = carried
+    metadata = dict(info.metadata)
+    hint = metadata.pop("hint", "")
+    cls = _class_of(pb.Reason.Value(name) if (name := _PREFIX + info.reason) in pb.Reason.keys() else 0, code)
+    return cls(status.message, hint=hint, **metadata)
+
+
+def bare(message: str, *, mutation: bool) -> LocationError:
+    """The error of a call whose answer was lost or came from something other than our server."""
+    if mutation:
+        return Indeterminate(message, hint="retry with the same token")
+    return Determinate(message, hint="retry")
+
+
+def detail_of(error: PersistError) -> pb.ErrorDetail:
+    """The message an error travels as inside a session."""
+    row = row_of(error)
+    metadata = dict(_metadata(error))
+    hint = metadata.pop("hint", "")
+    message = _clean(error.message, MESSAGE_CHARS_MAX)
+    return pb.ErrorDetail(reason=row.reason, code=row.code, message=message, hint=hint, details=metadata)
+
+
+def error_of_detail(detail: pb.ErrorDetail) -> PersistError:
+    """The error a session's answer carries."""
+    return _class_of(detail.reason, detail.code)(detail.message, hint=detail.hint, **dict(detail.details))
+
+
+def redact(text: str) -> str:
+    """The text without what looks like credentials."""
+    return _SECRETS.sub(r"\1***", _CREDENTIALS.sub(r"\1***@", text))
+
+
+def _class_of(reason: int, code: int) -> type[PersistError]:
+    known = _BY_REASON.get(reason)  # type: ignore[call-overload]  # plain ints come off the wire
+    if known is not None:
+        return known
+    # A newer server's reason: the status still tells what the caller must do.
+    if code in (INVALID_ARGUMENT, NOT_FOUND, FAILED_PRECONDITION, OUT_OF_RANGE):
+        return UsageError
+    if code == RESOURCE_EXHAUSTED:
+        return errors.Overloaded
+    if code == DATA_LOSS:
+        return errors.CorruptData
+    return Determinate if code == UNAVAILABLE else Indeterminate
+
+
+def _reason_name(row: Row) -> str:
+    return pb.Reason.Name(row.reason).removeprefix(_PREFIX)
+
+
+def _metadata(error: PersistError) -> Iterator[tuple[str, str]]:
+    for name, value in list(error.details.items())[:DETAILS_MAX]:
+        yield name, _clean(value, VALUE_CHARS_MAX)
+    if error.hint:
+        yield "hint", _clean(error.hint, VALUE_CHARS_MAX)
+
+
+def _clean(text: str, limit: int) -> str:
+    line = " ".join(redact(text).split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def _pack(message: ErrorInfo | RetryInfo) -> AnyMessage:
+    packed = AnyMessage()
+    packed.Pack(message)
+    return packed
+
+
+def _error_info(details: bytes | None) -> tuple[Status, ErrorInfo] | None:
+    if not details:
+        return None
+    status = Status()
+    try:
+        status.ParseFromString(details)
+        for detail in status.details:
+            info = ErrorInfo()
+            if detail.Unpack(info) and info.domain == DOMAIN:
+                return status, info
+    except DecodeError:
+        return None
+    return None

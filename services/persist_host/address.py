@@ -1,0 +1,30 @@
+"""HOST:PORT as people write it."""
+
+from dataclasses import dataclass
+from typing import Self
+
+from persist.errors import InvalidArgument
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to listen. Port 0: any free one."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """``HOST:PORT``, ``[IPV6]:PORT`` or ``:PORT`` (all interfaces). Raises InvalidArgument."""
+        host, colon, port = text.rpartition(":")
+        if not colon or not port.isdigit() or int(port) > 65535 or (":" in host and not host.startswith("[")):
+            raise InvalidArgument("not an address", hint="write HOST:PORT, for example 127.0.0.1:7100", got=repr(text))
+        return cls(host.strip("[]") or "0.0.0.0", int(port))  # noqa: S104  # ":7100" asks for all interfaces
+
+    def at(self, port: int) -> "Address":
+        """The same host with another port."""
+        return Address(self.host, port)
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"

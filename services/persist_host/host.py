@@ -1,0 +1,133 @@
+"""One gRPC server with everything around it: guard, health, reflection, side port, and an orderly end.
+
+The order of the end: health says NOT_SERVING, a pause so that load balancers notice, no new calls, calls in flight
+finish within the grace, services close, stores close. Source: reliability.md section 5, drain.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from persist.errors import Determinate
+from persist.machine.tasks import Tasks
+from persist.runtime import Runtime
+from persist.settings import Settings
+from persist_host.address import Address
+from persist_host.findings import Durability
+from persist_host.guard import Guard
+from persist_host.options import CONCURRENT_CALLS_MAX, server_options
+from persist_host.side import SidePort
+from persist_host.telemetry import Telemetry
+
+DURABLE: Final = "persist.durable"
+NOTICE_SECONDS: Final = 1.0
+GRACE_SECONDS: Final = 20.0
+
+_SERVING = health_pb2.HealthCheckResponse.SERVING
+_NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+class Service(Protocol):
+    """What a host hosts."""
+
+    @property
+    def name(self) -> str:
+        """The full gRPC service name."""
+        ...
+
+    @property
+    def undated(self) -> frozenset[str]:
+        """Full names of methods that need no deadline of their own."""
+        ...
+
+    def register(self, server: grpc.aio.Server) -> None:
+        """Add the servicer to a server."""
+        ...
+
+    async def drain(self) -> None:
+        """End long streams so that clients go elsewhere."""
+        ...
+
+    async def close(self) -> None:
+        """Release everything. No call is in flight any more."""
+        ...
+
+
+class Host:
+    """Runs services on one port. ``start``, then ``wait`` until someone calls ``stop``."""
+
+    def __init__(
+        self,
+        services: Sequence[Service],
+        *,
+        settings: Settings,
+        runtime: Runtime,
+        telemetry: Telemetry,
+        durability: Durability | None = None,
+        with_reflection: bool = True,
+    ) -> None:
+        self._services = tuple(services)
+        self._runtime = runtime
+        self._telemetry = telemetry
+        self._durability = durability
+        undated = frozenset().union(*(service.undated for service in services))
+        guard = Guard(runtime=runtime, telemetry=telemetry, undated=undated)
+        self._server = grpc.aio.server(
+            interceptors=[guard], options=server_options(settings), maximum_concurrent_rpcs=CONCURRENT_CALLS_MAX
+        )
+        self._health = health.aio.HealthServicer()
+        self._with_reflection = with_reflection
+        self._side = SidePort(telemetry, lambda: self._ready)
+        self._tasks = Tasks()
+        self._ready = False
+        self._stopped = asyncio.Event()
+
+    async def start(self, listen: Address, side: Address | None = None) -> Address:
+        """Listen and answer. Returns the address with its real port. Raises Determinate when the port is taken."""
+        for service in self._services:
+            service.register(self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        if self._with_reflection:
+            names = (*(service.name for service in self._services), health.SERVICE_NAME, reflection.SERVICE_NAME)
+            reflection.enable_server_reflection(names, self._server)
+        try:
+            port = self._server.add_insecure_port(str(listen))
+        except RuntimeError as error:
+            raise Determinate("cannot listen", hint="is another server on this port?", address=listen) from error
+        await self._server.start()
+        if side is not None:
+            await self._side.start(side)
+        await self._tell(_SERVING)
+        if self._durability is not None:
+            self._tasks.start(self._durability.remind())
+        self._ready = True
+        return listen.at(port)
+
+    async def wait(self) -> None:
+        """Return once the host has stopped."""
+        await self._stopped.wait()
+
+    async def stop(self, *, notice: float = NOTICE_SECONDS, grace: float = GRACE_SECONDS) -> None:
+        """Leave in order: ``notice`` seconds for load balancers, ``grace`` seconds for calls in flight."""
+        self._ready = False
+        await self._tell(_NOT_SERVING)
+        await self._runtime.sleep(notice)
+        for service in self._services:
+            await service.drain()
+        await self._server.stop(grace)
+        for service in self._services:
+            await service.close()
+        await self._tasks.close()
+        await self._side.close()
+        self._telemetry.close()
+        self._stopped.set()
+
+    async def _tell(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
+        for name in ("", *(service.name for service in self._services)):
+            await self._health.set(name, status)
+        durable = self._durability is None or self._durability.durable
+        await self._health.set(DURABLE, status if durable else _NOT_SERVING)

@@ -1,0 +1,27 @@
+"""gRPC settings of every server, with reasons. Source: reliability.md section 5."""
+
+from typing import Final
+
+from persist.settings import Settings
+
+METADATA_BYTES_MAX: Final = 8 << 10
+CONCURRENT_CALLS_MAX: Final = 4096
+
+
+def server_options(settings: Settings) -> list[tuple[str, int]]:
+    """Channel arguments of a server."""
+    return [
+        # A second process on the same port must fail, not share it silently with an older release.
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_receive_message_length", settings.max_message_bytes),
+        ("grpc.max_send_message_length", settings.max_message_bytes),
+        ("grpc.max_metadata_size", METADATA_BYTES_MAX),
+        # Clients ping every 30 s, also without calls; the default would end their connection with "too many pings".
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.keepalive_time_ms", 60_000),
+        ("grpc.keepalive_timeout_ms", 20_000),
+        # Clients come back through the load balancer, so that new replicas get their share.
+        ("grpc.max_connection_age_ms", 300_000),
+        ("grpc.max_connection_age_grace_ms", 30_000),
+    ]

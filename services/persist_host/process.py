@@ -1,0 +1,57 @@
+"""A service as a process: signals, exit codes, the event loop.
+
+SIGTERM and SIGINT drain; a second one leaves at once. Source: reliability.md section 5, drain.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
+
+from persist.errors import PersistError, UnsafeConfiguration
+from persist_host.host import Host
+
+EXIT_FAILED: Final = 1
+EXIT_REFUSED: Final = 78
+
+
+def run_service(start: Callable[[], Awaitable[Host]]) -> int:
+    """Start a host, serve until told to stop, and return the exit code: 0, 1, or 78 for a refused configuration."""
+    try:
+        _run(_serve(start))
+    except UnsafeConfiguration as error:
+        print(f"persist: refused: {error}", file=sys.stderr)
+        return EXIT_REFUSED
+    except PersistError as error:
+        print(f"persist: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    return 0
+
+
+async def _serve(start: Callable[[], Awaitable[Host]]) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def ask() -> None:
+        if stopping.is_set():
+            os._exit(EXIT_FAILED)  # the second signal: someone is in a hurry
+        stopping.set()
+
+    with contextlib.suppress(NotImplementedError):  # Windows has no signal handlers on its loops
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, ask)
+    host = await start()
+    await stopping.wait()
+    await host.stop()
+
+
+def _run(main: Coroutine[Any, Any, None]) -> None:
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(main)
+    else:
+        uvloop.run(main)

@@ -1,0 +1,94 @@
+"""Counters every process keeps, as Prometheus text, and OpenTelemetry spans where a collector is named.
+
+Without a collector nothing of OpenTelemetry is imported. No shard id is ever a label. Source: reliability.md section 5.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final
+
+from persist.errors import InvalidArgument
+
+Labels = tuple[tuple[str, str], ...]
+
+_HELP: Final = {
+    "persist_rpc_total": "calls answered, by method and status",
+    "persist_rpc_seconds_total": "seconds spent in calls, by method",
+    "persist_lane_commits_total": "folds given to the machine",
+    "persist_lane_commands_total": "commands in those folds",
+    "persist_lane_expired_total": "commands dropped because their deadline had passed",
+    "persist_lane_overloaded_total": "commands refused because a queue was full",
+    "persist_outcomes_total": "outcomes of commands, by kind",
+    "persist_session_calls_total": "commands that came over sessions",
+    "persist_watch_changes_total": "changes pushed to watchers",
+    "persist_consensus_unsafe": "1 for each unsafe setting that was accepted by name",
+}
+
+
+class Telemetry:
+    """Counts and traces. Cheap enough for every call: one dict update."""
+
+    def __init__(self, *, service: str, otlp_endpoint: str = "") -> None:
+        self._counts: dict[tuple[str, Labels], float] = defaultdict(float)
+        self._gauges: dict[tuple[str, Labels], float] = {}
+        self._provider, self._tracer = _tracing(service, otlp_endpoint) if otlp_endpoint else (None, None)
+
+    def count(self, name: str, labels: Labels = (), by: float = 1) -> None:
+        """Add to a counter."""
+        self._counts[name, labels] += by
+
+    def gauge(self, name: str, labels: Labels, value: float) -> None:
+        """Set a gauge."""
+        self._gauges[name, labels] = value
+
+    def value(self, name: str, labels: Labels = ()) -> float:
+        """A counter's or gauge's value; 0 when it was never touched."""
+        return self._gauges.get((name, labels), self._counts.get((name, labels), 0.0))
+
+    def span(self, name: str, **attributes: str) -> AbstractContextManager[Any]:
+        """A span around a call, when traces are wanted."""
+        if self._tracer is None:
+            return nullcontext()
+        span: AbstractContextManager[Any] = self._tracer.start_as_current_span(name, attributes=attributes)
+        return span
+
+    def prometheus(self) -> str:
+        """All values in the Prometheus text format."""
+        return "".join(f"{line}\n" for line in self._lines())
+
+    def close(self) -> None:
+        """Send what is still to be sent."""
+        if self._provider is not None:
+            self._provider.shutdown()
+
+    def _lines(self) -> Iterator[str]:
+        kinds = ((self._counts, "counter"), (self._gauges, "gauge"))
+        for values, kind in kinds:
+            told: set[str] = set()
+            for (name, labels), value in sorted(values.items()):
+                if name not in told:
+                    told.add(name)
+                    yield f"# HELP {name} {_HELP.get(name, name)}"
+                    yield f"# TYPE {name} {kind}"
+                inside = ",".join(f'{key}="{_escape(text)}"' for key, text in labels)
+                yield f"{name}{{{inside}}} {value:g}" if inside else f"{name} {value:g}"
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _tracing(service: str, endpoint: str) -> tuple[Any, Any]:
+    try:
+        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError as error:
+        raise InvalidArgument(
+            "traces need the OTLP exporter", hint="install persist-tvc[otlp], or name no collector", endpoint=endpoint
+        ) from error
+    provider = TracerProvider(resource=Resource.create({"service.name": service}))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint, insecure=True)))
+    return provider, provider.get_tracer("persist")

@@ -1,0 +1,65 @@
+"""What the machine reads, as messages. Changes pushed to many watchers are encoded once.
+
+Source: protos/persist/v1/shard.proto; performance.md A6.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Final
+
+from persist.core.shard.commands import SchemaEntry
+from persist.machine.port import Change, Plan, ShardInfo
+from persist.v1 import shard_pb2 as pb
+from persist.wire.rpc_reads import chunks, frontier_message, info_message
+
+_CACHED_MAX: Final = 256
+_Key = tuple[object, ...]
+
+
+def info_of(info: ShardInfo, *, schemas: bool = True) -> pb.ShardInfo:
+    """Where a shard stands; without schemas: as in the message before."""
+    return info_message(info.shard, info.seqno, info.since, info.upper, info.schemas if schemas else None)
+
+
+def plan_pieces(plan: Plan) -> Iterator[pb.SnapshotResponse]:
+    """A plan in messages of bounded size."""
+    first = True
+    for chunk in chunks(plan.batches):
+        piece = pb.SnapshotPlan(chunk=chunk)
+        if first:
+            piece.info.CopyFrom(info_of(plan.info))
+            piece.as_of.CopyFrom(frontier_message(plan.as_of))
+            first = False
+        yield pb.SnapshotResponse(plan=piece)
+
+
+def change_pieces(change: Change, *, schemas: bool = True) -> Iterator[pb.ChangeChunk]:
+    """A change in messages of bounded size."""
+    info: pb.ShardInfo | None = info_of(change.info, schemas=schemas)
+    for chunk in chunks(change.batches):
+        yield pb.ChangeChunk(info=info, chunk=chunk)
+        info = None
+
+
+class Pushes:
+    """Changes as messages, each encoded once however many watch: at one seqno and frontier all see the same."""
+
+    def __init__(self) -> None:
+        self._cached: OrderedDict[_Key, pb.WatchResponse] = OrderedDict()
+
+    def pieces(self, change: Change, schemas_before: tuple[SchemaEntry, ...] | None) -> Iterator[pb.WatchResponse]:
+        """The messages of a change for a watcher that was told ``schemas_before`` (None: nothing yet)."""
+        schemas = change.info.schemas != schemas_before
+        lower = change.batches[0].desc.lower if change.batches else None
+        key = (change.info.shard, change.info.seqno, lower, len(change.batches), schemas)
+        known = self._cached.get(key)
+        if known is not None:
+            yield known
+            return
+        pieces = [pb.WatchResponse(change=piece) for piece in change_pieces(change, schemas=schemas)]
+        # Long catch-ups are seen by one watcher only and would take memory for nothing.
+        if len(pieces) == 1 and len(change.batches) <= 1:
+            self._cached[key] = pieces[0]
+            if len(self._cached) > _CACHED_MAX:
+                self._cached.popitem(last=False)
+        yield from pieces
