@@ -99,7 +99,8 @@ install_java() {
     .venv/bin/python -c 'import jdk; jdk.install("17", jre=True, path=".jdk")' >&2
 }
 
-java() {
+# Not named java: a function would shadow the command.
+provide_java() {
     home=$(find_java) || { install_java && home=$(find_java); } ||
         die "Java 17 or newer is needed by Spark and could not be installed: install it (Debian: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17) or set JAVA_HOME"
     write_env "$home"
@@ -120,13 +121,13 @@ write_env() { # $1: JAVA_HOME or empty
 case $what in
 all)
     python_packages stamp spark,dev
-    java
+    provide_java
     ;;
 python) python_packages stamp spark,dev ;;
 bench)
     python_packages stamp-bench spark,dev,bench,fast
     fingerprint >.venv/stamp
-    java
+    provide_java
     ;;
 *) die "unknown step $what: use all, python or bench" ;;
 esac
