@@ -1,0 +1,34 @@
+"""Spark data source ``persist``: batch and streaming, read and write, exactly once.
+
+    import pyspark_persist
+    pyspark_persist.register(spark)                      # auto-registered where Spark can import this package
+    spark.read.format("persist").option("location", "./data").option("shard", "s…").option("asOf", 12).load()
+
+``PersistTable`` is the same for Python callers. Options: docs/spark.md.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+# SUBTLE: Spark imports every ``pyspark_*`` package at its first query, and one that fails hides all of them. So this
+# module imports nothing but Spark's own classes; the rest comes with the first use.
+from pyspark_persist.source import DefaultSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pyspark_persist.table import CommitResult, PersistTable
+
+__all__ = ["CommitResult", "DefaultSource", "PersistTable", "register"]
+
+
+def register(spark: "SparkSession") -> None:
+    """Make ``format("persist")`` known to this session, also where Spark could not discover it by itself."""
+    spark.dataSource.register(DefaultSource)
+
+
+def __getattr__(name: str) -> Any:
+    if name in {"CommitResult", "PersistTable"}:
+        from pyspark_persist import table
+
+        return getattr(table, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

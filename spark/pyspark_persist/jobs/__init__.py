@@ -1,0 +1,1 @@
+"""Spark jobs that ship with persist."""

@@ -1,0 +1,88 @@
+"""Where data lives, as plain values that travel to executors, and one client per process for each place.
+
+Connections are made where they are used: a client never crosses a fork or a pickle. Source: spark.md section 2.3.
+"""
+
+import functools
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import persist
+from persist import InvalidArgument, InvalidId, ShardId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Location:
+    """An embedded directory, or a server's endpoint, or shared stores without a server. Empty: the environment says."""
+
+    directory: str | None = None
+    endpoint: str | None = None
+    blob: str | None = None
+    consensus: str | None = None
+
+    def resolved(self) -> "Location":
+        """This location, or that of PERSIST_ENDPOINT or PERSIST_LOCATION. Raises InvalidArgument when none is given."""
+        if self.consensus is not None and self.blob is None:
+            raise InvalidArgument("option consensus needs blob", hint='add .option("blob", "s3://bucket/prefix")')
+        if self.directory or self.endpoint or self.consensus:
+            return self
+        endpoint, directory = os.environ.get("PERSIST_ENDPOINT"), os.environ.get("PERSIST_LOCATION")
+        if endpoint:
+            return Location(endpoint=endpoint, blob=self.blob)
+        if directory:
+            return Location(directory=directory)
+        raise InvalidArgument(
+            "no persist location is named",
+            hint='add .option("location", "/data/dir") or .option("endpoint", "host:7100"), or set PERSIST_ENDPOINT',
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """One shard at one location; ``timeout`` (seconds) bounds every call to it."""
+
+    location: Location
+    shard: str
+    timeout: float
+
+    @classmethod
+    def of(cls, location: Location, name: str, *, kind: str, timeout: float) -> "Target":
+        """The shard an option names: an id (``shard``), a table name (``table``), or either (``path``)."""
+        return cls(location=location.resolved(), shard=shard_of(name, kind=kind), timeout=timeout)
+
+    @property
+    def shard_id(self) -> ShardId:
+        """The shard's id."""
+        return ShardId.parse(self.shard)
+
+    def client(self) -> Any:
+        """This process's client for the location."""
+        return client(self.location)
+
+
+def shard_of(name: str, *, kind: str) -> str:
+    """The shard id of what the user wrote. A table's shard id is derived from its name. Raises InvalidId."""
+    if kind == "table":
+        return str(ShardId.named("table", name))
+    try:
+        return str(ShardId.parse(name))
+    except InvalidId:
+        if kind == "path" and not name.startswith("/") and "://" not in name:
+            return str(ShardId.named("table", name))
+        raise
+
+
+def client(location: Location) -> Any:
+    """The client of this process for ``location``; opened at the first call, kept for the life of the process."""
+    return _client(location, os.getpid())
+
+
+@functools.cache
+def _client(location: Location, pid: int) -> Any:
+    # SUBTLE: the pid is part of the key because a forked child inherits this cache but not the client's threads.
+    if location.endpoint is not None:
+        return persist.connect(location.endpoint, **({"blob": location.blob} if location.blob else {}))
+    if location.directory is not None:
+        return persist.embedded(location.directory)
+    return persist.embedded(blob=location.blob, consensus=location.consensus)

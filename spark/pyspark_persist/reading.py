@@ -1,0 +1,156 @@
+"""Batch reads: snapshots, diffs, change feeds and metadata tables.
+
+``partitions()`` runs once per DataFrame, on the driver: the DataFrame is pinned to one definite time from then on.
+``read()`` runs on executors and needs nothing but its split. Source: spark.md section 2; architecture.md section 7.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import datasource as ds
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from persist import InvalidBounds
+from pyspark_persist import holds, planning
+from pyspark_persist.metadata import metadata_table
+from pyspark_persist.options import METADATA, Interval, ReadOptions
+from pyspark_persist.planning import SplitPartition, Where
+from pyspark_persist.spark_types import arrow_schema, to_spark
+from pyspark_persist.view import View, view_of
+
+
+class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is untyped here
+    """Reads a snapshot or an interval of updates by key-range splits."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self.options = options
+        self.asked = schema
+        self.pushed: list[tuple[str, str, object]] = []
+        self.view: View | None = None
+        self.where: Where = None
+
+    def partitions(self) -> list[InputPartition]:
+        """The splits of the read, planned and held here."""
+        options = self.options
+        ttl_seconds = options.partitioning.hold_ttl_seconds
+        hold = holds.hold_of(options.target, ttl_seconds=ttl_seconds)
+        planned = self._plan(hold.reader)
+        hold.keep((partition.split for partition in planned), ttl_seconds=ttl_seconds)
+        return list(planned)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one split, as batches of at most 64 K rows."""
+        return read_split(partition, self.view, self.where)
+
+    def _plan(self, reader: Any) -> list[SplitPartition]:
+        options = self.options
+        self.view = view_of(options, reader.schema, self.asked, streaming=False)
+        self.where = _and(planning.where_of(options.filters, reader.schema), self.pushed)
+        if options.interval is not None:
+            return self._diffs(reader, options.interval)
+        as_of = planning.resolve_as_of(options.as_of, reader, wait_ms=options.wait_ms)
+        if as_of is None:
+            return []
+        return planning.snapshot_partitions(reader, as_of, options, self.where)
+
+    def _diffs(self, reader: Any, interval: Interval) -> list[SplitPartition]:
+        upper, since = planning.upper_time(reader.upper), reader.since.time
+        if interval.start == "latest":
+            return []
+        lower = interval.start if isinstance(interval.start, int) else earliest(since)
+        if interval.end is None:
+            end = upper
+        else:
+            end = interval.end + 1
+            if end > upper and not self.options.wait_ms:
+                raise InvalidBounds(
+                    "endingVersion is not complete yet",
+                    hint="wait with option waitForUpperMs, or drop endingVersion",
+                    ending_version=interval.end,
+                    upper=upper,
+                )
+        if lower >= end:
+            return []
+        return planning.diff_partitions(reader, lower, end, self.options, self.where)
+
+
+class PushdownReader(SnapshotReader):
+    """A snapshot reader that prunes by Spark's filters: for one scan of one ``load()`` only (option ``pushdown``).
+
+    Spark keeps the pruned plan for later scans of the same DataFrame, with other filters or none. So this class is
+    used only when asked for; its owner promises that every query has its own ``load()``.
+    """
+
+    def pushFilters(self, filters: list[ds.Filter]) -> Iterable[ds.Filter]:
+        """Remember what prunes, and hand every filter back: Spark applies them all again."""
+        names = {field.name for field in self.asked.fields if not field.name.startswith("_")}
+        for condition in filters:
+            triple = _triple(condition)
+            if triple is not None and triple[0] in names:
+                self.pushed.append(triple)
+            yield condition
+
+
+class MetadataReader(DataSourceReader):  # type: ignore[misc]  # pyspark is untyped here
+    """Reads one of the shard's metadata tables, in one partition, from the driver's view of the state."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self.options = options
+        self.output = arrow_schema(schema)
+
+    def partitions(self) -> list[InputPartition]:
+        """One partition that carries the table itself."""
+        target = self.options.target
+        state = target.client().inspect(target.shard_id, timeout=target.timeout)
+        table = metadata_table(str(self.options.metadata_table), state)
+        return [InputPartition(table.select(self.output.names))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The table."""
+        return to_spark(partition.value, self.output)
+
+
+def reader_for(options: ReadOptions, schema: StructType) -> DataSourceReader:
+    """The reader a batch read needs."""
+    if options.shape == METADATA:
+        return MetadataReader(options, schema)
+    # The class must not even have pushFilters unless asked: Spark then refuses every load() by default.
+    return PushdownReader(options, schema) if options.pushdown else SnapshotReader(options, schema)
+
+
+def read_split(partition: InputPartition, view: View | None, where: Where) -> Iterator[pa.RecordBatch]:
+    """Spark's batches for one partition; nothing for the empty partition Spark makes up when there are none."""
+    if not isinstance(partition, SplitPartition) or view is None:
+        return iter(())
+    source = partition.split.read(columns=list(view.needed), where=where)
+    return view.batches(source, as_of=partition.as_of)
+
+
+def earliest(since: int | None) -> int:
+    """The first time whose own changes can still be told: since itself cannot, unless it is 0."""
+    return 0 if not since else since + 1
+
+
+def _and(where: Where, pushed: list[tuple[str, str, object]]) -> Where:
+    if not pushed or isinstance(where, str):
+        # A `where` text stays alone: Spark applies the pushed filters in any case.
+        return where
+    return [*(where or []), *pushed]
+
+
+_OPERATORS = {
+    ds.EqualTo: "=",
+    ds.GreaterThan: ">",
+    ds.GreaterThanOrEqual: ">=",
+    ds.LessThan: "<",
+    ds.LessThanOrEqual: "<=",
+}
+
+
+def _triple(condition: ds.Filter) -> tuple[str, str, object] | None:
+    operator = _OPERATORS.get(type(condition))
+    if operator is None or len(condition.attribute) != 1 or condition.value is None:
+        return None
+    return condition.attribute[0], operator, condition.value

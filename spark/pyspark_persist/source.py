@@ -1,0 +1,72 @@
+"""The entry point Spark knows: one class that makes readers and writers. Light to import.
+
+Parameter names are part of Spark's contract: the commit runner passes ``schema`` and ``overwrite`` by keyword.
+"""
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is untyped here
+    """``format("persist")``. Every callback runs in a helper process of the driver without a session."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "persist"
+
+    def schema(self) -> "StructType":
+        """The shard's columns and those the read adds. Raises ShardNotFound, InvalidArgument."""
+        from pyspark_persist.metadata import METADATA_SCHEMAS
+        from pyspark_persist.options import METADATA
+        from pyspark_persist.parsing import parse_schema_target
+        from pyspark_persist.spark_types import spark_schema
+        from pyspark_persist.view import schema_of
+
+        options = parse_schema_target(dict(self.options))
+        if options.shape == METADATA:
+            return spark_schema(METADATA_SCHEMAS[str(options.metadata_table)])
+        target = options.target
+        return schema_of(options, target.client().schema(target.shard_id, timeout=target.timeout))
+
+    def reader(self, schema: "StructType") -> DataSourceReader:
+        """A batch read; ``schema`` is what Spark expects, or a user's projection."""
+        from pyspark_persist.parsing import parse_read
+        from pyspark_persist.reading import reader_for
+
+        return reader_for(parse_read(dict(self.options)), schema)
+
+    def streamReader(self, schema: "StructType") -> DataSourceStreamReader:
+        """A streaming read."""
+        from pyspark_persist.parsing import parse_stream
+        from pyspark_persist.streaming import StreamReader
+
+        return StreamReader(parse_stream(dict(self.options)), schema)
+
+    def writer(self, schema: "StructType", overwrite: bool) -> DataSourceWriter:
+        """A batch write; one token for the whole job is made here."""
+        from pyspark_persist.names import WRITE
+        from pyspark_persist.parsing import parse_write
+        from pyspark_persist.writing import BatchWriter, Write
+
+        return BatchWriter(Write.plan(parse_write(dict(self.options), WRITE), schema, overwrite=overwrite))
+
+    def streamWriter(self, schema: "StructType", overwrite: bool) -> DataSourceStreamWriter:
+        """A streaming write; ``overwrite`` in output mode complete."""
+        from pyspark_persist.names import SINK
+        from pyspark_persist.parsing import parse_write
+        from pyspark_persist.writing import StreamWriter, Write
+
+        options = parse_write(dict(self.options), SINK)
+        checkpoint = self.options.get("checkpointLocation")
+        return StreamWriter(Write.plan(options, schema, overwrite=overwrite), checkpoint)

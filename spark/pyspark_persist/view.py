@@ -1,0 +1,115 @@
+"""What a read shows: the columns Spark sees, the columns it needs from the shard, and how updates become rows.
+
+A view is made on the driver and travels to executors with the reader; it holds no connection.
+"""
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from persist import SchemaMismatch
+from pyspark_persist import rows
+from pyspark_persist.options import CHANGES, DIFFS, NO_FEED_OPTIONS, Changefeed, ReadOptions
+from pyspark_persist.spark_types import arrow_schema, check_projection, spark_schema, to_spark
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """One read's rows. ``needed`` are the shard columns to read; ``output`` is the Arrow schema Spark demands.
+
+    ``inserts_only``: the read is a stream of plain rows, in which a deletion has no place.
+    """
+
+    shape: str
+    key: tuple[str, ...]
+    needed: tuple[str, ...]
+    output: pa.Schema
+    feed: Changefeed = NO_FEED_OPTIONS
+    inserts_only: bool = False
+    ignore_deletes: bool = False
+
+    def batches(self, source: Iterable[pa.RecordBatch], *, as_of: int | None) -> Iterator[pa.RecordBatch]:
+        """Spark's batches for a split's batches: net counts at ``as_of``, or updates with their ``ts`` when None."""
+        tables = self._tables(source, as_of)
+        return itertools.chain.from_iterable(to_spark(table, self.output) for table in tables)
+
+    def _tables(self, source: Iterable[pa.RecordBatch], as_of: int | None) -> Iterator[pa.Table]:
+        if self.shape == CHANGES:
+            yield from self._changes(source, as_of)
+            return
+        for batch in source:
+            table = pa.Table.from_batches([batch])
+            if self.shape == DIFFS:
+                yield rows.raw_diffs(table, as_of)
+            elif as_of is None and self.inserts_only:
+                yield from rows.inserted_rows(table, ignore_deletes=self.ignore_deletes)
+            else:
+                yield from rows.snapshot_rows(table)
+
+    def _changes(self, source: Iterable[pa.RecordBatch], as_of: int | None) -> Iterator[pa.Table]:
+        if as_of is not None:
+            for batch in source:
+                yield from rows.change_rows(_at(pa.Table.from_batches([batch]), as_of))
+            return
+        if not self.feed.compute_updates and not self.feed.net:
+            for batch in source:
+                yield from rows.change_rows(pa.Table.from_batches([batch]))
+            return
+        for table in rows.whole_keys(source, self.key):
+            kept = rows.net_changes(table, self.needed) if self.feed.net else table
+            if self.feed.compute_updates:
+                yield from rows.paired_changes(kept, self.key, net=self.feed.net)
+            else:
+                yield from rows.change_rows(kept)
+
+
+def offered_fields(options: ReadOptions, schema: Any) -> list[pa.Field]:
+    """The Arrow fields a read can show: the shard's columns and those its shape adds. Raises SchemaMismatch."""
+    fields = [*schema.key, *schema.val]
+    if options.filters.columns is not None:
+        fields = _select(fields, options.filters.columns)
+    if options.shape == CHANGES:
+        return [*fields, *rows.CHANGE_FIELDS]
+    return [*fields, rows.SPARK_TS, rows.DIFF] if options.shape == DIFFS else fields
+
+
+def schema_of(options: ReadOptions, schema: Any) -> StructType:
+    """The Spark schema of a read of a shard with this persist.Schema."""
+    return spark_schema(offered_fields(options, schema))
+
+
+def view_of(options: ReadOptions, schema: Any, asked: StructType, *, streaming: bool) -> View:
+    """The view that shows ``asked`` columns (Spark's, or a user's projection). Raises SchemaMismatch."""
+    check_projection(asked, schema_of(options, schema))
+    key = tuple(field.name for field in schema.key)
+    wanted = [name for name in asked.fieldNames() if name in {*schema.key.names, *schema.val.names}]
+    if options.shape == CHANGES and options.feed.net:
+        wanted = [*schema.key.names, *schema.val.names]
+    elif options.shape == CHANGES and options.feed.compute_updates:
+        wanted = [*key, *(name for name in wanted if name not in key)]
+    return View(
+        shape=options.shape,
+        key=key,
+        needed=tuple(wanted),
+        output=arrow_schema(asked),
+        feed=options.feed,
+        inserts_only=streaming,
+        ignore_deletes=options.ignore_deletes,
+    )
+
+
+def _select(fields: Sequence[pa.Field], names: Sequence[str]) -> list[pa.Field]:
+    known = {field.name: field for field in fields}
+    for name in names:
+        if name not in known:
+            raise SchemaMismatch("no such column", hint=f"the columns are: {', '.join(known)}", column=name)
+    return [known[name] for name in names]
+
+
+def _at(table: pa.Table, as_of: int) -> pa.Table:
+    times = pa.repeat(pa.scalar(as_of, pa.uint64()), table.num_rows)
+    return table.append_column(rows.TS.with_name("ts"), times)

@@ -1,0 +1,73 @@
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyspark_persist.jobs.session import java_problem, local_session
+
+HERE = str(Path(__file__).parent)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One session for all: local[2, 2], so that a failed task is tried once more."""
+    problem = java_problem()
+    if problem is not None:
+        pytest.fail(problem)
+    # Executors import the fault injecting sources by name.
+    sys.path.insert(0, HERE)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [HERE, os.environ.get("PYTHONPATH", "")]))
+    session = local_session("tests", tmp_path_factory.mktemp("spark"), retries=2)
+    session.conf.set("spark.sql.shuffle.partitions", "1")
+    import spark_faults
+
+    from pyspark_persist import register
+
+    register(session)
+    for source in spark_faults.ALL:
+        session.dataSource.register(source)
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def location(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A directory of shards without a server."""
+    return str(tmp_path_factory.mktemp("persist"))
+
+
+@pytest.fixture(scope="session")
+def client(location: str) -> Iterator[Any]:
+    import persist
+
+    with persist.embedded(location) as opened:
+        yield opened
+
+
+@pytest.fixture
+def where(location: str) -> dict[str, str]:
+    """Options that name a fresh shard."""
+    import persist
+
+    return {"location": location, "shard": str(persist.ShardId.new())}
+
+
+@pytest.fixture
+def contents(client: Any) -> Callable[..., list[tuple[Any, ...]]]:
+    """What a shard holds at a time according to the Python client: sorted rows, each with its count."""
+
+    def read(where: dict[str, str], as_of: int | None = None) -> list[tuple[Any, ...]]:
+        import persist
+
+        shard = persist.ShardId.parse(where["shard"])
+        if as_of is None:
+            as_of = client.recent_upper(shard).time - 1
+        reader = client.open_reader(shard)
+        rows = reader.snapshot(as_of=as_of).to_pylist()
+        reader.expire()
+        return sorted((tuple(row.values()) for row in rows), key=repr)
+
+    return read

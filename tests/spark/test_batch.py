@@ -1,0 +1,323 @@
+import datetime
+import decimal
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import persist
+from pyspark_persist import PersistTable
+from pyspark_persist.names import WRITE
+from pyspark_persist.parsing import parse_write
+from pyspark_persist.writing import Write
+
+Contents = Callable[..., list[tuple[Any, ...]]]
+Where = dict[str, str]
+
+
+def rows(spark: Any, *given: tuple[int, str]) -> Any:
+    return spark.createDataFrame(list(given), "id bigint, name string")
+
+
+def append(frame: Any, where: Where, **options: object) -> None:
+    texts = {name: str(value) for name, value in options.items()}
+    frame.write.format("persist").options(**where).option("keyColumns", "id").options(**texts).mode("append").save()
+
+
+def load(spark: Any, where: Where, **options: object) -> Any:
+    return spark.read.format("persist").options(**where).options(**{n: str(v) for n, v in options.items()}).load()
+
+
+def found(frame: Any) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row) for row in frame.collect())
+
+
+def blobs(location: str) -> int:
+    """Part files under the location, referenced or not."""
+    return sum(1 for path in Path(location).rglob("*") if path.is_file() and path.name.startswith("p"))
+
+
+def test_write_then_read_at_each_commit_time_gives_that_time(spark: Any, where: Where, contents: Contents) -> None:
+    append(rows(spark, (1, "a"), (2, "b")), where, commitTime=10)
+    append(rows(spark, (3, "c"), (3, "c")), where, commitTime=20)
+    assert found(load(spark, where, asOf=10)) == [(1, "a"), (2, "b")]
+    assert found(load(spark, where, versionAsOf=19)) == [(1, "a"), (2, "b")]
+    assert found(load(spark, where)) == [(1, "a"), (2, "b"), (3, "c"), (3, "c")]
+    assert contents(where) == [(1, "a", 1), (2, "b", 1), (3, "c", 2)]
+
+
+def test_write_without_a_time_commits_at_the_clock(spark: Any, where: Where, client: Any) -> None:
+    append(rows(spark, (1, "a")), where)
+    first = client.recent_upper(persist.ShardId.parse(where["shard"])).time
+    append(rows(spark, (1, "b")), where)
+    assert first > 1_600_000_000_000
+    assert found(load(spark, where, asOf=first - 1)) == [(1, "a")]
+    assert found(load(spark, where)) == [(1, "a"), (1, "b")]
+
+
+def test_write_of_diffs_with_times_places_every_row(spark: Any, where: Where) -> None:
+    updates = [(1, "a", 3, 1), (1, "a", 7, -1), (1, "b", 7, 2)]
+    append(
+        spark.createDataFrame(updates, "id bigint, name string, _ts bigint, _diff bigint"),
+        where,
+        expectedUpper=0,
+        newUpper=10,
+    )
+    assert found(load(spark, where, asOf=6)) == [(1, "a")]
+    assert found(load(spark, where, asOf=9)) == [(1, "b"), (1, "b")]
+    diffs = load(spark, where, mode="diffs", startingVersion=0)
+    assert found(diffs) == [(1, "a", 3, 1), (1, "a", 7, -1), (1, "b", 7, 2)]
+    assert found(load(spark, where, mode="diffs", asOf=9)) == [(1, "b", 9, 2)]
+
+
+def test_write_from_a_stale_upper_changes_nothing_and_names_the_upper(
+    spark: Any, where: Where, contents: Contents
+) -> None:
+    append(rows(spark, (1, "a")), where, commitTime=10)
+    with pytest.raises(Exception, match=r"not the expected one.*upper=\[11\]"):
+        append(rows(spark, (2, "b")), where, expectedUpper=5, newUpper=20)
+    with pytest.raises(Exception, match="complete already"):
+        append(rows(spark, (2, "b")), where, commitTime=10)
+    assert contents(where) == [(1, "a", 1)]
+
+
+def test_write_with_a_transaction_happens_once(spark: Any, where: Where, contents: Contents) -> None:
+    for version in (1, 1, 2, 1):
+        append(rows(spark, (version, "a")), where, txnAppId="app", txnVersion=version)
+    assert contents(where) == [(1, "a", 1), (2, "a", 1)]
+
+
+def test_write_to_an_unknown_shard_says_how_to_initialise_it(spark: Any, where: Where) -> None:
+    with pytest.raises(Exception, match="keyColumns"):
+        rows(spark, (1, "a")).write.format("persist").options(**where).mode("append").save()
+
+
+@pytest.mark.parametrize(
+    ("ddl", "message"),
+    [
+        ("id bigint, name string, extra int", "mergeSchema=true"),
+        ("id bigint, name int", "cast it to string"),
+        ("name string", "lacks a column"),
+        ("id bigint, name string, _ts string", "cast _ts to bigint"),
+    ],
+)
+def test_write_of_other_columns_is_refused_by_name(spark: Any, where: Where, ddl: str, message: str) -> None:
+    append(rows(spark, (1, "a")), where, commitTime=1)
+    with pytest.raises(Exception, match=message):
+        append(spark.createDataFrame([], ddl), where, commitTime=2)
+
+
+def test_write_with_merge_schema_adds_nullable_columns(spark: Any, where: Where) -> None:
+    append(rows(spark, (1, "a")), where, commitTime=1)
+    wider = spark.createDataFrame([(2, "b", 7)], "id bigint, name string, extra int")
+    append(wider, where, commitTime=2, mergeSchema="true")
+    append(spark.createDataFrame([(3,)], "id bigint"), where, commitTime=3)
+    assert sorted(load(spark, where).collect(), key=lambda row: row.id) == [
+        (1, "a", None),
+        (2, "b", 7),
+        (3, None, None),
+    ]
+
+
+def test_overwrite_replaces_everything_at_one_time(spark: Any, where: Where) -> None:
+    append(rows(spark, (1, "a"), (2, "b"), (2, "b")), where, commitTime=1)
+    frame = rows(spark, (2, "b"), (9, "z"))
+    frame.write.format("persist").options(**where).option("commitTime", 5).mode("overwrite").save()
+    assert found(load(spark, where, asOf=4)) == [(1, "a"), (2, "b"), (2, "b")]
+    assert found(load(spark, where, asOf=5)) == [(2, "b"), (9, "z")]
+
+
+def test_task_that_fails_after_its_upload_counts_once(
+    spark: Any, where: Where, location: str, contents: Contents
+) -> None:
+    frame = spark.range(0, 40_000, numPartitions=4).selectExpr("id", "cast(id as string) as name")
+    before = blobs(location)
+    writer = frame.write.format("persist_task_fails").options(**where).option("keyColumns", "id")
+    writer.option("commitTime", 1).mode("append").save()
+    found_rows = contents(where)
+    assert len(found_rows) == 40_000
+    assert {count for _, _, count in found_rows} == {1}
+    assert blobs(location) - before == 8, "both attempts of each task uploaded, and nothing was deleted"
+
+
+def test_commit_that_fails_before_it_happens_leaves_no_rows(
+    spark: Any, where: Where, location: str, client: Any
+) -> None:
+    frame = spark.range(0, 40_000, numPartitions=2).selectExpr("id", "cast(id as string) as name")
+    before = blobs(location)
+    with pytest.raises(Exception, match="before commit"):
+        frame.write.format("persist_commit_fails_before").options(**where).option("keyColumns", "id").mode(
+            "append"
+        ).save()
+    assert client.recent_upper(persist.ShardId.parse(where["shard"])).time == 0
+    assert blobs(location) - before == 2, "abort deletes nothing"
+
+
+def test_commit_that_fails_after_it_happened_keeps_its_rows(spark: Any, where: Where, contents: Contents) -> None:
+    frame = spark.range(0, 40_000, numPartitions=2).selectExpr("id", "cast(id as string) as name")
+    with pytest.raises(Exception, match="after commit"):
+        frame.write.format("persist_commit_fails_after").options(**where).option("keyColumns", "id").mode(
+            "append"
+        ).save()
+    assert len(contents(where)) == 40_000
+
+
+def test_frame_is_pinned_to_one_time_and_a_new_load_is_not(spark: Any, where: Where) -> None:
+    append(rows(spark, (1, "a")), where, commitTime=1)
+    frame = load(spark, where)
+    assert frame.count() == 1
+    append(rows(spark, (2, "b")), where, commitTime=2)
+    assert frame.count() == 1
+    assert frame.where("id > 1").count() == 0
+    assert load(spark, where).count() == 2
+
+
+def test_read_of_a_time_that_is_not_complete_is_refused(spark: Any, where: Where) -> None:
+    append(rows(spark, (1, "a")), where, commitTime=1)
+    with pytest.raises(Exception, match="waitForUpperMs"):
+        load(spark, where, asOf=2).collect()
+
+
+def test_read_with_an_unknown_option_says_what_was_meant(spark: Any, where: Where) -> None:
+    with pytest.raises(Exception, match=r"did you mean asOf\?"):
+        load(spark, where, as0f=3)
+
+
+def test_read_of_an_unknown_shard_is_refused(spark: Any, where: Where) -> None:
+    with pytest.raises(Exception, match="ShardNotFound"):
+        load(spark, where)
+
+
+def test_read_in_many_partitions_gives_every_row_once(spark: Any, where: Where) -> None:
+    frame = spark.range(0, 200_000, numPartitions=2).selectExpr("id", "cast(id % 7 as string) as name")
+    append(frame, where, commitTime=1)
+    split = load(spark, where, minPartitions=3)
+    assert split.rdd.getNumPartitions() == 3
+    assert [tuple(row) for row in split.selectExpr("count(*)", "sum(id)", "count(distinct id)").collect()] == [
+        (200_000, 199_999 * 100_000, 200_000)
+    ]
+
+
+def test_read_of_some_rows_and_columns_prunes(spark: Any, where: Where) -> None:
+    append(rows(spark, *((n, f"n{n % 3}") for n in range(100))), where, commitTime=1)
+    assert found(load(spark, where, keyMin=10, keyMax=12)) == [(10, "n1"), (11, "n2")]
+    assert load(spark, where, where="id >= 10 and name = 'n1'").count() == 30
+    assert load(spark, where, columns="name", keyMax=2).collect() == [("n0",), ("n1",)]
+    projected = spark.read.format("persist").options(**where).schema("name string").load()
+    assert projected.columns == ["name"]
+    assert projected.distinct().count() == 3
+    with pytest.raises(Exception, match="no such column"):
+        spark.read.format("persist").options(**where).schema("nome string").load().collect()
+
+
+def test_read_with_pushdown_gives_the_same_answers(spark: Any, where: Where) -> None:
+    append(rows(spark, *((n, "x") for n in range(20))), where, commitTime=1)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        assert load(spark, where, pushdown="true").where("id > 9 and name = 'x'").count() == 10
+    finally:
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+    # Without the option the class has no pushFilters: two scans of one relation stay independent.
+    frame = load(spark, where)
+    assert frame.where("id > 17").union(frame).count() == 22
+
+
+def test_change_feed_shows_inserts_deletes_and_updates(spark: Any, where: Where) -> None:
+    updates = [(1, "a", 3, 1), (2, "x", 3, 2), (1, "a", 7, -1), (1, "b", 7, 1), (2, "x", 8, -1)]
+    append(spark.createDataFrame(updates, "id bigint, name string, _ts bigint, _diff bigint"), where)
+    plain = load(spark, where, readChangeFeed="true", startingVersion=7).drop("_commit_timestamp")
+    assert found(plain) == [(1, "a", "delete", 7), (1, "b", "insert", 7), (2, "x", "delete", 8)]
+    paired = load(spark, where, readChangeFeed="true", startingVersion=4, endingVersion=7, computeUpdates="true")
+    assert found(paired.drop("_commit_timestamp")) == [(1, "a", "update_preimage", 7), (1, "b", "update_postimage", 7)]
+    net = load(spark, where, readChangeFeed="true", startingVersion="earliest", deduplicationMode="netChanges")
+    assert found(net.select("id", "name", "_change_type")) == [(1, "b", "insert"), (2, "x", "insert")]
+    stamp = plain_stamp = (
+        load(spark, where, readChangeFeed="true", startingVersion=8).select("_commit_timestamp").collect()
+    )
+    assert stamp == plain_stamp
+    assert stamp[0][0].replace(tzinfo=datetime.UTC).timestamp() == 0.008
+
+
+def test_types_survive_the_round_trip(spark: Any, where: Where) -> None:
+    ddl = (
+        "id bigint, b boolean, i8 tinyint, i16 smallint, i32 int, f32 float, f64 double, s string, bin binary, d date,"
+        " ts timestamp, ntz timestamp_ntz, dec decimal(20,4), st struct<x:int,y:string>, ls array<int>,"
+        " mp map<string,int>"
+    )
+    when = datetime.datetime(2013, 7, 4, 12, 30, 15, 123456)
+    full = (
+        1, True, -8, 16, 32, 0.5, 2.25, "é", b"\x00\xff", datetime.date(2013, 7, 4), when, when,
+        decimal.Decimal("1234567890123456.7891"), (1, "y"), [1, None, 3], {"k": 1, "n": None},
+    )  # fmt: skip
+    empty = (2, *(None for _ in range(15)))
+    frame = spark.createDataFrame([full, empty], ddl)
+    append(frame, where, commitTime=1)
+    read = load(spark, where)
+    assert [f.dataType for f in read.schema] == [f.dataType for f in frame.schema]
+    assert sorted(read.collect()) == sorted(frame.collect())
+
+
+def test_unsigned_columns_of_python_writers_widen(spark: Any, where: Where, client: Any) -> None:
+    schema = persist.Schema(key={"id": pa.uint64()}, val={"t": pa.timestamp("ms", tz="UTC"), "l": pa.large_string()})
+    writer = client.open_writer(persist.ShardId.parse(where["shard"]), schema=schema)
+    row = ({"id": 2**64 - 1}, {"t": datetime.datetime(2013, 1, 1, tzinfo=datetime.UTC), "l": "x"})
+    writer.append([(row, 0, 3)], new_upper=1)
+    assert (
+        load(spark, where).selectExpr("id", "unix_millis(t)", "l").collect()
+        == [(decimal.Decimal(2**64 - 1), 1356998400000, "x")] * 3
+    )
+
+
+def test_negative_counts_are_refused_as_rows_and_shown_as_diffs(spark: Any, where: Where) -> None:
+    append(spark.createDataFrame([(1, "a", -1)], "id bigint, name string, _diff bigint"), where, commitTime=1)
+    with pytest.raises(Exception, match="mode"):
+        load(spark, where).collect()
+    assert found(load(spark, where, mode="diffs")) == [(1, "a", 1, -1)]
+
+
+def test_empty_shard_reads_as_no_rows(spark: Any, where: Where) -> None:
+    append(rows(spark), where, commitTime=5)
+    assert load(spark, where).collect() == []
+    assert load(spark, where).columns == ["id", "name"]
+
+
+def test_persist_table_appends_and_tells_what_happened(spark: Any, where: Where) -> None:
+    table = PersistTable.forShard(spark, where["shard"], location=where["location"])
+    result = table.append(rows(spark, (1, "a"), (2, "b")), commitTime=4, keyColumns=["id"])
+    assert (result.upper, result.rows, result.already_committed) == (persist.Antichain.of(5), 2, False)
+    assert result.parts >= 1
+    assert result.bytes > 0
+    again = [table.append(rows(spark, (3, "c")), txnAppId="a", txnVersion=1) for _ in range(2)]
+    assert [r.already_committed for r in again] == [False, True]
+    since, upper = table.frontiers()
+    assert since == persist.Antichain.of(0)
+    assert upper == again[0].upper
+    assert table.toDF(asOf=4).count() == 2
+    assert table.changes(0, 4).count() == 2
+    assert table.detail().collect()[0]["rows"] == 3
+    assert table.history().count() >= 1
+
+
+def test_metadata_tables_are_read_beside_a_shard(spark: Any, where: Where) -> None:
+    append(rows(spark, (1, "a"), (2, "b")), where, commitTime=4)
+    assert load(spark, where, table="frontiers").select("since", "upper").collect() == [(0, 5)]
+    assert load(spark, where, table="parts").selectExpr("sum(rows)").collect() == [(2,)]
+    assert load(spark, where, table="writers").count() == 1
+    assert load(spark, where, table="readers").count() >= 0
+
+
+def test_write_survives_pickling_with_its_token(where: Where, client: Any) -> None:
+    from pyspark.sql import types as st
+
+    schema = persist.Schema(key={"id": pa.int64()})
+    client.open_writer(persist.ShardId.parse(where["shard"]), schema=schema)
+    frame = st.StructType().add("id", "long")
+    write = Write.plan(parse_write(where, WRITE), frame, overwrite=False)
+    copy = pickle.loads(pickle.dumps(write))
+    assert copy == write
+    output = copy.write(iter([pa.record_batch({"id": [1, 2]})]))
+    results = [w.commit([pickle.loads(pickle.dumps(output))], None) for w in (write, copy)]
+    assert [r.already_committed for r in results] == [False, True]

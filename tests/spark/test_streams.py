@@ -1,0 +1,205 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import persist
+
+Contents = Callable[..., list[tuple[Any, ...]]]
+Where = dict[str, str]
+
+SCHEMA = persist.Schema(key={"id": pa.int64()}, val={"name": pa.string()})
+
+
+@pytest.fixture
+def source(where: Where) -> Where:
+    return where
+
+
+@pytest.fixture
+def sink(location: str, client: Any) -> Where:
+    shard = persist.ShardId.new()
+    client.open_writer(shard, schema=SCHEMA)
+    return {"location": location, "shard": str(shard)}
+
+
+@pytest.fixture
+def feed(source: Where, client: Any) -> Callable[..., None]:
+    """Append one batch to the source: rows (id, name, time, diff), complete up to the given upper."""
+    writer = client.open_writer(persist.ShardId.parse(source["shard"]), schema=SCHEMA)
+
+    def append(upper: int, *updates: tuple[int, str, int, int]) -> None:
+        writer.append([(({"id": i}, {"name": n}), t, d) for i, n, t, d in updates], new_upper=upper)
+
+    return append
+
+
+def stream(spark: Any, source: Where, **options: object) -> Any:
+    texts = {name: str(value) for name, value in options.items()}
+    return spark.readStream.format("persist").options(**source).options(**texts).load()
+
+
+def run(
+    frame: Any, sink: Where, checkpoint: Path, *, mode: str = "append", fmt: str = "persist", **options: object
+) -> Any:
+    """Run to the end of what there is; the finished query."""
+    writer = frame.writeStream.format(fmt).options(**sink).options(**{n: str(v) for n, v in options.items()})
+    query = writer.option("checkpointLocation", str(checkpoint)).outputMode(mode).trigger(availableNow=True).start()
+    assert query.awaitTermination(60)
+    if query.exception() is not None:
+        raise query.exception()
+    return query
+
+
+def batches(query: Any) -> list[Any]:
+    return [progress for progress in query.recentProgress if progress["numInputRows"]]
+
+
+def test_stream_from_shard_to_shard_copies_every_diff(
+    spark: Any, source: Where, sink: Where, feed: Any, contents: Contents, tmp_path: Path
+) -> None:
+    feed(10, (1, "a", 3, 1), (2, "b", 4, 2))
+    feed(20, (1, "a", 12, -1), (1, "z", 12, 1))
+    frame = stream(spark, source, mode="diffs", startingVersion="earliest")
+    run(frame, sink, tmp_path / "c")
+    assert contents(sink, 12) == contents(source, 12) == [(1, "z", 1), (2, "b", 2)]
+    feed(30, (2, "b", 25, -2), (3, "c", 26, 1))
+    run(stream(spark, source, mode="diffs", startingVersion="earliest"), sink, tmp_path / "c")
+    for time in (3, 4, 11, 12, 25, 26):
+        assert contents(sink, time) == contents(source, time)
+
+
+def test_stream_replayed_after_a_lost_commit_log_happens_once(
+    spark: Any, source: Where, sink: Where, feed: Any, contents: Contents, tmp_path: Path
+) -> None:
+    checkpoint = tmp_path / "c"
+    for n in range(3):
+        feed(10 * (n + 1), (n, "x", 10 * n + 1, 1))
+        run(stream(spark, source, readChangeFeed="true").select("id", "name"), sink, checkpoint)
+    last = max((p for p in (checkpoint / "commits").iterdir() if p.name.isdigit()), key=lambda p: int(p.name))
+    last.unlink()
+    (checkpoint / "commits" / f".{last.name}.crc").unlink(missing_ok=True)
+    run(stream(spark, source, readChangeFeed="true").select("id", "name"), sink, checkpoint)
+    assert not any(count != 1 for *_, count in contents(sink))
+    assert [row[0] for row in contents(sink)] == [0, 1, 2]
+    assert (checkpoint / "commits" / last.name).exists()
+
+
+def test_stream_whose_commit_fails_after_it_happened_goes_on_exactly_once(
+    spark: Any, source: Where, sink: Where, feed: Any, contents: Contents, tmp_path: Path
+) -> None:
+    feed(10, (1, "a", 3, 2))
+    frame = stream(spark, source).select("id", "name")
+    with pytest.raises(Exception, match="after commit"):
+        run(frame, sink, tmp_path / "c", fmt="persist_task_fails")
+    run(stream(spark, source).select("id", "name"), sink, tmp_path / "c")
+    assert contents(sink) == [(1, "a", 2)]
+
+
+def test_stream_under_one_app_id_survives_a_lost_checkpoint(
+    spark: Any, source: Where, sink: Where, feed: Any, contents: Contents, tmp_path: Path
+) -> None:
+    feed(10, (1, "a", 3, 1))
+    for n in range(2):
+        run(stream(spark, source).select("id", "name"), sink, tmp_path / f"c{n}", txnAppId="copy")
+    assert contents(sink) == [(1, "a", 1)]
+
+
+def test_stream_limits_cut_micro_batches_at_batches(
+    spark: Any, source: Where, sink: Where, feed: Any, tmp_path: Path
+) -> None:
+    for n in range(6):
+        feed(10 * (n + 1), *((10 * n + k, "x", 10 * n + k, 1) for k in range(5)))
+    options = {"startingVersion": 1, "mode": "diffs"}
+    by_files = run(stream(spark, source, maxFilesPerTrigger=2, **options), {}, tmp_path / "f", fmt="noop")
+    assert [p["numInputRows"] for p in batches(by_files)] == [9, 10, 10]
+    by_rows = run(stream(spark, source, maxRowsPerTrigger=12, **options), {}, tmp_path / "r", fmt="noop")
+    assert [p["numInputRows"] for p in batches(by_rows)] == [9, 10, 10]
+    by_bytes = run(stream(spark, source, maxBytesPerTrigger=1, **options), {}, tmp_path / "b", fmt="noop")
+    assert [p["numInputRows"] for p in batches(by_bytes)] == [4, 5, 5, 5, 5, 5]
+    everything = run(stream(spark, source, **options), {}, tmp_path / "e", fmt="noop")
+    assert [p["numInputRows"] for p in batches(everything)] == [29]
+
+
+def test_stream_offsets_are_readable_frontiers(
+    spark: Any, source: Where, sink: Where, feed: Any, tmp_path: Path
+) -> None:
+    feed(10, (1, "a", 3, 1))
+    query = run(stream(spark, source), {}, tmp_path / "c", fmt="noop")
+    offset = query.lastProgress["sources"][0]["endOffset"]
+    assert (
+        json.loads(offset) if isinstance(offset, str) else offset == {"v": 1, "shard": source["shard"], "upper": "10"}
+    )
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [
+        ("snapshot", [(1, "z", 19, 1), (2, "b", 19, 2)]),
+        ("earliest", [(1, "a", 3, 1), (1, "a", 12, -1), (1, "z", 12, 1), (2, "b", 4, 2)]),
+        ("12", [(1, "a", 12, -1), (1, "z", 12, 1)]),
+        ("latest", []),
+    ],
+)
+def test_stream_starts_where_it_is_told(
+    spark: Any, source: Where, feed: Any, tmp_path: Path, start: str, expected: list[Any]
+) -> None:
+    feed(10, (1, "a", 3, 1), (2, "b", 4, 2))
+    feed(20, (1, "a", 12, -1), (1, "z", 12, 1))
+    out = tmp_path / "out"
+    frame = stream(spark, source, mode="diffs", startingVersion=start)
+    run(frame, {"path": str(out)}, tmp_path / "c", fmt="json")
+    rows = spark.read.schema("id bigint, name string, _ts bigint, _diff bigint").json(str(out)).collect()
+    assert sorted(tuple(row) for row in rows) == expected
+
+
+def test_stream_of_plain_rows_refuses_deletions_with_a_next_step(
+    spark: Any, source: Where, feed: Any, tmp_path: Path
+) -> None:
+    feed(10, (1, "a", 3, 1))
+    feed(20, (1, "a", 12, -1))
+    with pytest.raises(Exception, match="readChangeFeed"):
+        run(stream(spark, source, startingVersion="earliest"), {}, tmp_path / "c", fmt="noop")
+    query = run(stream(spark, source, startingVersion="earliest", ignoreDeletes="true"), {}, tmp_path / "d", fmt="noop")
+    assert sum(p["numInputRows"] for p in query.recentProgress) == 1
+
+
+def test_stream_past_which_history_was_compacted_fails_or_skips(
+    spark: Any, source: Where, feed: Any, client: Any, tmp_path: Path
+) -> None:
+    shard = persist.ShardId.parse(source["shard"])
+    feed(10, (1, "a", 3, 1))
+    feed(20, (2, "b", 12, 1))
+    reader = client.open_reader(shard)
+    reader.downgrade_since(15)
+    feed(30, (3, "c", 25, 1))
+    assert client.open_reader(shard).since == persist.Antichain.of(15)
+    with pytest.raises(Exception, match="failOnDataLoss"):
+        run(stream(spark, source, startingVersion=5), {}, tmp_path / "c", fmt="noop")
+    query = run(stream(spark, source, startingVersion=5, failOnDataLoss="false"), {}, tmp_path / "d", fmt="noop")
+    assert sum(p["numInputRows"] for p in query.recentProgress) == 1
+
+
+def test_stream_in_complete_mode_keeps_the_newest_result(
+    spark: Any, source: Where, location: str, client: Any, feed: Any, contents: Contents, tmp_path: Path
+) -> None:
+    counts = persist.ShardId.new()
+    client.open_writer(counts, schema=persist.Schema(key={"name": pa.string()}, val={"n": pa.int64()}))
+    where = {"location": location, "shard": str(counts)}
+    for upper, updates in ((10, [(1, "a", 3, 1), (2, "b", 4, 1)]), (20, [(3, "a", 12, 2)])):
+        feed(upper, *updates)
+        frame = stream(spark, source).groupBy("name").count().withColumnRenamed("count", "n")
+        run(frame, where, tmp_path / "c", mode="complete")
+    assert contents(where) == [("a", 3, 1), ("b", 1, 1)]
+
+
+def test_stream_from_a_foreign_checkpoint_is_refused(
+    spark: Any, source: Where, sink: Where, feed: Any, client: Any, tmp_path: Path
+) -> None:
+    feed(10, (1, "a", 3, 1))
+    run(stream(spark, source), {}, tmp_path / "c", fmt="noop")
+    with pytest.raises(Exception, match="another shard"):
+        run(stream(spark, sink), {}, tmp_path / "c", fmt="noop")
