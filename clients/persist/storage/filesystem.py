@@ -1,0 +1,45 @@
+"""What kind of file system a path lies on. Source: reliability.md section 4, SQLite."""
+
+import os
+from typing import Final
+
+VOLATILE: Final = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
+"""Gone after a power cut."""
+
+_NETWORK: Final = frozenset(
+    {"nfs", "nfs4", "cifs", "smb2", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "virtiofs", "vboxsf"}
+)
+
+
+def filesystem_of(path: str, mounts: str | None = None) -> str | None:
+    """The type of the file system ``path`` lies on; None where the system does not tell.
+
+    ``mounts``: the text of ``/proc/self/mountinfo``, read unless given.
+    """
+    if mounts is None:
+        try:
+            with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+                mounts = file.read()
+        except OSError:
+            return None
+    real = os.path.realpath(path)
+    best, kind = "", None
+    for line in mounts.splitlines():
+        left, _, right = line.partition(" - ")
+        where = _unescape(left.split(" ")[4])
+        inside = real == where or real.startswith(where.rstrip("/") + "/")
+        # The last of equal mount points is the one on top.
+        if inside and len(where) >= len(best):
+            best, kind = where, right.split(" ")[0]
+    return kind
+
+
+def is_network(kind: str | None) -> bool:
+    """Locks and fsync of this kind of file system cannot be relied upon."""
+    return kind is not None and (kind in _NETWORK or kind == "fuse" or kind.startswith("fuse."))
+
+
+def _unescape(text: str) -> str:
+    for code, char in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        text = text.replace(code, char)
+    return text
