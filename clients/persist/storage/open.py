@@ -1,0 +1,153 @@
+"""From a URI to a store, and from findings to a refusal. SDKs are imported only when their store is opened.
+
+    Blob       mem:NAME   file:PATH   s3://bucket/prefix?endpoint=…&region=…
+    Consensus  mem:NAME   sqlite:PATH   redis://host:port/db   postgres://user@host:port/database
+
+Source: issue 2, storage; reliability.md section 4, refusing unsafe configurations.
+"""
+
+import difflib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from persist.errors import InvalidUri, UnsafeConfiguration
+from persist.runtime import Runtime
+from persist.settings import Settings
+from persist.storage.blob_memory import MemoryBlob, MemoryValues
+from persist.storage.consensus_memory import MemoryConsensus, MemoryLog
+from persist.storage.ports import Blob, Consensus, Finding
+
+_BLOB_SCHEMES: Final = ("mem", "file", "s3")
+_CONSENSUS_SCHEMES: Final = ("mem", "sqlite", "redis", "rediss", "postgres", "postgresql")
+
+# What ``mem:NAME`` names: the same store for the same name in one process, until it ends.
+_values: dict[str, MemoryValues] = {}
+_logs: dict[str, MemoryLog] = {}
+
+
+def open_blob(
+    uri: str, *, settings: Settings, runtime: Runtime, count_request: Callable[[str], None] | None = None
+) -> Blob:
+    """The Blob a URI names. Connects lazily. Raises InvalidUri. ``count_request`` hears every S3 request's kind."""
+    scheme, rest = _split(uri, _BLOB_SCHEMES, _CONSENSUS_SCHEMES, "blob")
+    if scheme == "mem":
+        return MemoryBlob(rest, _values.setdefault(rest, MemoryValues()))
+    if scheme == "file":
+        from persist.storage.blob_file import FileBlob
+
+        path, options = _path(rest)
+        _only(options, ())
+        return FileBlob(path, runtime)
+    return _open_s3(uri, runtime, count_request)
+
+
+def open_consensus(uri: str, *, settings: Settings, runtime: Runtime) -> Consensus:
+    """The Consensus a URI names. Connects lazily. Raises InvalidUri."""
+    scheme, rest = _split(uri, _CONSENSUS_SCHEMES, _BLOB_SCHEMES, "consensus")
+    if scheme == "mem":
+        return MemoryConsensus(rest, _logs.setdefault(rest, MemoryLog()))
+    if scheme == "sqlite":
+        from persist.storage.consensus_sqlite import SqliteConsensus
+
+        path, options = _path(rest)
+        _only(options, ("mode", "max_pages"))
+        if options.get("mode", "rw") not in ("rw", "ro") or not options.get("max_pages", "1").isdigit():
+            raise InvalidUri("malformed sqlite options", hint="mode=ro, max_pages=N", got=options)
+        pages = int(options["max_pages"]) if "max_pages" in options else None
+        return SqliteConsensus(path, runtime, read_only=options.get("mode") == "ro", max_pages=pages)
+    if scheme in ("redis", "rediss"):
+        from persist.storage.consensus_redis import RedisConsensus
+
+        _need_host(uri)
+        return RedisConsensus(uri, runtime)
+    from persist.storage.consensus_postgres import PostgresConsensus
+
+    return PostgresConsensus(uri, runtime)
+
+
+def check_safe(findings: Sequence[Finding], allow_unsafe: Collection[str]) -> None:
+    """Nothing, when every finding was accepted by name. Raises UnsafeConfiguration telling all about the others."""
+    refused = [finding for finding in findings if finding.name not in allow_unsafe]
+    if not refused:
+        return
+    lines = [
+        f"{f.name}: {f.setting} is {f.found}, must be {f.required}; otherwise {f.consequence}"
+        f" [accept: PERSIST_ALLOW_UNSAFE={f.name}]"
+        for f in refused
+    ]
+    accept = ",".join([*allow_unsafe, *(finding.name for finding in refused)])
+    raise UnsafeConfiguration(
+        "the store could lose acknowledged data:\n  " + "\n  ".join(lines) + "\n",
+        hint=f"correct the settings, or accept the loss with PERSIST_ALLOW_UNSAFE={accept}",
+        findings=",".join(finding.name for finding in refused),
+    )
+
+
+def _open_s3(uri: str, runtime: Runtime, count_request: Callable[[str], None] | None) -> Blob:
+    from persist.storage.s3_location import S3Location
+
+    parts = urlsplit(uri)
+    if parts.username or parts.password or "@" in parts.netloc:
+        raise InvalidUri("an S3 URI holds no credentials", hint="set AWS_ACCESS_KEY_ID and its secret, or a role")
+    options = _options(parts.query)
+    _only(options, ("endpoint", "region", "client"))
+    location = S3Location(
+        bucket=parts.netloc,
+        prefix=parts.path.strip("/"),
+        endpoint=options.get("endpoint"),
+        region=options.get("region"),
+        client=options.get("client", "boto3"),
+    )
+    if location.client == "obstore":
+        try:
+            from persist.storage.blob_obstore import ObstoreBlob
+        except ImportError as error:
+            raise InvalidUri("obstore is not installed", hint="pip install obstore, or drop client=obstore") from error
+        return ObstoreBlob(location, runtime, count_request=count_request)
+    from persist.storage.blob_s3 import S3Blob
+
+    return S3Blob(location, runtime, count_request=count_request)
+
+
+def _split(uri: str, known: Sequence[str], others: Sequence[str], noun: str) -> tuple[str, str]:
+    scheme, colon, rest = uri.partition(":") if isinstance(uri, str) else ("", "", "")
+    if colon and scheme in known:
+        return scheme, rest
+    if colon and scheme in others:
+        raise InvalidUri(f"{scheme}: is no {noun} store", hint=f"{noun} stores: {', '.join(known)}", scheme=scheme)
+    # Never the URI itself: it may hold a password.
+    near = difflib.get_close_matches(scheme.lower(), known, 1, 0.5) if colon else []
+    guess = f"did you mean {near[0]}:? " if near else ""
+    raise InvalidUri(f"unknown {noun} URI", hint=f"{guess}known: {', '.join(known)}", scheme=repr(scheme[:20]))
+
+
+def _path(rest: str) -> tuple[str, dict[str, str]]:
+    path, _, query = rest.partition("?")
+    if path.startswith("///"):
+        path = path[2:]
+    elif path.startswith("//"):
+        raise InvalidUri("a path URI has no host", hint="file:/absolute/path or file:relative/path", got=path)
+    return unquote(path), _options(query)
+
+
+def _options(query: str) -> dict[str, str]:
+    return dict(parse_qsl(query, keep_blank_values=True))
+
+
+def _only(options: Mapping[str, str], known: Sequence[str]) -> None:
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1, 0.5)
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known) or 'none'}"
+            raise InvalidUri("unknown option in a URI", hint=hint, option=name)
+
+
+def _need_host(uri: str) -> None:
+    try:
+        parts = urlsplit(uri)
+        usable = bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        usable = False
+    if not usable or (parts.path.strip("/") and not parts.path.strip("/").isdigit()):
+        raise InvalidUri("malformed redis URI", hint="redis://host:port/db")
