@@ -167,6 +167,12 @@ class Overloaded(Determinate):
     reason = "OVERLOADED"
 
 
+class NotYetAvailable(Determinate):
+    """``as_of`` was not complete when the timeout passed. ``details['upper']`` says how far the shard had come; wait on."""
+
+    reason = "NOT_YET_AVAILABLE"
+
+
 class StoreReadOnly(Determinate):
     """The store refuses writes."""
 

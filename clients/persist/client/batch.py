@@ -1,0 +1,246 @@
+"""Turning updates into the parts of a batch, in bounded memory.
+
+Rows are gathered into chunks; one chunk is sorted while the one before it is encoded and earlier ones are uploaded.
+Each chunk becomes a run; chunks that follow each other in key order share one. A tiny batch stays inline.
+Source: design 001, WriteHandle; persist-semantics.md feature rows 21, 24, 25, 26.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from persist.client.attempts import Attempts
+from persist.client.inputs import Chunker, UpdatesLike, is_instant, tables
+from persist.core.data.schema import Schema
+from persist.core.data.update import check_bounds, consolidate, normalise
+from persist.core.frontier import Antichain
+from persist.core.ids import ShardId, WriterId, part_key
+from persist.core.shard.batch import Part, Run
+from persist.errors import LocationError
+from persist.machine.tasks import Tasks
+from persist.runtime import Runtime
+from persist.settings import Settings
+from persist.storage.ports import Blob
+from persist.wire.columnar import Encoded, decode_inline, encode_inline, encode_parts
+
+T = TypeVar("T")
+
+WRITER_VERSION = 1
+"""The release number in the keys of parts."""
+
+_CHUNK_BYTES_MAX = 64 << 20
+_ON_LOOP_BYTES_MAX = 64 << 10
+"""Work on less than this is done on the event loop: a thread hop would cost more."""
+
+Bounds = tuple[Antichain, Antichain]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Where parts go and what their rows look like."""
+
+    blob: Blob
+    shard: ShardId
+    writer_id: WriterId
+    schema: Schema
+    schema_id: int
+
+
+class BatchBuilder:
+    """Takes tables and makes runs of uploaded parts. Holds two chunks of at most 64 MiB, and what is being uploaded.
+
+    Nothing names the parts until somebody commits them: whoever gives up calls ``discard``.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        settings: Settings,
+        runtime: Runtime,
+        bounds: Bounds | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        self._target = target
+        self._settings = settings
+        self._runtime = runtime
+        self._bounds = bounds
+        self._timeout = timeout
+        self._attempts = Attempts(settings=settings, runtime=runtime)
+        self._chunker = Chunker(rows_max=settings.sort_rows, bytes_max=_CHUNK_BYTES_MAX)
+        self._chunks: list[list[Part]] = []
+        self._keys: list[str] = []
+        self._encoding = asyncio.Semaphore(1)
+        self._uploading = asyncio.Semaphore(max(1, settings.uploads_outstanding))
+        self._tasks = Tasks()
+        self._work: list[asyncio.Task[Any]] = []
+
+    async def consume(self, updates: UpdatesLike) -> tuple[Run, ...]:
+        """Take all the updates and finish. On any failure everything uploaded is deleted.
+
+        Raises InvalidArgument, SchemaMismatch, InvalidBounds, EmptyInterval, LocationError.
+        """
+        try:
+            source = tables(updates, self._target.schema)
+            instant = is_instant(updates)
+            while (table := await self._pull(source, instant)) is not None:
+                await self.add(table)
+                table = None  # the builder alone decides how long rows are held
+            return await self.finish()
+        except BaseException:
+            await self.discard()
+            raise
+
+    async def add(self, table: pa.Table) -> None:
+        """Take a table in; waits while two chunks are under way."""
+        for chunk in self._chunker.push(table):
+            await self._write(await self._sorted(chunk, sum(piece.nbytes for piece in chunk)))
+        self._raise_failure()
+
+    async def finish(self) -> tuple[Run, ...]:
+        """The runs of everything added, all parts uploaded or inline. Raises what any of the work raised."""
+        rest = self._chunker.rest()
+        if rest:
+            table = await self._sorted(rest, sum(piece.nbytes for piece in rest))
+            inline = self._inline(table) if not self._chunks else None
+            if inline is not None:
+                return (Run(parts=(inline,)),)
+            await self._write(table)
+        await self._settle()
+        return runs_of(self._chunks)
+
+    async def spill(self, runs: tuple[Run, ...]) -> tuple[Run, ...]:
+        """The runs again with every inline part uploaded: for a state that holds too many inline bytes."""
+        return tuple([Run(parts=tuple([await self._uploaded(part) for part in run.parts])) for run in runs])
+
+    async def _uploaded(self, part: Part) -> Part:
+        if part.inline is None:
+            return part
+        table = decode_inline(dataclasses.replace(part, ts_rewrite=None), self._target.schema)
+        before = len(self._chunks)
+        await self._write(table)
+        await self._settle()
+        [[uploaded]] = self._chunks[before:]
+        return dataclasses.replace(uploaded, ts_rewrite=part.ts_rewrite)
+
+    async def _settle(self) -> None:
+        while self._work:
+            await self._work.pop(0)
+
+    async def discard(self) -> None:
+        """Stop all work and delete every uploaded part. Only for parts that no command named, or provably never will.
+
+        A part whose deletion fails is left to the sweeper.
+        """
+        await self._tasks.close()
+        keys, self._keys = self._keys, []
+        timeout = self._settings.store_timeout_ms / 1000
+        for key in keys:
+            with contextlib.suppress(LocationError):
+                await self._target.blob.delete(key, timeout=timeout)
+
+    async def _pull(self, source: Iterator[pa.Table], instant: bool) -> pa.Table | None:
+        if instant:
+            return next(source, None)
+        return await self._runtime.offload(next, source, None)
+
+    async def _sorted(self, chunk: tuple[pa.Table, ...], size: int) -> pa.Table:
+        return await self._compute(size, sort_chunk, chunk, self._target.schema, self._bounds)
+
+    def _inline(self, table: pa.Table) -> Part | None:
+        limit = self._settings.inline_part_bytes_max
+        # Compression rarely gains more than this: larger tables are not worth trying.
+        if not table.num_rows or not limit or table.nbytes > 16 * limit:
+            return None
+        part = encode_inline(table, self._target.schema, self._target.schema_id)
+        if part.inline_bytes > limit:
+            return None
+        return part
+
+    async def _write(self, table: pa.Table) -> None:
+        if not table.num_rows:
+            return
+        await self._encoding.acquire()
+        parts: list[Part] = []
+        self._chunks.append(parts)
+        self._work.append(self._tasks.start(self._encode(table, parts)))
+
+    async def _encode(self, table: pa.Table, parts: list[Part]) -> None:
+        size = table.nbytes
+        encoder = encode_parts(
+            iter((table,)),
+            self._target.schema,
+            self._target.schema_id,
+            part_bytes_max=self._settings.part_bytes_max,
+            row_group_rows=self._settings.row_group_rows,
+        )
+        del table
+        try:
+            while (encoded := await self._compute(size, next, encoder, None)) is not None:
+                key = self._new_key()
+                parts.append(dataclasses.replace(encoded.part, key=key, inline=None))
+                await self._uploading.acquire()
+                self._work.append(self._tasks.start(self._upload(key, encoded)))
+        finally:
+            self._encoding.release()
+
+    async def _upload(self, key: str, encoded: Encoded) -> None:
+        try:
+            await self._attempts.repeat(
+                self._attempts.deadline(self._timeout),
+                lambda seconds: self._target.blob.set(key, encoded.data, timeout=seconds),
+                limit_ms=self._settings.blob_timeout_ms,
+            )
+        finally:
+            self._uploading.release()
+
+    def _new_key(self) -> str:
+        target = self._target
+        key = part_key(target.shard, target.writer_id, WRITER_VERSION, self._runtime.random_bytes(16))
+        self._keys.append(key)
+        return key
+
+    async def _compute(self, size: int, function: Callable[..., T], *args: Any) -> T:
+        if size <= _ON_LOOP_BYTES_MAX:
+            return function(*args)
+        return await self._runtime.offload(function, *args)
+
+    def _raise_failure(self) -> None:
+        for work in self._work:
+            if work.done():
+                work.result()
+        self._work = [work for work in self._work if not work.done()]
+
+
+def sort_chunk(chunk: Iterable[pa.Table], schema: Schema, bounds: Bounds | None) -> pa.Table:
+    """The rows of a chunk normalised, checked, sorted and consolidated.
+
+    Raises SchemaMismatch, InvalidArgument, InvalidBounds, EmptyInterval.
+    """
+    table = pa.concat_tables([normalise(piece, schema) for piece in chunk])
+    if bounds is not None:
+        check_bounds(table, *bounds)
+    return consolidate(table, schema)
+
+
+def runs_of(chunks: Iterable[Iterable[Part]]) -> tuple[Run, ...]:
+    """Runs from sorted chunks: a chunk whose keys all lie beyond the run before it continues that run."""
+    runs: list[list[Part]] = []
+    for chunk in chunks:
+        parts = list(chunk)
+        if not parts:
+            continue
+        if runs and _precedes(runs[-1][-1], parts[0]):
+            runs[-1].extend(parts)
+        else:
+            runs.append(parts)
+    return tuple(Run(parts=tuple(parts)) for parts in runs)
+
+
+def _precedes(before: Part, after: Part) -> bool:
+    return before.key_upper is not None and before.key_upper < after.key_lower

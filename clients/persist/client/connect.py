@@ -1,0 +1,103 @@
+"""Ways to a Client: embedded in this process, or connected to servers.
+
+Source: architecture.md sections 2 and 8; reliability.md section 4 (refusing unsafe configurations).
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from persist.client.client import Client
+from persist.client.location import Location
+from persist.errors import InvalidArgument
+from persist.machine.port import Shards
+from persist.machine.shards import LocalShards
+from persist.runtime import Runtime, system
+from persist.settings import Settings
+from persist.storage.open import check_safe, open_blob, open_consensus
+from persist.storage.ports import Blob, Consensus, Finding
+
+BLOB_NAME = "blob"
+CONSENSUS_NAME = "consensus.db"
+
+
+async def embedded(
+    location: str | Path | None = None,
+    *,
+    blob: str | None = None,
+    consensus: str | None = None,
+    settings: Settings | None = None,
+    runtime: Runtime | None = None,
+) -> Client:
+    """A client without any server: the commit loop runs in this process.
+
+    Give a directory (made if missing: files and SQLite below it) or the URIs of both stores. Any number of processes
+    may do so at once for the same stores. Raises InvalidArgument, InvalidUri, UnsafeConfiguration (a store could lose
+    acknowledged data; ``settings.allow_unsafe`` accepts findings by name), LocationError.
+    """
+    blob_uri, consensus_uri = _uris(location, blob, consensus)
+    chosen, clock = settings or Settings(), runtime or system()
+    shards, store = await _local(blob_uri, consensus_uri, chosen, clock)
+    return Client(Location(shards, blob=store, settings=chosen, runtime=clock))
+
+
+async def connect(
+    endpoints: str,
+    *,
+    blob: str | None = None,
+    consensus: str | None = None,
+    settings: Settings | None = None,
+    runtime: Runtime | None = None,
+) -> Client:
+    """A client of PersistShard servers, ``HOST:PORT`` separated by commas. Connects at first use.
+
+    Data goes straight to Blob: where the servers say, or ``blob``. With ``consensus`` (and ``blob``) the commit loop
+    runs here while no server answers. Raises InvalidArgument, InvalidUri, UnsafeConfiguration, LocationError.
+    """
+    from persist.client.failover import FailoverShards
+    from persist.client.remote import RemoteShards
+
+    chosen, clock = settings or Settings(), runtime or system()
+    if consensus is None:
+        remote = RemoteShards(endpoints, settings=chosen, runtime=clock)
+        store = None if blob is None else open_blob(blob, settings=chosen, runtime=clock)
+        return Client(Location(remote, blob=store, settings=chosen, runtime=clock, owns_blob=True))
+    if blob is None:
+        raise InvalidArgument("consensus= without blob=", hint="failing over needs both stores", consensus=consensus)
+    local, store = await _local(blob, consensus, chosen, clock)
+    single = RemoteShards(endpoints, settings=chosen, runtime=clock, retries=False)
+    both = FailoverShards(single, local, settings=chosen, runtime=clock)
+    return Client(Location(both, blob=store, settings=chosen, runtime=clock))
+
+
+def _uris(location: str | Path | None, blob: str | None, consensus: str | None) -> tuple[str, str]:
+    if location is None and blob is not None and consensus is not None:
+        return blob, consensus
+    if location is None or blob is not None or consensus is not None:
+        raise InvalidArgument(
+            "give a directory, or both blob= and consensus=", location=location, blob=blob, consensus=consensus
+        )
+    if "://" in str(location):
+        raise InvalidArgument("a location is a directory", hint="give URIs as blob= and consensus=", location=location)
+    root = Path(location).expanduser().absolute()
+    return f"file:{quote(str(root / BLOB_NAME))}", f"sqlite:{quote(str(root / CONSENSUS_NAME))}"
+
+
+async def _local(blob_uri: str, consensus_uri: str, settings: Settings, runtime: Runtime) -> tuple[Shards, Blob]:
+    blob = open_blob(blob_uri, settings=settings, runtime=runtime)
+    try:
+        consensus = open_consensus(consensus_uri, settings=settings, runtime=runtime)
+    except BaseException:
+        await blob.close()
+        raise
+    try:
+        check_safe(await _findings(blob, consensus), settings.allow_unsafe)
+    except BaseException:
+        await consensus.close()
+        await blob.close()
+        raise
+    return LocalShards(blob, consensus, settings=settings, runtime=runtime), blob
+
+
+async def _findings(blob: Blob, consensus: Consensus) -> Sequence[Finding]:
+    return [*await blob.findings(), *await consensus.findings()]

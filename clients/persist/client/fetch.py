@@ -1,0 +1,210 @@
+"""Fetching the byte ranges of parts ahead of the reader that decodes them.
+
+Ranges are fetched in the order in which a merge will want them, many at once and within a budget of bytes. A range
+the reader waits for is always fetched, so a tight budget slows reading down but never stops it.
+Source: persist-semantics.md feature row 46; performance.md A1.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from persist.client.attempts import Attempts
+from persist.core.data.splits import KeyRange
+from persist.core.shard.batch import Block, Part
+from persist.errors import CorruptData
+from persist.machine.tasks import Tasks
+from persist.settings import Settings
+from persist.storage.ports import Blob
+
+IN_FLIGHT_MAX = 16
+WHOLE_BYTES_MAX = 1 << 20
+"""Parts up to this size are fetched with one request."""
+RANGE_BYTES_MAX = 4 << 20
+"""Neighbouring blocks are fetched together up to this size."""
+
+Verify = Callable[[], Awaitable[None]]
+
+
+@dataclass(eq=False, slots=True)
+class Range:
+    """Bytes ``[start, end)`` of a blob. ``wanted``: how many of them the reader will ask for."""
+
+    key: str
+    start: int
+    end: int
+    first_key: bytes
+    whole: bool = False
+    wanted: int = 0
+    answer: "asyncio.Task[bytes] | None" = None
+    data: bytes | None = field(default=None, repr=False)
+
+
+def ranges(parts: Iterable[Part], key_range: KeyRange | None) -> list[Range]:
+    """What to fetch for these parts within ``key_range``, in key order."""
+    found = [one for part in parts if part.key is not None for one in _of_part(part, part.key, key_range)]
+    return sorted(found, key=lambda one: one.first_key)
+
+
+def _of_part(part: Part, key: str, key_range: KeyRange | None) -> list[Range]:
+    footer_start = part.encoded_bytes - part.footer_bytes
+    wanted = [(block.offset, block.offset + block.length, block.first_key) for block in _overlapping(part, key_range)]
+    pieces = sorted([*wanted, (footer_start, part.encoded_bytes, part.key_lower)])
+    if part.encoded_bytes <= WHOLE_BYTES_MAX:
+        size = sum(end - start for start, end, _ in pieces)
+        return [Range(key, 0, part.encoded_bytes, part.key_lower, whole=True, wanted=size)]
+    found: list[Range] = []
+    for start, end, first_key in pieces:
+        last = found[-1] if found else None
+        if last is not None and last.end == start and end - last.start <= RANGE_BYTES_MAX:
+            last.end, last.first_key = end, min(last.first_key, first_key)
+        else:
+            found.append(Range(key, start, end, first_key))
+        found[-1].wanted += end - start
+    return found
+
+
+def _overlapping(part: Part, key_range: KeyRange | None) -> Sequence[Block]:
+    """The blocks that may hold keys of the range. Their first keys are rounded down: keep one more at the left."""
+    if key_range is None:
+        return part.blocks
+    first, last = 0, len(part.blocks)
+    for index, block in enumerate(part.blocks):
+        if key_range.lower is not None and block.first_key < key_range.lower:
+            first = index
+        if key_range.upper is not None and block.first_key >= key_range.upper:
+            last = min(last, index)
+    return part.blocks[max(0, first - 1) : last]
+
+
+class Fetcher:
+    """Ranges of one read, fetched ahead. Made and closed on the event loop; ``read`` is for the decoding thread.
+
+    ``verify`` is awaited when a blob is gone, to tell an expired lease (it raises) from corruption.
+    """
+
+    def __init__(
+        self,
+        blob: Blob,
+        planned: Sequence[Range],
+        *,
+        settings: Settings,
+        attempts: Attempts,
+        budget_bytes: int,
+        timeout: float | None = None,
+        verify: Verify | None = None,
+    ) -> None:
+        self._blob = blob
+        self._settings = settings
+        self._attempts = attempts
+        self._timeout = timeout
+        self._verify = verify
+        self._budget = budget_bytes
+        self._loop = asyncio.get_running_loop()
+        self._pending = list(reversed(planned))
+        self._of_key: dict[str, list[Range]] = {}
+        for one in planned:
+            self._of_key.setdefault(one.key, []).append(one)
+        self._in_flight = 0
+        self._held = 0
+        self._tasks = Tasks()
+        self._pump()
+
+    async def settle(self) -> None:
+        """Wait until everything planned is here, whatever the budget: for reads small enough."""
+        self._budget = 1 << 62
+        self._pump()
+        for planned in list(self._of_key.values()):
+            for one in list(planned):
+                self._start(one)
+                assert one.answer is not None
+                await one.answer
+
+    def reader(self, key: str | None) -> Callable[[int, int], bytes]:
+        """What decodes a part reads its bytes with. Blocks; never call the result on the event loop unless settled."""
+
+        def read(start: int, end: int) -> bytes:
+            assert key is not None, "inline parts read nothing"
+            return self._read(key, start, end)
+
+        return read
+
+    async def close(self) -> None:
+        """Stop fetching."""
+        self._pending = []
+        await self._tasks.close()
+        self._of_key = {}
+
+    def _read(self, key: str, start: int, end: int) -> bytes:
+        one = self._covering(key, start, end)
+        data = one.data if one is not None else None
+        if one is None or data is None:
+            data, one = asyncio.run_coroutine_threadsafe(self._take(key, start, end), self._loop).result()
+        self._loop.call_soon_threadsafe(self._consumed, one, end - start)
+        if one.start == start and one.end == end:
+            return data
+        return data[start - one.start : end - one.start]
+
+    def _covering(self, key: str, start: int, end: int) -> Range | None:
+        for one in self._of_key.get(key, ()):
+            if one.start <= start and end <= one.end:
+                return one
+        return None
+
+    async def _take(self, key: str, start: int, end: int) -> tuple[bytes, Range]:
+        one = self._covering(key, start, end)
+        if one is None:
+            one = Range(key, start, end, b"", wanted=end - start)
+            self._of_key.setdefault(key, []).append(one)
+        self._start(one)
+        assert one.answer is not None
+        return await one.answer, one
+
+    def _consumed(self, one: Range, size: int) -> None:
+        one.wanted -= size
+        if one.wanted <= 0 and one in self._of_key.get(one.key, ()):
+            self._of_key[one.key].remove(one)
+            self._held -= one.end - one.start
+            one.data = None
+            one.answer = None
+        self._pump()
+
+    def _pump(self) -> None:
+        while self._pending and self._in_flight < IN_FLIGHT_MAX:
+            one = self._pending[-1]
+            if self._held and self._held + one.end - one.start > self._budget:
+                return
+            self._pending.pop()
+            self._start(one)
+
+    def _start(self, one: Range) -> None:
+        if one.answer is None:
+            self._held += one.end - one.start
+            self._in_flight += 1
+            one.answer = self._tasks.start(self._get(one))
+
+    async def _get(self, one: Range) -> bytes:
+        byte_range = None if one.whole else (one.start, one.end)
+        try:
+            data = await self._attempts.repeat(
+                self._attempts.deadline(self._timeout),
+                lambda seconds: self._blob.get(one.key, byte_range=byte_range, timeout=seconds),
+                limit_ms=self._settings.blob_timeout_ms,
+            )
+        finally:
+            self._in_flight -= 1
+        if data is None:
+            if self._verify is not None:
+                await self._verify()
+            raise CorruptData("a part is missing", hint="its lease ran out, or it was deleted by hand", key=one.key)
+        if len(data) != one.end - one.start:
+            raise CorruptData(
+                "a part is not as long as recorded",
+                hint="it was cut or replaced",
+                key=one.key,
+                expected=one.end,
+                got=len(data),
+            )
+        one.data = data
+        self._pump()
+        return data

@@ -1,0 +1,270 @@
+"""Listen: the changes of a shard as they happen, from an ``as_of`` on, without gap or repeat.
+
+Source: persist-semantics.md section 2.6; reliability.md I6; performance.md A6.
+"""
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Self
+
+import pyarrow as pa
+
+from persist.client.attempts import Attempts
+from persist.client.fetch import WHOLE_BYTES_MAX
+from persist.client.lease import Lease, Pin
+from persist.client.location import Location
+from persist.client.reading import changes_of
+from persist.client.snapshot import Snapshot
+from persist.client.stream import rows
+from persist.core.frontier import TIME_MAX, Antichain
+from persist.core.shard.batch import HollowBatch
+from persist.core.shard.commands import SchemaEntry
+from persist.errors import LocationError, NotReadable
+from persist.machine.patience import Backoff, Deadline
+from persist.machine.port import Change
+from persist.machine.tasks import Tasks
+
+WATCH_SECONDS = 300.0
+"""How long one watch lasts before it is asked for anew."""
+READ_AHEAD = 16
+"""Small batches fetched at a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Updates:
+    """Some updates: rows key…, val…, ts, diff. Complete only when a Progress has passed their times."""
+
+    table: pa.Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Every update at a time before ``upper`` has been given out. ``[]``: no more will ever come."""
+
+    upper: Antichain
+
+
+Event = Updates | Progress
+
+
+class Listen:
+    """An async iterator of Updates and Progress. Ends when the shard is closed, when idle too long, or by ``aclose``.
+
+    Cost: one watch stream; a GET per part that is not inline. Holds one batch of rows and up to 32 MiB fetched ahead.
+    """
+
+    def __init__(
+        self,
+        location: Location,
+        lease: Lease,
+        pin: Pin,
+        *,
+        as_of: int,
+        idle: float | None,
+        downgrade: bool,
+        snapshot: Snapshot | None,
+        owner: object,
+    ) -> None:
+        self._owner = owner  # dropping the handle expires its lease
+        self._location = location
+        self._lease = lease
+        self._pin = pin
+        self._as_of = as_of
+        self._idle = idle
+        self._downgrade = downgrade
+        self._snapshot = snapshot
+        self._frontier = Antichain.of(as_of)
+        self._told: Antichain | None = None
+        self._began = False
+        self._events = self._run()
+
+    @property
+    def frontier(self) -> Antichain:
+        """How far the listen has come: the upper of the last Progress given out."""
+        return self._frontier
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        return await self._events.__anext__()
+
+    async def aclose(self) -> None:
+        """End the listen and let go of what it holds. Closing again does nothing."""
+        await self._events.aclose()
+        self._pin.release()
+
+    async def _run(self) -> AsyncGenerator[Event, None]:
+        try:
+            if self._snapshot is not None:
+                async for event in self._contents(self._snapshot):
+                    yield event
+                self._snapshot = None
+            async with aclosing(self._changes()) as changes:
+                async for change in changes:
+                    async for event in self._deliver(change):
+                        yield event
+        finally:
+            self._pin.release()
+
+    async def _contents(self, snapshot: Snapshot) -> AsyncGenerator[Event, None]:
+        """The snapshot's rows as updates at ``as_of``, and that they are complete."""
+        fields = snapshot.schema.updates
+        async with aclosing(snapshot.to_batches()) as batches:
+            async for batch in batches:
+                times = pa.repeat(pa.scalar(self._as_of, pa.uint64()), batch.num_rows)
+                columns = [times if field.name == "ts" else batch.column(field.name) for field in fields]
+                yield Updates(table=pa.Table.from_arrays(columns, schema=fields))
+        self._told = _after(self._as_of)
+        yield Progress(upper=self._told)
+
+    async def _deliver(self, change: Change) -> AsyncGenerator[Event, None]:
+        # The parts must be held before this reader lets go of older versions.
+        self._pin.move(change.info.seqno)
+        fresh = [batch for batch in change.batches if self._frontier.less_than(batch.desc.upper)]
+        async with aclosing(self._read_ahead(fresh, change.info.schemas)) as found:
+            async for batch, tables in found:
+                self._check(batch, change.info.since)
+                async with aclosing(tables):
+                    async for table in tables:
+                        yield Updates(table=table)
+                previous, self._frontier = self._frontier, self._frontier.join(batch.desc.upper)
+                self._began = True
+                if self._told is None or self._told.less_than(self._frontier):
+                    self._told = self._frontier
+                    yield Progress(upper=self._frontier)
+                if self._downgrade:
+                    # One frontier back: whoever resumes must still tell the last frontier from the times before it.
+                    await self._lease.follow(previous)
+
+    async def _read_ahead(
+        self, batches: Sequence[HollowBatch], schemas: tuple[SchemaEntry, ...]
+    ) -> AsyncGenerator[tuple[HollowBatch, AsyncGenerator[pa.Table, None]], None]:
+        """Each batch and its updates; small ones in Blob are fetched while earlier ones are given out."""
+        tasks, started = Tasks(), deque[asyncio.Task[list[pa.Table]] | None]()
+        ahead = iter(batches)
+        try:
+            for batch in batches:
+                for later in itertools.islice(ahead, READ_AHEAD - len(started)):
+                    small = 0 < later.encoded_bytes - later.inline_bytes <= WHOLE_BYTES_MAX
+                    work = tasks.start(_all(self._tables(later, schemas))) if small else None
+                    started.append(work)
+                task = started.popleft()
+                yield batch, _given(task) if task is not None else self._tables(batch, schemas)
+        finally:
+            await tasks.close()
+
+    async def _tables(self, batch: HollowBatch, schemas: tuple[SchemaEntry, ...]) -> AsyncGenerator[pa.Table, None]:
+        begin = self._frontier.join(batch.desc.lower).time
+        if begin is None or not batch.rows or self._as_of == TIME_MAX:
+            return
+        reading = changes_of([batch], schemas, max(self._as_of + 1, begin), None)
+        async with aclosing(rows(self._location, reading, None, verify=self._lease.verify)) as found:
+            async for piece in found:
+                yield pa.Table.from_batches([piece])
+
+    def _check(self, batch: HollowBatch, since: Antichain) -> None:
+        """Refuse a batch in which times at the frontier are already blurred: this reader's hold did not protect it."""
+        blurred = batch.desc.since
+        if not (blurred.less_than(self._frontier) if self._began else blurred.less_equal(self._frontier)):
+            self._lease.check()
+            raise NotReadable(
+                "the changes at the listen's frontier were compacted away",
+                hint="downgrade the since of a reader only up to what its listens have told",
+                frontier=self._frontier,
+                since=since,
+            )
+
+    async def _changes(self) -> AsyncGenerator[Change, None]:
+        """Changes from the frontier on, by push; by fetch while the push is broken. Raises LocationError in the end."""
+        location, shard = self._location, self._lease.shard
+        patience, quiet = _Patience(location), _Quiet(location, self._idle)
+        while not (self._frontier.is_empty or quiet.over):
+            self._lease.check()
+            try:
+                stream = location.shards.watch(shard, self._frontier, timeout=quiet.remaining(WATCH_SECONDS))
+                async with aclosing(_closable(stream)) as told:
+                    async for change in told:
+                        patience.refill()
+                        if change.batches:
+                            yield change
+                            quiet.restart()
+                        self._lease.check()
+            except LocationError as error:
+                await patience.use(error)
+                fetched = await self._fetched(self._frontier)
+                if fetched is not None and fetched.batches:
+                    yield fetched
+                    quiet.restart()
+
+    async def _fetched(self, asked: Antichain) -> Change | None:
+        seconds = self._location.settings.poll_first_ms / 1000
+        try:
+            return await self._location.shards.fetch(self._lease.shard, asked, timeout=seconds)
+        except LocationError:
+            return None
+
+
+class _Patience:
+    """How long a listen goes on against a location that fails: ``settings.timeout_ms`` since its last answer."""
+
+    def __init__(self, location: Location) -> None:
+        self._location = location
+        self._attempts = Attempts(settings=location.settings, runtime=location.runtime)
+        self._backoff: Backoff | None = None
+
+    def refill(self) -> None:
+        self._backoff = None
+
+    async def use(self, failure: LocationError) -> None:
+        if self._backoff is None:
+            deadline = self._attempts.deadline(None)
+            self._backoff = Backoff(self._location.runtime, self._location.settings, deadline)
+        if not await self._backoff.pause():
+            raise failure
+
+
+class _Quiet:
+    """The idle time after which a listen ends by itself; None: never."""
+
+    def __init__(self, location: Location, idle: float | None) -> None:
+        self._idle = idle
+        self._new: Callable[[], Deadline] = lambda: Deadline(location.runtime, idle or 0.0)
+        self._deadline = self._new()
+
+    @property
+    def over(self) -> bool:
+        return self._idle is not None and self._deadline.passed
+
+    def restart(self) -> None:
+        self._deadline = self._new()
+
+    def remaining(self, most: float) -> float:
+        return most if self._idle is None else min(most, max(self._deadline.remaining(), 0.001))
+
+
+async def _closable(stream: AsyncIterator[Change]) -> AsyncGenerator[Change, None]:
+    """A stream that is closed, if it can be, when this one is."""
+    try:
+        async for change in stream:
+            yield change
+    finally:
+        if isinstance(stream, AsyncGenerator):
+            await stream.aclose()
+
+
+async def _all(tables: AsyncIterator[pa.Table]) -> list[pa.Table]:
+    return [table async for table in tables]
+
+
+async def _given(task: "asyncio.Task[list[pa.Table]]") -> AsyncGenerator[pa.Table, None]:
+    for table in await task:
+        yield table
+
+
+def _after(time: int) -> Antichain:
+    return Antichain() if time == TIME_MAX else Antichain.of(time + 1)

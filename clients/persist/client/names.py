@@ -1,0 +1,20 @@
+"""The public ShardId, which can make itself up.
+
+Source: architecture.md section 8.
+"""
+
+from typing import Self
+
+from persist.core import ids
+from persist.runtime import system
+
+
+class ShardId(ids.ShardId):
+    """Names one shard: ``ShardId.new()`` for a fresh one, ``ShardId.parse("s…")`` for a known one."""
+
+    __slots__ = ()
+
+    @classmethod
+    def new(cls) -> Self:
+        """A name nobody else has."""
+        return cls.of(system().random_bytes(16))

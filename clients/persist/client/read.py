@@ -1,0 +1,241 @@
+"""ReadHandle: reading a shard under a lease.
+
+Source: design 001, ReadHandle; persist-semantics.md section 2.6; reliability.md I5, I6, I10.
+"""
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from persist.client.attempts import not_yet
+from persist.client.lease import Lease, Pin
+from persist.client.listen import Listen
+from persist.client.location import Location
+from persist.client.reading import changes_of, snapshot_of
+from persist.client.snapshot import Diffs, Snapshot
+from persist.core.data.schema import Schema
+from persist.core.frontier import TIME_MAX, Antichain, AntichainLike, check_time
+from persist.core.ids import ReaderId, ShardId
+from persist.core.shard.commands import SchemaEntry
+from persist.errors import InvalidBounds, NotReadable, UsageError
+from persist.machine.patience import Deadline
+from persist.machine.port import Change, NotYet, Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSummary:
+    """One batch of a shard: where it ends and how much it holds."""
+
+    upper: Antichain
+    rows: int
+    encoded_bytes: int
+    parts: int
+
+
+class ReadHandle:
+    """Reads one shard, holding its since under a lease that is renewed in the background.
+
+    Drop it, or call ``expire``, to let go. When the process dies the lease runs out by itself. A lost lease shows as
+    LeaseExpired on the next call: open another reader. ``timeout`` is in seconds, None means ``settings.timeout_ms``.
+    """
+
+    def __init__(self, location: Location, lease: Lease, *, schema: Schema, upper: Antichain) -> None:
+        self.schema = schema
+        self._location = location
+        self._lease = lease
+        self._upper = upper
+        self._abandon = weakref.finalize(self, lease.abandon)
+        self._abandon.atexit = False
+
+    @property
+    def shard(self) -> ShardId:
+        """The shard."""
+        return self._lease.shard
+
+    @property
+    def reader_id(self) -> ReaderId:
+        """The lease's name."""
+        return self._lease.reader_id
+
+    @property
+    def since(self) -> Antichain:
+        """The smallest time this handle may read at; ``[]``: none. No RPC."""
+        return self._lease.since
+
+    @property
+    def upper(self) -> Antichain:
+        """The newest upper this handle was told; the shard may be further. No RPC."""
+        return self._upper
+
+    async def downgrade_since(self, since: AntichainLike, *, timeout: float | None = None) -> Antichain:
+        """Give up reading below ``since``, and the since that now holds; also a heartbeat. ``[]`` gives up reading.
+
+        A lower or equal since changes nothing. One RPC. Raises LeaseExpired, LocationError.
+        """
+        return await self._lease.downgrade(Antichain.coerce(since), timeout=timeout)
+
+    async def heartbeat(self, *, timeout: float | None = None) -> None:
+        """Extend the lease; returning means that it is alive. One RPC. Raises LeaseExpired, LocationError."""
+        await self._lease.downgrade(self._lease.since, timeout=timeout)
+
+    async def expire(self, *, timeout: float | None = None) -> None:
+        """Let go of everything this reader holds. One RPC. Expiring again does nothing."""
+        self._abandon.detach()
+        await self._lease.expire(timeout=timeout)
+
+    async def snapshot(self, as_of: int, *, timeout: float | None = None) -> Snapshot:
+        """The contents at ``as_of``: the same for everybody, for ever. Waits while ``as_of`` is not complete.
+
+        One RPC (longer waits: one per 30 s); nothing is read yet. Raises NotReadable below since (details name it),
+        NotYetAvailable when the timeout passes first, LeaseExpired, LocationError.
+        """
+        frontier = Antichain.of(check_time(as_of))
+        self._check_readable(frontier)
+        pin = self._lease.pin()
+        plan = await self._plan(frontier, timeout)
+        pin.move(plan.info.seqno)
+        self._upper = plan.info.upper
+        reading = snapshot_of(plan.batches, self._schemas(plan.info.schemas), as_of)
+        return Snapshot(self._location, self._lease, pin, reading, as_of=as_of, upper=plan.info.upper, owner=self)
+
+    async def listen(self, as_of: int, *, timeout: float | None = None, downgrade: bool = False) -> Listen:
+        """Every update at a time after ``as_of``, as Updates and Progress, as they commit. ``as_of`` may lie ahead.
+
+        ``timeout``: end after this many seconds without news; None: never. ``downgrade``: move this handle's since
+        along, one frontier behind the last Progress (about once a second). Raises NotReadable below since, and while
+        iterating LeaseExpired, CorruptData, LocationError (after ``settings.timeout_ms`` without any answer).
+        """
+        return self._listen(check_time(as_of), self._lease.pin(), timeout, downgrade, None)
+
+    async def subscribe(self, as_of: int, *, timeout: float | None = None, downgrade: bool = False) -> Listen:
+        """The snapshot at ``as_of`` as Updates at that time, Progress, then what ``listen`` gives.
+
+        ``timeout`` is also how long to wait for ``as_of`` to be complete. Raises as ``snapshot`` and ``listen``.
+        """
+        snapshot = await self.snapshot(as_of, timeout=timeout)
+        return self._listen(as_of, self._lease.pin(), timeout, downgrade, snapshot)
+
+    async def diffs(self, lower: AntichainLike, upper: AntichainLike, *, timeout: float | None = None) -> Diffs:
+        """Every update at a time in ``[lower, upper)``, at its own time. Waits until the shard's upper is ``upper``.
+
+        Two RPCs, and two per wait. Raises NotReadable unless since lies before ``lower`` (or both are 0),
+        InvalidBounds, NotYetAvailable, LeaseExpired, LocationError.
+        """
+        begin, end = Antichain.coerce(lower), Antichain.coerce(upper)
+        if not begin.less_equal(end):
+            raise InvalidBounds("upper lies below lower", hint="times only move forward", lower=begin, upper=end)
+        self._check_exact(begin, self.since)
+        pin = self._lease.pin()
+        change = await self._changes_until(begin, end, timeout)
+        pin.move(change.info.seqno)
+        self._upper = change.info.upper
+        self._check_exact(begin, change.info.since)
+        batches = [batch for batch in change.batches if batch.desc.lower.less_than(end)]
+        times = (TIME_MAX if begin.time is None else begin.time, end.time)
+        reading = changes_of(batches if begin != end else [], self._schemas(change.info.schemas), *times)
+        return Diffs(self._location, self._lease, pin, reading, lower=begin, upper=end, owner=self)
+
+    async def changes_since(self, lower: AntichainLike, *, timeout: float | None = None) -> tuple[BatchSummary, ...]:
+        """The batches beyond ``lower``, oldest first: where a change feed may be cut, and how much lies between.
+
+        Does not wait; may be empty. Two RPCs. Raises LeaseExpired, LocationError.
+        """
+        self._lease.check()
+        change = await self._fetch_now(Antichain.coerce(lower), self._location.attempts.deadline(timeout))
+        self._upper = change.info.upper
+        return tuple(
+            BatchSummary(
+                upper=batch.desc.upper, rows=batch.rows, encoded_bytes=batch.encoded_bytes, parts=len(batch.parts)
+            )
+            for batch in change.batches
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.expire()
+
+    def _listen(self, as_of: int, pin: Pin, idle: float | None, downgrade: bool, snapshot: Snapshot | None) -> Listen:
+        self._check_readable(Antichain.of(as_of))
+        if idle is not None:
+            self._location.attempts.deadline(idle)
+        return Listen(
+            self._location,
+            self._lease,
+            pin,
+            as_of=as_of,
+            idle=idle,
+            downgrade=downgrade,
+            snapshot=snapshot,
+            owner=self,
+        )
+
+    async def _plan(self, as_of: Antichain, timeout: float | None) -> Plan:
+        location = self._location
+        deadline = location.attempts.deadline(timeout)
+        while True:
+            self._lease.check()
+            answer = await location.attempts.repeat(
+                deadline,
+                lambda seconds: location.shards.snapshot(self.shard, as_of, reader_id=self.reader_id, timeout=seconds),
+                limit_ms=location.settings.timeout_ms,
+            )
+            if isinstance(answer, Plan):
+                return answer
+            assert isinstance(answer, NotYet)
+            self._upper = answer.info.upper
+            if deadline.passed:
+                raise not_yet(as_of, answer.info.upper)
+
+    async def _changes_until(self, lower: Antichain, upper: Antichain, timeout: float | None) -> Change:
+        """The changes beyond ``lower``, once the shard's upper is at least ``upper``."""
+        deadline = self._location.attempts.deadline(timeout)
+        change = await self._fetch_now(lower, deadline)
+        while not upper.less_equal(change.info.upper):
+            self._lease.check()
+            if deadline.passed:
+                raise not_yet(upper, change.info.upper)
+            # The last incomplete time: passing it is what is waited for. For [] that is whatever comes next.
+            last = change.info.upper if upper.time is None else Antichain.of(upper.time - 1)
+            await self._fetch(last.join(change.info.upper), deadline)
+            change = await self._fetch_now(lower, deadline)
+        return change
+
+    async def _fetch_now(self, frontier: Antichain, deadline: Deadline) -> Change:
+        """What lies beyond ``frontier`` at present."""
+        location = self._location
+        info = await location.attempts.repeat(
+            deadline, lambda seconds: location.shards.open(self.shard, create=False, timeout=seconds)
+        )
+        if info.upper.less_equal(frontier):
+            return Change(info=info, batches=())
+        return await self._fetch(frontier, deadline)
+
+    async def _fetch(self, frontier: Antichain, deadline: Deadline) -> Change:
+        location = self._location
+        return await location.attempts.repeat(
+            deadline, lambda seconds: location.shards.fetch(self.shard, frontier, timeout=seconds)
+        )
+
+    def _check_readable(self, as_of: Antichain) -> None:
+        self._lease.check()
+        if not self.since.less_equal(as_of) or self.since.is_empty:
+            hint = "the handle gave up reading" if self.since.is_empty else f"read at as_of >= {self.since.time}"
+            raise NotReadable("as_of lies below this handle's since", hint=hint, as_of=as_of, since=self.since)
+
+    def _check_exact(self, lower: Antichain, since: Antichain) -> None:
+        self._lease.check()
+        if not (since.less_than(lower) or since == lower == Antichain.of(0)):
+            raise NotReadable(
+                "changes at and after lower are no longer told apart from those before",
+                hint="start at a time beyond since" if not since.is_empty else "the shard is closed for reading",
+                lower=lower,
+                since=since,
+            )
+
+    def _schemas(self, entries: Sequence[SchemaEntry]) -> tuple[SchemaEntry, ...]:
+        if not entries:
+            raise UsageError("the shard has no schema yet", hint="open it with schema= first", shard=self.shard)
+        return tuple(entries)

@@ -1,0 +1,254 @@
+"""What a read covers, and the pipeline from parts to rows: decode, filter, merge, advance, project.
+
+Pure but for the ``reader`` it is given: it runs in whatever thread pulls it. The merge of one key range over all runs
+is right alone, so ranges may be read apart. Source: architecture.md section 4; persist-semantics.md section 2.6.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from persist.core.data.merge import PartSource, merge
+from persist.core.data.predicate import Predicate
+from persist.core.data.schema import Schema
+from persist.core.data.splits import KeyRange, choose
+from persist.core.frontier import TIME_MAX
+from persist.core.shard.batch import HollowBatch, Part
+from persist.core.shard.commands import SchemaEntry
+from persist.errors import CorruptData, InvalidArgument
+from persist.wire.columnar import part_batches
+
+BATCH_ROWS_MAX = 65_536
+
+Reader = Callable[[str | None], Callable[[int, int], bytes]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunView:
+    """Parts in one sorted sequence, of which updates at times in ``[lower, upper)`` count (upper None: no end)."""
+
+    parts: tuple[Part, ...]
+    lower: int
+    upper: int | None
+
+    def covers(self, part: Part) -> bool:
+        """No update of the part is to be dropped."""
+        return self.lower <= part.first_ts and (self.upper is None or part.last_ts < self.upper)
+
+    def touches(self, part: Part) -> bool:
+        """Some update of the part may count."""
+        return self.lower <= part.last_ts and (self.upper is None or part.first_ts < self.upper)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One definite read: which updates, at which ``since``, of which keys. Picklable.
+
+    ``times``: the rows keep their ts (a change feed); otherwise they are a snapshot's. ``schemas`` hold every schema
+    the parts were written with; the last is what rows are shown in.
+    """
+
+    schemas: tuple[SchemaEntry, ...]
+    runs: tuple[RunView, ...]
+    since: int
+    times: bool = False
+    key_range: KeyRange | None = None
+    where: tuple[Predicate, ...] = ()
+
+    @property
+    def parts(self) -> Iterator[Part]:
+        """All parts."""
+        return (part for run in self.runs for part in run.parts)
+
+    @property
+    def rows(self) -> int:
+        """Updates in the parts: at least as many as the read yields within its key range."""
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def encoded_bytes(self) -> int:
+        """Bytes of the parts."""
+        return sum(part.encoded_bytes for part in self.parts)
+
+    @property
+    def decoded_bytes(self) -> int:
+        """What the parts take as Arrow."""
+        return sum(part.decoded_bytes for part in self.parts)
+
+    @property
+    def schema(self) -> Schema:
+        """What rows are shown in."""
+        return _schema(self.schemas[-1].schema)
+
+    def narrowed(self, *, key_range: KeyRange | None = None, where: Predicate | None = None) -> "Reading":
+        """The same read of fewer keys and rows, without the parts that cannot hold any."""
+        keys = self.key_range if key_range is None else _intersection(key_range, self.key_range)
+        if key_range is not None and keys is None:
+            return dataclasses.replace(self, runs=())
+        predicates = self.where if where is None else (*self.where, where)
+        reading = dataclasses.replace(self, key_range=keys, where=predicates)
+        runs = (dataclasses.replace(run, parts=tuple(filter(reading._may_hold, run.parts))) for run in self.runs)
+        return dataclasses.replace(reading, runs=tuple(run for run in runs if run.parts))
+
+    def split(self, n: int) -> list["Reading"]:
+        """At most ``n`` reads of disjoint key ranges that together are this one, in key order."""
+        if n <= 1:
+            return [self] if self.runs else []
+        pieces = (self.narrowed(key_range=key_range) for key_range in choose(list(self.parts), n))
+        return [piece for piece in pieces if piece.runs]
+
+    def output(self, columns: Sequence[str] | None) -> pa.Schema:
+        """The columns of the rows: all of them, or ``columns`` in that order; then ts if asked for, then diff.
+
+        Raises InvalidArgument for unknown columns.
+        """
+        full = self.schema.updates if self.times else self.schema.rows
+        if columns is None:
+            return full
+        tail = ["ts", "diff"] if self.times else ["diff"]
+        names = [name for name in columns if name not in tail]
+        unknown = [name for name in names if name not in full.names]
+        if unknown or len(set(names)) != len(names):
+            raise InvalidArgument(
+                "unknown or repeated columns", hint=f"the shard has {', '.join(full.names)}", columns=unknown or names
+            )
+        return pa.schema([full.field(name) for name in [*names, *tail]])
+
+    def batches(self, reader: Reader, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
+        """The rows, at most 65,536 per batch, empty batches left out. Raises CorruptData, LocationError."""
+        output = self.output(columns)
+        found = self._unmerged(reader, output.names) if self._is_consolidated() else self._merged(reader)
+        for table in found:
+            if table.num_rows:
+                shown = pa.Table.from_arrays([table.column(name) for name in output.names], schema=output)
+                yield from shown.to_batches(max_chunksize=BATCH_ROWS_MAX)
+
+    def _may_hold(self, part: Part) -> bool:
+        if self.key_range is not None:
+            lower, upper = self.key_range.lower, self.key_range.upper
+            if upper is not None and part.key_lower >= upper:
+                return False
+            if lower is not None and part.key_upper is not None and part.key_upper < lower:
+                return False
+        written = self._written_with(part)
+        return all(predicate.may_match(part, written) for predicate in self.where)
+
+    def _is_consolidated(self) -> bool:
+        """Nothing needs to be merged or summed: one run whose updates are distinct as they will be shown."""
+        if len(self.runs) > 1:
+            return False
+        if self.times:
+            return all(part.ts_rewrite is None and part.min_ts >= self.since for part in self.parts)
+        times = {(part.min_ts, part.max_ts) for part in self.parts}
+        return len(times) <= 1 and all(first == last for first, last in times)
+
+    def _unmerged(self, reader: Reader, names: Sequence[str]) -> Iterator[pa.Table]:
+        wanted = {*names, "ts", "diff"}.union(*(predicate.columns for predicate in self.where))
+        for run in self.runs:
+            for part in run.parts:
+                names = self._written_with(part).updates.names
+                yield from self._rows(run, part, reader, [name for name in names if name in wanted])
+
+    def _merged(self, reader: Reader) -> Iterator[pa.Table]:
+        runs = [
+            [PartSource(part.key_lower, functools.partial(self._source, run, part, reader)) for part in run.parts]
+            for run in self.runs
+        ]
+        return merge(runs, self.schema, since=self.since)
+
+    def _source(self, run: RunView, part: Part, reader: Reader) -> Iterator[pa.RecordBatch]:
+        for table in self._rows(run, part, reader, None):
+            yield from table.to_batches()
+
+    def _rows(self, run: RunView, part: Part, reader: Reader, columns: list[str] | None) -> Iterator[pa.Table]:
+        """The updates of one part that count, shown in the read's schema."""
+        written = self._written_with(part)
+        if written != self.schema:
+            columns = None  # upgrading takes whole rows
+        found = part_batches(part, reader(part.key), written, columns=columns, key_range=self.key_range)
+        for batch in found:
+            table = pa.Table.from_batches([batch])
+            if not run.covers(part):
+                table = _within(table, run)
+            if written != self.schema:
+                table = written.upgrade(table, self.schema)
+            for predicate in self.where:
+                table = predicate.filter(table)
+            if table.num_rows:
+                yield table
+
+    def _written_with(self, part: Part) -> Schema:
+        for entry in self.schemas:
+            if entry.schema_id == part.schema_id:
+                return _schema(entry.schema)
+        raise CorruptData("a part was written with an unknown schema", key=part.key, schema_id=part.schema_id)
+
+
+def snapshot_of(batches: Iterable[HollowBatch], schemas: tuple[SchemaEntry, ...], as_of: int) -> Reading:
+    """The read of everything at or before ``as_of``, with times advanced to it."""
+    upper = None if as_of == TIME_MAX else as_of + 1
+    return _reading(batches, schemas, 0, upper, since=as_of, times=False)
+
+
+def changes_of(
+    batches: Iterable[HollowBatch], schemas: tuple[SchemaEntry, ...], lower: int, upper: int | None
+) -> Reading:
+    """The read of every update at a time in ``[lower, upper)``, at its own time."""
+    return _reading(batches, schemas, lower, upper, since=0, times=True)
+
+
+def parse_where(where: object) -> Predicate | None:
+    """The predicate a user means; None for none. Raises InvalidArgument."""
+    return None if where is None else Predicate.parse(where)
+
+
+def _reading(
+    batches: Iterable[HollowBatch],
+    schemas: tuple[SchemaEntry, ...],
+    lower: int,
+    upper: int | None,
+    *,
+    since: int,
+    times: bool,
+) -> Reading:
+    views: list[RunView] = []
+    for batch in batches:
+        begin, end = lower, upper
+        if batch.truncated:
+            first, last = batch.desc.lower.time, batch.desc.upper.time
+            begin = max(begin, first or 0)
+            end = last if end is None else end if last is None else min(end, last)
+        for run in batch.runs:
+            view = RunView(parts=run.parts, lower=begin, upper=end)
+            parts = tuple(filter(view.touches, run.parts))
+            if parts:
+                views.append(dataclasses.replace(view, parts=parts))
+    return Reading(schemas=schemas, runs=tuple(views), since=since, times=times)
+
+
+def _intersection(one: KeyRange, other: KeyRange | None) -> KeyRange | None:
+    """The keys in both; None when there are none."""
+    if other is None:
+        return one
+    lower = max((bound for bound in (one.lower, other.lower) if bound is not None), default=None)
+    upper = min((bound for bound in (one.upper, other.upper) if bound is not None), default=None)
+    if lower is not None and upper is not None and lower >= upper:
+        return None
+    return KeyRange(lower=lower, upper=upper)
+
+
+def _within(table: pa.Table, run: RunView) -> pa.Table:
+    ts = table.column("ts").to_numpy()
+    keep = ts >= np.uint64(run.lower)
+    if run.upper is not None:
+        keep &= ts < np.uint64(run.upper)
+    return table.filter(pa.array(keep))
+
+
+@functools.lru_cache(maxsize=256)
+def _schema(data: bytes) -> Schema:
+    return Schema.from_bytes(data)

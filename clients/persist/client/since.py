@@ -1,0 +1,74 @@
+"""SinceHandle: a since that no lease bounds, guarded by a token.
+
+Source: persist-semantics.md feature row 14 and section 2.3; reliability.md I16.
+"""
+
+from persist.client.location import Location
+from persist.core.frontier import Antichain, AntichainLike
+from persist.core.ids import ShardId
+from persist.core.shard.commands import (
+    CompareAndDowngradeSince,
+    CriticalDowngraded,
+    ExpireCriticalReader,
+    OpaqueMismatch,
+)
+
+
+class SinceHandle:
+    """Holds a shard's since until someone says otherwise. Whoever changes ``opaque`` takes it over from the rest.
+
+    It survives every process; only ``expire`` removes it.
+    """
+
+    def __init__(self, location: Location, *, name: str, shard: ShardId, since: Antichain, opaque: bytes) -> None:
+        self.name = name
+        self.shard = shard
+        self._location = location
+        self._since = since
+        self._opaque = opaque
+
+    @property
+    def since(self) -> Antichain:
+        """What is held, as last told. No RPC."""
+        return self._since
+
+    @property
+    def opaque(self) -> bytes:
+        """The token, as last told. No RPC."""
+        return self._opaque
+
+    async def compare_and_downgrade(
+        self, expected: bytes, since: AntichainLike, *, opaque: bytes | None = None, timeout: float | None = None
+    ) -> CriticalDowngraded | OpaqueMismatch:
+        """Move the since forward, and the token to ``opaque`` if given, iff the token is ``expected``.
+
+        The outcome is a value; a mismatch changed nothing and tells what stands. One RPC. Raises InvalidArgument when
+        the handle was expired, LocationError: after Indeterminate ask again with the same arguments (a mismatch that
+        names your own ``opaque`` means that it happened).
+        """
+        command = CompareAndDowngradeSince(
+            critical_id=self.name,
+            expected=expected,
+            opaque=expected if opaque is None else opaque,
+            since=Antichain.coerce(since),
+        )
+        location = self._location
+        location.check_open()
+        outcome = await location.attempts.repeat(
+            location.attempts.deadline(timeout),
+            lambda seconds: location.shards.apply(self.shard, command, timeout=seconds),
+        )
+        self._since, self._opaque = outcome.since, outcome.opaque
+        return outcome
+
+    async def expire(self, *, timeout: float | None = None) -> bool:
+        """Remove the hold for everybody; whether it was there. One RPC."""
+        location = self._location
+        location.check_open()
+        outcome = await location.attempts.repeat(
+            location.attempts.deadline(timeout),
+            lambda seconds: location.shards.apply(
+                self.shard, ExpireCriticalReader(critical_id=self.name), timeout=seconds
+            ),
+        )
+        return outcome.existed

@@ -1,0 +1,144 @@
+"""Snapshot and Diffs: definite reads of a shard, planned once and read as often as wanted.
+
+Source: design 001, snapshot; persist-semantics.md section 2.6.
+"""
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from persist.client.keys import KeysLike, key_range_of
+from persist.client.lease import Lease, Pin
+from persist.client.location import Location
+from persist.client.reading import Reading, parse_where
+from persist.client.split import Split
+from persist.client.stream import rows
+from persist.core.data.schema import Schema
+from persist.core.frontier import Antichain
+
+
+class _Read:
+    """What snapshots and change feeds have in common. Keeps its parts from being deleted while it is referenced."""
+
+    def __init__(
+        self, location: Location, lease: Lease, pin: Pin, reading: Reading, *, upper: Antichain, owner: object
+    ) -> None:
+        self.upper = upper
+        # Dropping the handle expires its lease: not before what is read through it.
+        self._kept = (pin, owner)
+        self._location = location
+        self._lease = lease
+        self._reading = reading
+
+    @property
+    def schema(self) -> Schema:
+        """The shard's newest schema when the read was planned; rows written with older ones show nulls."""
+        return self._reading.schema
+
+    @property
+    def rows(self) -> int:
+        """Updates in the parts to be read: an upper estimate of the rows. No RPC."""
+        return self._reading.rows
+
+    @property
+    def encoded_bytes(self) -> int:
+        """Bytes of the parts to be read. No RPC."""
+        return self._reading.encoded_bytes
+
+    def output(self, columns: Sequence[str] | None = None) -> pa.Schema:
+        """The columns of the rows when reading ``columns``. Raises InvalidArgument for unknown ones. No RPC."""
+        return self._reading.output(columns)
+
+    async def to_arrow(
+        self, columns: Sequence[str] | None = None, where: object = None, keys: KeysLike | None = None
+    ) -> pa.Table:
+        """All rows as one table. Holds them all in memory. Arguments and errors as ``to_batches``."""
+        reading = self._narrowed(where, keys)
+        output = reading.output(columns)
+        found = [batch async for batch in rows(self._location, reading, columns, verify=self._lease.verify)]
+        return pa.Table.from_batches(found, schema=output)
+
+    def to_batches(
+        self, columns: Sequence[str] | None = None, where: object = None, keys: KeysLike | None = None
+    ) -> AsyncGenerator[pa.RecordBatch, None]:
+        """The rows in key order, at most 65,536 per batch, as they are decoded.
+
+        ``columns``: these, in this order, and diff (rows equal in them are not summed). ``where``: a condition such as
+        ``"id >= 5 and name = 'x'"`` or ``[("id", ">=", 5)]``; parts that cannot hold such rows are not read. ``keys``:
+        ``(lower, upper)``, half-open, each a whole key or None. Cost: one GET per part of up to 1 MiB, about one per
+        4 MiB of larger ones; holds some 300 MB at most.
+        Raises InvalidArgument, CorruptData, LeaseExpired, LocationError.
+        """
+        reading = self._narrowed(where, keys)
+        reading.output(columns)
+        return rows(self._location, reading, columns, verify=self._lease.verify)
+
+    async def to_pandas(
+        self, columns: Sequence[str] | None = None, where: object = None, keys: KeysLike | None = None
+    ) -> Any:
+        """All rows as a pandas DataFrame. As ``to_arrow``; needs pandas."""
+        return (await self.to_arrow(columns, where, keys)).to_pandas()
+
+    async def to_pylist(
+        self, columns: Sequence[str] | None = None, where: object = None, keys: KeysLike | None = None
+    ) -> list[dict[str, Any]]:
+        """All rows as dicts: for small reads. As ``to_arrow``."""
+        found: list[dict[str, Any]] = (await self.to_arrow(columns, where, keys)).to_pylist()
+        return found
+
+    def splits(self, n: int, where: object = None, keys: KeysLike | None = None) -> list[Split]:
+        """At most ``n`` reads of disjoint key ranges, about equal in bytes, that together are this one. No RPC."""
+        location = self._location
+        uri = location.blob.uri
+        return [
+            Split(blob_uri=uri, settings=location.settings, reading=piece, pin=self._kept)
+            for piece in self._narrowed(where, keys).split(n)
+        ]
+
+    def _narrowed(self, where: object, keys: KeysLike | None) -> Reading:
+        self._lease.check()
+        key_range = None if keys is None else key_range_of(keys, self.schema)
+        predicate = parse_where(where)
+        return self._reading.narrowed(key_range=key_range, where=predicate)
+
+
+class Snapshot(_Read):
+    """The contents of a shard at ``as_of``: rows key…, val…, diff with diffs summed, none zero. The same for ever."""
+
+    def __init__(
+        self,
+        location: Location,
+        lease: Lease,
+        pin: Pin,
+        reading: Reading,
+        *,
+        as_of: int,
+        upper: Antichain,
+        owner: object,
+    ) -> None:
+        super().__init__(location, lease, pin, reading, upper=upper, owner=owner)
+        self.as_of = as_of
+
+    @property
+    def rows_estimate(self) -> int:
+        """Updates in the parts to be read: at least as many as there are rows."""
+        return self.rows
+
+
+class Diffs(_Read):
+    """Every update at a time in ``[lower, upper)``: rows key…, val…, ts, diff."""
+
+    def __init__(
+        self,
+        location: Location,
+        lease: Lease,
+        pin: Pin,
+        reading: Reading,
+        *,
+        lower: Antichain,
+        upper: Antichain,
+        owner: object,
+    ) -> None:
+        super().__init__(location, lease, pin, reading, upper=upper, owner=owner)
+        self.lower = lower

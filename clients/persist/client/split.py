@@ -1,0 +1,90 @@
+"""Split: one key range of a read, readable alone in any process that reaches the blob store.
+
+Source: design 001, snapshot; architecture.md section 4; spark.md section 2.3.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from persist.client.attempts import Attempts
+from persist.client.background import LoopThread, process_loop
+from persist.client.fetch import Fetcher, ranges
+from persist.client.reading import Reading, parse_where
+from persist.client.stores import process_blob
+from persist.runtime import system
+from persist.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """Part of a snapshot or change feed. Picklable; holds descriptions of parts, never data but inline ones.
+
+    In the process that made it, it also keeps the parts from being deleted; elsewhere the maker must keep the snapshot
+    (and its reader) until the split was read.
+    """
+
+    blob_uri: str
+    settings: Settings
+    reading: Reading
+    pin: object = field(default=None, compare=False, repr=False)
+
+    @property
+    def rows(self) -> int:
+        """Updates in the parts to be read: an upper estimate of the rows."""
+        return self.reading.rows
+
+    @property
+    def encoded_bytes(self) -> int:
+        """Bytes of the parts to be read."""
+        return self.reading.encoded_bytes
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the rows: key…, val…, diff (a change feed: ts before diff)."""
+        return self.reading.output(None)
+
+    def read(self, columns: Sequence[str] | None = None, where: object = None) -> pa.RecordBatchReader:
+        """The rows, at most 65,536 per batch, as they are decoded. Blocking; fetches ahead within 32 MiB.
+
+        ``columns``: these, in this order, and diff. ``where``: as in ``Snapshot.to_arrow``. Opens the blob store once
+        per process. Raises InvalidArgument, CorruptData, LocationError.
+        """
+        reading = self.reading.narrowed(where=parse_where(where))
+        output = reading.output(columns)
+        return pa.RecordBatchReader.from_batches(output, _rows(self, reading, columns))
+
+    def __getstate__(self) -> tuple[object, ...]:
+        return self.blob_uri, self.settings, self.reading
+
+    def __setstate__(self, state: tuple[object, ...]) -> None:
+        for name, value in zip(("blob_uri", "settings", "reading", "pin"), (*state, None), strict=True):
+            object.__setattr__(self, name, value)
+
+
+def _rows(split: Split, reading: Reading, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
+    if not reading.runs:
+        return
+    loop = process_loop()
+    fetcher = loop.run(_open(split, reading))
+    try:
+        yield from reading.batches(fetcher.reader, columns)
+    finally:
+        _close(loop, fetcher)
+
+
+def _close(loop: LoopThread, fetcher: Fetcher) -> None:
+    if loop.alive:
+        loop.run(fetcher.close())
+
+
+async def _open(split: Split, reading: Reading) -> Fetcher:
+    settings = split.settings
+    return Fetcher(
+        process_blob(split.blob_uri, settings),
+        ranges(reading.parts, reading.key_range),
+        settings=settings,
+        attempts=Attempts(settings=settings, runtime=system()),
+        budget_bytes=settings.fetch_bytes_max // 8,
+    )
