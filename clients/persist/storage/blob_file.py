@@ -197,7 +197,7 @@ class FileBlob:
             raise classify(error, "delete", visible=visible) from error
         return size
 
-    def _entries(self, folders: Sequence[str]) -> tuple[list[str], list[tuple[str, int]]]:
+    def _entries(self, folders: Sequence[str]) -> tuple[Sequence[str], Sequence[tuple[str, int]]]:
         """The sub-folders and the (name, size) of the values in a folder."""
         names: list[str] = []
         files: list[tuple[str, int]] = []

@@ -131,7 +131,7 @@ class ObstoreBlob:
         """Refuse further calls."""
         self._closed = True
 
-    def _probe(self, name: str) -> list[Finding]:
+    def _probe(self, name: str) -> Sequence[Finding]:
         def get(byte_range: tuple[int, int] | None) -> bytes | None:
             try:
                 options: Any = {} if byte_range is None else {"range": byte_range}

@@ -208,10 +208,8 @@ class S3Blob:
             if isinstance(error, BaseExceptionGroup):
                 raise error.exceptions[0] from error
             raise
-        parts = {"Parts": [task.result() for task in tasks]}
-        await self._call(
-            "set", timeout, lambda: self._client.complete_multipart_upload(**upload, MultipartUpload=parts), mutation=True
-        )
+        upload["MultipartUpload"] = {"Parts": [task.result() for task in tasks]}
+        await self._call("set", timeout, lambda: self._client.complete_multipart_upload(**upload), mutation=True)
 
     async def _abort(self, upload: dict[str, Any]) -> None:
         """Best effort, also when the caller is being cancelled; the bucket's lifecycle rule is the safety net."""
@@ -229,7 +227,7 @@ class S3Blob:
         self._client.delete_object(Bucket=self._location.bucket, Key=name)
         return size
 
-    def _page(self, prefix: str, token: str) -> tuple[list[tuple[str, int]], str | None]:
+    def _page(self, prefix: str, token: str) -> tuple[Sequence[tuple[str, int]], str | None]:
         wanted: dict[str, Any] = {"Bucket": self._location.bucket, "Prefix": prefix}
         if token:
             wanted["ContinuationToken"] = token
@@ -246,7 +244,7 @@ class S3Blob:
                 self._client.delete_object(Bucket=self._location.bucket, Key=name, VersionId=marker["VersionId"])
         return self._get(name, (0, 0)) is not None
 
-    def _probe(self) -> list[Finding]:
+    def _probe(self) -> Sequence[Finding]:
         name = self._location.key(f"probe/{self._runtime.random_bytes(8).hex()}")
         return probe(
             name,

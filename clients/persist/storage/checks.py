@@ -14,7 +14,7 @@ SEQNO_MAX: Final = 2**63 - 1
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
-def check_key(key: str) -> str:
+def check_key(key: object) -> str:
     """The Consensus key when it is one short plain word. Raises InvalidId."""
     if not isinstance(key, str) or not _KEY.fullmatch(key):
         raise InvalidId("malformed consensus key", hint="a key is a shard id", got=repr(key)[:120])

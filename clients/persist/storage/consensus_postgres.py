@@ -11,6 +11,7 @@ import select
 import socket
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -94,7 +95,7 @@ def classify(error: Exception, call: Call) -> LocationError:
     if state in _READ_ONLY:
         return StoreReadOnly(f"{call.what}: the database is read-only", hint="connect to the primary", sqlstate=state)
     if is_definite(state):
-        return Determinate(f"{call.what}: postgres refused", hint="nothing happened; retry", sqlstate=state, detail=error)
+        return Determinate(f"{call.what}: postgres refused", hint="nothing happened", sqlstate=state, detail=error)
     return call.failed("postgres failed", error)
 
 
@@ -212,7 +213,11 @@ class PostgresConsensus:
         async with deadline(what, timeout, mutation=mutation) as call:
             try:
                 async with self._pool.lease() as connection:
-                    yield _Session(connection, call)
+                    session = _Session(connection, call)
+                    try:
+                        yield session
+                    finally:
+                        session.end()
             except (psycopg.Error, OSError) as error:
                 raise classify(error, call) from error
 
@@ -300,9 +305,12 @@ class _Session:
 
     def check_replicated(self) -> None:
         """Raises Indeterminate when the server warned: it stopped waiting for its synchronous standby."""
-        self._connection.remove_notice_handler(self._notice)
         if self._warned:
-            raise Indeterminate("postgres committed locally but not on its standby", hint="check replication; repeat it")
+            raise Indeterminate("postgres committed, but not on its standby", hint="check replication; repeat it")
+
+    def end(self) -> None:
+        """Leave the connection as it was."""
+        self._connection.remove_notice_handler(self._notice)
 
     async def _rows(self, statement: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
         cursor = self._connection.cursor(binary=True)
@@ -321,7 +329,7 @@ class _Session:
         try:
             await asyncio.wait({task})
         except asyncio.CancelledError:
-            task.add_done_callback(_swallow)
+            task.add_done_callback(partial(_abandoned, self._connection))
             _hang_up(self._connection)
             raise
         return task.result()
@@ -373,9 +381,11 @@ def _discard(connection: Connection) -> None:
         connection.pgconn.finish()
 
 
-def _swallow(task: "asyncio.Future[Any]") -> None:
+def _abandoned(connection: Connection, task: "asyncio.Future[Any]") -> None:
+    """What was left behind has failed: free its connection, and look at the error so that nobody warns about it."""
     if not task.cancelled():
         task.exception()
+    connection.pgconn.finish()
 
 
 _SHOWN: Final = ("fsync", "synchronous_commit", "full_page_writes", "data_sync_retry")

@@ -326,8 +326,9 @@ def redacted(uri: str) -> str:
     """The URI without passwords."""
     parts = urlsplit(uri)
     user, at, host = parts.netloc.rpartition("@")
+    user = user.partition(":")[0]
     query = urlencode([(name, value) for name, value in parse_qsl(parts.query) if name != "password"])
-    return urlunsplit(parts._replace(netloc=user.partition(":")[0] + at + host if user.partition(":")[0] else host, query=query))
+    return urlunsplit(parts._replace(netloc=f"{user}{at}{host}" if user else host, query=query))
 
 
 def _names(key: str) -> tuple[str, str, str]:
@@ -354,7 +355,7 @@ def _pair(reply: Sequence[bytes]) -> str:
 
 
 _RULES: Final[Mapping[str, tuple[str, str]]] = {
-    "config-denied": ("readable", "nobody can tell whether acknowledged data is kept; managed services fail over and lose it"),
+    "config-denied": ("readable", "nobody can tell whether acknowledged data is kept; managed services often lose it"),
     "appendonly": ("yes", "a crash or restart loses everything since the last snapshot"),
     "appendfsync": ("always", "a power cut loses the acknowledged commits of the last second"),
     "no-appendfsync-on-rewrite": ("no", "during a rewrite of the log a power cut loses acknowledged commits"),
@@ -380,7 +381,8 @@ def _durability(config: Mapping[str, str], info: Mapping[str, str]) -> list[Find
 
 def _topology(info: Mapping[str, str]) -> list[Finding]:
     found: list[Finding] = []
-    mode, role, replicas = info.get("redis_mode", "unknown"), info.get("role", "unknown"), info.get("connected_slaves", "0")
+    mode, role = info.get("redis_mode", "unknown"), info.get("role", "unknown")
+    replicas = info.get("connected_slaves", "0")
     if mode != "standalone":
         found.append(_finding("sentinel" if mode == "sentinel" else "cluster", "redis_mode", mode))
     if role != "master":

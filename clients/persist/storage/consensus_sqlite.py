@@ -11,6 +11,7 @@ import threading
 from asyncio import wrap_future
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Final, TypeVar
 from urllib.parse import quote
 
@@ -85,9 +86,7 @@ class SqliteConsensus:
     ``read_only``: open an existing file without writing to it. ``max_pages``: refuse to grow beyond that many pages.
     """
 
-    def __init__(
-        self, path: str, runtime: Runtime, *, read_only: bool = False, max_pages: int | None = None
-    ) -> None:
+    def __init__(self, path: str, runtime: Runtime, *, read_only: bool = False, max_pages: int | None = None) -> None:
         if not path or "\0" in path:
             raise InvalidUri("a sqlite URI names a file", hint="sqlite:PATH", got=repr(path))
         self._path = path if path == MEMORY else os.path.abspath(path)
@@ -95,28 +94,31 @@ class SqliteConsensus:
         self._read_only = read_only
         self._max_pages = max_pages
         self._writer = Lane("persist-sqlite-writer", self._open)
-        # A second connection would see another memory database.
-        self._reader = self._writer if path == MEMORY else Lane("persist-sqlite-reader", self._open)
+        self._reader = Lane("persist-sqlite-reader", self._open)
+        if path == MEMORY:
+            # A second connection would see another memory database.
+            self._reader = self._writer
         self._watchers = Watchers(self._poll, self._hint)
 
     @property
     def uri(self) -> str:
         """``sqlite:PATH``, absolute."""
-        options = [f"mode={'ro' if self._read_only else 'rw'}"] if self._read_only else []
+        options = ["mode=ro"] if self._read_only else []
         options += [f"max_pages={self._max_pages}"] if self._max_pages is not None else []
         return f"sqlite:{quote(self._path, safe='/:@+,=~')}" + ("?" + "&".join(options) if options else "")
 
     async def head(self, key: str, *, timeout: float) -> Entry | None:
         """The newest entry."""
         check_key(key)
-        return await self._read(lambda connection: _head(connection, key), timeout, "sqlite head")
+        return await self._read(partial(_head, key=key), timeout, "sqlite head")
 
     async def compare_and_set(self, key: str, expected: int, data: bytes, *, timeout: float) -> bool:
         """Durable when it returns True."""
         check_key(key)
         check_expected(expected)
         check_value(data)
-        done = await self._write(lambda connection: _set(connection, key, expected, data), timeout, "sqlite cas", len(data))
+        work = partial(_set, key=key, expected=expected, data=data)
+        done = await self._write(work, timeout, "sqlite cas", len(data))
         if done:
             self._watchers.notify(key, expected + 1)
         return done
@@ -126,18 +128,18 @@ class SqliteConsensus:
         check_key(key)
         check_seqno(from_seqno)
         check_limit(limit)
-        return await self._read(lambda connection: _scan(connection, key, from_seqno, limit), timeout, "sqlite scan")
+        return await self._read(partial(_scan, key=key, from_seqno=from_seqno, limit=limit), timeout, "sqlite scan")
 
     async def truncate(self, key: str, below: int, *, timeout: float) -> int:
         """Entries go, the head stays."""
         check_key(key)
         check_seqno(below)
-        return await self._write(lambda connection: _truncate(connection, key, below), timeout, "sqlite truncate", 0)
+        return await self._write(partial(_truncate, key=key, below=below), timeout, "sqlite truncate", 0)
 
     async def list_keys(self, *, timeout: float) -> AsyncIterator[str]:
         """All keys, read a thousand at a time."""
         after = ""
-        while page := await self._read(lambda connection, after=after: _keys(connection, after), timeout, "sqlite list"):
+        while page := await self._read(partial(_keys, after=after), timeout, "sqlite list"):
             for key in page:
                 yield key
             after = page[-1]
@@ -164,7 +166,6 @@ class SqliteConsensus:
         raise AssertionError("unreachable")
 
     async def _write(self, work: "Work[T]", timeout: float, what: str, size: int) -> T:
-        future: Future[T] | None = None
         async with deadline(what, timeout, mutation=True) as call:
             future = self._writer.submit(what, work, size, writes=True)
             # A job the thread has not begun is dropped for certain when its deadline passes.
@@ -187,8 +188,8 @@ class SqliteConsensus:
                 version = await self._read(_data_version, 5.0, "sqlite watch")
                 if version != seen:
                     seen = version
-                    keys = self._watchers.keys
-                    for key, seqno in await self._read(lambda c, keys=keys: _heads(c, keys), 5.0, "sqlite watch"):
+                    heads = await self._read(partial(_heads, keys=self._watchers.keys), 5.0, "sqlite watch")
+                    for key, seqno in heads:
                         self._watchers.notify(key, seqno)
             except Determinate:
                 continue

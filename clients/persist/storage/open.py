@@ -110,7 +110,7 @@ def _open_s3(uri: str, runtime: Runtime, count_request: Callable[[str], None] | 
     return S3Blob(location, runtime, count_request=count_request)
 
 
-def _split(uri: str, known: Sequence[str], others: Sequence[str], noun: str) -> tuple[str, str]:
+def _split(uri: object, known: Sequence[str], others: Sequence[str], noun: str) -> tuple[str, str]:
     scheme, colon, rest = uri.partition(":") if isinstance(uri, str) else ("", "", "")
     if colon and scheme in known:
         return scheme, rest

@@ -137,7 +137,9 @@ class Server:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def _alive(self) -> bool:
@@ -186,9 +188,11 @@ def start_postgres(config: Mapping[str, str] | None = None) -> Server:
         uri = f"postgres://postgres@127.0.0.1:{port}/postgres"
         ready = [f"{binaries}/pg_isready", "-q", "-h", "127.0.0.1", "-p", str(port)]
         command = [f"{binaries}/postgres", "-D", str(data), *options]
-        return _Recipe(
-            command, port, uri, lambda: _answers(port) and subprocess.run(ready, check=False).returncode == 0, "QUIT", user=user
-        )  # fmt: skip
+
+        def is_ready() -> bool:
+            return _answers(port) and subprocess.run(ready, check=False).returncode == 0
+
+        return _Recipe(command, port, uri, is_ready, stop_signal="QUIT", user=user)
 
     return _start("postgres", recipe)
 
