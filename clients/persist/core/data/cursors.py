@@ -1,0 +1,219 @@
+"""Where a merge stands in one run: rows read but not taken yet, and their keys, computed no further than asked.
+
+Keys compare as u64 words where a key is one integer or time, as canonical bytes otherwise. Source: kernel.md section 3.
+"""
+
+import bisect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from persist.core.data.encoding import encode_key, one_chunk, raw_buffers, words
+from persist.core.data.order import has_word_order
+from persist.core.data.schema import Schema
+from persist.errors import CorruptData
+
+Key = Any
+"""A canonical key: bytes, or an int with -1 for null. Comparable within one merge."""
+
+RUN_BYTES_MAX = 16 << 20
+"""Arrow bytes a cursor reads ahead, however few rows that is."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartSource:
+    """A sorted, consolidated part of a run: a lower bound of its canonical keys, and its batches once opened.
+
+    Batches have the columns of ``schema.updates``; rows, batches and parts of a run are in ascending order.
+    """
+
+    key_lower: bytes
+    open: Callable[[], Iterator[pa.RecordBatch]]
+
+
+class Keys(Protocol):
+    """Ascending keys of rows of a buffer."""
+
+    def at(self, row: int) -> Key:
+        """The key of a row."""
+        ...
+
+    def search(self, key: Key, start: int, *, right: bool = False) -> int:
+        """The first row from ``start`` on whose key is not below ``key`` (``right``: is beyond it)."""
+        ...
+
+
+class KeyOrder:
+    """How keys of a schema are compared in a merge."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._names = schema.key.names
+        self._word_type = schema.key.field(0).type if has_word_order(schema.key) else None
+
+    def keys(self, table: pa.Table) -> Keys:
+        """The keys of all rows."""
+        columns = [table.column(name) for name in self._names]
+        return _ByteKeys(columns) if self._word_type is None else _WordKeys(columns[0])
+
+    def ends(self, table: pa.Table) -> tuple[Key, Key]:
+        """The keys of the first and the last row, at the cost of two rows. Raises CorruptData when they descend."""
+        rows = len(table)
+        edge = pa.concat_tables([table.slice(0, 1), table.slice(rows - 1, 1)])
+        keys = self.keys(edge)
+        first, last = keys.at(0), keys.at(1)
+        if last < first:
+            raise unsorted()
+        return first, last
+
+    def bound(self, lower: bytes) -> Key:
+        """A lower bound of keys in canonical bytes, possibly truncated, as a key at or below it."""
+        if self._word_type is None:
+            return lower
+        width = self._word_type.bit_width // 8
+        return -1 if lower[:1] < b"\2" else int.from_bytes(lower[1 : 1 + width].ljust(width, b"\0"), "big")
+
+
+class _WordKeys:
+    """Keys of one integer or time column. Nulls come first."""
+
+    def __init__(self, column: pa.ChunkedArray) -> None:
+        array = one_chunk(column)
+        self._nulls = array.null_count
+        if self._nulls and array[: self._nulls].null_count < self._nulls:
+            raise unsorted()
+        self._words = words(array)
+
+    def at(self, row: int) -> Key:
+        return -1 if row < self._nulls else int(self._words[row])
+
+    def search(self, key: Key, start: int, *, right: bool = False) -> int:
+        if key < 0:
+            return max(self._nulls, start) if right else start
+        first = max(self._nulls, start)
+        side: Literal["left", "right"] = "right" if right else "left"
+        return int(first) + int(np.searchsorted(self._words[first:], np.uint64(key), side=side))
+
+
+class _ByteKeys:
+    """Keys as canonical bytes, read in place."""
+
+    def __init__(self, columns: Sequence[Any]) -> None:
+        self._encoded = encode_key(columns)  # keeps the buffers alive
+        offsets, data = raw_buffers(self._encoded)
+        self._offsets, self._data = offsets.data, data.data
+
+    def at(self, row: int) -> Key:
+        return bytes(self._data[self._offsets[row] : self._offsets[row + 1]])
+
+    def search(self, key: Key, start: int, *, right: bool = False) -> int:
+        cut = bisect.bisect_right if right else bisect.bisect_left
+        return cut(range(len(self._encoded)), key, lo=start, key=self.at)
+
+
+class Cursor:
+    """Reads a run forward. A part is opened only when the merge reaches its lower bound or needs rows of the run."""
+
+    def __init__(self, parts: Sequence[PartSource], order: KeyOrder, batch_rows: int) -> None:
+        self._parts = list(reversed(parts))
+        self._order = order
+        self._batch_rows = batch_rows
+        self._batches: Iterator[pa.RecordBatch] | None = None
+        self._floor: Key | None = None
+        self._table: pa.Table | None = None
+        self._start = 0
+        self._keys: Keys | None = None
+        self.first: Key = None
+        self.last: Key = None
+
+    @property
+    def rows(self) -> int:
+        """Rows buffered."""
+        return 0 if self._table is None else len(self._table) - self._start
+
+    @property
+    def more(self) -> bool:
+        """Rows may follow those buffered."""
+        return self._batches is not None or bool(self._parts)
+
+    @property
+    def opens_at(self) -> Key | None:
+        """When nothing is buffered nor open: the bound of the next part."""
+        return self._order.bound(self._parts[-1].key_lower) if self._batches is None and self._parts else None
+
+    def fill(self) -> None:
+        """Buffer about ``batch_rows`` rows, or up to the end of the run. Raises CorruptData when keys descend."""
+        held = [] if not self.rows else [self.peek(self.rows)]
+        rows, size = self.rows, sum(table.nbytes for table in held)
+        if not self.more or rows * 2 >= self._batch_rows or size * 2 >= RUN_BYTES_MAX:
+            return
+        first, last = self.first, self.last
+        while rows < self._batch_rows and size < RUN_BYTES_MAX and (batch := self._next()) is not None:
+            table = pa.Table.from_batches([batch])
+            low, high = self._order.ends(table)
+            if (rows and low < last) or low < self._floor:
+                raise unsorted()
+            first, last = (first if rows else low), high
+            held.append(table)
+            rows, size = rows + len(table), size + table.nbytes
+        self.first, self.last = first, last
+        self._table = pa.concat_tables(held) if held else None
+        self._start, self._keys = 0, None
+
+    def below(self, cut: Key) -> int:
+        """How many buffered rows have keys below ``cut``."""
+        if not self.rows or self.first >= cut:
+            return 0
+        return self.rows if self.last < cut else self._search(cut, right=False)
+
+    def through(self, cut: Key) -> int:
+        """How many buffered rows have keys at or below ``cut``."""
+        if not self.rows or self.first > cut:
+            return 0
+        return self.rows if self.last <= cut else self._search(cut, right=True)
+
+    def key_at(self, row: int) -> Key:
+        """The key of a buffered row."""
+        return self._known().at(self._start + row)
+
+    def peek(self, rows: int) -> pa.Table:
+        """The next rows, left in place."""
+        assert self._table is not None
+        return self._table.slice(self._start, rows)
+
+    def take(self, rows: int) -> pa.Table:
+        """The next rows, removed."""
+        taken = self.peek(rows)
+        left = self.rows - rows
+        if left:
+            self.first = self.key_at(rows)
+            self._start += rows
+        else:
+            self._table, self._keys, self._start = None, None, 0
+        return taken
+
+    def _search(self, cut: Key, *, right: bool) -> int:
+        return self._known().search(cut, self._start, right=right) - self._start
+
+    def _known(self) -> Keys:
+        if self._keys is None:
+            self._keys = self._order.keys(self._table)
+        return self._keys
+
+    def _next(self) -> pa.RecordBatch | None:
+        while self.more:
+            if self._batches is None:
+                part = self._parts.pop()
+                self._batches, self._floor = part.open(), self._order.bound(part.key_lower)
+            for batch in self._batches:
+                if len(batch):
+                    return batch
+            self._batches = None
+        return None
+
+
+def unsorted() -> CorruptData:
+    """The error for a part whose rows are out of order."""
+    return CorruptData("rows of a part are not sorted", hint="the part was written wrongly; report it")

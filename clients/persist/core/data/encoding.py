@@ -1,0 +1,242 @@
+"""Canonical encoding, version 1: columns as one binary column whose byte order is the order of rows.
+
+Equal bytes mean equal rows; the format is durable (bounds, fences and statistics are made of it). Per column a marker,
+``01`` null or ``02`` value, then the payload:
+
+- bool one byte; integers, dates, times, timestamps, durations, decimals: big-endian, sign bit flipped
+- floats: -0.0 as +0.0, every NaN as one (after infinity), then the IEEE bits in total order
+- string, binary: ``00`` becomes ``00 FF``, then a terminating ``00``; the last top-level column is raw, unterminated
+- fixed-size binary raw; a struct its children; list and map their elements, then ``00``
+
+No per-row Python: fixed widths are one byte matrix, the rest is joined by Arrow kernels; a list is its encoded child
+under coarser offsets. Source: kernel.md section 1, format v1; docs/formats.md, canonical order.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from persist.core.data.types import T, has_words, is_bytes, is_encoded, is_nested, is_text
+from persist.errors import TypeNotSupported
+
+Column: TypeAlias = Any
+"""A pyarrow Array or ChunkedArray."""
+
+U64 = npt.NDArray[np.uint64]
+I64 = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Bytes = npt.NDArray[np.uint8]
+
+_END: Final = pa.scalar(b"\0", pa.large_binary())
+_NULL: Final = pa.scalar(b"\1", pa.large_binary())
+_VALUE: Final = pa.scalar(b"\2", pa.large_binary())
+_NOTHING: Final = pa.scalar(b"", pa.large_binary())
+
+
+def encode_key(columns: Sequence[Column]) -> pa.LargeBinaryArray:
+    """The canonical bytes of each row of equally long columns. Raises TypeNotSupported for intervals and unions."""
+    return encode(columns, last=True)
+
+
+def encode(columns: Sequence[Column], *, last: bool) -> pa.LargeBinaryArray:
+    """As encode_key; with ``last`` False other columns may follow, so the last one is terminated too."""
+    plains = [plain(column) for column in columns]
+    rows = len(plains[0])
+    if rows == 0:
+        return pa.array([], pa.large_binary())
+    widths = [None if array.null_count else _fixed(array) for array in plains]
+    if all(payload is not None for payload in widths):
+        return _binary(_matrix([payload for payload in widths if payload is not None], rows))
+    parts: list[Any] = []
+    for index, array in enumerate(plains):
+        parts += _column(array, raw=last and index == len(plains) - 1)
+    joined = _join(parts)
+    if isinstance(joined, pa.Scalar):
+        return pa.array([joined.as_py()] * rows, pa.large_binary())
+    # Readers of the buffers rely on offsets that start at row 0.
+    return joined if joined.offset == 0 else pa.concat_arrays([joined, pa.array([], pa.large_binary())])
+
+
+def plain(column: Column) -> pa.Array:
+    """One array in a plain layout: one chunk, no dictionary, run ends, extension or view; text as binary."""
+    array = one_chunk(column)
+    given = array.type
+    if isinstance(given, pa.BaseExtensionType):
+        return plain(array.storage)
+    if T.is_dictionary(given):
+        return plain(array.dictionary_decode())
+    if is_encoded(given):
+        return plain(pc.run_end_decode(array))
+    if T.is_string(given):
+        return array.view(pa.binary())
+    if T.is_large_string(given):
+        return array.view(pa.large_binary())
+    if is_text(given) or given == pa.binary_view():
+        return array.cast(pa.large_binary())
+    return array
+
+
+def one_chunk(column: Column) -> pa.Array:
+    """The column as one array. More than 2 GiB of strings in it do not fit: slice first."""
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
+def words(array: pa.Array) -> U64:
+    """Each value of an integer or temporal array as a u64 in value order; what stands under nulls is arbitrary.
+
+    Narrow types fill the low bits: it is the canonical payload read as a big-endian number.
+    """
+    bits = array.type.bit_width
+    raw = _values(array, f"u{bits // 8}")
+    if not T.is_unsigned_integer(array.type):
+        raw = raw ^ raw.dtype.type(1 << (bits - 1))
+    return raw.astype(np.uint64, copy=False)
+
+
+def raw_buffers(keys: pa.LargeBinaryArray) -> tuple[I64, Bytes]:
+    """(offsets, data) of a large binary array; data is padded so that 8 bytes can be read at any offset."""
+    buffers = keys.buffers()
+    offsets = np.frombuffer(buffers[1], np.int64, len(keys) + 1, keys.offset * 8)
+    data = np.zeros(0, np.uint8) if buffers[2] is None else np.frombuffer(buffers[2], np.uint8)
+    if len(data) < int(offsets[-1]) + 8:
+        data = np.concatenate([data, np.zeros(8, np.uint8)])
+    return offsets, data
+
+
+def map_entries(array: pa.MapArray) -> pa.LargeListArray:
+    """A map array as lists of structs (key, value)."""
+    entry = pa.struct([pa.field("key", array.type.key_type), pa.field("value", array.type.item_type)])
+    return array.cast(pa.large_list(entry))
+
+
+def list_ends(lists: pa.Array) -> I64:
+    """Where each list's elements start in ``lists.flatten()``, and the total at the end; null lists have none."""
+    lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
+    ends = np.zeros(len(lists) + 1, np.int64)
+    np.cumsum(lengths, out=ends[1:])
+    return ends
+
+
+def _values(array: pa.Array, kind: str) -> npt.NDArray[Any]:
+    width = np.dtype(kind).itemsize
+    if not len(array):
+        return np.zeros(0, kind)
+    return np.frombuffer(array.buffers()[1], np.uint8, len(array) * width, array.offset * width).view(kind)
+
+
+def _fixed(array: pa.Array) -> Bytes | None:
+    """(rows, width) payload bytes, arbitrary under nulls; None when rows vary in length."""
+    given, rows = array.type, len(array)
+    if T.is_boolean(given):
+        filled = array.fill_null(False) if array.null_count else array
+        bits: Bytes = filled.cast(pa.uint8()).to_numpy(zero_copy_only=False)
+        return bits[:, None]
+    if T.is_decimal(given):
+        digits: Bytes = _matrix_of(array, given.byte_width)[:, ::-1].copy()
+        digits[:, 0] ^= 0x80
+        return digits
+    if T.is_fixed_size_binary(given):
+        return _matrix_of(array, given.byte_width)
+    if T.is_floating(given):
+        return _big_endian(_float_words(array))
+    if has_words(given):
+        bits_wide = given.bit_width
+        raw = _values(array, f"u{bits_wide // 8}")
+        if not T.is_unsigned_integer(given):
+            raw = raw ^ raw.dtype.type(1 << (bits_wide - 1))
+        return _big_endian(raw).reshape(rows, -1)
+    return None
+
+
+def _matrix_of(array: pa.Array, width: int) -> Bytes:
+    raw = np.frombuffer(array.buffers()[1], np.uint8, len(array) * width, array.offset * width)
+    return raw.reshape(len(array), width)
+
+
+def _float_words(array: pa.Array) -> npt.NDArray[Any]:
+    bits = array.type.bit_width
+    numbers = _values(array, f"f{bits // 8}")
+    raw = numbers.view(f"u{bits // 8}")
+    unsigned = raw.dtype.type
+    raw = np.where(numbers == 0, unsigned(0), raw)
+    raw = np.where(np.isnan(numbers), np.array(np.nan, numbers.dtype).view(raw.dtype), raw)
+    top = unsigned(1 << (bits - 1))
+    return np.where(raw & top, ~raw, raw | top)
+
+
+def _big_endian(numbers: npt.NDArray[Any]) -> Bytes:
+    return numbers.astype(numbers.dtype.newbyteorder(">")).view(np.uint8).reshape(len(numbers), -1)
+
+
+def _matrix(payloads: list[Bytes], rows: int) -> Bytes:
+    """Payloads side by side, each behind its value marker."""
+    matrix = np.empty((rows, sum(payload.shape[1] + 1 for payload in payloads)), np.uint8)
+    at = 0
+    for payload in payloads:
+        width = payload.shape[1]
+        matrix[:, at] = 2
+        matrix[:, at + 1 : at + 1 + width] = payload
+        at += width + 1
+    return matrix
+
+
+def _binary(matrix: Bytes) -> pa.LargeBinaryArray:
+    rows, width = matrix.shape
+    offsets = np.arange(0, (rows + 1) * width, width, dtype=np.int64)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(matrix))]
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), rows, buffers)
+
+
+def _join(parts: list[Any]) -> Any:
+    return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, _NOTHING)
+
+
+def _column(array: pa.Array, *, raw: bool) -> list[Any]:
+    """Marker and payload of one column, as parts to join."""
+    payload = _fixed(array)
+    parts = [_VALUE, *_varying(array, raw=raw)] if payload is None else [_binary(_matrix([payload], len(array)))]
+    if not array.null_count:
+        return parts
+    return [pc.if_else(array.is_valid(), _join(parts), _NULL)]
+
+
+def _varying(array: pa.Array, *, raw: bool) -> list[Any]:
+    """Payload parts of a column whose rows vary in length; arbitrary under nulls."""
+    given = array.type
+    if is_bytes(given):
+        return _text(array, raw=raw)
+    if T.is_struct(given):
+        return [part for index in range(given.num_fields) for part in _column(plain(array.field(index)), raw=False)]
+    if is_nested(given):
+        return [_elements(array), _END]
+    raise TypeNotSupported("this type has no order", hint="intervals, unions and nulls cannot be stored", type=given)
+
+
+def _text(array: pa.Array, *, raw: bool) -> list[Any]:
+    filled = (array.fill_null(b"") if array.null_count else array).cast(pa.large_binary())
+    if raw:
+        return [filled]
+    data = filled.buffers()[2]
+    if data is not None and bool((np.frombuffer(data, np.uint8) == 0).any()):
+        filled = pc.replace_substring(filled, b"\0", b"\0\xff")
+    return [filled, _END]
+
+
+def _elements(array: pa.Array) -> pa.LargeBinaryArray:
+    """The encoded elements of each list or map, one after the other: the child's bytes under the list's offsets."""
+    lists = map_entries(array) if T.is_map(array.type) else array
+    ends = list_ends(lists)
+    child = encode([lists.flatten()], last=False)
+    if not len(child):
+        return pa.array([b""] * len(array), pa.large_binary())
+    starts = np.frombuffer(child.buffers()[1], np.int64, len(child) + 1, child.offset * 8)
+    buffers = [None, pa.py_buffer(np.ascontiguousarray(starts[ends])), child.buffers()[2]]
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(array), buffers)

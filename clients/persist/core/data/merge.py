@@ -1,0 +1,183 @@
+"""Merging sorted runs into one, consolidated, in bounded memory.
+
+A step takes, from every run, the rows whose keys lie below a cut: the smallest key at which some run may have more rows
+than are in memory. Such rows are complete, so they are sorted together and emitted. When one key fills a whole buffer
+the cut is made inside the key, by val; when one (key, val) does, its rows are folded into a carry. Rows that only one
+run has in a step pass through as they are. Source: kernel.md section 3.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from persist.core.data.consolidation import SORT_BYTES, SORT_ROWS, consolidate_piece
+from persist.core.data.cursors import Cursor, Key, KeyOrder, PartSource, unsorted
+from persist.core.data.encoding import encode_key, one_chunk
+from persist.core.data.schema import TS, Schema
+from persist.core.data.types import T
+
+__all__ = ["PartSource", "merge"]
+
+Take = list[tuple[Cursor, int]]
+"""How many rows to take from which cursors."""
+
+
+def merge(
+    runs: Sequence[Sequence[PartSource]],
+    schema: Schema,
+    *,
+    since: int,
+    batch_rows: int = 65_536,
+    by_val: bool = True,
+) -> Iterator[pa.Table]:
+    """Tables whose concatenation is all runs as one, sorted by (key, val, ts), times advanced to ``since``, summed.
+
+    Holds about ``batch_rows`` rows (or 16 MiB) per run that is open, and three times that while sorting. A run is
+    opened when the merge reaches it. ``by_val`` False: the parts were read without some val columns, so their rows
+    are sorted by key alone and not consolidated; then a key's distinct rows must fit in memory.
+    Raises CorruptData when a run is found unsorted, InvalidArgument when a sum of diffs leaves i64.
+    """
+    order = KeyOrder(schema)
+    cursors = [Cursor(parts, order, batch_rows) for parts in runs]
+    return _Merge(cursors, schema, since, by_val).tables()
+
+
+class _Merge:
+    def __init__(self, cursors: list[Cursor], schema: Schema, since: int, by_val: bool) -> None:
+        self._cursors = cursors
+        self._schema = schema
+        self._since = since
+        self._by_val = by_val
+        self._carry: pa.Table | None = None
+        self._carry_of: tuple[Key, bytes] | None = None
+
+    def tables(self) -> Iterator[pa.Table]:
+        while True:
+            self._cursors = [cursor for cursor in self._cursors if cursor.rows or cursor.more]
+            self._open()
+            live = [cursor for cursor in self._cursors if cursor.rows]
+            if not live:
+                yield from self._emit([])
+                return
+            cut = self._cut(live)
+            take = self._complete(live, cut)
+            if take:
+                yield from self._emit([cursor.take(rows) for cursor, rows in take])
+            else:
+                yield from self._inside_key(live, cut)
+
+    def _open(self) -> None:
+        """Fill every cursor whose rows may hold the smallest key not emitted."""
+        for cursor in self._cursors:
+            if cursor.rows or cursor.opens_at is None:
+                cursor.fill()
+        while True:
+            closed = [cursor for cursor in self._cursors if not cursor.rows and cursor.more]
+            heads = [cursor.first for cursor in self._cursors if cursor.rows]
+            if not closed:
+                return
+            low = min(heads) if heads else min(cast(Key, cursor.opens_at) for cursor in closed)
+            reached = [cursor for cursor in closed if cursor.opens_at is None or cursor.opens_at <= low]
+            if not reached:
+                return
+            for cursor in reached:
+                cursor.fill()
+
+    def _cut(self, live: list[Cursor]) -> Key | None:
+        """The smallest key that may occur in rows not in memory; None when everything is in memory."""
+        ends = [cursor.last for cursor in live if cursor.more]
+        ends += [cursor.opens_at for cursor in self._cursors if not cursor.rows and cursor.more]
+        return min(ends) if ends else None
+
+    def _complete(self, live: list[Cursor], cut: Key | None) -> Take:
+        """Rows below the cut, or below a lower one when that would be more than should be sorted at once."""
+        take = [(cursor, cursor.rows if cut is None else cursor.below(cut)) for cursor in live]
+        take = [(cursor, rows) for cursor, rows in take if rows]
+        if len(take) < 2:
+            return take
+        rows = sum(count for _, count in take)
+        size = sum(cursor.peek(count).nbytes for cursor, count in take)
+        excess = max(rows / SORT_ROWS, size / SORT_BYTES)
+        if excess <= 1:
+            return take
+        widest, most = max(take, key=lambda item: item[1])
+        lower = widest.key_at(int(most / excess))
+        smaller = [(cursor, cursor.below(lower)) for cursor, _ in take]
+        return [(cursor, count) for cursor, count in smaller if count] or take
+
+    def _emit(self, pieces: list[pa.Table]) -> Iterator[pa.Table]:
+        """The pieces and the carry as one sorted, consolidated table; each piece is sorted. Nothing when empty."""
+        if self._carry is not None:
+            pieces = [piece for piece in (self._carry, *pieces) if len(piece)]
+            self._carry, self._carry_of = None, None
+        if not pieces:
+            return
+        if len(pieces) == 1 and self._by_val and not self._late(pieces[0]):
+            if not _ascends(one_chunk(pieces[0].column(0))):
+                raise unsorted()
+            yield pieces[0]
+            return
+        table = self._consolidated(pieces)
+        if len(table):
+            yield table
+
+    def _consolidated(self, pieces: list[pa.Table]) -> pa.Table:
+        starts = np.cumsum([len(piece) for piece in pieces[:-1]], dtype=np.int64)
+        return consolidate_piece(pa.concat_tables(pieces), self._schema, self._since, starts)
+
+    def _late(self, piece: pa.Table) -> bool:
+        return bool(self._since) and pc.min(piece.column(TS.name)).as_py() < self._since
+
+    def _inside_key(self, live: list[Cursor], key: Key) -> Iterator[pa.Table]:
+        """No row lies below the cut: its key fills a buffer. Take the rows of that key whose val is complete."""
+        spans = [(cursor, cursor.through(key)) for cursor in live]
+        spans = [(cursor, rows) for cursor, rows in spans if rows]
+        if not self._by_val or not len(self._schema.val):
+            yield from self._fold((key, b""), [cursor.take(rows) for cursor, rows in spans])
+            return
+        names = self._schema.val.names
+        vals = [encode_key([cursor.peek(rows).column(name) for name in names]) for cursor, rows in spans]
+        if any(val[-1].as_py() < val[0].as_py() for val in vals):
+            raise unsorted()
+        endings = [
+            (val[-1].as_py(), rows == cursor.rows and cursor.more)
+            for (cursor, rows), val in zip(spans, vals, strict=True)
+        ]
+        cut = min(ending for ending, goes_on in endings if goes_on)
+        bound = pa.scalar(cut, pa.large_binary())
+        take = [(cursor, _first(pc.less(val, bound))) for (cursor, _), val in zip(spans, vals, strict=True)]
+        taken = [cursor.take(rows) for cursor, rows in take if rows]
+        if taken:
+            yield from self._emit(taken)
+            return
+        take = [(cursor, _first(pc.less_equal(val, bound))) for (cursor, _), val in zip(spans, vals, strict=True)]
+        yield from self._fold((key, cut), [cursor.take(rows) for cursor, rows in take if rows])
+
+    def _fold(self, carry_of: tuple[Key, bytes], pieces: list[pa.Table]) -> Iterator[pa.Table]:
+        """Keep rows of one (key, val), or key, for later: at most one per distinct time."""
+        if self._carry_of != carry_of:
+            yield from self._emit([])
+        held = [] if self._carry is None else [self._carry]
+        self._carry, self._carry_of = self._consolidated([*held, *pieces]), carry_of
+
+
+def _first(flags: pa.BooleanArray) -> int:
+    """How many rows the flags hold for; they must be the first ones."""
+    count = int(pc.sum(flags).as_py() or 0)
+    if count and not bool(pc.all(flags[:count]).as_py()):
+        raise unsorted()
+    return count
+
+
+def _ascends(column: pa.Array) -> bool:
+    """No row of a key column lies below the row before it, as far as that is cheap to tell."""
+    if T.is_nested(column.type) or T.is_floating(column.type) or len(column) < 2:
+        return True
+    nulls = column.null_count
+    if nulls and column[:nulls].null_count < nulls:
+        return False
+    values = column[nulls:]
+    return bool(pc.all(pc.less_equal(values[:-1], values[1:])).as_py() is not False)

@@ -1,0 +1,213 @@
+"""Schema: the key and val columns of a shard, how objects map to them, and how they may evolve.
+
+Source: architecture.md section 4; kernel.md section 1, rule set.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+
+from persist.core.data.codec import ArrowCodec, Codec, UnknownCodec, built_in
+from persist.core.data.types import Role, storage_type
+from persist.errors import CodecMismatch, InvalidArgument, SchemaMismatch
+
+TS: Final = pa.field("ts", pa.uint64(), nullable=False)
+DIFF: Final = pa.field("diff", pa.int64(), nullable=False)
+
+FieldsLike: TypeAlias = Any
+"""A mapping of column names to Arrow types or fields, or a pyarrow Schema."""
+
+_ROLE, _CODEC, _VERSION = b"persist.role", b"persist.codec", b"persist.schema"
+
+
+class Schema:
+    """Key and val columns in storage types. Immutable, picklable, hashable.
+
+    ``key`` and ``val`` map names to Arrow types (nullable) or fields. At least one key column is needed; names of key
+    and val differ; ``ts``, ``diff`` and names starting with ``_`` are taken. Raises TypeNotSupported, InvalidArgument.
+    """
+
+    __slots__ = ("_codec", "_key", "_updates", "_val")
+
+    def __init__(self, key: FieldsLike, val: FieldsLike | None = None, *, codec: Codec | None = None) -> None:
+        self._key = _fields(key, "key")
+        self._val = _fields({} if val is None else val, "val")
+        names = [*self._key.names, *self._val.names]
+        if not len(self._key):
+            raise InvalidArgument("a schema needs a key column", hint="name what identifies a row")
+        if len(set(names)) < len(names):
+            raise InvalidArgument("column names must differ", hint="rename one of them", columns=names)
+        self._codec = self._bind(codec)
+        self._updates = pa.schema([*self._key, *self._val, TS, DIFF])
+
+    @classmethod
+    def of(cls, codec: Codec) -> "Schema":
+        """The schema of what a codec writes."""
+        return cls(codec.key, codec.val, codec=codec)
+
+    @property
+    def key(self) -> pa.Schema:
+        """The key columns."""
+        return self._key
+
+    @property
+    def val(self) -> pa.Schema:
+        """The val columns; may be none."""
+        return self._val
+
+    @property
+    def updates(self) -> pa.Schema:
+        """Columns of stored updates: key…, val…, ``ts`` u64, ``diff`` i64."""
+        return self._updates
+
+    @property
+    def rows(self) -> pa.Schema:
+        """Columns of a snapshot: key…, val…, ``diff`` i64."""
+        return pa.schema([*self._key, *self._val, DIFF])
+
+    @property
+    def codec(self) -> Codec:
+        """Maps objects to these columns and back."""
+        return self._codec
+
+    @property
+    def codec_name(self) -> str:
+        """The codec's stable name, kept with the shard."""
+        return self._codec.name
+
+    def project(self, columns: Iterable[str] | None) -> "Schema":
+        """The schema of updates with all key columns and only the val columns named. None: this schema."""
+        if columns is None:
+            return self
+        wanted = set(columns)
+        kept = {field.name: field for field in self._val if field.name in wanted}
+        return self if len(kept) == len(self._val) else Schema(self._key, kept)
+
+    def to_bytes(self) -> bytes:
+        """The Arrow IPC schema of the columns with their roles, and the codec's name."""
+        fields = [field.with_metadata({_ROLE: b"key"}) for field in self._key]
+        fields += [field.with_metadata({_ROLE: b"val"}) for field in self._val]
+        metadata = {_CODEC: self.codec_name.encode(), _VERSION: b"1"}
+        return bytes(pa.schema(fields, metadata).serialize().to_pybytes())
+
+    @classmethod
+    def from_bytes(cls, data: bytes, codec: Codec | None = None) -> "Schema":
+        """The schema ``to_bytes`` wrote. ``codec`` is needed only to encode or decode objects with a user's codec.
+
+        Raises InvalidArgument (not a schema), CodecMismatch (``codec`` has another name), TypeNotSupported.
+        """
+        try:
+            stored = pa.ipc.read_schema(pa.py_buffer(data))
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise InvalidArgument("these bytes are not a schema", hint="pass what Schema.to_bytes gave") from error
+        name = (stored.metadata or {}).get(_CODEC, b"").decode(errors="replace")
+        roles: dict[bytes, list[pa.Field]] = {b"key": [], b"val": []}
+        for field in stored:
+            role = (field.metadata or {}).get(_ROLE)
+            if role not in roles or not name:
+                raise InvalidArgument("these bytes are not a schema", hint="pass what Schema.to_bytes gave")
+            roles[role].append(field)
+        if codec is not None and codec.name != name:
+            raise CodecMismatch("written with another codec", hint=f"open it with {name}", got=codec.name, codec=name)
+        key, val = pa.schema(roles[b"key"]), pa.schema(roles[b"val"])
+        return cls(key, val, codec=codec or built_in(name, key, val) or UnknownCodec(name, key, val))
+
+    def check_evolution(self, newer: "Schema") -> None:
+        """Accept ``newer`` if it only adds nullable val columns at the end. Raises SchemaMismatch, CodecMismatch."""
+        if newer.codec_name != self.codec_name:
+            raise CodecMismatch("a codec cannot change", hint=f"use {self.codec_name}", got=newer.codec_name)
+        if newer.key != self._key:
+            raise SchemaMismatch("key columns cannot change", hint=f"keep {_names(self._key)}", got=_names(newer.key))
+        known = len(self._val)
+        if list(newer.val)[:known] != list(self._val):
+            raise SchemaMismatch(
+                "val columns can only be added, at the end",
+                hint=f"start with {_names(self._val)}",
+                got=_names(newer.val),
+            )
+        for field in list(newer.val)[known:]:
+            if not field.nullable:
+                raise SchemaMismatch(
+                    "an added column must be nullable", hint="rows before it have none", column=field.name
+                )
+
+    def upgrade(self, table: pa.Table, target: "Schema", columns: Iterable[str] | None = None) -> pa.Table:
+        """Rows of this schema as ``target`` has them: in its order, nulls in the val columns added since.
+
+        A table that lacks some columns of this schema (a projection) goes on lacking them. ``columns``: only these of
+        the key and val columns. Raises SchemaMismatch when ``target`` is no evolution of this schema.
+        """
+        if target is not self and target != self:
+            self.check_evolution(target)
+        wanted = None if columns is None else {*columns, TS.name, DIFF.name}
+        arrays, fields = [], []
+        added = set(target.val.names) - set(self._val.names)
+        for field in target.updates:
+            if wanted is not None and field.name not in wanted:
+                continue
+            if field.name in table.schema.names:
+                arrays.append(table.column(field.name))
+            elif field.name in added:
+                arrays.append(pa.chunked_array([pa.nulls(table.num_rows, field.type)]))
+            else:
+                continue
+            fields.append(field)
+        return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+    def _bind(self, codec: Codec | None) -> Codec:
+        if codec is None or isinstance(codec, ArrowCodec):
+            return ArrowCodec(self._key, self._val)
+        key, val = _fields(codec.key, "key"), _fields(codec.val, "val")
+        if key != self._key or val != self._val:
+            raise SchemaMismatch(
+                "the codec writes other columns",
+                hint="use Schema.of(codec)",
+                codec=codec.name,
+                writes=_names(key) + _names(val),
+            )
+        return codec
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Schema):
+            return NotImplemented
+        return self._key == other._key and self._val == other._val and self.codec_name == other.codec_name
+
+    def __hash__(self) -> int:
+        return hash((tuple(self._key.names), tuple(self._val.names), self.codec_name))
+
+    def __repr__(self) -> str:
+        return f"Schema(key={_names(self._key)}, val={_names(self._val)}, codec={self.codec_name})"
+
+    def __reduce__(self) -> tuple[Callable[..., "Schema"], tuple[bytes, Codec | None]]:
+        kept = None if built_in(self.codec_name, self._key, self._val) else self._codec
+        return Schema.from_bytes, (self.to_bytes(), None if isinstance(kept, UnknownCodec) else kept)
+
+
+def _fields(given: FieldsLike, role: Role) -> pa.Schema:
+    if not isinstance(given, pa.Schema | Mapping):
+        raise InvalidArgument(
+            "columns are given as a dict", hint="such as {'id': pyarrow.int64()}", got=repr(given)[:80]
+        )
+    items = [(field.name, field) for field in given] if isinstance(given, pa.Schema) else list(given.items())
+    return pa.schema([_field(name, item, role) for name, item in items])
+
+
+def _field(name: Any, given: Any, role: Role) -> pa.Field:
+    if not isinstance(name, str) or not name or name.startswith("_") or name in (TS.name, DIFF.name):
+        raise InvalidArgument(
+            "this column name is taken",
+            hint="ts, diff and names starting with _ have a meaning of their own",
+            column=repr(name),
+        )
+    if isinstance(given, pa.Field):
+        return pa.field(name, storage_type(given.type, role, name), nullable=given.nullable)
+    if not isinstance(given, pa.DataType):
+        raise InvalidArgument(
+            "a column needs an Arrow type", hint="such as pyarrow.int64()", column=name, got=repr(given)
+        )
+    return pa.field(name, storage_type(given, role, name))
+
+
+def _names(fields: pa.Schema) -> str:
+    return "{" + ", ".join(f"{f.name}: {f.type}{'' if f.nullable else ' not null'}" for f in fields) + "}"

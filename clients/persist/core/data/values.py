@@ -1,0 +1,127 @@
+"""Values in the one form they are stored in, so that equal values have equal bytes everywhere.
+
+Encodings are undone, floats have one NaN and no -0.0, map entries are sorted by key. Source: kernel.md section 0.2.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from persist.core.data.encoding import encode_key, list_ends, map_entries
+from persist.core.data.types import T, is_encoded, is_list
+from persist.errors import InvalidArgument
+
+
+def stored(array: pa.Array, target: pa.DataType, column: str) -> pa.Array:
+    """The array in storage type ``target`` (what ``storage_type`` gave for it) with canonical values.
+
+    Raises InvalidArgument for a map with a repeated key and for a value that does not fit.
+    """
+    given = array.type
+    if T.is_null(given):
+        return array.cast(target)
+    if given == target and not _may_vary(target):
+        return array
+    if isinstance(given, pa.BaseExtensionType):
+        return stored(array.storage, target, column)
+    if T.is_dictionary(given):
+        return stored(array.dictionary_decode(), target, column)
+    if is_encoded(given):
+        return stored(pc.run_end_decode(array), target, column)
+    if T.is_struct(target):
+        children = [stored(array.field(i), target.field(i).type, column) for i in range(target.num_fields)]
+        return pa.StructArray.from_arrays(children, fields=list(target), mask=_nulls(array))
+    if T.is_map(target):
+        return _map(array, target, column)
+    if T.is_fixed_size_list(target):
+        size = target.list_size
+        items = array.values.slice(array.offset * size, len(array) * size)
+        return pa.FixedSizeListArray.from_arrays(
+            stored(items, target.value_type, column), type=target, mask=_nulls(array)
+        )
+    if is_list(target):
+        items = stored(array.flatten(), target.value_type, column)
+        return pa.ListArray.from_arrays(_offsets(array, column), items, type=target, mask=_nulls(array))
+    return _float(array) if T.is_floating(target) else _cast(array, target, column)
+
+
+def _may_vary(target: pa.DataType) -> bool:
+    """Equal values of this type may come with different bytes."""
+    if T.is_struct(target):
+        return any(_may_vary(field.type) for field in target)
+    if is_list(target) or T.is_fixed_size_list(target):
+        return _may_vary(target.value_type)
+    return bool(T.is_floating(target) or T.is_map(target))
+
+
+def _nulls(array: pa.Array) -> pa.Array | None:
+    return array.is_null() if array.null_count else None
+
+
+def _cast(array: pa.Array, target: pa.DataType, column: str) -> pa.Array:
+    try:
+        return array.cast(target)
+    except pa.ArrowException as error:
+        raise InvalidArgument(
+            "a value does not fit its column", hint=f"the column holds {target}", column=column, reason=str(error)[:200]
+        ) from error
+
+
+def _offsets(lists: pa.Array, column: str) -> pa.Array:
+    ends = list_ends(lists)
+    if int(ends[-1]) >= 1 << 31:
+        raise InvalidArgument("too many list elements in one batch", hint="give smaller batches", column=column)
+    return pa.array(ends.astype(np.int32))
+
+
+def _float(array: pa.Array) -> pa.Array:
+    bits = array.type.bit_width
+    width = bits // 8
+    if not len(array):
+        return array
+    raw = np.frombuffer(array.buffers()[1], np.uint8, len(array) * width, array.offset * width).view(f"u{width}")
+    numbers = raw.view(f"f{width}")
+    nan = np.array(np.nan, numbers.dtype).view(raw.dtype)
+    odd = (raw == raw.dtype.type(1 << (bits - 1))) | (np.isnan(numbers) & (raw != nan))
+    if not odd.any():
+        return array
+    # Only the odd ones are NaN with a payload or -0.0; adding 0.0 turns -0.0 into +0.0.
+    fixed: npt.NDArray[Any] = np.where(odd, np.where(np.isnan(numbers), nan, raw.dtype.type(0)), raw)
+    valid = array.is_valid().buffers()[1] if array.null_count else None
+    return pa.Array.from_buffers(array.type, len(array), [valid, pa.py_buffer(fixed.astype(raw.dtype))])
+
+
+def _map(array: pa.Array, target: pa.MapType, column: str) -> pa.Array:
+    lists = map_entries(array)
+    entries = lists.flatten()
+    keys = stored(entries.field(0), target.key_type, column)
+    items = stored(entries.field(1), target.item_type, column)
+    offsets = _offsets(lists, column)
+    owner = np.repeat(np.arange(len(array)), np.diff(offsets.to_numpy()))
+    order = _entry_order(keys, owner, column)
+    if order is not None:
+        keys, items = keys.take(order), items.take(order)
+    if array.null_count:
+        # A map takes its nulls from null offsets; the last offset always counts.
+        absent = np.append(array.is_null().to_numpy(zero_copy_only=False), False)
+        offsets = pa.array(offsets.to_numpy(), mask=absent)
+    return pa.MapArray.from_arrays(offsets, keys, items, type=target)
+
+
+def _entry_order(keys: pa.Array, owner: npt.NDArray[np.int64], column: str) -> pa.Array | None:
+    """Where each entry comes from once every map's entries are sorted; None when they are. Refuses repeated keys."""
+    if len(keys) < 2:
+        return None
+    canonical = encode_key([keys])
+    same = owner[1:] == owner[:-1]
+    if bool(np.all(~same | pc.less(canonical[:-1], canonical[1:]).to_numpy(zero_copy_only=False))):
+        return None
+    rows = pa.table({"owner": pa.array(owner), "key": canonical})
+    order = pc.sort_indices(rows, sort_keys=[("owner", "ascending"), ("key", "ascending")])
+    ordered = canonical.take(order)
+    if bool(np.any(same & pc.equal(ordered[:-1], ordered[1:]).to_numpy(zero_copy_only=False))):
+        raise InvalidArgument("a map has the same key twice", hint="keep one entry per key", column=column)
+    return order
