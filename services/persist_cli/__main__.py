@@ -1,0 +1,15 @@
+"""``persist`` and ``python -m persist_cli``."""
+
+import os
+import sys
+
+from persist_cli.app import run
+
+
+def main() -> None:
+    """Run one command and exit with its code: 0 done, 1 failed, 2 wrong usage, 78 refused configuration."""
+    sys.exit(run(sys.argv[1:], os.environ))
+
+
+if __name__ == "__main__":
+    main()

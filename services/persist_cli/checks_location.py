@@ -1,0 +1,152 @@
+"""Checks of a persist location: does it answer, is it safe, do the clocks agree."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Final, TypeVar
+
+from persist.errors import PersistError
+from persist.runtime import Runtime, system
+from persist.settings import Settings
+from persist.storage.open import open_blob, open_consensus
+from persist.storage.ports import Blob, Consensus
+from persist_cli.checks import BAD, OK, WARN, Check
+from persist_cli.options import Target
+
+T = TypeVar("T")
+
+SERVICES: Final = ("persist.v1.PersistShard",)
+DURABLE: Final = "persist.durable"
+SKEW_MS_MAX: Final = 1_000
+SHARDS_LOOKED_AT: Final = 100
+
+
+def location(target: Target, settings: Settings, timeout: float) -> Iterator[Check]:
+    """Everything about the location the options name."""
+    if target.endpoint is not None:
+        for endpoint in target.endpoint.split(","):
+            yield from asyncio.run(_endpoint(endpoint.strip(), timeout))
+    else:
+        yield from asyncio.run(_stores(target, settings, timeout))
+    yield _shards_and_clock(target, settings, timeout)
+
+
+async def _stores(target: Target, settings: Settings, timeout: float) -> list[Check]:
+    blob_uri, consensus_uri = target.stores()
+    runtime = system()
+    found: list[Check] = []
+    found += await _store(
+        "blob", lambda: open_blob(blob_uri, settings=settings, runtime=runtime), _list_blobs, timeout, settings
+    )
+    found += await _store(
+        "consensus",
+        lambda: open_consensus(consensus_uri, settings=settings, runtime=runtime),
+        _list_keys,
+        timeout,
+        settings,
+    )
+    return found
+
+
+async def _list_blobs(store: Blob, timeout: float) -> None:
+    # A prefix no key has: reaches the store, lists nothing.
+    async for _ in store.list("doctor", timeout=timeout):
+        return
+
+
+async def _list_keys(store: Consensus, timeout: float) -> None:
+    async for _ in store.list_keys(timeout=timeout):
+        return
+
+
+async def _store(
+    name: str,
+    opened: Callable[[], Any],
+    reach: Callable[[Any, float], Coroutine[Any, Any, None]],
+    timeout: float,
+    settings: Settings,
+) -> list[Check]:
+    """Is the store there, and is it safe?"""
+    try:
+        store = opened()
+    except PersistError as error:
+        return [Check(name, BAD, error.message, error.hint or "correct the URI")]
+    try:
+        clock = system()
+        began = clock.monotonic()
+        async with asyncio.timeout(timeout):
+            await reach(store, timeout)
+            took_ms = (clock.monotonic() - began) * 1000
+            findings = await store.findings()
+    except (PersistError, TimeoutError) as error:
+        why = str(error) or f"no answer within {timeout:g} s"
+        return [Check(name, BAD, f"{store.uri}: {why}", "is the store running, and reachable from here?")]
+    finally:
+        await store.close()
+    checks = [Check(name, OK, f"{store.uri} answers in {took_ms:.0f} ms")]
+    for finding in findings:
+        state = WARN if finding.name in settings.allow_unsafe else BAD
+        checks.append(
+            Check(
+                finding.name,
+                state,
+                f"{finding.setting} is {finding.found}; otherwise {finding.consequence}",
+                f"set it to {finding.required}, or accept it: --allow-unsafe {finding.name}",
+            )
+        )
+    return checks
+
+
+async def _endpoint(endpoint: str, timeout: float) -> list[Check]:
+    """What the server says about itself."""
+    import grpc.aio
+    from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+    async with grpc.aio.insecure_channel(endpoint) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+
+        async def ask(service: str) -> str:
+            answer = await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=timeout)
+            return str(health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status))
+
+        try:
+            states = {service: await ask(service) for service in (*SERVICES, DURABLE)}
+        except grpc.aio.AioRpcError as error:
+            step = "is `persist serve shard` running there, and is the port open?"
+            return [Check(f"endpoint {endpoint}", BAD, f"{error.code().name}: {error.details()}", step)]
+    return [
+        *(_serving(endpoint, service, states[service]) for service in SERVICES),
+        _durable(endpoint, states[DURABLE]),
+    ]
+
+
+def _serving(endpoint: str, service: str, state: str) -> Check:
+    if state == "SERVING":
+        return Check(f"endpoint {endpoint}", OK, f"{service} is serving")
+    return Check(
+        f"endpoint {endpoint}", BAD, f"{service} is {state}", "it is starting or draining: ask another replica"
+    )
+
+
+def _durable(endpoint: str, state: str) -> Check:
+    if state == "SERVING":
+        return Check(f"durability {endpoint}", OK, "its stores are set up safely")
+    step = "an unsafe store setting was accepted there: its log names it"
+    return Check(f"durability {endpoint}", WARN, f"{DURABLE} is {state}", step)
+
+
+def _shards_and_clock(target: Target, settings: Settings, timeout: float) -> Check:
+    """Reads go through, and no shard was written in this machine's future."""
+    runtime: Runtime = system()
+    try:
+        with target.open(settings) as client:
+            shards = [
+                shard for shard, _ in zip(client.list_shards(timeout=timeout), range(SHARDS_LOOKED_AT), strict=False)
+            ]
+            walltimes = [int(client.inspect(shard, timeout=timeout).get("walltime_ms", 0)) for shard in shards]
+    except PersistError as error:
+        return Check("shards", BAD, error.message, error.hint or "mend what is reported above first")
+    ahead_ms = max(walltimes, default=0) - runtime.now_ms()
+    if ahead_ms > SKEW_MS_MAX:
+        step = "set the clocks of all machines by NTP: leases are told by them"
+        return Check("clock", WARN, f"a shard was written {ahead_ms:,} ms in the future", step)
+    return Check("shards and clock", OK, f"{len(shards)} shards read, none written in the future")

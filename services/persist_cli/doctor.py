@@ -1,0 +1,53 @@
+"""``persist doctor``: what is wrong here, and what to do about it."""
+
+from typing import Annotated
+
+import typer
+
+from persist_cli.options import (
+    AllowUnsafe,
+    BlobUri,
+    ConsensusUri,
+    Endpoint,
+    Json,
+    Location,
+    Target,
+    invocation,
+)
+
+EXIT_FAILED = 1
+DOCTOR_SECONDS = 10.0
+
+
+def doctor(
+    context: typer.Context,
+    spark: Annotated[bool, typer.Option("--spark", help="Also Java, PySpark and the Python its workers use.")] = False,
+    endpoint: Endpoint = None,
+    location: Location = None,
+    blob: BlobUri = None,
+    consensus: ConsensusUri = None,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.1, help="Longest wait per check.")
+    ] = DOCTOR_SECONDS,
+    json: Json = False,
+    allow_unsafe: AllowUnsafe = None,
+) -> None:
+    """Check this machine, and the location if one is named. Exits with 1 when something must be mended."""
+    run = invocation(context, json=json)
+    named = any((endpoint, location, blob, consensus))
+    target = Target.of(context, endpoint, location, blob, consensus) if named else None
+    from persist_cli import checks, checks_location, checks_spark
+    from persist_cli.terminal import print_json, print_table
+
+    found = list(checks.machine())
+    if spark:
+        found += checks_spark.spark(run.environ)
+    if target is not None:
+        found += checks_location.location(target, run.settings(allow_unsafe), timeout)
+    if json:
+        print_json([check.as_json() for check in found])
+    else:
+        rows = [(check.mark, check.name, check.found, check.next_step) for check in found]
+        print_table(("", "check", "found", "next step"), rows, caption=checks.verdict(found))
+    if any(check.state == checks.BAD for check in found):
+        raise typer.Exit(EXIT_FAILED)

@@ -1,0 +1,145 @@
+"""Options that several commands share, and what they name: a persist location, reached one way or another."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from persist.settings import Settings
+
+Endpoint = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", envvar="PERSIST_ENDPOINT", help="A PersistShard; several, comma separated."),
+]
+Location = Annotated[
+    str | None, typer.Option(metavar="DIR", envvar="PERSIST_LOCATION", help="A directory, without any server.")
+]
+BlobUri = Annotated[
+    str | None,
+    typer.Option("--blob", metavar="URI", envvar="PERSIST_BLOB", help="Blob store: s3://bucket/prefix, file:/dir."),
+]
+ConsensusUri = Annotated[
+    str | None,
+    typer.Option(
+        "--consensus",
+        metavar="URI",
+        envvar="PERSIST_CONSENSUS",
+        help="Consensus store: postgres://…, redis://…, sqlite:/file.",
+    ),
+]
+Timeout = Annotated[
+    float, typer.Option(metavar="SECONDS", min=0.1, envvar="PERSIST_TIMEOUT", help="Longest wait for an answer.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+AllowUnsafe = Annotated[
+    list[str] | None,
+    typer.Option("--allow-unsafe", metavar="FINDING", help="Accept one unsafe store setting by its name; repeatable."),
+]
+ShardArgument = Annotated[
+    str, typer.Argument(metavar="SHARD", help="A shard id (s…), or a table name, whose shard id derives from it.")
+]
+
+TIMEOUT_SECONDS = 30.0
+
+
+@dataclass(kw_only=True)
+class Invocation:
+    """One run of the command: where settings come from, and how to report a failure."""
+
+    environ: Mapping[str, str] = field(default_factory=dict)
+    debug: bool = False
+    json: bool = False
+
+    def settings(self, allow_unsafe: list[str] | None = None) -> "Settings":
+        """The settings of the environment, with these findings accepted as well. Raises InvalidArgument."""
+        import dataclasses
+
+        from persist.settings import Settings
+
+        settings = Settings.from_env(self.environ)
+        return dataclasses.replace(settings, allow_unsafe=(*settings.allow_unsafe, *(allow_unsafe or ())))
+
+
+def invocation(context: typer.Context, *, json: bool = False) -> Invocation:
+    """The run a command belongs to; remembers that it wants JSON."""
+    current = context.ensure_object(Invocation)
+    current.json = json
+    return current
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The location the options name: exactly one of an endpoint, a directory, or a pair of stores."""
+
+    endpoint: str | None
+    location: str | None
+    blob: str | None
+    consensus: str | None
+
+    @classmethod
+    def of(
+        cls, context: typer.Context, endpoint: str | None, location: str | None, blob: str | None, consensus: str | None
+    ) -> "Target":
+        """The target, when the options name just one. An option on the command line wins over the environment."""
+        given = {"endpoint": endpoint, "location": location, "blob": blob, "consensus": consensus}
+        given = {name: value for name, value in given.items() if value}
+        typed = {name: value for name, value in given.items() if _is_typed(context, name)}
+        chosen = typed or given
+        kinds = [name for name in ("endpoint", "location") if name in chosen]
+        stores = "consensus" in chosen or ("blob" in chosen and not kinds)
+        if len(kinds) + stores != 1:
+            raise typer.BadParameter(
+                "name one place: --endpoint HOST:PORT, or --location DIR, or --blob with --consensus"
+            )
+        if stores:
+            chosen = {name: given[name] for name in ("blob", "consensus") if name in given}
+            if len(chosen) != 2:
+                raise typer.BadParameter("--blob and --consensus go together")
+        return cls(**{name: chosen.get(name) for name in given | dict.fromkeys(cls.__slots__)})
+
+    def open(self, settings: "Settings") -> Any:
+        """A client of the location: a context manager. Raises PersistError."""
+        import persist
+
+        if self.endpoint is not None:
+            return persist.connect(self.endpoint, settings=settings)
+        if self.location is not None:
+            return persist.embedded(self.location, settings=settings)
+        return persist.embedded(blob=self.blob, consensus=self.consensus, settings=settings)
+
+    def stores(self) -> tuple[str, str]:
+        """The URIs of Blob and Consensus. Not for an endpoint: its servers know them."""
+        if self.location is not None:
+            return directory_stores(self.location)
+        if self.blob is None or self.consensus is None:
+            raise typer.BadParameter("an endpoint's stores are known to its servers only")
+        return self.blob, self.consensus
+
+    def __str__(self) -> str:
+        return self.endpoint or self.location or f"{self.blob} + {self.consensus}"
+
+
+def _is_typed(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def shard_id(text: str) -> Any:
+    """The shard a person names. Raises InvalidId for a malformed id."""
+    from persist.core.ids import ShardId
+
+    looks_like_id = len(text) > 30 and text.startswith("s") and text.count("-") == 4
+    return ShardId.parse(text) if looks_like_id else ShardId.named("table", text)
+
+
+def directory_stores(directory: str) -> tuple[str, str]:
+    """Blob and Consensus of a directory, laid out as ``persist.embedded`` lays them out."""
+    from pathlib import Path
+    from urllib.parse import quote
+
+    from persist.client.connect import BLOB_NAME, CONSENSUS_NAME
+
+    root = Path(directory).expanduser().absolute()
+    return f"file:{quote(str(root / BLOB_NAME))}", f"sqlite:{quote(str(root / CONSENSUS_NAME))}"

@@ -1,0 +1,101 @@
+"""``persist dev`` and ``persist serve``: services as processes."""
+
+import json as jsons
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from persist_cli.options import AllowUnsafe, Invocation, Json, directory_stores, invocation
+
+app = typer.Typer(help="Run one service.", no_args_is_help=True)
+
+Listen = Annotated[
+    str, typer.Option(metavar="HOST:PORT", envvar="PERSIST_LISTEN", help="Where to listen; port 0: any.")
+]
+SideListen = Annotated[
+    str,
+    typer.Option(
+        metavar="HOST:PORT",
+        envvar="PERSIST_SIDE_LISTEN",
+        help="Where /healthz, /readyz and /metrics are; empty: nowhere.",
+    ),
+]
+LogLevel = Annotated[str, typer.Option(envvar="PERSIST_LOG_LEVEL", help="debug, info, warning or error.")]
+OtlpEndpoint = Annotated[
+    str,
+    typer.Option(metavar="URL", envvar="PERSIST_OTLP_ENDPOINT", help="Send traces and metrics there; empty: nowhere."),
+]
+
+
+@app.command("shard")
+def serve_shard(
+    context: typer.Context,
+    blob: Annotated[
+        str, typer.Option(metavar="URI", envvar="PERSIST_BLOB", help="s3://bucket/prefix, file:/dir, mem:")
+    ],
+    consensus: Annotated[
+        str, typer.Option(metavar="URI", envvar="PERSIST_CONSENSUS", help="postgres://…, redis://…, sqlite:/file, mem:")
+    ],
+    listen: Listen = "127.0.0.1:7100",
+    side_listen: SideListen = "",
+    otlp_endpoint: OtlpEndpoint = "",
+    reflection: Annotated[bool, typer.Option(help="Answer gRPC reflection.")] = True,
+    log_level: LogLevel = "warning",
+    allow_unsafe: AllowUnsafe = None,
+) -> None:
+    """Serve PersistShard until SIGTERM. Exits with 78 when a store is set up so that data could be lost."""
+    from persist_shard import serve_shard as serve
+
+    settings = invocation(context).settings(allow_unsafe)
+    code = serve(
+        listen,
+        blob,
+        consensus,
+        settings,
+        side_listen=side_listen,
+        otlp_endpoint=otlp_endpoint,
+        with_reflection=reflection,
+        log_level=log_level,
+    )
+    raise typer.Exit(code)
+
+
+def dev(
+    context: typer.Context,
+    data: Annotated[Path, typer.Option(metavar="DIR", envvar="PERSIST_DATA", help="Where everything is kept.")] = Path(
+        "data"
+    ),
+    listen: Listen = "127.0.0.1:7100",
+    side_listen: SideListen = "",
+    log_level: LogLevel = "warning",
+    json: Json = False,
+    allow_unsafe: AllowUnsafe = None,
+) -> None:
+    """Run all services in one process, on SQLite and files. For one person on one machine; stop it with Ctrl-C."""
+    raise typer.Exit(_run_dev(invocation(context, json=json), data, listen, side_listen, log_level, allow_unsafe))
+
+
+def _run_dev(
+    run: Invocation, data: Path, listen: str, side_listen: str, log_level: str, allow_unsafe: list[str] | None
+) -> int:
+    from persist_host import Host, logs, run_service
+    from persist_shard import start_shard
+
+    logs.configure(log_level)
+    settings = run.settings(allow_unsafe)
+    # The layout of an embedded location: `--location DIR` reaches the same shards.
+    blob, consensus = directory_stores(str(data))
+
+    where = str(data.absolute())
+
+    async def start() -> Host:
+        host, address = await start_shard(listen, blob, consensus, settings, side_listen=side_listen)
+        if run.json:
+            print(jsons.dumps({"shard": str(address), "data": where}), flush=True)
+        else:
+            print(f"persist dev: shard service on {address}, data in {where}", flush=True)
+            print(f"  persist shard list --endpoint {address}", flush=True)
+        return host
+
+    return run_service(start)

@@ -1,0 +1,141 @@
+"""What ``persist shard list``, ``inspect``, ``snapshot`` and ``listen`` do, given a client."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from persist import Progress
+from persist.core.frontier import TIME_MAX
+from persist.errors import NotReadable
+from persist_cli import tables_out
+from persist_cli.options import shard_id
+from persist_cli.terminal import frontier, note, print_json, print_json_line, print_table, progress, shown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """What to read and where to put it."""
+
+    shard: str
+    as_of: int | None
+    where: str | None
+    columns: tuple[str, ...]
+    limit: int | None
+    file_format: str | None
+    output: Path | None
+
+
+def list_shards(client: Any, *, timeout: float, json: bool) -> None:
+    """Print every shard and its frontiers, ordered by id."""
+    shards = sorted(client.list_shards(timeout=timeout))
+    states = [client.inspect(shard, timeout=timeout) for shard in shards]
+    fields = ("shard", "seqno", "since", "upper")
+    if json:
+        print_json([{name: state.get(name) for name in fields} for state in states])
+    else:
+        rows = [[state.get(name) for name in fields] for state in states]
+        print_table(fields, rows, caption=f"{len(rows)} shards")
+
+
+def inspect(client: Any, shard: str, *, timeout: float, json: bool) -> None:
+    """Print a shard's state: all of it as JSON, or its scalars and the number of everything else."""
+    state = client.inspect(shard_id(shard), timeout=timeout)
+    if json:
+        print_json(state)
+        return
+    print_table(("what", "value"), [[name, value] for name, value in _summary(state)])
+
+
+def _summary(state: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in state.items():
+        if isinstance(value, Mapping) and value:
+            yield from _summary(value, f"{prefix}{name}.")
+        elif isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):
+            yield f"{prefix}{name}", f"{len(value)} (--json shows them)"
+        else:
+            yield f"{prefix}{name}", shown(value)
+
+
+def snapshot(client: Any, request: Snapshot, *, timeout: float, json: bool) -> None:
+    """Print or write the rows a shard holds at a time, in bounded memory."""
+    file_format = tables_out.format_of(request.file_format, request.output, json=json)
+    shard = shard_id(request.shard)
+    with client.open_reader(shard, purpose="persist shard snapshot", timeout=timeout) as reader:
+        as_of = _latest(reader.upper.time) if request.as_of is None else request.as_of
+        found = reader.snapshot(as_of=as_of, timeout=timeout)
+        columns = list(request.columns) or None
+        schema = _output_schema(found.schema.rows, columns)
+        with progress(f"reading as of {as_of}", found.rows_estimate) as done:
+            batches = _counted(found.to_batches(columns, request.where), done)
+            title = f"{shard} as of {as_of}"
+            rows = tables_out.write(
+                tables_out.limited(batches, request.limit), schema, file_format, request.output, title=title
+            )
+    if request.output is not None:
+        note(f"{rows:,} rows as of {as_of} written to {request.output}")
+
+
+def _latest(upper: int | None) -> int:
+    """The latest complete time. A closed shard is complete at every time."""
+    if upper is None:
+        return TIME_MAX
+    if upper == 0:
+        raise NotReadable("nothing is complete yet", hint="append something, or give --as-of to wait for it", upper=0)
+    return upper - 1
+
+
+def _output_schema(rows: pa.Schema, columns: list[str] | None) -> pa.Schema:
+    if columns is None:
+        return rows
+    return pa.schema(
+        [rows.field(name) for name in columns if name in rows.names and name != "diff"] + [rows.field("diff")]
+    )
+
+
+def _counted(batches: Any, done: Any) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        done(batch.num_rows)
+        yield batch
+
+
+def listen(
+    client: Any,
+    shard: str,
+    *,
+    start: int | None,
+    until: int | None,
+    idle: float | None,
+    timeout: float,
+    json: bool,
+) -> None:
+    """Print changes as they commit: JSON lines, or a line each. Ctrl-C is the ordinary end."""
+    the_shard = shard_id(shard)
+    with client.open_reader(the_shard, purpose="persist shard listen", timeout=timeout) as reader:
+        upper = reader.upper.time
+        first = start if start is not None else TIME_MAX if upper is None else max(upper, 1) - 1
+        try:
+            for event in reader.listen(as_of=first, timeout=idle):
+                _tell(event, json=json)
+                if until is not None and isinstance(event, Progress) and event.upper.beyond(until - 1):
+                    return
+        except KeyboardInterrupt:
+            note("")
+
+
+def _tell(event: Any, *, json: bool) -> None:
+    if isinstance(event, Progress):
+        if json:
+            print_json_line({"_progress": frontier(event.upper)})
+        else:
+            print(f"-- complete before {event.upper}", flush=True)
+        return
+    for row in event.table.to_pylist():
+        if json:
+            print_json_line(row)
+            continue
+        ts, diff = row.pop("ts"), row.pop("diff")
+        values = "  ".join(f"{name}={shown(value)}" for name, value in row.items())
+        print(f"{ts:>20}  {diff:>+4}  {values}", flush=True)

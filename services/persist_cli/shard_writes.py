@@ -1,0 +1,126 @@
+"""What ``persist shard append`` does, given a client."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from persist import Appended, Schema
+from persist.errors import InvalidArgument, InvalidBounds, ShardClosed, ShardNotFound, UsageError
+from persist_cli import tables_in
+from persist_cli.options import shard_id
+from persist_cli.terminal import frontier, note, print_json, progress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Append:
+    """What to append and when. ``time`` None: the ``ts`` column says, or the shard's upper if there is none."""
+
+    shard: str
+    source: str
+    file_format: str | None
+    key: tuple[str, ...]
+    val: tuple[str, ...]
+    time: int | None
+    diff: int | None
+    new_upper: int | None
+
+
+def append(client: Any, request: Append, *, timeout: float, json: bool) -> None:
+    """Append all rows of a file in one commit and say where they went. Nothing is appended when it fails."""
+    shard = shard_id(request.shard)
+    known = _registered(client, shard, timeout)
+    types = _types(request, known)
+    batches = tables_in.read(request.source, tables_in.format_of(request.source, request.file_format), types)
+    first = next(batches, None)
+    if first is None:
+        raise InvalidArgument(
+            "there are no rows", hint="an empty file says nothing about its columns", source=request.source
+        )
+    schema = known or _new_schema(request, first.schema)
+    writer = client.open_writer(shard, schema=schema, timeout=timeout)
+    builder = writer.batch_spec().open()
+    try:
+        with progress("appending") as done:
+            for batch in _all(first, batches):
+                builder.add(_placed(tables_in.conform(batch, schema.updates), request))
+                done(batch.num_rows)
+        prepared = builder.finish()
+    except BaseException:
+        builder.discard()
+        raise
+    at_upper = tables_in.TIME not in first.schema.names
+    outcome = _commit(writer, prepared, request, at_upper=at_upper, timeout=timeout)
+    if json:
+        print_json(
+            {"shard": str(shard), "rows": prepared.rows, "upper": frontier(outcome.upper), "seqno": outcome.seqno}
+        )
+    else:
+        note(f"{prepared.rows:,} updates appended to {shard}: upper {outcome.upper}, seqno {outcome.seqno}")
+
+
+def _registered(client: Any, shard: Any, timeout: float) -> Schema | None:
+    try:
+        schema: Schema = client.schema(shard, timeout=timeout)
+    except ShardNotFound:
+        return None
+    except UsageError as error:
+        if type(error) is UsageError:  # initialised, but never given a schema
+            return None
+        raise
+    return schema
+
+
+def _types(request: Append, known: Schema | None) -> dict[str, pa.DataType]:
+    if known is not None:
+        return {field.name: field.type for field in [*known.key, *known.val]}
+    named = (tables_in.column_of(text) for text in (*request.key, *request.val))
+    return {name: typed for name, typed in named if typed is not None}
+
+
+def _new_schema(request: Append, found: pa.Schema) -> Schema:
+    if not request.key:
+        raise ShardNotFound("no such shard", hint="to make it, name its key columns with --key", shard=request.shard)
+    key, val = tables_in.split_columns(found, request.key, request.val)
+    return Schema(key=key, val=val)
+
+
+def _all(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield first
+    yield from rest
+
+
+def _placed(batch: pa.RecordBatch, request: Append) -> pa.RecordBatch:
+    """The rows with the time and diff the options give, in place of any columns of that name."""
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    if request.time is not None:
+        columns.pop(tables_in.TIME, None)
+    if request.diff is not None:
+        columns[tables_in.DIFF] = pa.repeat(pa.scalar(request.diff, pa.int64()), batch.num_rows)
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def _commit(writer: Any, prepared: Any, request: Append, *, at_upper: bool, timeout: float) -> Appended:
+    """Commit at the shard's upper, wherever it has moved to meanwhile. Raises InvalidBounds when it passed the rows."""
+    expected = writer.upper
+    while True:
+        if expected.is_empty:
+            raise ShardClosed("the shard is closed for writes", hint="append to another shard", shard=request.shard)
+        at_time = _time(request, expected.time, at_upper=at_upper)
+        last = at_time if at_time is not None else prepared.max_ts
+        first = at_time if at_time is not None else prepared.min_ts
+        if first is not None and first < expected.time:
+            hint = f"use times at or beyond {expected.time}"
+            raise InvalidBounds("the shard's upper has passed these times", hint=hint, upper=expected, time=first)
+        upper = request.new_upper if request.new_upper is not None else max(expected.time, (last or 0) + 1)
+        outcome = writer.compare_and_append_batches([prepared], expected, upper, at_time=at_time, timeout=timeout)
+        if isinstance(outcome, Appended):
+            return outcome
+        expected = outcome.upper
+
+
+def _time(request: Append, upper: int, *, at_upper: bool) -> int | None:
+    if request.time is not None:
+        return request.time
+    return upper if at_upper else None

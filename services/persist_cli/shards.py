@@ -1,0 +1,185 @@
+"""``persist shard``: look into shards, append to them, read them, follow them."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from persist_cli.options import (
+    TIMEOUT_SECONDS,
+    AllowUnsafe,
+    BlobUri,
+    ConsensusUri,
+    Endpoint,
+    Json,
+    Location,
+    ShardArgument,
+    Target,
+    Timeout,
+    invocation,
+)
+
+app = typer.Typer(help="Look into shards, append to them, read them, follow them.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_shards(
+    context: typer.Context,
+    endpoint: Endpoint = None,
+    location: Location = None,
+    blob: BlobUri = None,
+    consensus: ConsensusUri = None,
+    timeout: Timeout = TIMEOUT_SECONDS,
+    json: Json = False,
+    allow_unsafe: AllowUnsafe = None,
+) -> None:
+    """List every shard of a location with its frontiers."""
+    target = Target.of(context, endpoint, location, blob, consensus)
+    settings = invocation(context, json=json).settings(allow_unsafe)
+    from persist_cli import shard_reads
+
+    with target.open(settings) as client:
+        shard_reads.list_shards(client, timeout=timeout, json=json)
+
+
+@app.command()
+def inspect(
+    context: typer.Context,
+    shard: ShardArgument,
+    endpoint: Endpoint = None,
+    location: Location = None,
+    blob: BlobUri = None,
+    consensus: ConsensusUri = None,
+    timeout: Timeout = TIMEOUT_SECONDS,
+    json: Json = False,
+    allow_unsafe: AllowUnsafe = None,
+) -> None:
+    """Show a shard's state: frontiers, batches, readers, writers, schemas. All of it with --json."""
+    target = Target.of(context, endpoint, location, blob, consensus)
+    settings = invocation(context, json=json).settings(allow_unsafe)
+    from persist_cli import shard_reads
+
+    with target.open(settings) as client:
+        shard_reads.inspect(client, shard, timeout=timeout, json=json)
+
+
+@app.command()
+def append(
+    context: typer.Context,
+    shard: ShardArgument,
+    file: Annotated[str, typer.Argument(help="A CSV, JSON lines, Parquet or Arrow file; - for standard input.")] = "-",
+    file_format: Annotated[
+        str | None, typer.Option("--format", help="csv, tsv, json, parquet or arrow; by the file's suffix otherwise.")
+    ] = None,
+    key: Annotated[str, typer.Option(metavar="A,B", help="Key columns of a new shard, each NAME or NAME:TYPE.")] = "",
+    val: Annotated[
+        str, typer.Option(metavar="C,D", help="Val columns of a new shard; all that are left otherwise.")
+    ] = "",
+    time: Annotated[
+        int | None,
+        typer.Option(min=0, help="The time of every row. Otherwise the ts column; without one, the shard's upper."),
+    ] = None,
+    diff: Annotated[
+        int | None, typer.Option(help="The diff of every row: -1 takes rows away. Otherwise the diff column, or 1.")
+    ] = None,
+    new_upper: Annotated[
+        int | None, typer.Option(min=0, help="Where the shard's upper moves to; one past the last time otherwise.")
+    ] = None,
+    endpoint: Endpoint = None,
+    location: Location = None,
+    blob: BlobUri = None,
+    consensus: ConsensusUri = None,
+    timeout: Timeout = TIMEOUT_SECONDS,
+    json: Json = False,
+    allow_unsafe: AllowUnsafe = None,
+) -> None:
+    """Append rows in one commit. A new shard is made when --key names its key columns."""
+    target = Target.of(context, endpoint, location, blob, consensus)
+    settings = invocation(context, json=json).settings(allow_unsafe)
+    from persist_cli import shard_writes
+
+    request = shard_writes.Append(
+        shard=shard,
+        source=file,
+        file_format=file_format,
+        key=_names(key),
+        val=_names(val),
+        time=time,
+        diff=diff,
+        new_upper=new_upper,
+    )
+    with target.open(settings) as client:
+        shard_writes.append(client, request, timeout=timeout, json=json)
+
+
+@app.command()
+def snapshot(
+    context: typer.Context,
+    shard: ShardArgument,
+    as_of: Annotated[
+        int | None, typer.Option(min=0, help="The time to read at, waiting for it; the latest complete one otherwise.")
+    ] = None,
+    where: Annotated[str | None, typer.Option(help="For example: id >= 5 and name = 'x'")] = None,
+    columns: Annotated[str, typer.Option(metavar="A,B", help="Only these columns, in this order.")] = "",
+    limit: Annotated[int | None, typer.Option(min=1, help="At most this many rows.")] = None,
+    file_format: Annotated[
+        str | None, typer.Option("--format", help="table, json (lines), csv, tsv, parquet or arrow.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None,
+    endpoint: Endpoint = None,
+    location: Location = None,
+    blob: BlobUri = None,
+    consensus: ConsensusUri = None,
+    timeout: Timeout = TIMEOUT_SECONDS,
+    json: Json = False,
+    allow_unsafe: AllowUnsafe = None,
+) -> None:
+    """Read what a shard holds at a time. The answer for a time is the same for ever."""
+    target = Target.of(context, endpoint, location, blob, consensus)
+    settings = invocation(context, json=json).settings(allow_unsafe)
+    from persist_cli import shard_reads
+
+    request = shard_reads.Snapshot(
+        shard=shard,
+        as_of=as_of,
+        where=where,
+        columns=_names(columns),
+        limit=limit,
+        file_format=file_format,
+        output=output,
+    )
+    with target.open(settings) as client:
+        shard_reads.snapshot(client, request, timeout=timeout, json=json)
+
+
+@app.command()
+def listen(
+    context: typer.Context,
+    shard: ShardArgument,
+    start: Annotated[
+        int | None,
+        typer.Option("--from", min=0, help="Changes after this time; after the latest complete one otherwise."),
+    ] = None,
+    until: Annotated[int | None, typer.Option(min=0, help="End once everything before this time was shown.")] = None,
+    idle: Annotated[
+        float | None, typer.Option(metavar="SECONDS", min=0.1, help="End after so long without news.")
+    ] = None,
+    endpoint: Endpoint = None,
+    location: Location = None,
+    blob: BlobUri = None,
+    consensus: ConsensusUri = None,
+    timeout: Timeout = TIMEOUT_SECONDS,
+    json: Json = False,
+    allow_unsafe: AllowUnsafe = None,
+) -> None:
+    """Follow the changes of a shard as they commit. Ends with Ctrl-C, or when the shard is closed."""
+    target = Target.of(context, endpoint, location, blob, consensus)
+    settings = invocation(context, json=json).settings(allow_unsafe)
+    from persist_cli import shard_reads
+
+    with target.open(settings) as client:
+        shard_reads.listen(client, shard, start=start, until=until, idle=idle, timeout=timeout, json=json)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())

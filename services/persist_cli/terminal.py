@@ -1,0 +1,85 @@
+"""What a person sees: tables, progress on a terminal; and what a program sees: JSON on standard output."""
+
+import base64
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import date, datetime, time
+from typing import Any
+
+
+def print_json(value: Any) -> None:
+    """One JSON document."""
+    print(json.dumps(value, default=json_value, indent=2, ensure_ascii=False))
+
+
+def print_json_line(value: Any) -> None:
+    """One line of JSON, flushed: the reader at the other end of the pipe may be waiting for it."""
+    print(json.dumps(value, default=json_value, ensure_ascii=False), flush=True)
+
+
+def json_value(value: Any) -> Any:
+    """JSON for what JSON has no type for: base64 for bytes, ISO 8601 for dates and times, text for the rest."""
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    return str(value)
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str = "", caption: str = "") -> None:
+    """A table for people. Numbers are right-aligned; nothing is cut off when the output is not a terminal."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title or None, caption=caption or None, title_justify="left", caption_justify="left")
+    for index, column in enumerate(columns):
+        numbers = bool(rows) and all(isinstance(row[index], int | float) for row in rows)
+        table.add_column(column, justify="right" if numbers else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(shown(value)) for value in row))
+    width = None if sys.stdout.isatty() else 200
+    Console(width=width, highlight=False).print(table)
+
+
+def shown(value: Any) -> str:
+    """One value in a table's cell."""
+    if value is None:
+        return ""
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, Mapping | list | tuple):
+        return json.dumps(value, default=json_value, ensure_ascii=False)
+    return str(value)
+
+
+def frontier(value: Any) -> list[int]:
+    """A frontier for JSON: ``[t]``, or ``[]`` when closed."""
+    return list(value.elements)
+
+
+def note(text: str) -> None:
+    """Tell the person something that is not part of the output."""
+    print(text, file=sys.stderr)
+
+
+@contextlib.contextmanager
+def progress(what: str, total_rows: int | None = None) -> Iterator[Callable[[int], None]]:
+    """Yields a function to call with each number of rows done. Shows a bar on a terminal, nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda rows: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:,.0f} rows"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total_rows)
+        yield lambda rows: bar.update(task, advance=rows)
