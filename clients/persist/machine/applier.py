@@ -98,7 +98,7 @@ class Applier:
                 if self._newest() is base:
                     return folded.outcomes
                 continue
-            data = encode_diff(diff(base.state, folded.successor))
+            data = encode_diff(diff(base.state, folded.successor), self.shard)
             if await self._compare_and_set(base.seqno, data, deadline):
                 self._install(Version(state=folded.successor, diff_checksum=crc32c(data)))
                 return folded.outcomes
@@ -111,7 +111,7 @@ class Applier:
         return self._version
 
     def _fold(self, base: State, commands: Sequence[Command[Any]]) -> Folded:
-        context = Context.of(self._settings, now_ms=self._runtime.now_ms(), hostname=self._runtime.hostname)
+        context = self._context()
         state, outcomes = base, []
         for command in commands:
             try:
@@ -124,6 +124,15 @@ class Applier:
         successor = finish(base, state, context)
         check_cheap(base, successor)
         return Folded(successor, outcomes)
+
+    def _context(self) -> Context:
+        return Context(
+            now_ms=self._runtime.now_ms(),
+            hostname=self._runtime.hostname,
+            inline_total_bytes_max=self._settings.inline_total_bytes_max,
+            token_history=self._settings.token_history,
+            parts_per_append_max=self._settings.parts_per_append_max,
+        )
 
     def _install(self, version: Version) -> None:
         if self._version is not None and version.seqno <= self._version.seqno:

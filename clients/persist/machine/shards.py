@@ -30,7 +30,7 @@ from persist.machine.versions import Versions
 from persist.runtime import Runtime, system
 from persist.settings import Settings
 from persist.storage.ports import Blob, Consensus
-from persist.wire.state import state_to_json
+from persist.wire.state_json import state_to_json
 
 R = TypeVar("R")
 

@@ -115,7 +115,7 @@ class Versions:
         bare = State.initial(shard, now_ms=self._runtime.now_ms(), hostname=self._runtime.hostname)
         rollup = await self.write_rollup(bare, deadline)
         first = dataclasses.replace(bare, rollups={0: rollup})
-        return first, rollup, encode_diff(diff(bare, first))
+        return first, rollup, encode_diff(diff(bare, first), shard)
 
     async def _head(self, shard: ShardId, deadline: Deadline) -> Entry | None:
         limit = self._settings.store_timeout_ms

@@ -93,6 +93,8 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     """REASON_CORRUPT_DATA: stored bytes are not what was written."""
     REASON_HISTORY_REWOUND: _Reason.ValueType  # 26
     """REASON_HISTORY_REWOUND: Consensus shows an older history than the server has seen."""
+    REASON_NOT_YET_AVAILABLE: _Reason.ValueType  # 27
+    """REASON_NOT_YET_AVAILABLE: the time asked for was still not complete when the timeout passed."""
 
 class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper):
     """Reason is the stable name of an error, the same in Python and in gRPC."""
@@ -151,6 +153,8 @@ REASON_CORRUPT_DATA: Reason.ValueType  # 25
 """REASON_CORRUPT_DATA: stored bytes are not what was written."""
 REASON_HISTORY_REWOUND: Reason.ValueType  # 26
 """REASON_HISTORY_REWOUND: Consensus shows an older history than the server has seen."""
+REASON_NOT_YET_AVAILABLE: Reason.ValueType  # 27
+"""REASON_NOT_YET_AVAILABLE: the time asked for was still not complete when the timeout passed."""
 Global___Reason: _TypeAlias = Reason  # noqa: Y015
 
 @_typing.final

@@ -1,0 +1,340 @@
+"""Differences between two states: what Consensus stores per commit.
+
+``apply_diff(prev, diff(prev, new)) == new`` and ``apply_diff(new, invert(diff(prev, new))) == prev``. A diff holds what
+changed, not what is there: spine batches that are joined only tell how, and a writer only the outcomes that came and
+went. Source: design 001, incremental state; reliability.md I14.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any, Final, Generic, TypeVar
+
+from persist.core.frontier import Antichain
+from persist.core.shard.batch import HollowBatch
+from persist.core.shard.commands import Rollup, SchemaEntry
+from persist.core.shard.state import State, TokenOutcome, Writer
+from persist.core.shard.trace import Claim, SpineBatch, Trace
+from persist.errors import check
+
+T = TypeVar("T")
+
+Outcomes = tuple[TokenOutcome, ...]
+
+SCALARS: Final = ("walltime_ms", "hostname", "last_gc_req", "active_rollup", "active_gc")
+MAPS: Final = ("rollups", "leased_readers", "critical_readers", "transactions")
+
+
+@dataclass(frozen=True, slots=True)
+class Changed(Generic[T]):
+    """A value before and after; None: not there."""
+
+    old: T | None
+    new: T | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpineEntry:
+    """A spine batch without its batches, of which there are ``count``."""
+
+    lo: int
+    hi: int
+    level: int
+    claim: Claim | None
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpineChange:
+    """Adjacent spine batches replaced by others.
+
+    Their hollow batches in a row: the first ``kept`` stay, then ``gone`` are replaced by ``come``, the rest stays.
+    """
+
+    removed: tuple[SpineEntry, ...]
+    added: tuple[SpineEntry, ...]
+    kept: int
+    gone: tuple[HollowBatch, ...]
+    come: tuple[HollowBatch, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterChange:
+    """A writer before and after, both without outcomes (None: not there), and how its outcomes changed at the ends.
+
+    ``front_old`` + some that stay + ``back_old`` became ``front_new`` + the same + ``back_new``.
+    """
+
+    old: Writer | None
+    new: Writer | None
+    front_old: Outcomes = ()
+    front_new: Outcomes = ()
+    back_old: Outcomes = ()
+    back_new: Outcomes = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemasChange:
+    """After the first ``kept`` schemas, ``gone`` were replaced by ``come``; going forward, nothing goes."""
+
+    kept: int
+    gone: tuple[SchemaEntry, ...]
+    come: tuple[SchemaEntry, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateDiff:
+    """From the state at ``seqno_from`` to the one at ``seqno_to``.
+
+    ``latest_rollup`` is the newest rollup of the newer state: a cold open needs nothing else to begin.
+    """
+
+    seqno_from: int
+    seqno_to: int
+    latest_rollup: tuple[int, Rollup]
+    scalars: Mapping[str, Changed[Any]]
+    maps: Mapping[str, Mapping[Any, Changed[Any]]]
+    writers: Mapping[str, WriterChange]
+    since: Changed[Antichain] | None
+    upper: Changed[Antichain] | None
+    next_id: Changed[int] | None
+    spine: SpineChange | None
+    schemas: SchemasChange | None
+
+
+def diff(prev: State, new: State) -> StateDiff:
+    """What leads from ``prev`` to ``new``."""
+    return StateDiff(
+        seqno_from=prev.seqno,
+        seqno_to=new.seqno,
+        latest_rollup=new.latest_rollup,
+        scalars={name: Changed(getattr(prev, name), getattr(new, name)) for name in SCALARS if _differ(prev, new, name)},
+        maps={name: _map(getattr(prev, name), getattr(new, name)) for name in MAPS if _differ(prev, new, name)},
+        writers={name: _writer(each) for name, each in _map(prev.writers, new.writers).items()},
+        since=_changed(prev.since, new.since),
+        upper=_changed(prev.upper, new.upper),
+        next_id=_changed(prev.trace.next_id, new.trace.next_id),
+        spine=_spine(prev.trace.spine, new.trace.spine),
+        schemas=_schemas(prev.schemas, new.schemas),
+    )
+
+
+def apply_diff(state: State, change: StateDiff) -> State:
+    """The state that ``change`` leads to. Raises CorruptData unless it starts at ``state``."""
+    check(state.seqno == change.seqno_from, "a diff fits its state", state=state.seqno, diff=change.seqno_from)
+    values: dict[str, Any] = {
+        name: _replaced(getattr(state, name), changed, name) for name, changed in change.scalars.items()
+    }
+    for name, entries in change.maps.items():
+        values[name] = _map_applied(getattr(state, name), entries, name)
+    if change.writers:
+        values["writers"] = _writers_applied(state.writers, change.writers)
+    if change.schemas:
+        values["schemas"] = _schemas_applied(state.schemas, change.schemas)
+    trace = state.trace
+    if change.since or change.upper or change.next_id or change.spine:
+        trace = Trace(
+            since=_replaced(trace.since, change.since, "since"),
+            upper=_replaced(trace.upper, change.upper, "upper"),
+            next_id=_replaced(trace.next_id, change.next_id, "next_id"),
+            spine=_spine_applied(trace.spine, change.spine) if change.spine else trace.spine,
+        )
+    return replace(state, seqno=change.seqno_to, trace=trace, **values)
+
+
+def invert(change: StateDiff, latest_rollup: tuple[int, Rollup] | None = None) -> StateDiff:
+    """The way back. ``latest_rollup``: the older state's, where it matters."""
+    spine = change.spine
+    return StateDiff(
+        seqno_from=change.seqno_to,
+        seqno_to=change.seqno_from,
+        latest_rollup=latest_rollup or change.latest_rollup,
+        scalars={name: _swapped(changed) for name, changed in change.scalars.items()},
+        maps={name: {key: _swapped(each) for key, each in entries.items()} for name, entries in change.maps.items()},
+        writers={name: _writer_swapped(each) for name, each in change.writers.items()},
+        since=_swapped(change.since) if change.since else None,
+        upper=_swapped(change.upper) if change.upper else None,
+        next_id=_swapped(change.next_id) if change.next_id else None,
+        spine=spine
+        and SpineChange(
+            removed=spine.added, added=spine.removed, kept=spine.kept, gone=spine.come, come=spine.gone
+        ),
+        schemas=change.schemas
+        and SchemasChange(kept=change.schemas.kept, gone=change.schemas.come, come=change.schemas.gone),
+    )
+
+
+def _differ(prev: State, new: State, name: str) -> bool:
+    before, after = getattr(prev, name), getattr(new, name)
+    return before is not after and before != after
+
+
+def _changed(old: T, new: T) -> Changed[T] | None:
+    return None if old == new else Changed(old, new)
+
+
+def _swapped(changed: Changed[T]) -> Changed[T]:
+    return Changed(changed.new, changed.old)
+
+
+def _replaced(value: Any, changed: Changed[Any] | None, name: str) -> Any:
+    if changed is None:
+        return value
+    check(value == changed.old, "a diff fits its state", field=name)
+    return changed.new
+
+
+def _map(prev: Mapping[Any, T], new: Mapping[Any, T]) -> dict[Any, Changed[T]]:
+    if prev is new:
+        return {}
+    changes: dict[Any, Changed[T]] = {}
+    for key, value in new.items():
+        before = prev.get(key)
+        if before is not value and before != value:
+            changes[key] = Changed(before, value)
+    for key, value in prev.items():
+        if key not in new:
+            changes[key] = Changed(value, None)
+    return changes
+
+
+def _map_applied(values: Mapping[Any, Any], changes: Mapping[Any, Changed[Any]], name: str) -> dict[Any, Any]:
+    applied = dict(values)
+    for key, changed in changes.items():
+        check(applied.get(key) == changed.old, "a diff fits its state", field=name, key=key)
+        if changed.new is None:
+            del applied[key]
+        else:
+            applied[key] = changed.new
+    return applied
+
+
+def _writer(changed: Changed[Writer]) -> WriterChange:
+    """Outcomes leave at the front and arrive at the back; the ring in between is not repeated."""
+    before = changed.old.outcomes if changed.old else ()
+    after = changed.new.outcomes if changed.new else ()
+    went = 0
+    while went < len(before) and before[went:] != after[: len(before) - went]:
+        went += 1
+    return WriterChange(
+        old=_bare(changed.old),
+        new=_bare(changed.new),
+        front_old=before[:went],
+        back_new=after[len(before) - went :],
+    )
+
+
+def _bare(writer: Writer | None) -> Writer | None:
+    return replace(writer, outcomes=()) if writer else None
+
+
+def _writer_swapped(change: WriterChange) -> WriterChange:
+    return WriterChange(
+        old=change.new,
+        new=change.old,
+        front_old=change.front_new,
+        front_new=change.front_old,
+        back_old=change.back_new,
+        back_new=change.back_old,
+    )
+
+
+def _writers_applied(writers: Mapping[str, Writer], changes: Mapping[str, WriterChange]) -> dict[str, Writer]:
+    applied = dict(writers)
+    for name, change in changes.items():
+        before = applied.pop(name, None)
+        check(_bare(before) == change.old, "a diff fits its state", field="writers", key=name)
+        outcomes = before.outcomes if before else ()
+        front, back = len(change.front_old), len(outcomes) - len(change.back_old)
+        fits = outcomes[:front] == change.front_old and outcomes[back:] == change.back_old and front <= back
+        check(fits, "a diff fits its state", field="outcomes", key=name)
+        if change.new is not None:
+            kept = (*change.front_new, *outcomes[front:back], *change.back_new)
+            applied[name] = replace(change.new, outcomes=kept)
+    return applied
+
+
+def _schemas(prev: tuple[SchemaEntry, ...], new: tuple[SchemaEntry, ...]) -> SchemasChange | None:
+    if prev is new or prev == new:
+        return None
+    kept = 0
+    while kept < min(len(prev), len(new)) and prev[kept] == new[kept]:
+        kept += 1
+    return SchemasChange(kept=kept, gone=prev[kept:], come=new[kept:])
+
+
+def _schemas_applied(schemas: tuple[SchemaEntry, ...], change: SchemasChange) -> tuple[SchemaEntry, ...]:
+    check(schemas[change.kept :] == change.gone, "a diff fits its state", field="schemas")
+    return (*schemas[: change.kept], *change.come)
+
+
+def _spine(prev: tuple[SpineBatch, ...], new: tuple[SpineBatch, ...]) -> SpineChange | None:
+    """What left and what came, between a common beginning and a common end."""
+    start, shortest = 0, min(len(prev), len(new))
+    while start < shortest and (prev[start] is new[start] or prev[start] == new[start]):
+        start += 1
+    if start == len(prev) == len(new):
+        return None
+    end = 0
+    while end < shortest - start and (prev[-1 - end] is new[-1 - end] or prev[-1 - end] == new[-1 - end]):
+        end += 1
+    removed, added = prev[start : len(prev) - end], new[start : len(new) - end]
+    before, after = _hollow(removed), _hollow(added)
+    kept = _common(before, after)
+    rest = min(len(before), len(after)) - kept
+    tail = _common(before[::-1][:rest], after[::-1][:rest])
+    return SpineChange(
+        removed=tuple(map(_entry, removed)),
+        added=tuple(map(_entry, added)),
+        kept=kept,
+        gone=before[kept : len(before) - tail],
+        come=after[kept : len(after) - tail],
+    )
+
+
+def _spine_applied(spine: tuple[SpineBatch, ...], change: SpineChange) -> tuple[SpineBatch, ...]:
+    start, lo = 0, (change.removed or change.added)[0].lo
+    while start < len(spine) and spine[start].lo < lo:
+        start += 1
+    end = start + len(change.removed)
+    check(tuple(map(_entry, spine[start:end])) == change.removed, "a diff fits its state", field="spine")
+    before = _hollow(spine[start:end])
+    tail = change.kept + len(change.gone)
+    check(before[change.kept : tail] == change.gone, "a diff fits its state", field="batches")
+    after = (*before[: change.kept], *change.come, *before[tail:])
+    added, at = [], 0
+    for entry in change.added:
+        added.append(_filled(entry, after[at : at + entry.count]))
+        at += entry.count
+    check(at == len(after), "a diff's spine batches hold all its batches", found=at, wanted=len(after))
+    return (*spine[:start], *added, *spine[end:])
+
+
+def _entry(each: SpineBatch) -> SpineEntry:
+    return SpineEntry(lo=each.lo, hi=each.hi, level=each.level, claim=each.claim, count=len(each.batches))
+
+
+def _filled(entry: SpineEntry, batches: tuple[HollowBatch, ...]) -> SpineBatch:
+    return SpineBatch(
+        lo=entry.lo,
+        hi=entry.hi,
+        level=entry.level,
+        rows=sum(batch.rows for batch in batches),
+        inline_bytes=sum(batch.inline_bytes for batch in batches),
+        batches=batches,
+        claim=entry.claim,
+    )
+
+
+def _hollow(spine: tuple[SpineBatch, ...]) -> tuple[HollowBatch, ...]:
+    return tuple(chain.from_iterable(each.batches for each in spine))
+
+
+def _common(one: tuple[HollowBatch, ...], other: tuple[HollowBatch, ...]) -> int:
+    """How many leading batches are the same."""
+    count = 0
+    for left, right in zip(one, other, strict=False):
+        if left is not right and left != right:
+            break
+        count += 1
+    return count

@@ -1,0 +1,340 @@
+"""What each command does to a state: pure functions from state and command to state and outcome.
+
+``apply`` returns the very same state when there is nothing to commit, and leaves it alone when it raises. Several
+commands may be applied one after the other; ``finish`` then makes them one commit.
+Source: persist-semantics.md sections 2.2, 2.3 and 2.5.
+"""
+
+from dataclasses import dataclass, replace
+from functools import singledispatch
+from typing import Any, TypeVar
+
+from persist.core.frontier import Antichain
+from persist.core.shard import commands as c
+from persist.core.shard.append import check_batch, is_heartbeat
+from persist.core.shard.evolution import check_evolution, differences
+from persist.core.shard.state import CriticalReader, LeasedReader, State, TokenOutcome, TransactionRecord, Writer
+from persist.core.shard.trace import push
+from persist.errors import (
+    CodecMismatch,
+    InvalidArgument,
+    LeaseExpired,
+    SchemaMismatch,
+    ShardClosed,
+
+)
+
+T = TypeVar("T")
+
+READERS_MAX = 1000
+"""Readers, critical readers and writers a shard takes, each."""
+TRANSACTIONS_MAX = 10_000
+SCHEMAS_MAX = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What a transition may know of the world: the clock, this host's name, and limits."""
+
+    now_ms: int
+    hostname: str = ""
+    inline_total_bytes_max: int = 1 << 20
+    token_history: int = 64
+    parts_per_append_max: int = 10_000
+
+
+def apply(state: State, command: c.Command[T], context: Context) -> tuple[State, T]:
+    """The state after ``command``, and its outcome. ``state.seqno`` stays: the commit being built is the next one.
+
+    Raises UsageError and LeaseExpired as each command documents.
+    """
+    successor, outcome = _apply(command, state, context)
+    return successor, outcome
+
+
+def finish(prev: State, state: State, context: Context) -> State:
+    """One commit out of everything applied since ``prev``: the next seqno, a later walltime, expired leases gone.
+
+    Expiry does not move since: it moves at the next downgrade.
+    """
+    readers = {id_: reader for id_, reader in state.leased_readers.items() if not _late(reader, context)}
+    writers = {id_: writer for id_, writer in state.writers.items() if not _late(writer, context)}
+    return replace(
+        state,
+        seqno=prev.seqno + 1,
+        walltime_ms=max(context.now_ms, prev.walltime_ms + 1),
+        hostname=context.hostname,
+        leased_readers=readers if len(readers) < len(state.leased_readers) else state.leased_readers,
+        writers=writers if len(writers) < len(state.writers) else state.writers,
+    )
+
+
+def _late(holder: LeasedReader | Writer, context: Context) -> bool:
+    return holder.heartbeat_ms + holder.lease_ms < context.now_ms
+
+
+@singledispatch
+def _apply(command: c.Command[Any], state: State, context: Context) -> tuple[State, Any]:
+    raise InvalidArgument("this release knows no such command", command=type(command).__name__)
+
+
+# ---- writing -----------------------------------------------------------------------------------------------------
+
+
+@_apply.register
+def _(command: c.CompareAndAppend, state: State, context: Context) -> tuple[State, Any]:
+    known = _known_outcome(command, state)
+    if known is not None:
+        return state, known
+    if state.upper.is_empty:
+        raise ShardClosed("the shard is closed for writing", hint="its upper is []: nothing can be added", shard=state.shard)
+    batch = command.batch
+    check_batch(state, command.writer_id, batch, parts_max=context.parts_per_append_max)
+    if state.upper != batch.desc.lower:
+        return state, c.UpperMismatch(upper=state.upper, seqno=state.seqno)
+    if batch.inline_bytes and state.inline_bytes + batch.inline_bytes > context.inline_total_bytes_max:
+        return state, c.InlineBackpressure()
+    outcome = c.Appended(upper=batch.desc.upper, seqno=state.seqno + 1)
+    trace = state.trace if is_heartbeat(batch) else push(state.trace, batch)[0]
+    return replace(
+        state,
+        trace=trace,
+        writers=_with_writer(command, state, outcome, context),
+        transactions=_with_transaction(command, state, outcome),
+    ), outcome
+
+
+def _known_outcome(command: c.CompareAndAppend, state: State) -> c.Appended | None:
+    """The original outcome of a token or transaction that has been committed before."""
+    if command.transaction is not None:
+        record = state.transactions.get(command.transaction.app_id)
+        if record is not None and record.version >= command.transaction.version:
+            return c.Appended(upper=record.upper, seqno=record.seqno, already_committed=True)
+    writer = state.writers.get(command.writer_id)
+    for outcome in writer.outcomes if writer else ():
+        if outcome.token == command.token:
+            return c.Appended(upper=outcome.upper, seqno=outcome.seqno, already_committed=True)
+    return None
+
+
+def _with_writer(
+    command: c.CompareAndAppend, state: State, outcome: c.Appended, context: Context
+) -> dict[str, Writer]:
+    known = state.writers.get(command.writer_id)
+    if known is None:
+        _check_room(len(state.writers), READERS_MAX, "writers")
+    outcomes = known.outcomes if known else ()
+    remembered = TokenOutcome(token=command.token, upper=outcome.upper, seqno=outcome.seqno)
+    writer = Writer(
+        heartbeat_ms=max(context.now_ms, known.heartbeat_ms if known else 0),
+        lease_ms=_lease(command.lease_ms),
+        outcomes=(*outcomes, remembered)[-context.token_history :],
+    )
+    return {**state.writers, command.writer_id: writer}
+
+
+def _with_transaction(
+    command: c.CompareAndAppend, state: State, outcome: c.Appended
+) -> dict[str, TransactionRecord] | Any:
+    transaction = command.transaction
+    if transaction is None:
+        return state.transactions
+    if not 0 < len(transaction.app_id) <= 256 or not 0 <= transaction.version < 2**63:
+        raise InvalidArgument("a transaction has an app id of at most 256 letters and a version of 63 bits")
+    if transaction.app_id not in state.transactions:
+        _check_room(len(state.transactions), TRANSACTIONS_MAX, "applications with transactions")
+    record = TransactionRecord(version=transaction.version, upper=outcome.upper, seqno=outcome.seqno)
+    return {**state.transactions, transaction.app_id: record}
+
+
+@_apply.register
+def _(command: c.ExpireWriter, state: State, context: Context) -> tuple[State, c.Expired]:
+    if command.writer_id not in state.writers:
+        return state, c.Expired(existed=False)
+    return replace(state, writers=_without(state.writers, command.writer_id)), c.Expired(existed=True)
+
+
+# ---- reading -----------------------------------------------------------------------------------------------------
+
+
+@_apply.register
+def _(command: c.RegisterLeasedReader, state: State, context: Context) -> tuple[State, c.ReaderRegistered]:
+    known = state.leased_readers.get(command.reader_id)
+    if known is None:
+        _check_room(len(state.leased_readers), READERS_MAX, "readers")
+        critical = state.critical_since if command.use_critical_since else None
+        since = critical.join(state.since) if critical is not None else state.since
+        known = LeasedReader(since=since, seqno=state.seqno + 1, heartbeat_ms=context.now_ms, lease_ms=1)
+    reader = replace(
+        known,
+        heartbeat_ms=max(known.heartbeat_ms, context.now_ms),
+        lease_ms=_lease(command.lease_ms),
+        purpose=command.purpose[:200],
+        hostname=command.hostname[:200],
+    )
+    readers = {**state.leased_readers, command.reader_id: reader}
+    outcome = c.ReaderRegistered(since=reader.since, upper=state.upper, seqno=reader.seqno)
+    return replace(state, leased_readers=readers), outcome
+
+
+@_apply.register
+def _(command: c.DowngradeSince, state: State, context: Context) -> tuple[State, c.SinceDowngraded]:
+    known = _leased(state, command.reader_id)
+    held = state.seqno + 1 if command.outstanding_seqno is None else command.outstanding_seqno
+    reader = replace(
+        known,
+        since=known.since.join(command.since),
+        seqno=max(known.seqno, min(held, state.seqno + 1)),
+        heartbeat_ms=max(known.heartbeat_ms, context.now_ms),
+    )
+    readers = {**state.leased_readers, command.reader_id: reader}
+    moved = reader.since != known.since
+    successor = replace(state, leased_readers=readers)
+    return (_with_since(successor) if moved else successor), c.SinceDowngraded(since=reader.since)
+
+
+@_apply.register
+def _(command: c.HeartbeatReader, state: State, context: Context) -> tuple[State, c.Heartbeaten]:
+    known = _leased(state, command.reader_id)
+    reader = replace(known, heartbeat_ms=max(known.heartbeat_ms, context.now_ms))
+    return replace(state, leased_readers={**state.leased_readers, command.reader_id: reader}), c.Heartbeaten()
+
+
+@_apply.register
+def _(command: c.ExpireReader, state: State, context: Context) -> tuple[State, c.Expired]:
+    if command.reader_id not in state.leased_readers:
+        return state, c.Expired(existed=False)
+    return replace(state, leased_readers=_without(state.leased_readers, command.reader_id)), c.Expired(existed=True)
+
+
+@_apply.register
+def _(command: c.RegisterCriticalReader, state: State, context: Context) -> tuple[State, c.CriticalRegistered]:
+    known = state.critical_readers.get(command.critical_id)
+    if known is None:
+        _check_room(len(state.critical_readers), READERS_MAX, "critical readers")
+        known = CriticalReader(since=state.since, opaque=_opaque(command.opaque))
+    reader = replace(known, purpose=command.purpose[:200])
+    readers = {**state.critical_readers, command.critical_id: reader}
+    outcome = c.CriticalRegistered(since=reader.since, opaque=reader.opaque)
+    if state.critical_readers.get(command.critical_id) == reader:
+        return state, outcome
+    return replace(state, critical_readers=readers), outcome
+
+
+@_apply.register
+def _(command: c.CompareAndDowngradeSince, state: State, context: Context) -> tuple[State, Any]:
+    known = state.critical_readers.get(command.critical_id)
+    if known is None:
+        raise InvalidArgument("no such critical reader", hint="register it first", critical_id=command.critical_id)
+    if known.opaque != command.expected:
+        return state, c.OpaqueMismatch(since=known.since, opaque=known.opaque)
+    reader = replace(known, since=known.since.join(command.since), opaque=_opaque(command.opaque))
+    outcome = c.CriticalDowngraded(since=reader.since, opaque=reader.opaque)
+    if reader == known:
+        return state, outcome
+    return _with_since(replace(state, critical_readers={**state.critical_readers, command.critical_id: reader})), outcome
+
+
+@_apply.register
+def _(command: c.ExpireCriticalReader, state: State, context: Context) -> tuple[State, c.Expired]:
+    if command.critical_id not in state.critical_readers:
+        return state, c.Expired(existed=False)
+    readers = _without(state.critical_readers, command.critical_id)
+    return replace(state, critical_readers=readers), c.Expired(existed=True)
+
+
+def _leased(state: State, reader_id: str) -> LeasedReader:
+    known = state.leased_readers.get(reader_id)
+    if known is None:
+        raise LeaseExpired("the reader's lease ran out", hint="open a new reader", reader=reader_id)
+    return known
+
+
+def _with_since(state: State) -> State:
+    """Move the shard's since to the meet of everybody who holds it. It never goes back."""
+    met: Antichain | None = None
+    for holder in (*state.leased_readers.values(), *state.critical_readers.values()):
+        met = holder.since if met is None else met.meet(holder.since)
+    if met is None or not state.since.less_than(met):
+        return state
+    return replace(state, trace=replace(state.trace, since=met))
+
+
+# ---- schemas -----------------------------------------------------------------------------------------------------
+
+
+@_apply.register
+def _(command: c.RegisterSchema, state: State, context: Context) -> tuple[State, c.SchemaRegistered]:
+    for entry in state.schemas:
+        if entry.schema == command.schema and entry.codec == command.codec:
+            return state, c.SchemaRegistered(entry=entry)
+    if state.schemas:
+        raise _other_schema(state.schemas[-1], command.schema, command.codec)
+    return _registered(state, command.schema, command.codec)
+
+
+@_apply.register
+def _(command: c.EvolveSchema, state: State, context: Context) -> tuple[State, c.SchemaRegistered]:
+    if not state.schemas:
+        raise SchemaMismatch("the shard has no schema to evolve", hint="register one first", shard=state.shard)
+    newest = state.schemas[-1]
+    if newest.schema == command.schema and newest.codec == command.codec:
+        return state, c.SchemaRegistered(entry=newest)
+    if newest.schema_id != command.expected_id:
+        raise SchemaMismatch(
+            "someone else evolved the schema", hint="open the shard again", expected=command.expected_id, newest=newest.schema_id
+        )
+    check_evolution(newest, command.schema, command.codec)
+    _check_room(len(state.schemas), SCHEMAS_MAX, "schemas")
+    return _registered(state, command.schema, command.codec)
+
+
+def _registered(state: State, schema: bytes, codec: str) -> tuple[State, c.SchemaRegistered]:
+    entry = c.SchemaEntry(schema_id=len(state.schemas), schema=schema, codec=codec)
+    return replace(state, schemas=(*state.schemas, entry)), c.SchemaRegistered(entry=entry)
+
+
+def _other_schema(newest: c.SchemaEntry, schema: bytes, codec: str) -> SchemaMismatch | CodecMismatch:
+    if newest.codec != codec:
+        return CodecMismatch("the shard was written with another codec", hint="open it with that codec", shard_codec=newest.codec, given=codec)
+    return SchemaMismatch(
+        "the shard has another schema", hint="open it without a schema, or evolve it", **differences(newest.schema, schema)
+    )
+
+
+# ---- maintenance -------------------------------------------------------------------------------------------------
+
+
+@_apply.register
+def _(command: c.AddRollup, state: State, context: Context) -> tuple[State, c.RollupAdded]:
+    known = state.rollups.get(command.seqno)
+    if known is not None:
+        return state, c.RollupAdded(applied=known.key == command.rollup.key)
+    if not 0 <= command.seqno <= state.seqno or command.seqno < min(state.rollups, default=0):
+        return state, c.RollupAdded(applied=False)
+    rollups = {**state.rollups, command.seqno: command.rollup}
+    return replace(state, rollups=rollups, active_rollup=None), c.RollupAdded(applied=True)
+
+
+# ---- shared ------------------------------------------------------------------------------------------------------
+
+
+def _check_room(count: int, limit: int, what: str) -> None:
+    if count >= limit:
+        raise InvalidArgument(f"the shard has too many {what}", hint="expire some", limit=limit)
+
+
+def _lease(lease_ms: int) -> int:
+    if not 0 < lease_ms <= 366 * 86_400_000:
+        raise InvalidArgument("a lease is between 1 ms and a year", lease_ms=lease_ms)
+    return lease_ms
+
+
+def _opaque(opaque: bytes) -> bytes:
+    if len(opaque) > 64:
+        raise InvalidArgument("an opaque token has at most 64 bytes", got=len(opaque))
+    return opaque
+
+
+def _without(values: Any, key: str) -> dict[str, Any]:
+    return {each: value for each, value in values.items() if each != key}

@@ -1,0 +1,184 @@
+"""Batches, frontiers and schema entries <-> messages of types.proto.
+
+Encoding a batch is remembered with the batch: it goes into a diff, into pushes and into every rollup.
+Source: docs/formats.md, batches.
+"""
+
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from persist.core.frontier import Antichain, Description
+from persist.core.shard.batch import Block, ColumnStats, HollowBatch, Part, Run
+from persist.core.shard.commands import SchemaEntry
+from persist.errors import CorruptData, InvalidArgument, UsageError
+from persist.v1 import types_pb2 as pb
+
+_CACHED = "_message"
+
+
+def antichain_to_proto(frontier: Antichain) -> pb.Antichain:
+    """The message of a frontier."""
+    return pb.Antichain(elements=frontier.elements)
+
+
+def antichain_from_proto(message: pb.Antichain) -> Antichain:
+    """The frontier of a message. Raises InvalidArgument for more than one element."""
+    return Antichain(tuple(message.elements))
+
+
+def required_antichain(message: Any, name: str) -> Antichain:
+    """The frontier in a field that must be set. Raises InvalidArgument when it is not."""
+    if not message.HasField(name):
+        raise InvalidArgument(f"{name} must be set", hint="an empty frontier is a set one without elements")
+    return antichain_from_proto(getattr(message, name))
+
+
+def batch_to_proto(batch: HollowBatch) -> pb.HollowBatch:
+    """The message of a batch; the same object for the same batch, not to be changed."""
+    known = batch.__dict__.get(_CACHED)
+    if known is None:
+        known = batch.__dict__[_CACHED] = _batch(batch)
+    message: pb.HollowBatch = known
+    return message
+
+
+def batch_from_proto(message: pb.HollowBatch) -> HollowBatch:
+    """The batch of a message. Raises InvalidArgument, InvalidBounds."""
+    if not message.HasField("desc"):
+        raise InvalidArgument("a batch must have a description")
+    desc = Description(
+        lower=required_antichain(message.desc, "lower"),
+        upper=required_antichain(message.desc, "upper"),
+        since=required_antichain(message.desc, "since"),
+    )
+    runs = tuple([Run(parts=tuple([_part_of(part) for part in run.parts])) for run in message.runs])
+    return HollowBatch(desc=desc, runs=runs, truncated=message.truncated)
+
+
+def batch_to_bytes(batch: HollowBatch) -> bytes:
+    """The batch as bytes."""
+    return batch_to_proto(batch).SerializeToString(deterministic=True)
+
+
+def batch_from_bytes(data: bytes) -> HollowBatch:
+    """The batch that ``batch_to_bytes`` wrote. Raises CorruptData."""
+    try:
+        return batch_from_proto(pb.HollowBatch.FromString(data))
+    except (DecodeError, UsageError) as error:
+        raise CorruptData("these bytes are no batch", hint="stop and report it") from error
+
+
+def schema_entry_to_proto(entry: SchemaEntry) -> pb.SchemaEntry:
+    """The message of a schema entry."""
+    return pb.SchemaEntry(schema_id=entry.schema_id, schema=entry.schema, codec=entry.codec)
+
+
+def schema_entry_from_proto(message: pb.SchemaEntry) -> SchemaEntry:
+    """The schema entry of a message."""
+    return SchemaEntry(schema_id=message.schema_id, schema=message.schema, codec=message.codec)
+
+
+def _batch(batch: HollowBatch) -> pb.HollowBatch:
+    desc = batch.desc
+    return pb.HollowBatch(
+        desc=pb.Description(
+            lower=antichain_to_proto(desc.lower),
+            upper=antichain_to_proto(desc.upper),
+            since=antichain_to_proto(desc.since),
+        ),
+        runs=[pb.Run(parts=[_part(part) for part in run.parts]) for run in batch.runs],
+        truncated=batch.truncated,
+    )
+
+
+def _part(part: Part) -> pb.Part:
+    return pb.Part(
+        key=part.key or "",
+        inline=part.inline,
+        encoded_bytes=part.encoded_bytes,
+        decoded_bytes=part.decoded_bytes,
+        rows=part.rows,
+        checksum=part.checksum,
+        key_lower=part.key_lower,
+        key_upper=part.key_upper,
+        min_ts=part.min_ts,
+        max_ts=part.max_ts,
+        diffs_sum=part.diffs_sum,
+        schema_id=part.schema_id,
+        stats=[_stats(stats) for stats in part.stats],
+        blocks=[_block(block) for block in part.blocks],
+        footer_bytes=part.footer_bytes,
+        footer_checksum=part.footer_checksum,
+        ts_rewrite=part.ts_rewrite,
+        consolidated_since=part.consolidated_since,
+        format=part.format,
+        order_version=part.order_version,
+    )
+
+
+def _part_of(message: pb.Part) -> Part:
+    return Part(
+        key=message.key or None,
+        inline=message.inline if message.HasField("inline") else None,
+        encoded_bytes=message.encoded_bytes,
+        decoded_bytes=message.decoded_bytes,
+        rows=message.rows,
+        checksum=message.checksum,
+        key_lower=message.key_lower,
+        key_upper=message.key_upper if message.HasField("key_upper") else None,
+        min_ts=message.min_ts,
+        max_ts=message.max_ts,
+        diffs_sum=message.diffs_sum,
+        schema_id=message.schema_id,
+        stats=tuple([_stats_of(stats) for stats in message.stats]),
+        blocks=tuple([_block_of(block) for block in message.blocks]),
+        footer_bytes=message.footer_bytes,
+        footer_checksum=message.footer_checksum,
+        ts_rewrite=message.ts_rewrite if message.HasField("ts_rewrite") else None,
+        consolidated_since=message.consolidated_since,
+        format=message.format,
+        order_version=message.order_version,
+    )
+
+
+def _stats(stats: ColumnStats) -> pb.ColumnStats:
+    return pb.ColumnStats(
+        name=stats.name,
+        null_count=stats.null_count,
+        has_nan=stats.has_nan,
+        lower=stats.lower,
+        upper=stats.upper,
+    )
+
+
+def _stats_of(message: pb.ColumnStats) -> ColumnStats:
+    return ColumnStats(
+        name=message.name,
+        null_count=message.null_count,
+        has_nan=message.has_nan,
+        lower=message.lower if message.HasField("lower") else None,
+        upper=message.upper if message.HasField("upper") else None,
+    )
+
+
+def _block(block: Block) -> pb.Block:
+    return pb.Block(
+        first_key=block.first_key,
+        rows=block.rows,
+        row_groups=block.row_groups,
+        offset=block.offset,
+        length=block.length,
+        checksum=block.checksum,
+    )
+
+
+def _block_of(message: pb.Block) -> Block:
+    return Block(
+        first_key=message.first_key,
+        rows=message.rows,
+        row_groups=message.row_groups,
+        offset=message.offset,
+        length=message.length,
+        checksum=message.checksum,
+    )

@@ -1,0 +1,365 @@
+"""State <-> bytes: the diffs in Consensus and the rollups in Blob.
+
+A frame is ``magic(4) format(u16) length(u32) checksum(u32)`` and the message, little-endian. The checksum covers the
+format, the shard id, the seqno and the message, so bytes of another shard or another seqno are as corrupt as flipped
+ones, and nothing is parsed before it matched. Source: docs/formats.md; reliability.md I14, I24, I26.
+"""
+
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+from google.protobuf.message import DecodeError
+
+from persist.core.frontier import Antichain
+from persist.core.ids import ShardId
+from persist.core.shard.diff import Changed, SchemasChange, SpineChange, SpineEntry, StateDiff, WriterChange
+from persist.core.shard.state import STATE_FORMAT, State
+from persist.core.shard.trace import Claim, SpineBatch, Trace
+from persist.errors import CorruptData, UsageError, VersionMismatch, check
+from persist.v1 import state_pb2 as pb
+from persist.wire.batch import (
+    antichain_from_proto,
+    antichain_to_proto,
+    batch_from_proto,
+    batch_to_proto,
+    schema_entry_from_proto,
+    schema_entry_to_proto,
+)
+from persist.wire.checksum import crc32c, crc32c_extend
+from persist.wire.state_holders import (
+    claim_from_proto,
+    claim_to_proto,
+    critical_from_proto,
+    critical_to_proto,
+    leased_from_proto,
+    leased_to_proto,
+    rollup_from_proto,
+    rollup_to_proto,
+    transaction_from_proto,
+    transaction_to_proto,
+    writer_from_proto,
+    writer_to_proto,
+)
+
+V = TypeVar("V")
+
+_DIFF: Final = b"pDIF"
+_ROLLUP: Final = b"pROL"
+_HEAD: Final = struct.Struct("<4sHII")
+
+
+def encode_diff(diff: StateDiff, shard: ShardId) -> bytes:
+    """The diff as it stands in Consensus at ``diff.seqno_to``."""
+    return _framed(_DIFF, shard, diff.seqno_to, _diff_to_proto(diff).SerializeToString(deterministic=True))
+
+
+def decode_diff(data: bytes, shard: ShardId, seqno: int) -> StateDiff:
+    """The diff at ``seqno`` of ``shard``. Raises CorruptData, VersionMismatch."""
+    message = _parsed(pb.StateDiff, _unframed(_DIFF, data, shard, seqno), shard, seqno)
+    return _understood(_diff_from_proto, message, shard, seqno)
+
+
+def encode_rollup(state: State) -> bytes:
+    """The whole state as it stands in Blob."""
+    return _framed(_ROLLUP, state.shard, state.seqno, _state_to_proto(state).SerializeToString(deterministic=True))
+
+
+def decode_rollup(data: bytes, shard: ShardId, seqno: int) -> State:
+    """The state at ``seqno`` of ``shard``. Raises CorruptData, VersionMismatch."""
+    message = _parsed(pb.StateRollup, _unframed(_ROLLUP, data, shard, seqno), shard, seqno)
+    state = _understood(_state_from_proto, message, shard, seqno)
+    check(state.shard == shard and state.seqno == seqno, "a rollup holds what it is named after", shard=shard)
+    return state
+
+
+def _framed(magic: bytes, shard: ShardId, seqno: int, body: bytes) -> bytes:
+    return _HEAD.pack(magic, STATE_FORMAT, len(body), _bound(magic, STATE_FORMAT, shard, seqno, body)) + body
+
+
+def _bound(magic: bytes, version: int, shard: ShardId, seqno: int, body: bytes) -> int:
+    name = magic + version.to_bytes(2, "little") + shard.encode() + seqno.to_bytes(8, "little")
+    return crc32c_extend(crc32c(name), body)
+
+
+def _unframed(magic: bytes, data: bytes, shard: ShardId, seqno: int) -> bytes:
+    if len(data) < _HEAD.size:
+        raise _corrupt("too short for a frame", shard, seqno)
+    found, version, length, checksum = _HEAD.unpack_from(data)
+    if found != magic:
+        raise _corrupt("not the frame that belongs here", shard, seqno)
+    body = data[_HEAD.size :]
+    if len(body) != length or _bound(magic, version, shard, seqno, body) != checksum:
+        raise _corrupt("checksum mismatch", shard, seqno)
+    if version != STATE_FORMAT:
+        raise VersionMismatch(
+            "the state was written in a format of another release",
+            hint="use a release that knows it",
+            found=version,
+            known=STATE_FORMAT,
+            shard=shard,
+        )
+    return body
+
+
+def _parsed(kind: type[V], body: bytes, shard: ShardId, seqno: int) -> V:
+    try:
+        message: V = kind.FromString(body)  # type: ignore[attr-defined]  # kind is a protobuf message class
+    except DecodeError as error:
+        raise _corrupt("not a message", shard, seqno) from error
+    return message
+
+
+def _understood(read: Callable[[Any], V], message: Any, shard: ShardId, seqno: int) -> V:
+    try:
+        return read(message)
+    except UsageError as error:
+        raise _corrupt("values out of range", shard, seqno) from error
+
+
+def _corrupt(why: str, shard: ShardId, seqno: int) -> CorruptData:
+    return CorruptData(f"stored state is corrupt: {why}", hint="run persist fsck", shard=shard, seqno=seqno)
+
+
+# ---- whole states ------------------------------------------------------------------------------------------------
+
+
+def _state_to_proto(state: State) -> pb.StateRollup:
+    return pb.StateRollup(
+        shard_id=state.shard,
+        seqno=state.seqno,
+        walltime_ms=state.walltime_ms,
+        hostname=state.hostname,
+        last_gc_req=state.last_gc_req,
+        active_rollup=claim_to_proto(state.active_rollup),
+        active_gc=claim_to_proto(state.active_gc),
+        since=antichain_to_proto(state.since),
+        upper=antichain_to_proto(state.upper),
+        next_id=state.trace.next_id,
+        spine=[_spine_batch(each) for each in state.trace.spine],
+        rollups=_sorted(state.rollups, rollup_to_proto),
+        leased_readers=_sorted(state.leased_readers, leased_to_proto),
+        critical_readers=_sorted(state.critical_readers, critical_to_proto),
+        writers=_sorted(state.writers, writer_to_proto),
+        transactions=_sorted(state.transactions, transaction_to_proto),
+        schemas=[schema_entry_to_proto(entry) for entry in state.schemas],
+    )
+
+
+def _state_from_proto(message: pb.StateRollup) -> State:
+    return State(
+        shard=ShardId.parse(message.shard_id),
+        seqno=message.seqno,
+        walltime_ms=message.walltime_ms,
+        hostname=message.hostname,
+        last_gc_req=message.last_gc_req,
+        active_rollup=_claim(message, "active_rollup"),
+        active_gc=_claim(message, "active_gc"),
+        trace=Trace(
+            since=antichain_from_proto(message.since),
+            upper=antichain_from_proto(message.upper),
+            next_id=message.next_id,
+            spine=tuple([_spine_batch_of(each) for each in message.spine]),
+        ),
+        rollups=dict(map(rollup_from_proto, message.rollups)),
+        leased_readers=dict(map(leased_from_proto, message.leased_readers)),
+        critical_readers=dict(map(critical_from_proto, message.critical_readers)),
+        writers=dict(map(writer_from_proto, message.writers)),
+        transactions=dict(map(transaction_from_proto, message.transactions)),
+        schemas=tuple([schema_entry_from_proto(entry) for entry in message.schemas]),
+    )
+
+
+def _sorted(values: Mapping[Any, V], to_proto: Callable[[Any, V], Any]) -> list[Any]:
+    return [to_proto(key, values[key]) for key in sorted(values)]
+
+
+def _claim(message: Any, name: str) -> Claim | None:
+    return claim_from_proto(getattr(message, name)) if message.HasField(name) else None
+
+
+def _spine_batch(each: SpineBatch) -> pb.StateSpineBatch:
+    message = pb.StateSpineBatch(
+        lo=each.lo, hi=each.hi, level=each.level, claim=claim_to_proto(each.claim), count=len(each.batches)
+    )
+    message.batches.extend([batch_to_proto(batch) for batch in each.batches])
+    return message
+
+
+def _spine_batch_of(message: pb.StateSpineBatch) -> SpineBatch:
+    batches = tuple([batch_from_proto(batch) for batch in message.batches])
+    check(len(batches) == message.count, "a spine batch holds its batches", lo=message.lo)
+    return SpineBatch(
+        lo=message.lo,
+        hi=message.hi,
+        level=message.level,
+        rows=sum(batch.rows for batch in batches),
+        inline_bytes=sum(batch.inline_bytes for batch in batches),
+        batches=batches,
+        claim=_claim(message, "claim"),
+    )
+
+
+# ---- diffs -------------------------------------------------------------------------------------------------------
+
+_MAPS: Final = (
+    ("rollups", rollup_to_proto, rollup_from_proto),
+    ("leased_readers", leased_to_proto, leased_from_proto),
+    ("critical_readers", critical_to_proto, critical_from_proto),
+    ("transactions", transaction_to_proto, transaction_from_proto),
+)
+
+
+def _diff_to_proto(diff: StateDiff) -> pb.StateDiff:
+    message = pb.StateDiff(
+        seqno_from=diff.seqno_from,
+        seqno_to=diff.seqno_to,
+        latest_rollup=rollup_to_proto(*diff.latest_rollup),
+        since=_frontiers(diff.since),
+        upper=_frontiers(diff.upper),
+    )
+    for name in ("walltime_ms", "last_gc_req"):
+        if name in diff.scalars:
+            _set_change(getattr(message, name), diff.scalars[name])
+    if diff.next_id is not None:
+        _set_change(message.next_id, diff.next_id)
+    if "hostname" in diff.scalars:
+        _set_change(message.hostname, diff.scalars["hostname"])
+    for name in ("active_rollup", "active_gc"):
+        if name in diff.scalars:
+            change = diff.scalars[name]
+            claims = pb.StateClaimChange(old=claim_to_proto(change.old), new=claim_to_proto(change.new))
+            getattr(message, name).CopyFrom(claims)
+    if diff.schemas is not None:
+        check(not diff.schemas.gone, "schemas are never taken back")
+        message.schemas_added.extend(map(schema_entry_to_proto, diff.schemas.come))
+        message.schemas_kept = diff.schemas.kept
+    for name, to_proto, _ in _MAPS:
+        _set_map(message, name, diff.maps.get(name, {}), to_proto)
+    message.writers.extend([_writer_change(name, diff.writers[name]) for name in sorted(diff.writers)])
+    if diff.spine is not None:
+        _set_spine(message, diff.spine)
+    return message
+
+
+def _diff_from_proto(message: pb.StateDiff) -> StateDiff:
+    scalars: dict[str, Changed[Any]] = {}
+    for name in ("walltime_ms", "last_gc_req", "hostname"):
+        if message.HasField(name):  # type: ignore[arg-type]  # one of the literals above
+            scalars[name] = _change(getattr(message, name))
+    for name in ("active_rollup", "active_gc"):
+        if message.HasField(name):  # type: ignore[arg-type]  # one of the literals above
+            claims = getattr(message, name)
+            scalars[name] = Changed(_claim(claims, "old"), _claim(claims, "new"))
+    maps = {name: _map_of(message, name, from_proto) for name, _, from_proto in _MAPS}
+    return StateDiff(
+        seqno_from=message.seqno_from,
+        seqno_to=message.seqno_to,
+        latest_rollup=rollup_from_proto(message.latest_rollup),
+        scalars=scalars,
+        maps={name: changes for name, changes in maps.items() if changes},
+        writers=dict(map(_writer_change_of, message.writers)),
+        since=_frontiers_of(message, "since"),
+        upper=_frontiers_of(message, "upper"),
+        next_id=_change(message.next_id) if message.HasField("next_id") else None,
+        spine=_spine_of(message),
+        schemas=_schemas_of(message),
+    )
+
+
+def _schemas_of(message: pb.StateDiff) -> SchemasChange | None:
+    come = tuple(map(schema_entry_from_proto, message.schemas_added))
+    return SchemasChange(kept=message.schemas_kept, gone=(), come=come) if come else None
+
+
+def _frontiers(change: Changed[Antichain] | None) -> pb.StateFrontierChange | None:
+    if change is None or change.old is None or change.new is None:
+        return None
+    return pb.StateFrontierChange(old=antichain_to_proto(change.old), new=antichain_to_proto(change.new))
+
+
+def _frontiers_of(message: pb.StateDiff, name: str) -> Changed[Antichain] | None:
+    if not message.HasField(name):  # type: ignore[arg-type]  # since or upper
+        return None
+    change = getattr(message, name)
+    return Changed(antichain_from_proto(change.old), antichain_from_proto(change.new))
+
+
+def _set_change(message: Any, change: Changed[Any]) -> None:
+    message.old, message.new = change.old, change.new
+    message.SetInParent()
+
+
+def _change(message: Any) -> Changed[Any]:
+    return Changed(message.old, message.new)
+
+
+def _set_map(message: pb.StateDiff, name: str, changes: Mapping[Any, Changed[Any]], to_proto: Callable[..., Any]) -> None:
+    removed, added = getattr(message, f"{name}_removed"), getattr(message, f"{name}_added")
+    for key in sorted(changes):
+        change = changes[key]
+        if change.old is not None:
+            removed.append(to_proto(key, change.old))
+        if change.new is not None:
+            added.append(to_proto(key, change.new))
+
+
+def _map_of(message: pb.StateDiff, name: str, from_proto: Callable[[Any], tuple[Any, Any]]) -> dict[Any, Changed[Any]]:
+    old = dict(map(from_proto, getattr(message, f"{name}_removed")))
+    new = dict(map(from_proto, getattr(message, f"{name}_added")))
+    return {key: Changed(old.get(key), new.get(key)) for key in sorted({*old, *new})}
+
+
+def _writer_change(name: str, change: WriterChange) -> pb.StateWriterChange:
+    check(not change.front_new and not change.back_old, "outcomes leave at the front and arrive at the back")
+    old = replace(change.old, outcomes=change.front_old) if change.old else None
+    new = replace(change.new, outcomes=change.back_new) if change.new else None
+    return pb.StateWriterChange(
+        writer_id=name,
+        old=writer_to_proto("", old) if old else None,
+        new=writer_to_proto("", new) if new else None,
+    )
+
+
+def _writer_change_of(message: pb.StateWriterChange) -> tuple[str, WriterChange]:
+    old = writer_from_proto(message.old)[1] if message.HasField("old") else None
+    new = writer_from_proto(message.new)[1] if message.HasField("new") else None
+    return message.writer_id, WriterChange(
+        old=replace(old, outcomes=()) if old else None,
+        new=replace(new, outcomes=()) if new else None,
+        front_old=old.outcomes if old else (),
+        back_new=new.outcomes if new else (),
+    )
+
+
+def _set_spine(message: pb.StateDiff, change: SpineChange) -> None:
+    message.spine_removed.extend([_entry(entry) for entry in change.removed])
+    message.spine_added.extend([_entry(entry) for entry in change.added])
+    message.batches_kept = change.kept
+    message.batches_gone.extend([batch_to_proto(batch) for batch in change.gone])
+    message.batches_come.extend([batch_to_proto(batch) for batch in change.come])
+
+
+def _spine_of(message: pb.StateDiff) -> SpineChange | None:
+    if not message.spine_removed and not message.spine_added:
+        return None
+    return SpineChange(
+        removed=tuple([_entry_of(entry) for entry in message.spine_removed]),
+        added=tuple([_entry_of(entry) for entry in message.spine_added]),
+        kept=message.batches_kept,
+        gone=tuple([batch_from_proto(batch) for batch in message.batches_gone]),
+        come=tuple([batch_from_proto(batch) for batch in message.batches_come]),
+    )
+
+
+def _entry(entry: SpineEntry) -> pb.StateSpineBatch:
+    return pb.StateSpineBatch(
+        lo=entry.lo, hi=entry.hi, level=entry.level, claim=claim_to_proto(entry.claim), count=entry.count
+    )
+
+
+def _entry_of(message: pb.StateSpineBatch) -> SpineEntry:
+    return SpineEntry(
+        lo=message.lo, hi=message.hi, level=message.level, claim=_claim(message, "claim"), count=message.count
+    )

@@ -1,0 +1,112 @@
+"""The entries of a state <-> messages of state.proto: claims, rollups, readers, writers, transactions."""
+
+from persist.core.ids import Token
+from persist.core.shard.commands import Rollup
+from persist.core.shard.state import CriticalReader, LeasedReader, TokenOutcome, TransactionRecord, Writer
+from persist.core.shard.trace import Claim
+from persist.v1 import state_pb2 as pb
+from persist.wire.batch import antichain_from_proto, antichain_to_proto
+
+
+def claim_to_proto(claim: Claim | None) -> pb.StateClaim | None:
+    """The message of a claim."""
+    return pb.StateClaim(start_ms=claim.start_ms, owner=claim.owner) if claim else None
+
+
+def claim_from_proto(message: pb.StateClaim) -> Claim:
+    """The claim of a message."""
+    return Claim(start_ms=message.start_ms, owner=message.owner)
+
+
+def rollup_to_proto(seqno: int, rollup: Rollup) -> pb.StateRollupRef:
+    """The message of a rollup and its seqno."""
+    return pb.StateRollupRef(
+        seqno=seqno, key=rollup.key, encoded_bytes=rollup.encoded_bytes, checksum=rollup.checksum
+    )
+
+
+def rollup_from_proto(message: pb.StateRollupRef) -> tuple[int, Rollup]:
+    """Seqno and rollup of a message."""
+    rollup = Rollup(key=message.key, encoded_bytes=message.encoded_bytes, checksum=message.checksum)
+    return message.seqno, rollup
+
+
+def leased_to_proto(reader_id: str, reader: LeasedReader) -> pb.StateLeasedReader:
+    """The message of a leased reader."""
+    return pb.StateLeasedReader(
+        reader_id=reader_id,
+        since=antichain_to_proto(reader.since),
+        seqno=reader.seqno,
+        heartbeat_ms=reader.heartbeat_ms,
+        lease_ms=reader.lease_ms,
+        purpose=reader.purpose,
+        hostname=reader.hostname,
+    )
+
+
+def leased_from_proto(message: pb.StateLeasedReader) -> tuple[str, LeasedReader]:
+    """Id and leased reader of a message."""
+    return message.reader_id, LeasedReader(
+        since=antichain_from_proto(message.since),
+        seqno=message.seqno,
+        heartbeat_ms=message.heartbeat_ms,
+        lease_ms=message.lease_ms,
+        purpose=message.purpose,
+        hostname=message.hostname,
+    )
+
+
+def critical_to_proto(critical_id: str, reader: CriticalReader) -> pb.StateCriticalReader:
+    """The message of a critical reader."""
+    return pb.StateCriticalReader(
+        critical_id=critical_id,
+        since=antichain_to_proto(reader.since),
+        opaque=reader.opaque,
+        purpose=reader.purpose,
+    )
+
+
+def critical_from_proto(message: pb.StateCriticalReader) -> tuple[str, CriticalReader]:
+    """Id and critical reader of a message."""
+    return message.critical_id, CriticalReader(
+        since=antichain_from_proto(message.since), opaque=message.opaque, purpose=message.purpose
+    )
+
+
+def writer_to_proto(writer_id: str, writer: Writer) -> pb.StateWriter:
+    """The message of a writer."""
+    outcomes = [
+        pb.StateTokenOutcome(
+            token=bytes.fromhex(Token(each.token).hex), upper=antichain_to_proto(each.upper), seqno=each.seqno
+        )
+        for each in writer.outcomes
+    ]
+    return pb.StateWriter(
+        writer_id=writer_id, heartbeat_ms=writer.heartbeat_ms, lease_ms=writer.lease_ms, outcomes=outcomes
+    )
+
+
+def writer_from_proto(message: pb.StateWriter) -> tuple[str, Writer]:
+    """Id and writer of a message."""
+    outcomes = tuple(
+        [
+            TokenOutcome(token=Token.of(each.token), upper=antichain_from_proto(each.upper), seqno=each.seqno)
+            for each in message.outcomes
+        ]
+    )
+    return message.writer_id, Writer(
+        heartbeat_ms=message.heartbeat_ms, lease_ms=message.lease_ms, outcomes=outcomes
+    )
+
+
+def transaction_to_proto(app_id: str, record: TransactionRecord) -> pb.StateTransaction:
+    """The message of a transaction record."""
+    return pb.StateTransaction(
+        app_id=app_id, version=record.version, upper=antichain_to_proto(record.upper), seqno=record.seqno
+    )
+
+
+def transaction_from_proto(message: pb.StateTransaction) -> tuple[str, TransactionRecord]:
+    """Application and record of a message."""
+    upper = antichain_from_proto(message.upper)
+    return message.app_id, TransactionRecord(version=message.version, upper=upper, seqno=message.seqno)
