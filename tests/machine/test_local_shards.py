@@ -148,7 +148,10 @@ async def test_watch_sees_every_batch_once_also_from_another_machine_and_ends_at
     seen = await following
     assert seen[0][0] == Antichain.of(0)
     assert seen[-1][1] == Antichain()
-    assert all(before[1] == after[0] for before, after in zip(seen, seen[1:], strict=False))
+    # Adjacent empty batches are fused, so a later one may begin before what was seen; it always brings news.
+    for before, after in zip(seen, seen[1:], strict=False):
+        assert after[0].less_equal(before[1])
+        assert before[1].less_than(after[1])
 
 
 async def test_refresh_when_the_store_went_back_raises_history_rewound():

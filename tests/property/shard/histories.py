@@ -1,0 +1,128 @@
+"""Random command histories for a shard, and short ways to make parts and batches."""
+
+import dataclasses
+
+import pyarrow as pa
+from hypothesis import strategies as st
+
+from persist.core.data.schema import Schema
+from persist.core.frontier import Antichain, Description
+from persist.core.ids import ReaderId, ShardId, Token, WriterId, part_key, rollup_key
+from persist.core.shard import commands as c
+from persist.core.shard.batch import Block, ColumnStats, HollowBatch, Part, Run
+from persist.core.shard.state import State
+
+SHARD = ShardId.of(b"s" * 16)
+SCHEMA = Schema(key={"id": pa.int64()}, val={"name": pa.string()})
+WIDER = Schema(key={"id": pa.int64()}, val={"name": pa.string(), "note": pa.string()})
+HOLDERS = st.integers(0, 2)
+
+
+def sixteen(number: int) -> bytes:
+    return number.to_bytes(16, "big")
+
+
+def first_state() -> State:
+    bare = State.initial(SHARD, now_ms=1_000, hostname="here")
+    rollup = c.Rollup(key=rollup_key(SHARD, 0, bytes(16)), encoded_bytes=10, checksum=7)
+    entry = c.SchemaEntry(schema_id=0, schema=SCHEMA.to_bytes(), codec=SCHEMA.codec_name)
+    return dataclasses.replace(bare, rollups={0: rollup}, schemas=(entry,))
+
+
+def part(writer: WriterId, number: int, *, rows: int, lower: int, upper: int, inline: bool = False) -> Part:
+    """A part with all fields set, times in ``[lower, upper)``."""
+    data = b"x" * 50
+    return Part(
+        key=None if inline else part_key(SHARD, writer, 1, sixteen(number)),
+        inline=data if inline else None,
+        encoded_bytes=50 if inline else 4_000,
+        decoded_bytes=9_000,
+        rows=rows,
+        checksum=number & 0xFFFFFFFF,
+        key_lower=b"\x02a",
+        key_upper=b"\x02b" if number % 2 else None,
+        min_ts=lower,
+        max_ts=upper - 1,
+        diffs_sum=-rows,
+        schema_id=0,
+        stats=(ColumnStats(name="id", null_count=0, lower=b"a", upper=None), ColumnStats(name="name", null_count=3)),
+        blocks=() if inline else (Block(first_key=b"\x02a", rows=rows, row_groups=1, offset=4, length=9, checksum=1),),
+        footer_bytes=0 if inline else 200,
+        footer_checksum=5,
+    )
+
+
+def append(
+    state: State, *, rows: int, width: int | None, writer: int = 0, number: int = 0, inline: bool = False, version: int = -1
+) -> c.CompareAndAppend:
+    """An append at the state's upper; ``width`` None closes the shard, 0 is a heartbeat."""
+    lower = state.upper
+    start = lower.time or 0
+    upper = Antichain() if width is None else Antichain.of(start + width) if lower.elements else lower
+    writer_id = WriterId.of(sixteen(writer))
+    end = start + (width or 1)
+    runs = (Run(parts=(part(writer_id, number, rows=rows, lower=start, upper=end, inline=inline),)),) if rows else ()
+    return c.CompareAndAppend(
+        writer_id=writer_id,
+        token=Token.of(sixteen(number)),
+        batch=HollowBatch(desc=Description(lower=lower, upper=upper), runs=runs),
+        lease_ms=5_000,
+        transaction=c.Transaction(app_id="app", version=version) if version >= 0 else None,
+    )
+
+
+def reader(number: int) -> ReaderId:
+    return ReaderId.of(sixteen(number))
+
+
+# A step is (kind, holder, amount): what it means depends on the state it meets.
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["append", "append", "append", "empty", "inline", "transaction", "stale", "replay", "heartbeat", "register",
+             "downgrade", "beat", "expire", "critical", "compare", "uncritical", "rollup", "evolve", "unwriter", "close"]
+        ),
+        HOLDERS,
+        st.integers(0, 40),
+    ),
+    max_size=60,
+)  # fmt: skip
+
+
+def command(state: State, kind: str, holder: int, amount: int, number: int) -> c.Command[object]:
+    """The command that a step means in ``state``."""
+    time = Antichain.of((state.upper.time or 0) + amount)
+    known = state.critical_readers.get(f"c{holder}")
+    made: dict[str, object] = {
+        "append": lambda: append(state, rows=1 + amount * 7, width=1 + amount, writer=holder, number=number),
+        "inline": lambda: append(state, rows=1, width=1, writer=holder, number=number, inline=True),
+        "empty": lambda: append(state, rows=0, width=1 + amount, writer=holder, number=number),
+        "heartbeat": lambda: append(state, rows=0, width=0, writer=holder, number=number),
+        "transaction": lambda: append(state, rows=2, width=2, writer=holder, number=number, version=amount),
+        "stale": lambda: dataclasses.replace(
+            append(state, rows=0, width=3, writer=holder, number=number),
+            batch=HollowBatch(desc=Description(lower=time, upper=Antichain.of(time.elements[0] + 5))),
+        ),
+        "replay": lambda: append(state, rows=1, width=1, writer=holder, number=max(number - 1 - amount, 0)),
+        "close": lambda: append(state, rows=0, width=None if amount == 0 else 1, writer=holder, number=number),
+        "register": lambda: c.RegisterLeasedReader(
+            reader_id=reader(holder), lease_ms=1 + amount * 50, use_critical_since=bool(amount % 2)
+        ),
+        "downgrade": lambda: c.DowngradeSince(
+            reader_id=reader(holder), since=time, outstanding_seqno=state.seqno - amount if amount % 3 else None
+        ),
+        "beat": lambda: c.HeartbeatReader(reader_id=reader(holder)),
+        "expire": lambda: c.ExpireReader(reader_id=reader(holder)),
+        "critical": lambda: c.RegisterCriticalReader(critical_id=f"c{holder}", opaque=b"o"),
+        "compare": lambda: c.CompareAndDowngradeSince(
+            critical_id=f"c{holder}", expected=known.opaque if known and amount % 4 else b"?", opaque=b"n", since=time
+        ),
+        "uncritical": lambda: c.ExpireCriticalReader(critical_id=f"c{holder}"),
+        "rollup": lambda: c.AddRollup(
+            seqno=max(state.seqno - amount, 0),
+            rollup=c.Rollup(key=rollup_key(SHARD, state.seqno, sixteen(number)), encoded_bytes=9, checksum=1),
+        ),
+        "evolve": lambda: c.EvolveSchema(expected_id=0, schema=WIDER.to_bytes(), codec=WIDER.codec_name),
+        "unwriter": lambda: c.ExpireWriter(writer_id=WriterId.of(sixteen(holder))),
+    }
+    return made[kind]()  # type: ignore[operator]  # every value is a function
