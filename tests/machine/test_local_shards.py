@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import itertools
 
 import pytest
 from machine.support import SETTINGS, empty_append, machine, memory_stores, new_shard
@@ -149,7 +150,7 @@ async def test_watch_sees_every_batch_once_also_from_another_machine_and_ends_at
     assert seen[0][0] == Antichain.of(0)
     assert seen[-1][1] == Antichain()
     # Adjacent empty batches are fused, so a later one may begin before what was seen; it always brings news.
-    for before, after in zip(seen, seen[1:], strict=False):
+    for before, after in itertools.pairwise(seen):
         assert after[0].less_equal(before[1])
         assert before[1].less_than(after[1])
 

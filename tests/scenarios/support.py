@@ -29,7 +29,9 @@ class Server:
         command = [sys.executable, "-m", "persist_cli", "serve", "shard", "--listen", self.endpoint]
         command += ["--blob", self.blob, "--consensus", self.consensus]
         with self.log.open("a") as log:
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=dict(os.environ))
+            self.process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=log, text=True, env=dict(os.environ)
+            )
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if found := _READY.search(line):

@@ -13,7 +13,7 @@ from persist.errors import InvalidArgument, InvalidBounds
 TIME_MAX: Final = 2**64 - 1
 
 
-def check_time(time: int) -> int:
+def check_time(time: object) -> int:
     """The time itself, when it is a u64. Raises InvalidArgument otherwise."""
     if isinstance(time, bool) or not isinstance(time, int) or not 0 <= time <= TIME_MAX:
         raise InvalidArgument("a time must be an integer in [0, 2^64)", hint="give an int", time=repr(time))
@@ -28,7 +28,9 @@ class Antichain:
 
     def __post_init__(self) -> None:
         if len(self.elements) > 1:
-            raise InvalidArgument("times are totally ordered: an antichain has at most one element", elements=self.elements)
+            raise InvalidArgument(
+                "times are totally ordered: an antichain has at most one element", elements=self.elements
+            )
         for element in self.elements:
             check_time(element)
 

@@ -37,7 +37,7 @@ class _Id(str):
         return cls(cls.prefix + _dashed(raw))
 
     @classmethod
-    def parse(cls, text: str) -> Self:
+    def parse(cls, text: object) -> Self:
         """The id a text names. Raises InvalidId with the expected form."""
         if not isinstance(text, str) or not re.fullmatch(cls.prefix + _UUID, text):
             example = f"{cls.prefix}{_dashed(bytes(16))}"
@@ -91,10 +91,12 @@ class Token(_Id):
 _CRITICAL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
-def check_critical_id(text: str) -> str:
+def check_critical_id(text: object) -> str:
     """The name of a critical reader when well formed (letters, digits, ``._-``, at most 64). Raises InvalidId."""
     if not isinstance(text, str) or not _CRITICAL.fullmatch(text):
-        raise InvalidId("malformed critical reader id", hint="letters, digits, '.', '_', '-', at most 64", got=repr(text)[:80])
+        raise InvalidId(
+            "malformed critical reader id", hint="letters, digits, '.', '_', '-', at most 64", got=repr(text)[:80]
+        )
     return text
 
 
@@ -112,9 +114,9 @@ def rollup_key(shard: ShardId, seqno: int, raw: bytes) -> str:
     return f"{shard}/rollup/{seqno}-{raw.hex()}"
 
 
-def check_blob_key(key: str, shard: ShardId | None = None) -> str:
+def check_blob_key(key: object, shard: ShardId | None = None) -> str:
     """The key when it has one of the two forms above (and belongs to ``shard``, if given). Raises InvalidId."""
-    match = isinstance(key, str) and (_PART_KEY.fullmatch(key) or _ROLLUP_KEY.fullmatch(key))
-    if not match or (shard is not None and match.group(1) != shard):
+    match = (_PART_KEY.fullmatch(key) or _ROLLUP_KEY.fullmatch(key)) if isinstance(key, str) else None
+    if match is None or (shard is not None and match.group(1) != shard):
         raise InvalidId("malformed or foreign blob key", hint="keys are made by persist only", got=repr(key)[:120])
-    return key
+    return match.group()

@@ -146,6 +146,7 @@ class Applier:
         backoff = Backoff(self._runtime, self._settings, deadline)
         unanswered = False
         while True:
+            failure: LocationError
             try:
                 timeout = deadline.slice(self._settings.store_timeout_ms)
                 won = await self._versions.consensus.compare_and_set(self.shard, expected, data, timeout=timeout)
@@ -174,5 +175,3 @@ class Applier:
 
 def _unsure(error: LocationError) -> Indeterminate:
     return Indeterminate(error.message, hint="retry with the same token", **error.details)
-
-

@@ -185,9 +185,7 @@ class LocalShards:
 
 
 def _info(state: State) -> ShardInfo:
-    return ShardInfo(
-        shard=state.shard, seqno=state.seqno, since=state.since, upper=state.upper, schemas=state.schemas
-    )
+    return ShardInfo(shard=state.shard, seqno=state.seqno, since=state.since, upper=state.upper, schemas=state.schemas)
 
 
 def _newest(known: _Shard) -> State:
@@ -213,5 +211,3 @@ def _check_readable(state: State, as_of: Antichain, reader_id: ReaderId | None) 
         since = state.since
         hint = "the shard is closed for reading" if since.is_empty else f"read at as_of >= {since.time}"
         raise NotReadable("as_of lies below since", hint=hint, as_of=as_of, since=since)
-
-

@@ -246,7 +246,7 @@ def _diff_to_proto(diff: StateDiff) -> pb.StateDiff:
 def _diff_from_proto(message: pb.StateDiff) -> StateDiff:
     scalars: dict[str, Changed[Any]] = {}
     for name in ("walltime_ms", "last_gc_req", "hostname"):
-        if message.HasField(name):  # type: ignore[arg-type]  # one of the literals above
+        if message.HasField(name):
             scalars[name] = _change(getattr(message, name))
     for name in ("active_rollup", "active_gc"):
         if message.HasField(name):  # type: ignore[arg-type]  # one of the literals above
@@ -295,7 +295,9 @@ def _change(message: Any) -> Changed[Any]:
     return Changed(message.old, message.new)
 
 
-def _set_map(message: pb.StateDiff, name: str, changes: Mapping[Any, Changed[Any]], to_proto: Callable[..., Any]) -> None:
+def _set_map(
+    message: pb.StateDiff, name: str, changes: Mapping[Any, Changed[Any]], to_proto: Callable[..., Any]
+) -> None:
     removed, added = getattr(message, f"{name}_removed"), getattr(message, f"{name}_added")
     for key in sorted(changes):
         change = changes[key]

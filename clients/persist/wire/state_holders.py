@@ -20,9 +20,7 @@ def claim_from_proto(message: pb.StateClaim) -> Claim:
 
 def rollup_to_proto(seqno: int, rollup: Rollup) -> pb.StateRollupRef:
     """The message of a rollup and its seqno."""
-    return pb.StateRollupRef(
-        seqno=seqno, key=rollup.key, encoded_bytes=rollup.encoded_bytes, checksum=rollup.checksum
-    )
+    return pb.StateRollupRef(seqno=seqno, key=rollup.key, encoded_bytes=rollup.encoded_bytes, checksum=rollup.checksum)
 
 
 def rollup_from_proto(message: pb.StateRollupRef) -> tuple[int, Rollup]:
@@ -94,9 +92,7 @@ def writer_from_proto(message: pb.StateWriter) -> tuple[str, Writer]:
             for each in message.outcomes
         ]
     )
-    return message.writer_id, Writer(
-        heartbeat_ms=message.heartbeat_ms, lease_ms=message.lease_ms, outcomes=outcomes
-    )
+    return message.writer_id, Writer(heartbeat_ms=message.heartbeat_ms, lease_ms=message.lease_ms, outcomes=outcomes)
 
 
 def transaction_to_proto(app_id: str, record: TransactionRecord) -> pb.StateTransaction:

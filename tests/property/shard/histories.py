@@ -53,7 +53,14 @@ def part(writer: WriterId, number: int, *, rows: int, lower: int, upper: int, in
 
 
 def append(
-    state: State, *, rows: int, width: int | None, writer: int = 0, number: int = 0, inline: bool = False, version: int = -1
+    state: State,
+    *,
+    rows: int,
+    width: int | None,
+    writer: int = 0,
+    number: int = 0,
+    inline: bool = False,
+    version: int = -1,
 ) -> c.CompareAndAppend:
     """An append at the state's upper; ``width`` None closes the shard, 0 is a heartbeat."""
     lower = state.upper

@@ -13,7 +13,9 @@ from persist.wire.state import decode_diff, decode_rollup, encode_diff, encode_r
 
 
 def context(number: int) -> Context:
-    return Context(now_ms=1_000 + number * 100, hostname=f"host{number % 2}", inline_total_bytes_max=300, token_history=4)
+    return Context(
+        now_ms=1_000 + number * 100, hostname=f"host{number % 2}", inline_total_bytes_max=300, token_history=4
+    )
 
 
 def histories(steps):

@@ -1,5 +1,6 @@
 """What a batch must be like to be appended. Source: persist-semantics.md section 2.3; reliability.md section 5."""
 
+import itertools
 import re
 
 from persist.core.frontier import Antichain
@@ -26,7 +27,9 @@ def check_batch(state: State, writer_id: WriterId, batch: HollowBatch, *, parts_
     if batch.is_empty:
         return
     if desc.lower == desc.upper:
-        raise EmptyInterval("data needs an interval that holds a time", hint="raise new_upper", lower=desc.lower, upper=desc.upper)
+        raise EmptyInterval(
+            "data needs an interval that holds a time", hint="raise new_upper", lower=desc.lower, upper=desc.upper
+        )
     count = 0
     for run in batch.runs:
         if not run.parts:
@@ -41,7 +44,7 @@ def check_batch(state: State, writer_id: WriterId, batch: HollowBatch, *, parts_
 
 
 def _check_order(parts: tuple[Part, ...]) -> None:
-    for before, after in zip(parts, parts[1:], strict=False):
+    for before, after in itertools.pairwise(parts):
         if before.key_lower > after.key_lower:
             raise InvalidArgument("the parts of a run are not in key order")
 
@@ -53,7 +56,9 @@ def _check_part(state: State, writer_id: WriterId, part: Part) -> None:
         check_blob_key(part.key, state.shard)
         wrote = _WRITER.search(part.key)
         if wrote is None or wrote.group(1) != writer_id.hex:
-            raise InvalidId("a part must lie under the key of the writer that appends it", key=part.key, writer=writer_id)
+            raise InvalidId(
+                "a part must lie under the key of the writer that appends it", key=part.key, writer=writer_id
+            )
     if part.format != PART_FORMAT or part.order_version != ORDER_VERSION:
         raise InvalidArgument("a part has an unknown format or order", format=part.format, order=part.order_version)
     if not 0 <= part.schema_id < len(state.schemas):
@@ -63,7 +68,9 @@ def _check_part(state: State, writer_id: WriterId, part: Part) -> None:
     if part.inline is not None and part.encoded_bytes != len(part.inline):
         raise InvalidArgument("an inline part's size is not its bytes", encoded_bytes=part.encoded_bytes)
     if len(part.blocks) > BLOCKS_MAX or len(part.stats) > STATS_MAX:
-        raise InvalidArgument("a part has too many blocks or statistics", blocks=len(part.blocks), stats=len(part.stats))
+        raise InvalidArgument(
+            "a part has too many blocks or statistics", blocks=len(part.blocks), stats=len(part.stats)
+        )
 
 
 def _check_times(part: Part, lower: Antichain, upper: Antichain, *, truncated: bool) -> None:
@@ -74,4 +81,6 @@ def _check_times(part: Part, lower: Antichain, upper: Antichain, *, truncated: b
     if not lower.less_equal_time(part.first_ts):
         raise InvalidBounds("a time lies before lower", time=part.first_ts, lower=lower, upper=upper)
     if upper.less_equal_time(part.last_ts):
-        raise InvalidBounds("a time lies at or beyond upper", hint="raise new_upper", time=part.last_ts, lower=lower, upper=upper)
+        raise InvalidBounds(
+            "a time lies at or beyond upper", hint="raise new_upper", time=part.last_ts, lower=lower, upper=upper
+        )

@@ -108,7 +108,9 @@ def diff(prev: State, new: State) -> StateDiff:
         seqno_from=prev.seqno,
         seqno_to=new.seqno,
         latest_rollup=new.latest_rollup,
-        scalars={name: Changed(getattr(prev, name), getattr(new, name)) for name in SCALARS if _differ(prev, new, name)},
+        scalars={
+            name: Changed(getattr(prev, name), getattr(new, name)) for name in SCALARS if _differ(prev, new, name)
+        },
         maps={name: _map(getattr(prev, name), getattr(new, name)) for name in MAPS if _differ(prev, new, name)},
         writers={name: _writer(each) for name, each in _map(prev.writers, new.writers).items()},
         since=_changed(prev.since, new.since),
@@ -156,9 +158,7 @@ def invert(change: StateDiff, latest_rollup: tuple[int, Rollup] | None = None) -
         upper=_swapped(change.upper) if change.upper else None,
         next_id=_swapped(change.next_id) if change.next_id else None,
         spine=spine
-        and SpineChange(
-            removed=spine.added, added=spine.removed, kept=spine.kept, gone=spine.come, come=spine.gone
-        ),
+        and SpineChange(removed=spine.added, added=spine.removed, kept=spine.kept, gone=spine.come, come=spine.gone),
         schemas=change.schemas
         and SchemasChange(kept=change.schemas.kept, gone=change.schemas.come, come=change.schemas.gone),
     )

@@ -21,7 +21,6 @@ from persist.errors import (
     LeaseExpired,
     SchemaMismatch,
     ShardClosed,
-
 )
 
 T = TypeVar("T")
@@ -87,7 +86,9 @@ def _(command: c.CompareAndAppend, state: State, context: Context) -> tuple[Stat
     if known is not None:
         return state, known
     if state.upper.is_empty:
-        raise ShardClosed("the shard is closed for writing", hint="its upper is []: nothing can be added", shard=state.shard)
+        raise ShardClosed(
+            "the shard is closed for writing", hint="its upper is []: nothing can be added", shard=state.shard
+        )
     batch = command.batch
     check_batch(state, command.writer_id, batch, parts_max=context.parts_per_append_max)
     if state.upper != batch.desc.lower:
@@ -117,9 +118,7 @@ def _known_outcome(command: c.CompareAndAppend, state: State) -> c.Appended | No
     return None
 
 
-def _with_writer(
-    command: c.CompareAndAppend, state: State, outcome: c.Appended, context: Context
-) -> dict[str, Writer]:
+def _with_writer(command: c.CompareAndAppend, state: State, outcome: c.Appended, context: Context) -> dict[str, Writer]:
     known = state.writers.get(command.writer_id)
     if known is None:
         _check_room(len(state.writers), READERS_MAX, "writers")
@@ -232,7 +231,9 @@ def _(command: c.CompareAndDowngradeSince, state: State, context: Context) -> tu
     outcome = c.CriticalDowngraded(since=reader.since, opaque=reader.opaque)
     if reader == known:
         return state, outcome
-    return _with_since(replace(state, critical_readers={**state.critical_readers, command.critical_id: reader})), outcome
+    return _with_since(
+        replace(state, critical_readers={**state.critical_readers, command.critical_id: reader})
+    ), outcome
 
 
 @_apply.register
@@ -253,8 +254,9 @@ def _leased(state: State, reader_id: str) -> LeasedReader:
 def _with_since(state: State) -> State:
     """Move the shard's since to the meet of everybody who holds it. It never goes back."""
     met: Antichain | None = None
-    for holder in (*state.leased_readers.values(), *state.critical_readers.values()):
-        met = holder.since if met is None else met.meet(holder.since)
+    leased = [reader.since for reader in state.leased_readers.values()]
+    for since in (*leased, *(reader.since for reader in state.critical_readers.values())):
+        met = since if met is None else met.meet(since)
     if met is None or not state.since.less_than(met):
         return state
     return replace(state, trace=replace(state.trace, since=met))
@@ -282,7 +284,10 @@ def _(command: c.EvolveSchema, state: State, context: Context) -> tuple[State, c
         return state, c.SchemaRegistered(entry=newest)
     if newest.schema_id != command.expected_id:
         raise SchemaMismatch(
-            "someone else evolved the schema", hint="open the shard again", expected=command.expected_id, newest=newest.schema_id
+            "someone else evolved the schema",
+            hint="open the shard again",
+            expected=command.expected_id,
+            newest=newest.schema_id,
         )
     check_evolution(newest, command.schema, command.codec)
     _check_room(len(state.schemas), SCHEMAS_MAX, "schemas")
@@ -296,9 +301,16 @@ def _registered(state: State, schema: bytes, codec: str) -> tuple[State, c.Schem
 
 def _other_schema(newest: c.SchemaEntry, schema: bytes, codec: str) -> SchemaMismatch | CodecMismatch:
     if newest.codec != codec:
-        return CodecMismatch("the shard was written with another codec", hint="open it with that codec", shard_codec=newest.codec, given=codec)
+        return CodecMismatch(
+            "the shard was written with another codec",
+            hint="open it with that codec",
+            shard_codec=newest.codec,
+            given=codec,
+        )
     return SchemaMismatch(
-        "the shard has another schema", hint="open it without a schema, or evolve it", **differences(newest.schema, schema)
+        "the shard has another schema",
+        hint="open it without a schema, or evolve it",
+        **differences(newest.schema, schema),
     )
 
 
