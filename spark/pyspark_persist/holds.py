@@ -38,7 +38,7 @@ _LOCK: Final = threading.Lock()
 
 
 def hold_of(target: Target, *, ttl_seconds: int) -> Hold:
-    """A hold on the shard with at least half its time before it. Its reader knows the shard as it is at this moment.
+    """A hold on the shard with at least half its time before it, renewed just now.
 
     Raises ShardNotFound, LocationError.
     """
@@ -47,7 +47,7 @@ def hold_of(target: Target, *, ttl_seconds: int) -> Hold:
         at = system().monotonic()
         # SUBTLE: dropping a reader expires it, so one that is no longer handed out stays until its last plan is over.
         holds = [hold for hold in _HOLDS.get(key, []) if at - hold.opened < 2 * ttl_seconds]
-        if not holds or at - holds[-1].opened >= ttl_seconds / 2 or not _alive(holds[-1].reader, target):
+        if not holds or at - holds[-1].opened >= ttl_seconds / 2 or not is_alive(holds[-1].reader, target):
             holds.append(Hold(open_reader(target, ttl_seconds=ttl_seconds), opened=at))
         _HOLDS[key] = holds
         return holds[-1]
@@ -58,9 +58,10 @@ def open_reader(target: Target, *, ttl_seconds: int) -> Any:
     return target.client().open_reader(target.shard_id, lease=ttl_seconds, purpose="spark", timeout=target.timeout)
 
 
-def _alive(reader: Any, target: Target) -> bool:
+def is_alive(reader: Any, target: Target) -> bool:
+    """Renew the reader's lease; False when it is gone."""
     try:
-        reader.heartbeat(timeout=target.timeout)
+        reader.downgrade_since(reader.since, timeout=target.timeout)
     except LeaseExpired:
         return False
     return True

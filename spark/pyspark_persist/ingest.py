@@ -10,6 +10,7 @@ from pyspark.sql import types as st
 import persist
 from persist import InvalidArgument, SchemaMismatch, ShardNotFound, TypeNotSupported, WriterId
 from pyspark_persist.options import WriteOptions
+from pyspark_persist.planning import current_schema
 from pyspark_persist.spark_types import arrow_schema, cast_column, fits, spark_type
 
 TIME_COLUMN: Final = "_ts"
@@ -88,7 +89,7 @@ def open_writer(options: WriteOptions, frame: st.StructType, writer_id: WriterId
     """
     target = options.target
     try:
-        stored = target.client().schema(target.shard_id, timeout=target.timeout)
+        stored = current_schema(target)
     except ShardNotFound as missing:
         if not options.key_columns:
             raise ShardNotFound(
@@ -99,6 +100,8 @@ def open_writer(options: WriteOptions, frame: st.StructType, writer_id: WriterId
         wanted = schema_of_frame(frame, options.key_columns)
     else:
         wanted = merged(stored, frame) if options.merge_schema else stored
+        if wanted is not stored:
+            target.client().evolve_schema(target.shard_id, wanted, timeout=target.timeout)
     return target.client().open_writer(target.shard_id, schema=wanted, writer_id=writer_id, timeout=target.timeout)
 
 

@@ -82,7 +82,7 @@ def client(location: Location) -> Any:
 def _client(location: Location, pid: int) -> Any:
     # SUBTLE: the pid is part of the key because a forked child inherits this cache but not the client's threads.
     if location.endpoint is not None:
-        return persist.connect(location.endpoint, **({"blob": location.blob} if location.blob else {}))
+        return persist.connect(location.endpoint, blob=location.blob)
     if location.directory is not None:
         return persist.embedded(location.directory)
     return persist.embedded(blob=location.blob, consensus=location.consensus)

@@ -3,7 +3,8 @@
 Times are signed here, as everywhere in Spark; a closed frontier is null.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
@@ -29,7 +30,6 @@ METADATA_SCHEMAS: Final[Mapping[str, pa.Schema]] = {
         key=_TEXT,
         rows=_LONG,
         encoded_bytes=_LONG,
-        decoded_bytes=_LONG,
         min_ts=_LONG,
         max_ts=_LONG,
         diffs_sum=_LONG,
@@ -44,3 +44,61 @@ METADATA_SCHEMAS: Final[Mapping[str, pa.Schema]] = {
 def metadata_table(name: str, state: Mapping[str, Any]) -> pa.Table:
     """The rows of one metadata table from what ``client.inspect`` tells."""
     return pa.Table.from_pylist(list(_ROWS[name](state)), schema=METADATA_SCHEMAS[name])
+
+
+def _frontiers(state: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+    yield {"since": _time(state["since"]), "upper": _time(state["upper"]), "seqno": state["seqno"]}
+
+
+def _batches(state: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Oldest first."""
+    found = []
+    for batch in _all_batches(state):
+        parts = [part for run in batch["runs"] for part in run]
+        size = sum(part["encoded_bytes"] for part in parts)
+        bounds = {name: _time(batch[name]) for name in ("lower", "upper", "since")}
+        found.append({**bounds, "rows": batch["rows"], "encoded_bytes": size, "parts": len(parts)})
+    return sorted(found, key=lambda row: row["lower"])
+
+
+def _history(state: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+    """Newest first; ``version`` is the last time the batch covers, which is what ``asOf`` takes."""
+    for row in reversed(_batches(state)):
+        yield {"version": None if row["upper"] is None else row["upper"] - 1, **row}
+
+
+def _parts(state: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+    for batch in _all_batches(state):
+        for run, parts in enumerate(batch["runs"]):
+            for part in parts:
+                yield {"lower": _time(batch["lower"]), "upper": _time(batch["upper"]), "run": run, **part}
+
+
+def _readers(state: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+    for kind in ("leased", "critical"):
+        for name, reader in state[f"{kind}_readers"].items():
+            row = {"id": name, "kind": kind, "since": _time(reader["since"]), "purpose": reader["purpose"]}
+            yield {**row, "detail": json.dumps(reader)}
+
+
+def _writers(state: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+    for name, writer in state["writers"].items():
+        yield {"id": name, "detail": json.dumps(writer)}
+
+
+def _all_batches(state: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
+    return (batch for spine_batch in state["spine"] for batch in spine_batch["batches"])
+
+
+def _time(frontier: list[int]) -> int | None:
+    return frontier[0] if frontier else None
+
+
+_ROWS: Final[Mapping[str, Callable[[Mapping[str, Any]], Iterable[dict[str, Any]]]]] = {
+    "frontiers": _frontiers,
+    "batches": _batches,
+    "history": _history,
+    "parts": _parts,
+    "readers": _readers,
+    "writers": _writers,
+}

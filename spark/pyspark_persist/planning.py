@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from persist import Antichain, InvalidArgument, InvalidBounds, NotReadable
+from pyspark_persist.location import Target
 from pyspark_persist.options import Filters, ReadOptions
 
 Where = list[tuple[str, str, object]] | str | None
@@ -37,12 +38,21 @@ def upper_time(upper: Antichain) -> int:
     return TIMES_END if upper.time is None else upper.time
 
 
-def resolve_as_of(as_of: int | None, reader: Any, *, wait_ms: int) -> int | None:
+def current_upper(target: Target) -> int:
+    """The shard's upper at this moment, as a number."""
+    return upper_time(target.client().recent_upper(target.shard_id, timeout=target.timeout))
+
+
+def current_schema(target: Target) -> Any:
+    """The shard's newest schema. Raises ShardNotFound."""
+    return target.client().schema(target.shard_id, timeout=target.timeout)
+
+
+def resolve_as_of(as_of: int | None, *, upper: int, since: int | None, wait_ms: int) -> int | None:
     """The time to read at: as asked, or the newest complete one. None: nothing is complete yet.
 
     Raises InvalidBounds when ``as_of`` is not complete and no waiting was asked for, NotReadable below since.
     """
-    upper, since = upper_time(reader.upper), reader.since.time
     if as_of is None:
         if upper == TIMES_END:
             return _LATEST_OF_CLOSED if since is None else max(since, _LATEST_OF_CLOSED)

@@ -46,17 +46,18 @@ class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
 
     def _plan(self, reader: Any) -> list[SplitPartition]:
         options = self.options
-        self.view = view_of(options, reader.schema, self.asked, streaming=False)
-        self.where = _and(planning.where_of(options.filters, reader.schema), self.pushed)
+        stored = planning.current_schema(options.target)
+        self.view = view_of(options, stored, self.asked, streaming=False)
+        self.where = _and(planning.where_of(options.filters, stored), self.pushed)
+        upper, since = planning.current_upper(options.target), reader.since.time
         if options.interval is not None:
-            return self._diffs(reader, options.interval)
-        as_of = planning.resolve_as_of(options.as_of, reader, wait_ms=options.wait_ms)
+            return self._diffs(reader, options.interval, upper=upper, since=since)
+        as_of = planning.resolve_as_of(options.as_of, upper=upper, since=since, wait_ms=options.wait_ms)
         if as_of is None:
             return []
         return planning.snapshot_partitions(reader, as_of, options, self.where)
 
-    def _diffs(self, reader: Any, interval: Interval) -> list[SplitPartition]:
-        upper, since = planning.upper_time(reader.upper), reader.since.time
+    def _diffs(self, reader: Any, interval: Interval, *, upper: int, since: int | None) -> list[SplitPartition]:
         if interval.start == "latest":
             return []
         lower = interval.start if isinstance(interval.start, int) else earliest(since)

@@ -30,14 +30,14 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is untyped her
         from pyspark_persist.metadata import METADATA_SCHEMAS
         from pyspark_persist.options import METADATA
         from pyspark_persist.parsing import parse_schema_target
+        from pyspark_persist.planning import current_schema
         from pyspark_persist.spark_types import spark_schema
         from pyspark_persist.view import schema_of
 
         options = parse_schema_target(dict(self.options))
         if options.shape == METADATA:
             return spark_schema(METADATA_SCHEMAS[str(options.metadata_table)])
-        target = options.target
-        return schema_of(options, target.client().schema(target.shard_id, timeout=target.timeout))
+        return schema_of(options, current_schema(options.target))
 
     def reader(self, schema: "StructType") -> DataSourceReader:
         """A batch read; ``schema`` is what Spark expects, or a user's projection."""

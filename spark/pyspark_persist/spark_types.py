@@ -118,8 +118,7 @@ def fits(given: st.DataType, wanted: st.DataType) -> bool:
     if isinstance(given, st.StringType) and isinstance(wanted, st.StringType):
         return True
     if isinstance(given, st.DecimalType) and isinstance(wanted, st.DecimalType):
-        whole = given.precision - given.scale <= wanted.precision - wanted.scale
-        return whole and given.scale <= wanted.scale
+        return bool(given.precision - given.scale <= wanted.precision - wanted.scale and given.scale <= wanted.scale)
     if isinstance(given, st.ArrayType) and isinstance(wanted, st.ArrayType):
         return fits(given.elementType, wanted.elementType)
     if isinstance(given, st.MapType) and isinstance(wanted, st.MapType):

@@ -38,7 +38,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         # SUBTLE: no lease here. Spark builds a second reader only to pickle it, and nobody would ever end its lease.
         self.options = options
-        stored = options.target.client().schema(options.target.shard_id, timeout=options.target.timeout)
+        stored = planning.current_schema(options.target)
         self.view: View = view_of(options, stored, schema, streaming=True)
         self.where: Where = planning.where_of(options.filters, stored)
         self._reader: Any = None
@@ -101,7 +101,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def _plan(self, reader: Any, lower: int, upper: int) -> list[SplitPartition]:
         if lower == 0:
-            as_of = planning.resolve_as_of(None if upper == TIMES_END else upper - 1, reader, wait_ms=0)
+            as_of = planning.resolve_as_of(
+                None if upper == TIMES_END else upper - 1, upper=upper, since=reader.since.time, wait_ms=0
+            )
             return [] if as_of is None else planning.snapshot_partitions(reader, as_of, self.options, self.where)
         lower = self._readable_from(lower, reader)
         return [] if lower >= upper else planning.diff_partitions(reader, lower, upper, self.options, self.where)
@@ -131,18 +133,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return holds.open_reader(self.options.target, ttl_seconds=self.options.partitioning.hold_ttl_seconds)
 
     def _leased(self) -> Any:
-        if self._reader is None:
-            self._reader = self._fresh_reader()
-            return self._reader
-        try:
-            self._reader.heartbeat(timeout=self.options.target.timeout)
-        except LeaseExpired:
+        if self._reader is None or not holds.is_alive(self._reader, self.options.target):
             self._reader = self._fresh_reader()
         return self._reader
 
     def _upper(self) -> int:
-        target = self.options.target
-        return planning.upper_time(target.client().recent_upper(target.shard_id, timeout=target.timeout))
+        return planning.current_upper(self.options.target)
 
     def _start(self) -> int:
         start = self.options.interval.start if self.options.interval else "snapshot"

@@ -229,7 +229,8 @@ class _Commit:
         reader = target.client().open_reader(target.shard_id, purpose="spark overwrite", timeout=target.timeout)
         try:
             snapshot = reader.snapshot(placement.expected - 1, timeout=target.timeout)
-            builder = self.write.spec.open()
+            # SUBTLE: not the write's own spec: a part must lie under the id of the writer that commits it.
+            builder = self.writer.batch_spec().open()
             for split in snapshot.splits(max(1, snapshot.encoded_bytes >> 26)):
                 for batch in split.read():
                     if batch.num_rows:

@@ -129,8 +129,7 @@ def _flights(raw: pa.Table) -> pa.Table:
         "status": pc.if_else(pc.is_valid(raw["dep_time"]), "flown", "cancelled"),
     }
     types = {**KEY, **VAL}
-    table = {name: columns.get(name, raw[name] if name in raw.column_names else None) for name in types}
-    table = {name: column.cast(types[name]) for name, column in table.items()}
+    table = {name: (columns[name] if name in columns else raw[name]).cast(kind) for name, kind in types.items()}
     return pa.table({**table, "sched_ms": sched_ms, "appear_ms": pc.subtract(sched_ms, WEEK_MS)})
 
 
