@@ -56,7 +56,7 @@ class KeyOrder:
     def keys(self, table: pa.Table) -> Keys:
         """The keys of all rows."""
         columns = [table.column(name) for name in self._names]
-        return _ByteKeys(columns) if self._word_type is None else _WordKeys(columns[0])
+        return ByteKeys(columns) if self._word_type is None else _WordKeys(columns[0])
 
     def ends(self, table: pa.Table) -> tuple[Key, Key]:
         """The keys of the first and the last row, at the cost of two rows. Raises CorruptData when they descend."""
@@ -97,7 +97,7 @@ class _WordKeys:
         return int(first) + int(np.searchsorted(self._words[first:], np.uint64(key), side=side))
 
 
-class _ByteKeys:
+class ByteKeys:
     """Keys as canonical bytes, read in place."""
 
     def __init__(self, columns: Sequence[Any]) -> None:
@@ -106,9 +106,11 @@ class _ByteKeys:
         self._offsets, self._data = offsets.data, data.data
 
     def at(self, row: int) -> Key:
+        """The key of a row."""
         return bytes(self._data[self._offsets[row] : self._offsets[row + 1]])
 
     def search(self, key: Key, start: int, *, right: bool = False) -> int:
+        """As Keys says, by bisection."""
         cut = bisect.bisect_right if right else bisect.bisect_left
         return cut(range(len(self._encoded)), key, lo=start, key=self.at)
 

@@ -17,7 +17,17 @@ from persist.core.data.encoding import I64, U64, Bools, Bytes, Column, encode_ke
 from persist.core.data.types import T, has_words
 from persist.errors import CorruptData
 
-__all__ = ["Permutation", "encode_key", "has_word_order", "key_words", "order_in_groups", "settle", "sort_rows", "tied"]
+__all__ = [
+    "Permutation",
+    "encode_key",
+    "has_word_order",
+    "key_words",
+    "may_repeat",
+    "order_in_groups",
+    "settle",
+    "sort_rows",
+    "tied",
+]
 
 Permutation = I64 | None
 """Row numbers in output order; None when rows stay where they are."""
@@ -76,6 +86,19 @@ def tied(tie: Bools) -> I64:
     group = tie.copy()
     group[:-1] |= tie[1:]
     return np.flatnonzero(group)
+
+
+def may_repeat(columns: Sequence[Column]) -> bool:
+    """Whether some row may equal the row before it. Columns without a cheap comparison count as equal."""
+    rows = len(columns[0])
+    equal = np.ones(max(rows - 1, 0), bool)
+    for column in columns:
+        if not equal.any():
+            return False
+        one = _neighbours(one_chunk(column))
+        if one is not None:
+            equal &= one
+    return bool(equal.any())
 
 
 def order_in_groups(group: npt.NDArray[Any], word: U64) -> I64:

@@ -1,0 +1,11 @@
+"""Parts: sorted updates as Parquet files in Blob, or as small Arrow messages inside the state.
+
+This is the module others use; the layout is written by ``columnar_encode``, read by ``columnar_decode``, and the inline
+form is in ``columnar_inline``. Source: kernel.md section 5; performance.md A1; reliability.md finding 8.
+"""
+
+from persist.wire.columnar_decode import part_batches
+from persist.wire.columnar_encode import Encoded, encode_parts
+from persist.wire.columnar_inline import decode_inline, encode_inline
+
+__all__ = ["Encoded", "decode_inline", "encode_inline", "encode_parts", "part_batches"]

@@ -1,0 +1,283 @@
+"""Reading parts: only the blocks that are needed, verified before they are parsed, decoded under a budget.
+
+A part's bytes are known by their checksums, but whoever wrote them may have meant harm: a few hundred bytes of Parquet
+can expand to gigabytes. So sizes are checked where they are declared, and rows are decoded in steps small enough that a
+lie is found before it costs much. Source: reliability.md findings 8 and 9, section 5; kernel.md section 5.
+"""
+
+import io
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from persist.core.data.cursors import ByteKeys
+from persist.core.data.schema import DIFF, TS, Schema
+from persist.core.data.splits import EVERYTHING, KeyRange, blocks_in
+from persist.core.data.types import T
+from persist.core.shard.batch import Part
+from persist.wire.checksum import crc32c
+from persist.wire.columnar_encode import GROUP_BYTES_KEY, leaves
+from persist.wire.columnar_inline import DECODED_BYTES_MAX, check_format, corrupt, decode_inline, rewrite_times
+
+Read = Callable[[int, int], bytes]
+"""Bytes [start, end) of the blob; blocks until they are there."""
+
+SMALL_BYTES: Final = 1 << 20
+"""Blobs up to this size are read at once."""
+
+_STEP_BYTES: Final = 512 << 20
+_STEP_ROWS: Final = (256, 8192)
+"""Fewest and most rows decoded at once where a value's size is not bounded by the footer."""
+
+_SLACK: Final = 64 << 10
+
+
+def part_batches(
+    part: Part,
+    read: Read,
+    schema_of_part: Schema,
+    *,
+    columns: Iterable[str] | None = None,
+    key_range: KeyRange | None = None,
+    batch_rows: int = 65_536,
+    decoded_bytes_max: int = DECODED_BYTES_MAX,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a part in order, at most ``batch_rows`` at a time, never empty batches; times are rewritten.
+
+    ``columns``: only these key and val columns (names the part's schema lacks are skipped), then ts and diff, in the
+    schema's order. ``key_range``: only rows with such keys; only blocks that may have any are read. Holds one block
+    and one decoded row group. Raises CorruptData (before unverified bytes are parsed), VersionMismatch, what ``read``
+    raises.
+    """
+    wanted = _names(schema_of_part, columns)
+    limits = EVERYTHING if key_range is None else key_range
+    if part.inline is not None:
+        tables = iter((decode_inline(part, schema_of_part, decoded_bytes_max=decoded_bytes_max),))
+    else:
+        check_format(part)
+        tables = _File(part, read, schema_of_part, decoded_bytes_max).tables(wanted, limits, batch_rows)
+    for table in tables:
+        for piece in _inside(table, schema_of_part, limits):
+            rewritten = rewrite_times(piece.select(wanted), part.ts_rewrite)
+            yield from rewritten.combine_chunks().to_batches(max_chunksize=batch_rows)
+
+
+def _names(schema: Schema, columns: Iterable[str] | None) -> list[str]:
+    names: list[str] = schema.updates.names
+    if columns is None:
+        return names
+    kept = {*columns, TS.name, DIFF.name}
+    return [name for name in names if name in kept]
+
+
+def _inside(table: pa.Table, schema: Schema, limits: KeyRange) -> Iterator[pa.Table]:
+    """The rows of a sorted table that lie in the range, if any."""
+    start, stop = 0, table.num_rows
+    if limits.lower is not None or limits.upper is not None:
+        edge = pa.concat_tables([table.slice(0, 1), table.slice(stop - 1, 1)]) if stop else table
+        names = schema.key.names
+        ends = ByteKeys([edge.column(name) for name in names]) if stop else None
+        if ends is not None and not (limits.contains(ends.at(0)) and limits.contains(ends.at(1))):
+            keys = ByteKeys([table.column(name) for name in names])
+            start = 0 if limits.lower is None else keys.search(limits.lower, 0)
+            stop = stop if limits.upper is None else keys.search(limits.upper, start)
+    if start < stop:
+        yield table.slice(start, stop - start)
+
+
+class _File:
+    """A part in Blob, opened by its footer."""
+
+    def __init__(self, part: Part, read: Read, schema: Schema, decoded_bytes_max: int) -> None:
+        self._part = part
+        self._read = read
+        self._schema = schema
+        self._decoded_bytes_max = decoded_bytes_max
+        self._leaves = _leaf_widths(schema)
+        self._bytes = _Verified(part.encoded_bytes)
+        self._group_bytes: list[int] = []
+
+    def tables(self, wanted: list[str], limits: KeyRange, batch_rows: int) -> Iterator[pa.Table]:
+        """Decoded pieces of the blocks that overlap the range, in order."""
+        part = self._part
+        if not part.blocks:
+            raise corrupt("a part in Blob describes no blocks", part, "blocks")
+        chosen = blocks_in(part, limits)
+        if not chosen:
+            return
+        ranged = limits.lower is not None or limits.upper is not None
+        names = [
+            name for name in self._schema.updates.names if name in wanted or (ranged and name in self._schema.key.names)
+        ]
+        whole = part.encoded_bytes <= SMALL_BYTES
+        if whole:
+            self._fetch(0, part.encoded_bytes, part.checksum, "checksum")
+        else:
+            self._fetch(
+                part.encoded_bytes - part.footer_bytes, part.encoded_bytes, part.footer_checksum, "footer checksum"
+            )
+        metadata = self._metadata()
+        firsts = [0]
+        for block in part.blocks:
+            firsts.append(firsts[-1] + block.row_groups)
+        for index in chosen:
+            block = part.blocks[index]
+            if not whole:
+                self._bytes.forget_blocks(part.encoded_bytes - part.footer_bytes)
+                self._fetch(block.offset, block.offset + block.length, block.checksum, "block checksum")
+            for group in range(firsts[index], firsts[index + 1]):
+                yield from self._group(metadata, group, names, batch_rows)
+
+    def _fetch(self, start: int, end: int, checksum: int, what: str) -> None:
+        part = self._part
+        if not 0 <= start <= end <= part.encoded_bytes:
+            raise corrupt("a part describes bytes beyond its end", part, what)
+        data = self._read(start, end)
+        if len(data) != end - start or crc32c(data) != checksum:
+            raise corrupt("a blob is not what was written", part, what, start=start, end=end, got=len(data))
+        self._bytes.add(start, data)
+
+    def _metadata(self) -> Any:
+        """The footer, checked against the description in the state."""
+        part = self._part
+        try:
+            # The reader would look for a footer in more than the footer: give it nothing else.
+            metadata = pq.read_metadata(pa.BufferReader(self._bytes.last(part.footer_bytes)))
+            names = metadata.schema.to_arrow_schema().names
+            groups = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
+            declared = [int(text) for text in (metadata.metadata or {}).get(GROUP_BYTES_KEY, b"").split(b",")]
+        except (pa.ArrowException, OSError, ValueError, RuntimeError) as error:
+            raise corrupt("a footer cannot be parsed", part, str(error)[:200]) from error
+        at, rows_ok = 0, sum(block.row_groups for block in part.blocks) == len(groups)
+        for block in part.blocks:
+            rows_ok = rows_ok and block.row_groups > 0 and sum(groups[at : at + block.row_groups]) == block.rows
+            at += block.row_groups
+        if not rows_ok or sum(groups) != part.rows or min(groups) <= 0:
+            raise corrupt("a part has other rows than its description", part, f"{sum(groups)} rows", rows=part.rows)
+        if len(declared) != len(groups) or min(declared) < 0 or sum(declared) != part.decoded_bytes:
+            raise corrupt("a part declares other sizes than its description", part, "group bytes")
+        if names != self._schema.updates.names or metadata.num_columns != len(self._leaves):
+            raise corrupt("a part has other columns than its schema", part, str(names)[:200])
+        self._group_bytes = declared
+        return metadata
+
+    def _group(self, metadata: Any, group: int, names: list[str], batch_rows: int) -> Iterator[pa.Table]:
+        part = self._part
+        try:
+            step = self._step(metadata.row_group(group), group, names)
+            reader = pq.ParquetFile(pa.PythonFile(self._bytes, mode="r"), metadata=metadata)
+            batches = reader.iter_batches(batch_size=step, row_groups=[group], columns=names, use_threads=False)
+            yield from self._gathered(batches, group, names, batch_rows)
+        except (pa.ArrowException, OSError, ValueError, RuntimeError) as error:
+            raise corrupt("a part cannot be decoded", part, str(error)[:200], row_group=group) from error
+
+    def _gathered(
+        self, batches: Iterable[pa.RecordBatch], group: int, names: list[str], batch_rows: int
+    ) -> Iterator[pa.Table]:
+        """Steps put together again, up to ``batch_rows`` rows each."""
+        allowed = min(self._decoded_bytes_max, _allowed(self._group_bytes[group]))
+        held: list[pa.RecordBatch] = []
+        rows = size = 0
+        for batch in batches:
+            size += batch.nbytes
+            if size > allowed + _bitmaps(self._part.rows, len(names)):
+                raise corrupt("a part decodes to more than it declares", self._part, f"{size} bytes", allowed=allowed)
+            held.append(batch)
+            rows += batch.num_rows
+            if rows >= batch_rows:
+                yield self._table(held, names)
+                held, rows = [], 0
+        if held:
+            yield self._table(held, names)
+
+    def _table(self, batches: list[pa.RecordBatch], names: list[str]) -> pa.Table:
+        """The batches as one table in the schema's types: Parquet has no seconds."""
+        target = pa.schema([self._schema.updates.field(name) for name in names])
+        return pa.Table.from_batches(batches).select(names).combine_chunks().cast(target)
+
+    def _step(self, group: Any, index: int, names: list[str]) -> int:
+        """How many rows to decode at once. Raises CorruptData when the footer already says it would be too much."""
+        declared = self._group_bytes[index]
+        if declared > self._decoded_bytes_max:
+            raise corrupt("a row group decodes to more than allowed", self._part, f"{declared} bytes")
+        certain = varying = 0
+        for at, (name, width) in enumerate(self._leaves):
+            column = group.column(at)
+            if name not in names:
+                continue
+            if width is None:
+                varying += column.total_uncompressed_size
+            else:
+                certain += column.num_values * width // 8
+        room = _allowed(declared) + _bitmaps(group.num_rows, group.num_columns)
+        if certain > room or varying > room + 8 * group.num_rows * group.num_columns:
+            raise corrupt("a row group holds more than it declares", self._part, f"{max(certain, varying)} bytes")
+        fewest, most = _STEP_ROWS
+        return max(fewest, min(most, _STEP_BYTES // varying)) if varying else max(1, group.num_rows)
+
+
+def _allowed(declared: int) -> int:
+    """What rows written as ``declared`` Arrow bytes may come back as."""
+    return 2 * declared + _SLACK
+
+
+def _bitmaps(rows: int, columns: int) -> int:
+    """Validity bits and offsets that reading may add."""
+    return 8 * rows * columns
+
+
+def _leaf_widths(schema: Schema) -> list[tuple[str, int | None]]:
+    """For every Parquet column: the column it belongs to, and bits per value (None: values vary in size)."""
+    found: list[tuple[str, int | None]] = []
+    for field in schema.updates:
+        for _, given in leaves(field.type, field.name):
+            varies = T.is_string(given) or T.is_binary(given)
+            found.append((field.name, None if varies else int(given.bit_width)))
+    return found
+
+
+class _Verified(io.RawIOBase):
+    """A seekable file of which only verified ranges can be read."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self._size = size
+        self._at = 0
+        self._ranges: dict[int, bytes] = {}
+
+    def add(self, start: int, data: bytes) -> None:
+        """Make these bytes readable."""
+        self._ranges[start] = data
+
+    def forget_blocks(self, footer_start: int) -> None:
+        """Drop everything but the footer."""
+        self._ranges = {start: data for start, data in self._ranges.items() if start >= footer_start}
+
+    def last(self, size: int) -> bytes:
+        """The last ``size`` bytes."""
+        self.seek(self._size - size)
+        return self.read()
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        self._at = base + offset
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        want = self._size - self._at if size < 0 else min(size, self._size - self._at)
+        for start, data in self._ranges.items():
+            if start <= self._at and self._at + want <= start + len(data):
+                self._at += want
+                return data[self._at - want - start : self._at - start]
+        raise OSError("the footer points outside of what was read")
