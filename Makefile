@@ -1,6 +1,6 @@
 # `make` lists the targets. Each does the set-up it needs first; repeating a set-up that is done costs nothing.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-python run dev test lint types proto proto-check constraints bench bench-full clean
+.PHONY: help setup setup-python run dev test lint types proto proto-check docs constraints bench bench-full clean
 SHELL := /bin/sh
 
 BIN := .venv/bin
@@ -38,6 +38,9 @@ proto: setup-python ## generate clients/persist/v1 from protos/
 
 proto-check: setup-python ## buf lint, buf breaking, and committed stubs equal generated ones
 	@deploy/proto-check.sh
+
+docs: setup-python ## renew the tables in docs/ that repeat what the code knows
+	@$(BIN)/python deploy/tables.py
 
 constraints: ## renew constraints.txt with the newest versions that resolve (needs uv)
 	@deploy/constraints.sh

@@ -32,11 +32,17 @@ class Settings:
     recent_diffs_max: int = 3840
     """Diffs one scan page reads when catching up."""
     reader_lease_ms: int = 900_000
+    """A leased reader that is silent for so long loses its hold."""
     writer_lease_ms: int = 3_600_000
+    """A writer that is silent for so long is forgotten, and its tokens with it."""
     retry_first_ms: int = 4
+    """First pause before a retry; each further one is longer, with jitter."""
     retry_max_ms: int = 16_000
+    """Longest pause before a retry."""
     poll_first_ms: int = 100
+    """First pause between polls where changes are not pushed."""
     poll_max_ms: int = 16_000
+    """Longest pause between polls."""
     timeout_ms: int = 30_000
     """Default deadline of a call that names none."""
     store_timeout_ms: int = 10_000
@@ -56,6 +62,7 @@ class Settings:
     max_message_bytes: int = 4 << 20
     """Largest gRPC message."""
     parts_per_append_max: int = 10_000
+    """Parts one append may name."""
     allow_unsafe: tuple[str, ...] = ()
     """Findings accepted by name."""
 

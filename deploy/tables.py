@@ -1,0 +1,83 @@
+"""Keeps the tables in docs/ that repeat what the code knows: errors and settings.
+
+    python deploy/tables.py            rewrite them
+    python deploy/tables.py --check    exit with 1 if one is out of date
+
+A table stands between ``<!-- table: NAME -->`` and ``<!-- end -->``.
+"""
+
+import ast
+import dataclasses
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from persist import errors, settings
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+
+
+def error_rows(parent: type[errors.PersistError] = errors.PersistError) -> Iterator[str]:
+    """A row for every error, each below its parent."""
+    for error in parent.__subclasses__():
+        meaning = (error.__doc__ or "").splitlines()[0].replace("``", "`")
+        yield f"| `{error.reason}` | `{error.__name__}` | {meaning} |"
+        yield from error_rows(error)
+
+
+def setting_rows() -> Iterator[str]:
+    """A row for every field of Settings: its variable, its default, what it means."""
+    meanings = field_docstrings(Path(settings.__file__ or ""))
+    for field in dataclasses.fields(settings.Settings):
+        default = "(none)" if field.default == () else f"{field.default:,}"
+        yield f"| `PERSIST_{field.name.upper()}` | {default} | {meanings.get(field.name, '').replace('``', '`')} |"
+
+
+def field_docstrings(path: Path) -> dict[str, str]:
+    """The string below each annotated field of the classes of a module."""
+    found = {}
+    for owner in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(owner, ast.ClassDef):
+            continue
+        for field, below in zip(owner.body, owner.body[1:], strict=False):
+            if (
+                isinstance(field, ast.AnnAssign)
+                and isinstance(below, ast.Expr)
+                and isinstance(below.value, ast.Constant)
+            ):
+                found[ast.unparse(field.target)] = " ".join(str(below.value.value).split())
+    return found
+
+
+TABLES = {
+    "errors": ("| reason | class | meaning |\n|---|---|---|", error_rows),
+    "settings": ("| variable | default | meaning |\n|---|---:|---|", setting_rows),
+}
+
+
+def renewed(text: str) -> str:
+    """A page with its tables as they should be."""
+
+    def table(found: re.Match[str]) -> str:
+        head, rows = TABLES[found.group(1)]
+        return f"<!-- table: {found.group(1)} -->\n{head}\n" + "\n".join(rows()) + "\n<!-- end -->"
+
+    return re.sub(r"<!-- table: (\w+) -->\n.*?<!-- end -->", table, text, flags=re.DOTALL)
+
+
+def main(arguments: list[str]) -> int:
+    """Check or rewrite every page. Returns the exit code."""
+    stale = [page for page in sorted(DOCS.glob("*.md")) if renewed(page.read_text()) != page.read_text()]
+    if "--check" in arguments:
+        for page in stale:
+            print(f"{page.relative_to(ROOT)} is out of date: run `make docs`")
+        return 1 if stale else 0
+    for page in stale:
+        page.write_text(renewed(page.read_text()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
