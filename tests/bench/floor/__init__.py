@@ -1,0 +1,1 @@
+"""Floors: the least work an operation needs here, with none of persist's code."""

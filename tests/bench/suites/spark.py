@@ -1,0 +1,46 @@
+"""P8: Spark reads and writes a shard, next to a trivial Arrow source and sink; and micro-batches next to empty ones."""
+
+import asyncio
+from typing import Any
+
+from bench.measure import Spread, ratios
+from bench.outcome import Outcome
+from bench.plan import Plan
+from bench.processes import job
+from bench.rows import Sum
+from bench.stage import Stage
+
+ROWS, PARTITIONS = 2_000_000, 4
+
+
+async def run(stage: Stage, plan: Plan) -> Outcome:
+    outcome = Outcome()
+    plan.say("P8 Spark: about a minute and a half")
+    with stage.shard_server() as (endpoint, _):
+        request = {
+            "endpoint": endpoint, "s3": stage.s3_endpoint, "rows": ROWS, "partitions": PARTITIONS, "rounds": plan.rounds,
+            "stream_rounds": plan.pick(2, 5), "stream_seconds": plan.pick(8, 15),
+        }  # fmt: skip
+        answer = await asyncio.to_thread(job, "bench.jobs.spark", request)
+    for gate in answer.pop("gates"):
+        expected, found = Sum(), Sum()
+        expected.join(gate["expected_rows"], gate["expected_digest"])
+        found.join(gate["rows"], gate["digest"])
+        outcome.gate_rows("P8", gate["what"], expected, found)
+    outcome.keep("spark", answer)
+    for operation in ("read", "write"):
+        _judge_batch(outcome, answer, operation)
+    mine, theirs = answer["micro-batch persist"], answer["micro-batch floor"]
+    outcome.check("P8", "micro-batch against an empty one, Python to Python", ratios(mine, theirs).mid, 1.5,
+                  ours=Spread.of(mine).show(" ms", 0), against=Spread.of(theirs).show(" ms", 0))  # fmt: skip
+    return outcome
+
+
+def _judge_batch(outcome: Outcome, answer: dict[str, Any], operation: str) -> None:
+    def speed(system: str) -> list[float]:
+        return [ROWS / seconds / 1e6 for seconds in answer[f"{operation} {system}"]]
+
+    mine, theirs = speed("persist"), speed("floor")
+    outcome.check("P8", f"batch {operation} of {ROWS:,} rows against a trivial Arrow {operation}", ratios(mine, theirs).mid,
+                  0.8, at_most=False, ours=Spread.of(mine).show(" Mrows/s"),
+                  against=Spread.of(theirs).show(" Mrows/s"))  # fmt: skip
