@@ -19,7 +19,7 @@ class Address:
         host, colon, port = text.rpartition(":")
         if not colon or not port.isdigit() or int(port) > 65535 or (":" in host and not host.startswith("[")):
             raise InvalidArgument("not an address", hint="write HOST:PORT, for example 127.0.0.1:7100", got=repr(text))
-        return cls(host.strip("[]") or "0.0.0.0", int(port))  # noqa: S104  # ":7100" asks for all interfaces
+        return cls(host.strip("[]") or "0.0.0.0", int(port))  # ":7100" asks for all interfaces
 
     def at(self, port: int) -> "Address":
         """The same host with another port."""

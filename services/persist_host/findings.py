@@ -29,9 +29,7 @@ class Store(Protocol):
 class Durability:
     """What is known about the safety of a process's stores. ``durable``: nothing unsafe was accepted."""
 
-    def __init__(
-        self, stores: Sequence[Store], *, settings: Settings, runtime: Runtime, telemetry: Telemetry
-    ) -> None:
+    def __init__(self, stores: Sequence[Store], *, settings: Settings, runtime: Runtime, telemetry: Telemetry) -> None:
         self._stores = stores
         self._settings = settings
         self._runtime = runtime
@@ -58,8 +56,13 @@ class Durability:
         while self.accepted:
             for finding in self.accepted:
                 _log.error(
-                    "unsafe setting accepted: %s", finding.consequence,
-                    extra={"finding": finding.name, "setting": finding.setting, "found": finding.found,
-                           "required": finding.required},
+                    "unsafe setting accepted: %s",
+                    finding.consequence,
+                    extra={
+                        "finding": finding.name,
+                        "setting": finding.setting,
+                        "found": finding.found,
+                        "required": finding.required,
+                    },
                 )
             await self._runtime.sleep(REPEAT_SECONDS)

@@ -25,7 +25,7 @@ _log = logging.getLogger("persist.host")
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
 
-class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc.aio is untyped in places
+class Guard(grpc.aio.ServerInterceptor):
     """Admits calls to our services and translates what they raise. Others (health, reflection) pass untouched."""
 
     def __init__(self, *, runtime: Runtime, telemetry: Telemetry, undated: frozenset[str] = frozenset()) -> None:
@@ -111,7 +111,9 @@ class _Call:
         if self._dated:
             left = context.time_remaining()
             if left is None or left > FOREVER_SECONDS:
-                raise MissingDeadline("the call has no deadline", hint="set one: every call must end", method=self._name)
+                raise MissingDeadline(
+                    "the call has no deadline", hint="set one: every call must end", method=self._name
+                )
             if left < TOO_LATE_SECONDS:
                 raise Determinate("the deadline had all but passed on arrival", hint="retry with a longer timeout")
         shard = getattr(request, "shard_id", None)

@@ -86,7 +86,7 @@ class Host:
         self._ready = False
         self._stopped = asyncio.Event()
 
-    async def start(self, listen: Address, side: Address | None = None) -> Address:
+    async def start(self, listen: Address) -> Address:
         """Listen and answer. Returns the address with its real port. Raises Determinate when the port is taken."""
         for service in self._services:
             service.register(self._server)
@@ -99,13 +99,18 @@ class Host:
         except RuntimeError as error:
             raise Determinate("cannot listen", hint="is another server on this port?", address=listen) from error
         await self._server.start()
-        if side is not None:
-            await self._side.start(side)
         await self._tell(_SERVING)
         if self._durability is not None:
             self._tasks.start(self._durability.remind())
         self._ready = True
         return listen.at(port)
+
+    async def open_side(self, listen: Address) -> Address:
+        """Answer ``/healthz``, ``/readyz`` and ``/metrics`` over HTTP. Returns the address with its real port."""
+        try:
+            return await self._side.start(listen)
+        except OSError as error:
+            raise Determinate("cannot listen", hint="is another process on this port?", address=listen) from error
 
     async def wait(self) -> None:
         """Return once the host has stopped."""

@@ -37,8 +37,13 @@ class SidePort:
                     pass
                 status, body = self._answer(line)
                 data = body.encode()
-                head = f"HTTP/1.1 {status}\r\nContent-Type: {_TEXT}\r\nContent-Length: {len(data)}\r\nConnection: close\r\n\r\n"
-                writer.write(head.encode() + data)
+                head = (
+                    f"HTTP/1.1 {status}",
+                    f"Content-Type: {_TEXT}",
+                    f"Content-Length: {len(data)}",
+                    "Connection: close",
+                )
+                writer.write("\r\n".join((*head, "", "")).encode() + data)
                 await writer.drain()
         except (TimeoutError, ConnectionError, ValueError, asyncio.IncompleteReadError):
             pass  # a client that does not speak HTTP, or left

@@ -32,7 +32,10 @@ class Telemetry:
     def __init__(self, *, service: str, otlp_endpoint: str = "") -> None:
         self._counts: dict[tuple[str, Labels], float] = defaultdict(float)
         self._gauges: dict[tuple[str, Labels], float] = {}
-        self._provider, self._tracer = _tracing(service, otlp_endpoint) if otlp_endpoint else (None, None)
+        self._provider: Any = None
+        self._tracer: Any = None
+        if otlp_endpoint:
+            self._provider, self._tracer = _tracing(service, otlp_endpoint)
 
     def count(self, name: str, labels: Labels = (), by: float = 1) -> None:
         """Add to a counter."""

@@ -18,7 +18,8 @@ def main() -> int:
     except PersistError as error:
         print(f"persist: {error}", file=sys.stderr)
         return 2
-    return serve_shard(*sys.argv[1:], settings, log_level=os.environ.get("PERSIST_LOG_LEVEL", "warning"))
+    listen, blob, consensus = sys.argv[1:]
+    return serve_shard(listen, blob, consensus, settings, log_level=os.environ.get("PERSIST_LOG_LEVEL", "warning"))
 
 
 if __name__ == "__main__":

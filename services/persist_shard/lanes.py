@@ -75,9 +75,12 @@ class Lanes:
         """Lanes with work."""
         return len(self._lanes)
 
-    def submit(
-        self, shard: ShardId, command: Command[Any], *, timeout: float, weight: int
-    ) -> asyncio.Future[Any]:
+    def waiting(self, shard: ShardId) -> int:
+        """Commands of a shard that wait for their fold."""
+        lane = self._lanes.get(shard)
+        return len(lane.pending) if lane is not None else 0
+
+    def submit(self, shard: ShardId, command: Command[Any], *, timeout: float, weight: int) -> asyncio.Future[Any]:
         """Queue a command of ``weight`` bytes. The future gets its outcome or error. Raises Overloaded.
 
         Cancelling the future withdraws the command unless its fold is already with the machine.
@@ -157,11 +160,15 @@ class Lanes:
         except PersistError as error:
             self._fail(shard, fold, error)
         except asyncio.CancelledError:
-            self._fail(shard, fold, Indeterminate("the server stopped while committing", hint="retry with the same token"))
+            self._fail(
+                shard, fold, Indeterminate("the server stopped while committing", hint="retry with the same token")
+            )
             raise
         except Exception as error:
             _log.exception("unexpected failure of a commit", extra={"shard": shard})
-            unsure = Indeterminate("internal error while committing", hint="see the server's log", kind=type(error).__name__)
+            unsure = Indeterminate(
+                "internal error while committing", hint="see the server's log", kind=type(error).__name__
+            )
             self._fail(shard, fold, unsure)
         else:
             self._tell(shard, fold, outcomes)
@@ -183,7 +190,9 @@ class Lanes:
         left = [waiting for waiting in fold if not waiting.answer.done()]
         for waiting in left:
             if waiting.deadline <= now:
-                _refuse(waiting, Indeterminate("the deadline passed while committing", hint="retry with the same token"))
+                _refuse(
+                    waiting, Indeterminate("the deadline passed while committing", hint="retry with the same token")
+                )
         later = [waiting.deadline for waiting in left if waiting.deadline > now]
         if later:
             asyncio.get_running_loop().call_later(min(later) - now, self._expire, fold)

@@ -81,7 +81,9 @@ async def start_shard(
             durability=durability,
             with_reflection=with_reflection,
         )
-        address = await host.start(Address.parse(listen), Address.parse(side_listen) if side_listen else None)
+        address = await host.start(Address.parse(listen))
+        if side_listen:
+            await host.open_side(Address.parse(side_listen))
     except BaseException:
         await service.close()
         raise

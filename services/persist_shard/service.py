@@ -27,8 +27,8 @@ class ShardService:
 
     def __init__(self, shards: Machine, *, settings: Settings, runtime: Runtime, telemetry: Telemetry) -> None:
         self._shards = shards
-        self._lanes = Lanes(shards, settings=settings, runtime=runtime, telemetry=telemetry)
-        self._servicer = ShardServicer(shards, self._lanes, telemetry=telemetry)
+        self.lanes = Lanes(shards, settings=settings, runtime=runtime, telemetry=telemetry)
+        self._servicer = ShardServicer(shards, self.lanes, telemetry=telemetry)
 
     def register(self, server: grpc.aio.Server) -> None:
         """Add the servicer to a server."""
@@ -40,5 +40,5 @@ class ShardService:
 
     async def close(self) -> None:
         """Stop the lanes, then the machine."""
-        await self._lanes.close()
+        await self.lanes.close()
         await self._shards.close()

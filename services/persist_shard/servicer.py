@@ -5,25 +5,24 @@ Source: style.md rule 12; protos/persist/v1/shard.proto.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from collections.abc import Iterator
-from typing import Any, Final
-
-import grpc.aio
+from typing import Any, Final, TypeVar
 
 from persist.core.ids import ReaderId, ShardId
 from persist.errors import Determinate
 from persist.machine.port import NotYet, Shards
 from persist.v1 import shard_pb2 as pb
 from persist.v1.shard_pb2_grpc import PersistShardServicer
-from persist.wire.rpc import BY_RPC, Method, command_of, response_of
+from persist.wire.rpc import BY_REQUEST, command_of, response_of
 from persist.wire.rpc_reads import CHUNK_BYTES, frontier_in
 from persist_host import Telemetry
 from persist_host.guard import shard_header
 from persist_shard.lanes import Lanes
 from persist_shard.session import ServerSession
 from persist_shard.watch import Pushes, change_pieces, info_of, plan_pieces
+
+R = TypeVar("R")
 
 _LISTED_PER_MESSAGE: Final = 1000
 
@@ -110,22 +109,78 @@ class ShardServicer(PersistShardServicer):
 
     # ---- commands ------------------------------------------------------------------------------------------------
 
-    async def command(self, method: Method, request: Any, context: Any) -> Any:
-        """Any command over its unary method."""
-        shard, command = command_of(request)
-        left = context.time_remaining()
-        return response_of(method, await self._lanes.submit(shard, command, timeout=left, weight=request.ByteSize()))
+    async def CompareAndAppend(self, request: pb.CompareAndAppendRequest, context: Any) -> pb.CompareAndAppendResponse:
+        """Append a batch iff the shard's upper equals its lower."""
+        return await self._command(pb.CompareAndAppendResponse, request, context)
 
-    async def Session(self, frames: AsyncIterator[pb.SessionRequest], context: Any) -> None:
+    async def RegisterLeasedReader(
+        self, request: pb.RegisterLeasedReaderRequest, context: Any
+    ) -> pb.RegisterLeasedReaderResponse:
+        """Hold the shard's since (or the critical since, if asked and any) under a lease."""
+        return await self._command(pb.RegisterLeasedReaderResponse, request, context)
+
+    async def DowngradeSince(self, request: pb.DowngradeSinceRequest, context: Any) -> pb.DowngradeSinceResponse:
+        """Give up reading below ``since``; also a heartbeat."""
+        return await self._command(pb.DowngradeSinceResponse, request, context)
+
+    async def HeartbeatReader(self, request: pb.HeartbeatReaderRequest, context: Any) -> pb.HeartbeatReaderResponse:
+        """Extend a reader's lease."""
+        return await self._command(pb.HeartbeatReaderResponse, request, context)
+
+    async def ExpireReader(self, request: pb.ExpireReaderRequest, context: Any) -> pb.ExpireReaderResponse:
+        """Let go of everything a leased reader holds."""
+        return await self._command(pb.ExpireReaderResponse, request, context)
+
+    async def RegisterCriticalReader(
+        self, request: pb.RegisterCriticalReaderRequest, context: Any
+    ) -> pb.RegisterCriticalReaderResponse:
+        """Hold the shard's since without a lease, guarded by an opaque token."""
+        return await self._command(pb.RegisterCriticalReaderResponse, request, context)
+
+    async def CompareAndDowngradeSince(
+        self, request: pb.CompareAndDowngradeSinceRequest, context: Any
+    ) -> pb.CompareAndDowngradeSinceResponse:
+        """Move a critical since and its token iff the token is ``expected``."""
+        return await self._command(pb.CompareAndDowngradeSinceResponse, request, context)
+
+    async def ExpireCriticalReader(
+        self, request: pb.ExpireCriticalReaderRequest, context: Any
+    ) -> pb.ExpireCriticalReaderResponse:
+        """Remove a critical hold."""
+        return await self._command(pb.ExpireCriticalReaderResponse, request, context)
+
+    async def ExpireWriter(self, request: pb.ExpireWriterRequest, context: Any) -> pb.ExpireWriterResponse:
+        """Forget a writer and its tokens."""
+        return await self._command(pb.ExpireWriterResponse, request, context)
+
+    async def RegisterSchema(self, request: pb.RegisterSchemaRequest, context: Any) -> pb.RegisterSchemaResponse:
+        """Register the first schema, or find an equal one."""
+        return await self._command(pb.RegisterSchemaResponse, request, context)
+
+    async def EvolveSchema(self, request: pb.EvolveSchemaRequest, context: Any) -> pb.EvolveSchemaResponse:
+        """Register a schema that only adds nullable val columns to the newest, whose id must be ``expected_id``."""
+        return await self._command(pb.EvolveSchemaResponse, request, context)
+
+    async def Session(  # type: ignore[override]  # writes for itself: frames leave as soon as they are ready
+        self, frames: AsyncIterator[pb.SessionRequest], context: Any
+    ) -> None:
         """Any commands over one stream."""
         if self._draining:
             raise Determinate("the server is draining", hint="connect again")
-        session = ServerSession(self._lanes, frames, context, shard_header(context))
+        session = ServerSession(self._lanes, frames, context, shard=shard_header(context), telemetry=self._telemetry)
         self._sessions.add(session)
         try:
             await session.run()
         finally:
             self._sessions.discard(session)
+
+    async def _command(self, kind: type[R], request: Any, context: Any) -> R:
+        """Any command through its shard's lane; its response, which is of the given kind."""
+        shard, command = command_of(request)
+        left = context.time_remaining()
+        outcome = await self._lanes.submit(shard, command, timeout=left, weight=request.ByteSize())
+        response: R = response_of(BY_REQUEST[type(request)], outcome)
+        return response
 
     @contextmanager
     def _watching(self) -> Iterator[None]:
@@ -147,16 +202,3 @@ def _left(context: Any) -> float:
     """Seconds a read may wait: the caller's deadline, less what the answer needs to arrive in time."""
     left: float = context.time_remaining()
     return left - min(0.1, left * 0.2)
-
-
-def _unary(method: Method) -> Any:
-    async def handler(self: ShardServicer, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-        return await self.command(method, request, context)
-
-    handler.__name__ = method.rpc
-    handler.__doc__ = f"{method.rpc} through the shard's lane."
-    return handler
-
-
-for _method in BY_RPC.values():
-    setattr(ShardServicer, _method.rpc, _unary(_method))

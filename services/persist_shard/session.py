@@ -12,6 +12,7 @@ from typing import Any, Final
 from persist.errors import InvalidArgument, MissingDeadline, PersistError
 from persist.v1 import shard_pb2 as pb
 from persist.wire.rpc import Method, answer_of, command_of, failure_of, request_in
+from persist_host import Telemetry
 from persist_host.guard import SHARD_HEADER
 from persist_shard.lanes import Lanes
 
@@ -23,8 +24,18 @@ FRAME_ANSWERS_MAX: Final = 512
 class ServerSession:
     """One stream. ``run`` returns when the client has no more to say and every call is answered."""
 
-    def __init__(self, lanes: Lanes, frames: AsyncIterator[pb.SessionRequest], context: Any, shard: str | None) -> None:
+    def __init__(
+        self,
+        lanes: Lanes,
+        frames: AsyncIterator[pb.SessionRequest],
+        context: Any,
+        *,
+        shard: str | None,
+        telemetry: Telemetry,
+    ) -> None:
+        """``shard``: the only one this stream may name, if it was routed by one."""
         self._lanes = lanes
+        self._telemetry = telemetry
         self._frames = frames
         self._context = context
         self._shard = shard
@@ -64,6 +75,7 @@ class ServerSession:
         async for frame in self._frames:
             for call in frame.calls:
                 self._begin(call)
+            self._telemetry.count("persist_session_calls_total", by=len(frame.calls))
             while len(self._open) + len(self._ready) > OPEN_CALLS_MAX:
                 self._room.clear()
                 await self._room.wait()
@@ -76,9 +88,7 @@ class ServerSession:
             if self._shard is not None and request.shard_id != self._shard:
                 raise InvalidArgument(f"metadata {SHARD_HEADER} and shard_id differ", hint="one session, one route")
             shard, command = command_of(request)
-            answer = self._lanes.submit(
-                shard, command, timeout=call.timeout_ms / 1000, weight=call.ByteSize()
-            )
+            answer = self._lanes.submit(shard, command, timeout=call.timeout_ms / 1000, weight=call.ByteSize())
         except PersistError as error:
             self._answered(failure_of(call.id, error))
             return

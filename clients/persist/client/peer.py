@@ -1,9 +1,11 @@
 """One server as a client sees it: a channel, its stub and the current session.
 
-Belongs to the event loop and the process that made it: channels do not survive a fork. Raises PersistError only.
+Belongs to the event loop and the process that made it. Raises PersistError only.
 Source: reliability.md section 5.
 """
 
+import os
+import weakref
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
@@ -12,7 +14,7 @@ import grpc.aio
 
 from persist.client.session import ClientSession, SessionUnsupported
 from persist.core.ids import ShardId
-from persist.errors import PersistError
+from persist.errors import PersistError, UsageError
 from persist.runtime import Runtime
 from persist.settings import Settings
 from persist.wire.rpc import Method, outcome_of
@@ -20,6 +22,31 @@ from persist.wire.rpc_errors import DETAILS_KEY, bare, error_of_status
 
 SHARD_HEADER: Final = "persist-shard-id"
 SECONDS_MAX: Final = 30 * 86_400.0
+
+
+# gRPC is one per process and does not survive a fork while a connection is open: the child would hang or crash. So the
+# child finds here what it inherited, keeps it for ever (letting go of it hangs, too), and is told.
+_OPEN: "Final[weakref.WeakSet[Peer]]" = weakref.WeakSet()
+_INHERITED: "Final[list[Peer]]" = []
+
+
+def _after_fork() -> None:
+    _INHERITED.extend(_OPEN)
+    _OPEN.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def refuse_after_fork() -> None:
+    """Raise UsageError in a process that was forked while a connection was open."""
+    if _INHERITED:
+        raise UsageError(
+            "this process was forked while its parent had open connections",
+            hint="close clients before forking, or start processes with spawn or forkserver",
+            endpoint=_INHERITED[0].endpoint,
+        )
 
 
 def channel_options(settings: Settings) -> list[tuple[str, int]]:
@@ -53,6 +80,7 @@ class Peer:
         self._stub = stub_of(self._channel)
         self._session: ClientSession | None = None
         self._retired: list[ClientSession] = []
+        _OPEN.add(self)
 
     async def command(self, method: Method, request: Any, shard: ShardId, timeout: float) -> Any:
         """The outcome of one attempt at a command, over the session where the server has one."""
@@ -91,6 +119,7 @@ class Peer:
         for session in (*self._retired, *([self._session] if self._session else [])):
             await session.close()
         await self._channel.close()
+        _OPEN.discard(self)
 
     def _current(self) -> ClientSession:
         session = self._session

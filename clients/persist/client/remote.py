@@ -1,7 +1,8 @@
 """Shards over gRPC: commands on sessions, reads on streams, every attempt within the caller's timeout.
 
 Commands are safe to repeat, so what may have happened is repeated until it is known or the time is up. Nothing is
-shared with other processes: a pickled or forked copy makes its own connections when first used.
+shared with other processes: a pickled copy, or one forked before its first use or after ``close``, makes its own
+connections when first used.
 Source: architecture.md sections 5 and 6; reliability.md section 5; performance.md A3.
 """
 
@@ -13,7 +14,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Final, TypeVar
 
-from persist.client.peer import Peer
+from persist.client.peer import Peer, refuse_after_fork
 from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, ShardId
 from persist.core.shard.commands import Command, SchemaEntry
@@ -99,7 +100,9 @@ class RemoteShards(Shards):
         method, request = method_of(command), request_of(shard, command)
         size, limit = request.ByteSize(), self._settings.max_message_bytes - ENVELOPE_BYTES
         if size > limit:
-            raise RequestTooLarge("the command does not fit one message", hint="append less at once", bytes=size, limit=limit)
+            raise RequestTooLarge(
+                "the command does not fit one message", hint="append less at once", bytes=size, limit=limit
+            )
 
         async def attempt(peer: Peer, seconds: float) -> Any:
             return await peer.command(method, request, shard, seconds)
@@ -234,7 +237,7 @@ class RemoteShards(Shards):
     def _connected(self) -> tuple[Peer, ...]:
         here = self._here()
         if self._owner != here:
-            # SUBTLE: another process's or loop's channels are left alone, not closed: they are not ours.
+            refuse_after_fork()
             self._owner = here
             self._peers = tuple(
                 Peer(

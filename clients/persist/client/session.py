@@ -42,7 +42,9 @@ class _Call:
 class ClientSession:
     """One stream. When ``over``, make another one."""
 
-    def __init__(self, open_stream: Callable[[], Any], *, runtime: Runtime, error_of: Callable[[Any], PersistError]) -> None:
+    def __init__(
+        self, open_stream: Callable[[], Any], *, runtime: Runtime, error_of: Callable[[Any], PersistError]
+    ) -> None:
         """``open_stream`` starts the rpc; ``error_of`` translates how it broke."""
         self._open_stream = open_stream
         self._runtime = runtime

@@ -77,7 +77,7 @@ METHODS: Final = (
 BY_COMMAND: Final[Mapping[type[Any], Method]] = {method.command: method for method in METHODS}
 BY_FIELD: Final[Mapping[str, Method]] = {method.field: method for method in METHODS}
 BY_RPC: Final[Mapping[str, Method]] = {method.rpc: method for method in METHODS}
-_BY_REQUEST: Final[Mapping[type[Any], Method]] = {method.request: method for method in METHODS}
+BY_REQUEST: Final[Mapping[type[Any], Method]] = {method.request: method for method in METHODS}
 
 
 def method_of(command: c.Command[Any]) -> Method:
@@ -101,7 +101,7 @@ def request_of(shard: ShardId, command: c.Command[Any]) -> Any:
 
 def command_of(request: Message) -> tuple[ShardId, c.Command[Any]]:
     """The shard and the command of a request. Raises InvalidId, InvalidArgument, InvalidBounds."""
-    method = _BY_REQUEST[type(request)]
+    method = BY_REQUEST[type(request)]
     return ShardId.parse(request.shard_id), _decode(request, method.command)  # type: ignore[attr-defined]  # all have one
 
 
@@ -116,7 +116,9 @@ def outcome_of(method: Method, response: Any) -> Any:
     """The outcome in a response. Raises Indeterminate when it is of a kind this release does not know."""
     field = response.WhichOneof("outcome")
     if field is None:
-        raise Indeterminate("the server's outcome is not known to this release", hint="upgrade the client", rpc=method.rpc)
+        raise Indeterminate(
+            "the server's outcome is not known to this release", hint="upgrade the client", rpc=method.rpc
+        )
     return _decode(getattr(response, field), method.outcomes[field])
 
 
@@ -257,12 +259,8 @@ def _fields(cls: type[Any]) -> tuple[_Field, ...]:
     return tuple(found)
 
 
-_FIELDS: Final = {
-    cls: _fields(cls) for method in METHODS for cls in (method.command, *method.outcomes.values())
-}
-_OUTCOME_FIELD: Final = {
-    (method.rpc, cls): field for method in METHODS for field, cls in method.outcomes.items()
-}
+_FIELDS: Final = {cls: _fields(cls) for method in METHODS for cls in (method.command, *method.outcomes.values())}
+_OUTCOME_FIELD: Final = {(method.rpc, cls): field for method in METHODS for field, cls in method.outcomes.items()}
 
 
 def _encode(value: object, message: Any) -> Any:

@@ -42,7 +42,7 @@ class Row(NamedTuple):
     """The gRPC status number and the reason of one class of errors."""
 
     code: int
-    reason: pb.Reason
+    reason: "pb.Reason.ValueType"
 
 
 TABLE: Final[Mapping[type[PersistError], Row]] = {
@@ -67,6 +67,7 @@ TABLE: Final[Mapping[type[PersistError], Row]] = {
     errors.Determinate: Row(UNAVAILABLE, pb.REASON_DETERMINATE),
     errors.Indeterminate: Row(UNKNOWN, pb.REASON_INDETERMINATE),
     errors.Overloaded: Row(RESOURCE_EXHAUSTED, pb.REASON_OVERLOADED),
+    errors.NotYetAvailable: Row(UNAVAILABLE, pb.REASON_NOT_YET_AVAILABLE),
     errors.StoreReadOnly: Row(UNAVAILABLE, pb.REASON_STORE_READ_ONLY),
     errors.StoreFull: Row(UNAVAILABLE, pb.REASON_STORE_FULL),
     errors.LeaseExpired: Row(FAILED_PRECONDITION, pb.REASON_LEASE_EXPIRED),
@@ -74,10 +75,13 @@ TABLE: Final[Mapping[type[PersistError], Row]] = {
     errors.HistoryRewound: Row(DATA_LOSS, pb.REASON_HISTORY_REWOUND),
 }
 
-_BY_REASON: Final = {row.reason: cls for cls, row in TABLE.items()}
+_BY_REASON: Final[Mapping[int, type[PersistError]]] = {row.reason: cls for cls, row in TABLE.items()}
+_REASON_NAMES: Final = frozenset(pb.Reason.keys())
 _PREFIX: Final = "REASON_"
 _CREDENTIALS: Final = re.compile(r"(://)[^/@\s]*@")
-_SECRETS: Final = re.compile(r"(?i)\b((?:password|passwd|secret|token|signature|access_key|secret_key)[a-z_-]*=)[^\s&,;]+")
+_SECRETS: Final = re.compile(
+    r"(?i)\b((?:password|passwd|secret|token|signature|access_key|secret_key)[a-z_-]*=)[^\s&,;]+"
+)
 
 
 class WireStatus(NamedTuple):
@@ -120,7 +124,7 @@ def error_of_status(code: int, message: str, details: bytes | None, *, mutation:
     status, info = carried
     metadata = dict(info.metadata)
     hint = metadata.pop("hint", "")
-    cls = _class_of(pb.Reason.Value(name) if (name := _PREFIX + info.reason) in pb.Reason.keys() else 0, code)
+    cls = _class_of(pb.Reason.Value(name) if (name := _PREFIX + info.reason) in _REASON_NAMES else 0, code)
     return cls(status.message, hint=hint, **metadata)
 
 
@@ -151,7 +155,7 @@ def redact(text: str) -> str:
 
 
 def _class_of(reason: int, code: int) -> type[PersistError]:
-    known = _BY_REASON.get(reason)  # type: ignore[call-overload]  # plain ints come off the wire
+    known = _BY_REASON.get(reason)
     if known is not None:
         return known
     # A newer server's reason: the status still tells what the caller must do.

@@ -1,0 +1,113 @@
+"""A PersistShard in the test's event loop, and short ways to say commands."""
+
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import grpc.aio
+import pyarrow as pa
+from services.memory_shards import MemoryShards
+
+from persist.client.remote import RemoteShards
+from persist.core.data.schema import Schema
+from persist.core.frontier import CLOSED, Antichain, Description
+from persist.core.ids import ReaderId, ShardId, Token, WriterId
+from persist.core.shard.batch import HollowBatch, Part, Run
+from persist.core.shard.commands import CompareAndAppend, RegisterSchema
+from persist.machine.port import Shards
+from persist.runtime import system
+from persist.settings import Settings
+from persist_host import Address, Host, Telemetry
+from persist_shard import Lanes, ShardService
+
+WRITER = WriterId.of(b"w" * 16)
+READER = ReaderId.of(b"r" * 16)
+SCHEMA_ID = 0
+ANY_PORT = Address("127.0.0.1", 0)
+
+
+def child_environment(**more: str) -> dict[str, str]:
+    """The environment of a child process that imports what this one can."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), **more}
+
+
+def new_shard() -> ShardId:
+    return ShardId.of(system().random_bytes(16))
+
+
+def new_token() -> Token:
+    return Token.of(system().random_bytes(16))
+
+
+async def create(shards: Shards, shard: ShardId) -> None:
+    """Initialise a shard with a schema, whose id is the one ``append`` uses."""
+    schema = Schema(key={"k": pa.int64()})
+    await shards.open(shard, timeout=10)
+    registered = await shards.apply(
+        shard, RegisterSchema(schema=schema.to_bytes(), codec=schema.codec_name), timeout=10
+    )
+    assert registered.entry.schema_id == SCHEMA_ID
+
+
+def inline_part(number: int, size: int = 64) -> Part:
+    return Part(
+        key=None,
+        inline=number.to_bytes(8, "big") * (size // 8),
+        encoded_bytes=size,
+        decoded_bytes=size,
+        rows=1,
+        checksum=number,
+        key_lower=b"a",
+        key_upper=b"z",
+        min_ts=number,
+        max_ts=number,
+        diffs_sum=1,
+        schema_id=SCHEMA_ID,
+    )
+
+
+def append(lower: int, upper: int | None, *, token: Token | None = None, size: int = 64) -> CompareAndAppend:
+    """An append of one inline part, or of nothing (``size`` 0). ``upper`` None closes the shard."""
+    desc = Description(lower=Antichain.of(lower), upper=CLOSED if upper is None else Antichain.of(upper))
+    runs = (Run(parts=(inline_part(lower, size),)),) if size else ()
+    return CompareAndAppend(writer_id=WRITER, token=token or new_token(), batch=HollowBatch(desc=desc, runs=runs))
+
+
+@dataclass
+class Serving:
+    """A running server: where it is, and what is inside."""
+
+    endpoint: str
+    host: Host
+    lanes: Lanes
+    telemetry: Telemetry
+    shards: Any
+    settings: Settings
+
+    def remote(self, **options: Any) -> RemoteShards:
+        return RemoteShards(self.endpoint, settings=self.settings, **options)
+
+    @asynccontextmanager
+    async def channel(self) -> AsyncIterator[grpc.aio.Channel]:
+        async with grpc.aio.insecure_channel(self.endpoint, options=[("grpc.enable_retries", 0)]) as channel:
+            yield channel
+
+
+@asynccontextmanager
+async def serving(
+    shards: Any = None, *, settings: Settings | None = None, listen: Address = ANY_PORT, **options: Any
+) -> AsyncIterator[Serving]:
+    """A server for the length of a block."""
+    settings = settings or Settings()
+    shards = shards if shards is not None else MemoryShards()
+    telemetry = Telemetry(service="test")
+    service = ShardService(shards, settings=settings, runtime=system(), telemetry=telemetry)
+    host = Host((service,), settings=settings, runtime=system(), telemetry=telemetry, **options)
+    address = await host.start(listen)
+    try:
+        yield Serving(str(address), host, service.lanes, telemetry, shards, settings)
+    finally:
+        await host.stop(notice=0, grace=0)

@@ -1,0 +1,147 @@
+"""The server as a process over real stores: signals, exit codes, kill -9, freezes."""
+
+import asyncio
+import signal
+
+import grpc
+import grpc.aio
+import pytest
+from services.process import ShardProcess, remote_to, shard_process
+from services.support import append, create, new_shard
+
+from persist.core.frontier import MINIMUM
+from persist.core.shard.commands import Appended
+from persist.errors import LocationError
+from persist.runtime import system
+
+TRANSPORTS = pytest.mark.parametrize("sessions", [True, False], ids=["session", "unary"])
+
+
+async def test_process_drains_on_sigterm_and_exits_with_zero(tmp_path):
+    async with shard_process(tmp_path) as process, remote_to(process) as remote:
+        shard = new_shard()
+        await create(remote, shard)
+        assert (await remote.apply(shard, append(0, 1), timeout=10)).upper.time == 1
+        began = system().monotonic()
+        process.signal(signal.SIGTERM)
+        code, said = await process.end()
+        assert (code, said) == (0, "")
+        assert system().monotonic() - began < 10
+
+
+async def test_second_signal_leaves_at_once(tmp_path):
+    async with shard_process(tmp_path) as process:
+        process.signal(signal.SIGTERM)
+        process.signal(signal.SIGINT)
+        began = system().monotonic()
+        code, _ = await process.end()
+        assert code == 1
+        assert system().monotonic() - began < 1.0
+
+
+async def test_second_process_on_the_port_fails_in_one_sentence(tmp_path):
+    async with shard_process(tmp_path) as process:
+        second = ShardProcess(tmp_path, process.endpoint)
+        with pytest.raises(AssertionError, match="cannot listen") as failed:
+            await second.start()
+        assert "(1, " in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    ("environment", "code"),
+    [({"PERSIST_LANE_QUEUE_MAX": "many"}, 2), ({"PERSIST_ALLOW_UNSAFE": ""}, 0)],
+    ids=["malformed", "fine"],
+)
+async def test_settings_come_from_the_environment(tmp_path, environment, code):
+    process = ShardProcess(tmp_path, **environment)
+    if code:
+        with pytest.raises(AssertionError, match="PERSIST_LANE_QUEUE_MAX"):
+            await process.start()
+        return
+    await process.start()
+    process.signal(signal.SIGTERM)
+    assert (await process.end())[0] == code
+
+
+@TRANSPORTS
+@pytest.mark.timeout_s(120)
+async def test_process_killed_in_mid_append_loses_and_doubles_nothing(tmp_path, sessions):
+    async with shard_process(tmp_path) as process, remote_to(process, sessions=sessions) as remote:
+        shard, acknowledged, stop = new_shard(), [], asyncio.Event()
+        await create(remote, shard)
+
+        async def write() -> None:
+            upper = 0
+            while not stop.is_set():
+                outcome = await remote.apply(shard, append(upper, upper + 1), timeout=30)
+                if isinstance(outcome, Appended):
+                    acknowledged.append(outcome.upper.time)
+                upper = outcome.upper.time
+
+        async def kill() -> None:
+            for _ in range(6):
+                before = len(acknowledged)
+                while len(acknowledged) < before + 5:
+                    await asyncio.sleep(0.001)
+                await process.kill()
+                await process.start()
+            stop.set()
+
+        await asyncio.gather(kill(), *(write() for _ in range(3)))
+        change = await remote.fetch(shard, MINIMUM, timeout=10)
+        uppers = [batch.desc.upper.time for batch in change.batches]
+        assert sorted(acknowledged) == list(range(1, change.info.upper.time + 1))
+        assert uppers[-1] == change.info.upper.time
+
+
+@TRANSPORTS
+async def test_process_frozen_holds_no_call_beyond_its_timeout_and_the_token_resolves(tmp_path, sessions):
+    async with shard_process(tmp_path) as process, remote_to(process, sessions=sessions) as remote:
+        shard = new_shard()
+        await create(remote, shard)
+        await remote.apply(shard, append(0, 1), timeout=10)
+        process.signal(signal.SIGSTOP)
+        command = append(1, 2)
+        began = system().monotonic()
+        with pytest.raises(LocationError) as failed:
+            await remote.apply(shard, command, timeout=0.5)
+        assert not failed.value.determinate
+        with pytest.raises(LocationError):
+            await remote.fetch(shard, MINIMUM, timeout=0.5)
+        assert system().monotonic() - began < 2.5
+        process.signal(signal.SIGCONT)
+        outcome = await remote.apply(shard, command, timeout=10)
+        assert (outcome.upper.time, outcome.seqno) == (2, 3)
+        assert (await remote.open(shard, timeout=10)).upper.time == 2
+
+
+async def test_two_processes_over_one_store_push_each_others_changes(tmp_path):
+    async with (
+        shard_process(tmp_path) as first,
+        shard_process(tmp_path) as second,
+        remote_to(first) as writer,
+        remote_to(second) as reader,
+    ):
+        shard = new_shard()
+        await create(writer, shard)
+
+        async def follow() -> list[int]:
+            seen = []
+            async for change in reader.watch(shard, MINIMUM, timeout=40):
+                seen += [batch.desc.lower.time for batch in change.batches]
+            return seen
+
+        following = asyncio.ensure_future(follow())
+        for i in range(20):
+            await writer.apply(shard, append(i, i + 1 if i < 19 else None), timeout=10)
+        seen = await following
+        assert seen[0] == 0
+        assert seen == sorted(set(seen))
+
+
+async def test_metadata_over_the_limit_is_refused(tmp_path):
+    async with shard_process(tmp_path) as process, grpc.aio.insecure_channel(process.endpoint) as channel:
+        call = channel.unary_unary("/persist.v1.PersistShard/GetLocation")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call(b"", timeout=5, metadata=(("x-large", "x" * 40_000),))
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED

@@ -1,0 +1,496 @@
+"""RemoteShards: the port over gRPC, and every way the connection can fail."""
+
+import asyncio
+import pickle
+import subprocess
+import sys
+
+import pytest
+from services.memory_shards import MemoryShards
+from services.proxy import black_hole, free_endpoint, proxy_to
+from services.support import READER, append, child_environment, new_shard, serving
+
+from persist.client.failover import FailoverShards
+from persist.client.remote import RemoteShards
+from persist.core.frontier import MINIMUM, Antichain
+from persist.core.shard import commands as c
+from persist.errors import (
+    Determinate,
+    Indeterminate,
+    InvalidArgument,
+    LeaseExpired,
+    LocationError,
+    Overloaded,
+    RequestTooLarge,
+    ShardClosed,
+    ShardNotFound,
+)
+from persist.machine.port import NotYet
+from persist.runtime import system
+from persist.settings import Settings
+from persist_host import Address
+
+TRANSPORTS = pytest.mark.parametrize("sessions", [True, False], ids=["session", "unary"])
+
+
+async def timed(awaitable) -> tuple[object, float]:
+    """The result or error, and how long it took."""
+    began = system().monotonic()
+    (result,) = await asyncio.gather(awaitable, return_exceptions=True)
+    return result, system().monotonic() - began
+
+
+# ---- answers -----------------------------------------------------------------------------------------------------
+
+
+@TRANSPORTS
+async def test_remote_answers_like_the_machine_behind_it(sessions):
+    async with serving() as server:
+        remote, shard = server.remote(sessions=sessions), new_shard()
+        with pytest.raises(ShardNotFound):
+            await remote.open(shard, create=False, timeout=5)
+        info = await remote.open(shard, timeout=5)
+        assert (info.shard, info.upper, remote.blob_uri) == (shard, MINIMUM, "mem:test")
+        command = append(0, 3)
+        assert await remote.apply(shard, command, timeout=5) == c.Appended(upper=Antichain.of(3), seqno=1)
+        assert (await remote.apply(shard, command, timeout=5)).already_committed
+        assert await remote.apply(shard, append(0, 3), timeout=5) == c.UpperMismatch(upper=Antichain.of(3), seqno=1)
+        schema = await remote.apply(shard, c.RegisterSchema(schema=b"arrow", codec="arrow"), timeout=5)
+        assert schema.entry == c.SchemaEntry(schema_id=0, schema=b"arrow", codec="arrow")
+        with pytest.raises(LeaseExpired):
+            await remote.apply(shard, c.DowngradeSince(reader_id=READER, since=MINIMUM), timeout=5)
+        plan = await remote.snapshot(shard, Antichain.of(2), timeout=5)
+        assert plan == await server.shards.snapshot(shard, Antichain.of(2), timeout=5)
+        assert isinstance(await remote.snapshot(shard, Antichain.of(3), timeout=5), NotYet)
+        assert await remote.fetch(shard, MINIMUM, timeout=5) == await server.shards.fetch(shard, MINIMUM, timeout=5)
+        assert await remote.inspect(shard, timeout=5) == await server.shards.inspect(shard, timeout=5)
+        assert [name async for name in remote.list(timeout=5)] == [shard]
+        await remote.close()
+
+
+@TRANSPORTS
+async def test_remote_pipelines_calls_of_many_tasks(sessions):
+    async with serving() as server:
+        remote, shard = server.remote(sessions=sessions), new_shard()
+        await remote.open(shard, timeout=5)
+        commands = [c.RegisterLeasedReader(reader_id=READER)] * 200
+        server.shards.gate.clear()
+        asked = asyncio.gather(*(remote.apply(shard, command, timeout=10) for command in commands))
+        while server.lanes.waiting(shard) + sum(server.shards.folds) < 200:
+            await asyncio.sleep(0.001)
+        server.shards.gate.set()
+        assert len(await asked) == 200
+        assert len(server.shards.folds) <= 4
+        await remote.close()
+
+
+async def test_watch_delivers_inline_batches_in_order_without_gaps_to_all():
+    async with serving() as server:
+        remote, shard = server.remote(), new_shard()
+        await remote.open(shard, timeout=5)
+        await remote.apply(shard, append(0, 1), timeout=5)
+
+        async def follow(frontier: int) -> list[tuple[int, bytes]]:
+            seen = []
+            async for change in remote.watch(shard, Antichain.of(frontier), timeout=20):
+                for batch in change.batches:
+                    seen.append((batch.desc.lower.time, batch.parts[0].inline))
+            return seen
+
+        watchers = [asyncio.ensure_future(follow(0)) for _ in range(3)]
+        for i in range(1, 100):
+            await remote.apply(shard, append(i, i + 1 if i < 99 else None), timeout=5)
+        watchers.append(asyncio.ensure_future(follow(50)))
+        expected = [(i, i.to_bytes(8, "big") * 8) for i in range(100)]
+        assert await asyncio.gather(*watchers) == [expected, expected, expected, expected[50:]]
+        await remote.close()
+
+
+async def test_watch_of_a_long_history_arrives_whole():
+    async with serving() as server:
+        remote, shard = server.remote(), new_shard()
+        await server.shards.open(shard, timeout=1)
+        for i in range(60):
+            await server.shards.apply(shard, append(i, i + 1, size=100_000), timeout=1)
+        async for change in remote.watch(shard, MINIMUM, timeout=10):
+            assert [batch.desc.lower.time for batch in change.batches] == list(range(60))
+            break
+        await remote.close()
+
+
+async def test_command_over_the_message_limit_is_refused_before_it_is_sent():
+    async with serving() as server:
+        remote, shard = server.remote(), new_shard()
+        await remote.open(shard, timeout=5)
+        with pytest.raises(RequestTooLarge):
+            await remote.apply(shard, append(0, 1, size=5 << 20), timeout=5)
+        assert (await remote.apply(shard, append(0, 1, size=3 << 20), timeout=5)).seqno == 1
+        assert server.shards.folds == [1]
+        await remote.close()
+
+
+@TRANSPORTS
+async def test_usage_errors_are_told_at_once_and_tried_once(sessions):
+    async with serving() as server:
+        remote, shard = server.remote(sessions=sessions), new_shard()
+        await remote.open(shard, timeout=5)
+        await remote.apply(shard, append(0, None), timeout=5)
+        error, seconds = await timed(remote.apply(shard, append(0, 1), timeout=30))
+        assert isinstance(error, ShardClosed)
+        assert seconds < 5
+        assert server.shards.folds == [1, 1]
+        await remote.close()
+
+
+@TRANSPORTS
+async def test_overload_is_waited_out(sessions):
+    async with serving(settings=Settings(lane_queue_max=4)) as server:
+        remote, shard = server.remote(sessions=sessions), new_shard()
+        await remote.open(shard, timeout=5)
+        commands = [c.RegisterLeasedReader(reader_id=READER)] * 60
+        server.shards.gate.clear()
+        asked = asyncio.gather(*(remote.apply(shard, command, timeout=30) for command in commands))
+        while server.telemetry.value("persist_lane_overloaded_total") < 10:
+            await asyncio.sleep(0.001)
+        server.shards.gate.set()
+        assert len(await asked) == 60
+        await remote.close()
+
+
+# ---- failures ----------------------------------------------------------------------------------------------------
+
+
+@TRANSPORTS
+async def test_nobody_listening_fails_within_the_timeout(sessions):
+    remote = RemoteShards(await free_endpoint(), sessions=sessions)
+    error, seconds = await timed(remote.apply(new_shard(), append(0, 1), timeout=0.5))
+    assert isinstance(error, LocationError)
+    assert seconds < 1.5
+    await remote.close()
+
+
+@TRANSPORTS
+async def test_frozen_server_never_holds_a_call_beyond_its_timeout(sessions):
+    async with black_hole() as endpoint:
+        remote, shard = RemoteShards(endpoint, sessions=sessions), new_shard()
+        calls = (
+            remote.apply(shard, append(0, 1), timeout=0.4),
+            remote.open(shard, timeout=0.4),
+            remote.snapshot(shard, MINIMUM, timeout=0.4),
+            remote.fetch(shard, MINIMUM, timeout=0.4),
+            remote.inspect(shard, timeout=0.4),
+            remote.locate(timeout=0.4),
+        )
+        for error, seconds in await asyncio.gather(*(timed(call) for call in calls)):
+            assert isinstance(error, LocationError)
+            assert seconds < 1.5
+        assert [change async for change in remote.watch(shard, MINIMUM, timeout=0.4)] == []
+        await remote.close()
+
+
+async def test_broken_connection_fails_what_was_sent_at_once_as_indeterminate():
+    async with serving() as server, proxy_to(server.endpoint) as proxy:
+        remote, shard = RemoteShards(proxy.endpoint, retries=False), new_shard()
+        await remote.open(shard, timeout=5)
+        server.shards.gate.clear()
+        pending = [asyncio.ensure_future(timed(remote.apply(shard, append(0, 1), timeout=60))) for _ in range(5)]
+        while server.telemetry.value("persist_session_calls_total") < 5:
+            await asyncio.sleep(0.001)
+        proxy.cut()
+        for error, seconds in await asyncio.gather(*pending):
+            assert isinstance(error, Indeterminate)
+            assert seconds < 10
+        server.shards.gate.set()
+        assert (await remote.apply(shard, c.RegisterLeasedReader(reader_id=READER), timeout=10)).since == MINIMUM
+        await remote.close()
+
+
+@TRANSPORTS
+async def test_lost_reply_is_resolved_by_the_token(sessions):
+    async with serving() as server, proxy_to(server.endpoint) as proxy:
+        remote, shard = RemoteShards(proxy.endpoint, sessions=sessions), new_shard()
+        await remote.open(shard, timeout=5)
+        await remote.apply(shard, append(0, 1), timeout=5)
+        proxy.deaf = True
+        asked = asyncio.ensure_future(remote.apply(shard, append(1, 2), timeout=20))
+        while server.shards.shards[shard].seqno < 2:
+            await asyncio.sleep(0.001)
+        proxy.deaf = False
+        proxy.cut()
+        assert await asked == c.Appended(upper=Antichain.of(2), seqno=2, already_committed=True)
+        assert len(server.shards.shards[shard].batches) == 2
+        await remote.close()
+
+
+@TRANSPORTS
+async def test_connections_cut_again_and_again_lose_and_double_nothing(sessions):
+    async with serving() as server, proxy_to(server.endpoint) as proxy:
+        remotes, shard = [RemoteShards(proxy.endpoint, sessions=sessions) for _ in range(3)], new_shard()
+        await remotes[0].open(shard, timeout=5)
+        acknowledged: set[str] = set()
+
+        async def write(remote: RemoteShards) -> None:
+            upper = 0
+            for _ in range(60):
+                while True:
+                    command = append(upper, upper + 1)
+                    outcome = await remote.apply(shard, command, timeout=30)
+                    upper = outcome.upper.time
+                    if isinstance(outcome, c.Appended):
+                        acknowledged.add(command.token)
+                        break
+
+        writers = asyncio.gather(*(write(remote) for remote in remotes))
+        while not writers.done():
+            await asyncio.sleep(0.05)
+            proxy.cut()
+        await writers
+        assert acknowledged == set(server.shards.shards[shard].done)
+        assert len(acknowledged) == 180
+        assert proxy.connections > 3
+        for remote in remotes:
+            await remote.close()
+
+
+@TRANSPORTS
+async def test_server_restarted_on_its_port_is_found_again(sessions):
+    shards, shard = MemoryShards(), new_shard()
+    async with serving(shards) as server:
+        remote = RemoteShards(server.endpoint, sessions=sessions)
+        await remote.open(shard, timeout=5)
+        await remote.apply(shard, append(0, 1), timeout=5)
+        listen = Address.parse(server.endpoint)
+    asked = asyncio.ensure_future(remote.apply(shard, append(1, 2), timeout=20))
+    await asyncio.sleep(0.1)
+    assert not asked.done()
+    async with serving(shards, listen=listen):
+        assert (await asked).seqno == 2
+        await remote.close()
+
+
+async def test_one_uncertain_attempt_makes_the_call_uncertain():
+    async with serving() as server, proxy_to(server.endpoint) as proxy:
+        remote, shard = RemoteShards(proxy.endpoint), new_shard()
+        await remote.open(shard, timeout=5)
+        proxy.deaf = True
+        asked = asyncio.ensure_future(remote.apply(shard, append(0, 1), timeout=1.5))
+        while server.shards.shards[shard].seqno < 1:
+            await asyncio.sleep(0.001)
+        server.shards.fault = Determinate("store is down")
+        proxy.cut()
+        proxy.deaf = False
+        with pytest.raises(Indeterminate):
+            await asked
+        await remote.close()
+
+
+async def test_store_down_is_determinate_after_the_timeout():
+    async with serving() as server:
+        remote, shard = server.remote(), new_shard()
+        await remote.open(shard, timeout=5)
+        server.shards.fault = Determinate("store is down")
+        error, seconds = await timed(remote.apply(shard, append(0, 1), timeout=0.5))
+        assert type(error) is Determinate
+        assert seconds < 1.5
+        assert len(server.shards.folds) > 1
+        await remote.close()
+
+
+async def test_watch_that_breaks_is_a_location_error_and_continues_where_it_was():
+    async with serving() as server, proxy_to(server.endpoint) as proxy:
+        remote, shard = RemoteShards(proxy.endpoint), new_shard()
+        await remote.open(shard, timeout=5)
+        seen, frontier, breaks = [], MINIMUM, 0
+        await remote.apply(shard, append(0, 1), timeout=5)
+        while len(seen) < 5:
+            try:
+                async for change in remote.watch(shard, frontier, timeout=20):
+                    seen += [batch.desc.lower.time for batch in change.batches]
+                    frontier = change.info.upper
+                    proxy.cut()
+                    await remote.apply(shard, append(frontier.time, frontier.time + 1), timeout=5)
+            except Determinate:
+                breaks += 1
+        assert seen == [0, 1, 2, 3, 4]
+        assert breaks >= 1
+        await remote.close()
+
+
+# ---- endpoints, processes ----------------------------------------------------------------------------------------
+
+
+@TRANSPORTS
+async def test_dead_and_frozen_endpoints_are_passed_over(sessions):
+    async with serving() as server, black_hole() as frozen:
+        endpoints = f"{await free_endpoint()}, {frozen} ,{server.endpoint}"
+        remote = RemoteShards(endpoints, sessions=sessions)
+        for _ in range(6):
+            shard = new_shard()
+            await server.shards.open(shard, timeout=1)
+            assert (await remote.apply(shard, append(0, 1), timeout=15)).seqno == 1
+        await remote.close()
+
+
+async def test_shard_prefers_one_endpoint_whoever_asks():
+    async with serving() as first, serving() as second:
+        endpoints = f"{first.endpoint},{second.endpoint}"
+        shards = [new_shard() for _ in range(20)]
+        for remote in (RemoteShards(endpoints), RemoteShards(f"{second.endpoint},{first.endpoint}")):
+            for shard in shards:
+                await remote.open(shard, timeout=5)
+            await remote.close()
+        homes = [set(server.shards.shards) for server in (first, second)]
+        assert homes[0] | homes[1] == set(shards)
+        assert not homes[0] & homes[1]
+        assert all(homes)
+
+
+def test_endpoints_must_be_named():
+    with pytest.raises(InvalidArgument):
+        RemoteShards(" , ")
+
+
+async def test_remote_pickled_connects_anew():
+    async with serving() as server:
+        remote, shard = server.remote(), new_shard()
+        await remote.open(shard, timeout=5)
+        copy = pickle.loads(pickle.dumps(remote))
+        assert copy.blob_uri == "mem:test"
+        assert (await copy.apply(shard, append(0, 1), timeout=5)).seqno == 1
+        await copy.close()
+        await remote.close()
+
+
+async def test_blob_uri_is_known_after_locate():
+    async with serving() as server:
+        remote = server.remote()
+        with pytest.raises(Determinate):
+            _ = remote.blob_uri
+        assert await remote.locate(timeout=5) == "mem:test" == remote.blob_uri
+        await remote.close()
+
+
+FORKING = """
+import asyncio, os, sys
+from persist.client.remote import RemoteShards
+from persist.core.ids import ShardId
+from persist.errors import UsageError
+remote, shard = RemoteShards(sys.argv[1]), ShardId.parse(sys.argv[2])
+async def ask(close):
+    try:
+        return (await remote.open(shard, timeout=10)).shard == shard
+    finally:
+        if close:
+            await remote.close()
+def child(expected):
+    if os.fork() == 0:
+        try:
+            found = "answered" if asyncio.run(ask(close=True)) else "wrong"
+        except UsageError:
+            found = "refused"
+        os._exit(0 if found == expected else 1)
+    return os.waitstatus_to_exitcode(os.wait()[1]) == 0
+loop = asyncio.new_event_loop()
+steps = [child("answered")]
+steps += [loop.run_until_complete(ask(close=True)), child("answered")]
+steps += [loop.run_until_complete(ask(close=False)), child("refused")]
+steps += [loop.run_until_complete(ask(close=True))]
+print(steps)
+"""
+
+
+async def test_remote_forked_connects_anew_or_says_why_not():
+    async with serving() as server:
+        command = [sys.executable, "-c", FORKING, server.endpoint, new_shard()]
+        done = await asyncio.to_thread(
+            subprocess.run, command, capture_output=True, text=True, timeout=50, check=False, env=child_environment()
+        )
+        assert (done.returncode, done.stdout.strip()) == (0, str([True] * 6)), done.stderr
+
+
+# ---- failover ----------------------------------------------------------------------------------------------------
+
+
+def failover(endpoint: str, local: MemoryShards, **options) -> FailoverShards:
+    return FailoverShards(RemoteShards(endpoint, retries=False), local, **options)
+
+
+async def test_failover_uses_the_server_while_it_answers():
+    shards, local, shard = MemoryShards(), MemoryShards(), new_shard()
+    async with serving(shards) as server:
+        both = failover(server.endpoint, local)
+        await both.open(shard, timeout=5)
+        await both.apply(shard, append(0, 1), timeout=5)
+        assert (len(shards.folds), len(local.folds)) == (1, 0)
+        await both.close()
+
+
+async def test_failover_goes_local_when_the_server_is_gone_and_returns_after_a_while():
+    shards, shard = MemoryShards(), new_shard()
+    await shards.open(shard, timeout=1)
+    async with serving(shards) as server:
+        listen = Address.parse(server.endpoint)
+    both = failover(str(listen), shards, cool_down=0.2)
+    assert (await both.apply(shard, append(0, 1), timeout=5)).seqno == 1
+    assert both.remote_is_away
+    async with serving(shards, listen=listen) as server:
+        for upper in range(2, 1000):
+            await both.apply(shard, append(upper - 1, upper), timeout=5)
+            if server.telemetry.value("persist_session_calls_total"):
+                break
+            await asyncio.sleep(0.01)
+        assert not both.remote_is_away
+        await both.close()
+
+
+async def test_failover_of_a_frozen_server_answers_within_the_timeout():
+    shards, shard = MemoryShards(), new_shard()
+    await shards.open(shard, timeout=1)
+    async with black_hole() as endpoint:
+        both = failover(endpoint, shards)
+        outcome, seconds = await timed(both.apply(shard, append(0, 1), timeout=1.0))
+        assert (outcome.seqno, seconds < 1.5) == (1, True)
+        _, seconds = await timed(both.apply(shard, append(1, 2), timeout=1.0))
+        assert seconds < 0.3
+        await both.close()
+
+
+async def test_failover_resolves_a_lost_reply_with_the_same_token():
+    shards, shard = MemoryShards(), new_shard()
+    async with serving(shards) as server, proxy_to(server.endpoint) as proxy:
+        both = failover(proxy.endpoint, shards)
+        await both.open(shard, timeout=5)
+        proxy.deaf = True
+        asked = asyncio.ensure_future(both.apply(shard, append(0, 1), timeout=10))
+        while shards.shards[shard].seqno < 1:
+            await asyncio.sleep(0.001)
+        proxy.cut()
+        assert await asked == c.Appended(upper=Antichain.of(1), seqno=1, already_committed=True)
+        await both.close()
+
+
+async def test_failover_does_not_try_usage_errors_twice_nor_fight_an_overloaded_server():
+    shards, local, shard = MemoryShards(), MemoryShards(), new_shard()
+    async with serving(shards) as server:
+        both = failover(server.endpoint, local)
+        await both.open(shard, timeout=5)
+        await both.apply(shard, append(0, None), timeout=5)
+        with pytest.raises(ShardClosed):
+            await both.apply(shard, append(0, 1), timeout=5)
+        shards.fault = Overloaded("full", retry_after_ms=5)
+        with pytest.raises(Overloaded):
+            await both.apply(shard, append(0, 1), timeout=0.3)
+        assert local.folds == []
+        assert not both.remote_is_away
+        await both.close()
+
+
+async def test_failover_uncertain_remote_and_failing_local_is_uncertain():
+    shards, local, shard = MemoryShards(), MemoryShards(), new_shard()
+    async with serving(shards) as server:
+        both = failover(server.endpoint, local)
+        await both.open(shard, timeout=5)
+        shards.fault, local.fault = Indeterminate("lost"), Determinate("down")
+        with pytest.raises(Indeterminate):
+            await both.apply(shard, append(0, 1), timeout=2)
+        await both.close()
