@@ -3,7 +3,7 @@
     Blob       mem:NAME   file:PATH   s3://bucket/prefix?endpoint=…&region=…
     Consensus  mem:NAME   sqlite:PATH   redis://host:port/db   postgres://user@host:port/database
 
-Source: issue 2, storage; reliability.md section 4, refusing unsafe configurations.
+Source: architecture.md section 5; reliability.md section 4, refusing unsafe configurations.
 """
 
 import difflib
