@@ -47,7 +47,7 @@ class Antichain:
         if isinstance(value, int):
             return Antichain((value,))
         if isinstance(value, str | bytes) or not isinstance(value, Iterable):
-            raise InvalidArgument("a frontier is an int, [] or [t]", got=repr(value))
+            raise InvalidArgument("this is not a frontier", hint="an int, [] or [t]", got=repr(value)[:80])
         return Antichain(tuple(value))
 
     @property

@@ -142,23 +142,32 @@ class Applier:
         moved.set()
 
     async def _compare_and_set(self, expected: int, data: bytes, deadline: Deadline) -> bool:
-        """Whether ``data`` stands at ``expected + 1`` for ever. Raises LocationError when that cannot be told in time."""
+        """Whether ``data`` stands at ``expected + 1`` for ever. Raises LocationError when that stays unknown."""
         backoff = Backoff(self._runtime, self._settings, deadline)
         unanswered = False
         while True:
             failure: LocationError
             try:
                 timeout = deadline.slice(self._settings.store_timeout_ms)
-                won = await self._versions.consensus.compare_and_set(self.shard, expected, data, timeout=timeout)
-                return won or (unanswered and await self._stands(expected + 1, data, deadline))
+                if await self._versions.consensus.compare_and_set(self.shard, expected, data, timeout=timeout):
+                    return True
+                if not unanswered:
+                    return False
+                failure = Indeterminate("another attempt's answer was lost", shard=self.shard, hint="retry")
             except Indeterminate as error:
                 unanswered, failure = True, error
             except LocationError as error:
                 failure = _unsure(error) if unanswered else error
+            if unanswered:
+                stands = await self._stands(expected + 1, data, deadline)
+                if stands is not None:
+                    return stands
             if not await backoff.pause():
                 raise failure
 
-    async def _stands(self, seqno: int, data: bytes, deadline: Deadline) -> bool:
+    async def _stands(self, seqno: int, data: bytes, deadline: Deadline) -> bool | None:
+        """Whether ``data`` is what stands at ``seqno``; None while nothing does. Raises Indeterminate."""
+
         async def call(seconds: float) -> list[Entry]:
             return await self._versions.consensus.scan(self.shard, seqno, 1, timeout=seconds)
 
@@ -167,7 +176,9 @@ class Applier:
             entries = await repeat_read(self._runtime, self._settings, deadline, limit, call)
         except LocationError as error:
             raise _unsure(error) from error
-        if not entries or entries[0].seqno != seqno:
+        if not entries:
+            return None
+        if entries[0].seqno != seqno:
             # Already truncated: only the tokens in the state can tell.
             raise Indeterminate("the commit's answer was lost and its diff is gone", shard=self.shard, hint="retry")
         return entries[0].data == data

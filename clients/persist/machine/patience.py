@@ -56,22 +56,32 @@ class Backoff:
         return True
 
 
-async def repeat_read(
-    runtime: Runtime, settings: Settings, deadline: Deadline, limit_ms: int, call: Callable[[float], Awaitable[T]]
-) -> T:
-    """Call a read until it answers or the deadline passes. ``call`` gets the seconds it may take.
+Call = Callable[[float], Awaitable[T]]
+"""One attempt; gets the seconds it may take."""
 
-    A read changes nothing, so whatever goes wrong with the location is Determinate. Raises Determinate, UsageError,
-    CorruptData.
+
+async def repeat(runtime: Runtime, settings: Settings, deadline: Deadline, limit_ms: int, call: Call[T]) -> T:
+    """Call something idempotent until it answers or the deadline passes.
+
+    Raises UsageError, CorruptData, and LocationError: Indeterminate when any attempt may have happened.
     """
     backoff = Backoff(runtime, settings, deadline)
+    unanswered: Indeterminate | None = None
     while True:
         try:
             return await call(deadline.slice(limit_ms))
         except Indeterminate as error:
-            failure: LocationError = Determinate(error.message, hint=error.hint, **error.details)
-            failure.__cause__ = error
+            failure: LocationError = error
+            unanswered = error
         except LocationError as error:
-            failure = error
+            failure = unanswered or error
         if not await backoff.pause():
             raise failure
+
+
+async def repeat_read(runtime: Runtime, settings: Settings, deadline: Deadline, limit_ms: int, call: Call[T]) -> T:
+    """``repeat`` for a read: it changes nothing, so whatever goes wrong with the location is Determinate."""
+    try:
+        return await repeat(runtime, settings, deadline, limit_ms, call)
+    except Indeterminate as error:
+        raise Determinate(error.message, hint=error.hint, **error.details) from error

@@ -5,14 +5,15 @@ costs one head, one scan bounded by the rollup interval and one blob, however lo
 Source: design 001, "incremental state"; persist-semantics.md section 2.7; reliability.md I14 and section 4, watchdog.
 """
 
+import contextlib
 import dataclasses
 
 from persist.core.ids import ABSENT, ShardId, rollup_key
 from persist.core.shard.commands import Rollup
 from persist.core.shard.diff import StateDiff, apply_diff, diff
 from persist.core.shard.state import State
-from persist.errors import CorruptData, HistoryRewound, Indeterminate, check
-from persist.machine.patience import Backoff, Deadline, repeat_read
+from persist.errors import CorruptData, HistoryRewound, Indeterminate, LocationError, check
+from persist.machine.patience import Backoff, Deadline, repeat, repeat_read
 from persist.runtime import Runtime
 from persist.settings import Settings
 from persist.storage.ports import Blob, Consensus, Entry
@@ -90,25 +91,36 @@ class Versions:
             try:
                 slice_ = deadline.slice(self._settings.store_timeout_ms)
                 won = await self.consensus.compare_and_set(shard, ABSENT, data, timeout=slice_)
-            except Indeterminate:
+            except LocationError:
                 won = False
             if won:
                 return Version(state=first, diff_checksum=crc32c(data))
             version = await self.load(shard, deadline)
-            if version is None:
-                # The unanswered attempt may still arrive, so its blob stays; another attempt writes its own.
-                if not await backoff.pause():
-                    raise Indeterminate("initialising the shard got no answer in time", shard=shard)
-                continue
-            if rollup.key not in {known.key for known in version.state.rollups.values()}:
+            if version is not None:
+                await self._adopt(version, rollup, deadline)
+                return version
+            # An unanswered attempt may still arrive, so its blob stays; another attempt writes its own.
+            if not await backoff.pause():
+                raise Indeterminate("initialising the shard got no answer in time", shard=shard, hint="open it again")
+
+    async def _adopt(self, winner: Version, rollup: Rollup, deadline: Deadline) -> None:
+        """Delete the loser's rollup: slot 0 is taken for ever, so no state can come to name it."""
+        entries = await self._scan(winner.state.shard, 0, 1, deadline)
+        if not entries or entries[0].seqno != 0:
+            return
+        if decode_diff(entries[0].data, winner.state.shard, 0).latest_rollup[1].key != rollup.key:
+            with contextlib.suppress(LocationError):
                 await self.blob.delete(rollup.key, timeout=deadline.slice(self._settings.blob_timeout_ms))
-            return version
 
     async def write_rollup(self, state: State, deadline: Deadline) -> Rollup:
         """Write the whole state to Blob under a fresh key and describe it. Nothing names it yet."""
         key = rollup_key(state.shard, state.seqno, self._runtime.random_bytes(16))
         data = await self._runtime.offload(encode_rollup, state)
-        await self.blob.set(key, data, timeout=deadline.slice(self._settings.blob_timeout_ms))
+
+        async def call(seconds: float) -> None:
+            await self.blob.set(key, data, timeout=seconds)
+
+        await repeat(self._runtime, self._settings, deadline, self._settings.blob_timeout_ms, call)
         return Rollup(key=key, encoded_bytes=len(data), checksum=crc32c(data))
 
     async def _write_first(self, shard: ShardId, deadline: Deadline) -> tuple[State, Rollup, bytes]:
