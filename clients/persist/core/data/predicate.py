@@ -1,0 +1,226 @@
+"""Predicates on columns: comparisons joined by ``and``, to filter rows and to skip parts by their statistics.
+
+Values compare in canonical order: NaN equals NaN and lies beyond infinity, -0.0 equals 0.0, text by UTF-8 bytes. As in
+SQL a comparison with null does not hold; only ``is null`` finds nulls. Source: kernel.md sections 1 and 7.
+"""
+
+import decimal
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from persist.core.data.encoding import encode_key, one_chunk
+from persist.core.data.predicate_text import parse_text
+from persist.core.data.schema import Schema
+from persist.core.data.stats import VALUE_BYTES
+from persist.core.data.types import T, has_words, is_nested, is_text
+from persist.core.data.values import stored
+from persist.core.shard.batch import ColumnStats, Part
+from persist.errors import InvalidArgument
+
+PredicateLike: TypeAlias = Any
+"""A Predicate, a text, a triple (column, op, value), or a sequence of these (all must hold)."""
+
+_SAME: Final = {"==": "=", "<>": "!=", "is": "is null", "is not": "is not null"}
+_COMPARISONS: Final = ("=", "!=", "<", "<=", ">", ">=")
+_OPS: Final = (*_COMPARISONS, "in", "is null", "is not null")
+_HINT: Final = "such as \"id >= 5 and name = 'x'\", or [('id', '>=', 5)]"
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One comparison. ``value`` is a tuple for ``in``, None for ``is null`` and ``is not null``."""
+
+    column: str
+    op: str
+    value: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Predicate:
+    """Conditions that must all hold. Picklable."""
+
+    conditions: tuple[Condition, ...] = ()
+
+    @classmethod
+    def parse(cls, where: PredicateLike) -> "Predicate":
+        """The predicate a user means. Raises InvalidArgument with an example of what is understood."""
+        return cls(tuple(_conditions(where)))
+
+    @property
+    def columns(self) -> set[str]:
+        """The columns it looks at."""
+        return {condition.column for condition in self.conditions}
+
+    def check(self, schema: Schema) -> None:
+        """Accept a predicate this schema can answer. Raises InvalidArgument (unknown column, unfit value)."""
+        fields = {field.name: field for field in [*schema.key, *schema.val]}
+        for condition in self.conditions:
+            if condition.column not in fields:
+                raise InvalidArgument("no such column", hint=f"the columns are {list(fields)}", column=condition.column)
+            _literals(condition, fields[condition.column].type)
+
+    def may_match(self, part: Part, schema: Schema) -> bool:
+        """False only when no row of the part can match. ``schema`` is the part's or a newer one."""
+        stats = {item.name: item for item in part.stats}
+        types = {field.name: field.type for field in [*schema.key, *schema.val]}
+        return all(
+            _may_hold(condition, stats[condition.column], types[condition.column], part.rows)
+            for condition in self.conditions
+            if condition.column in stats and condition.column in types
+        )
+
+    def filter(self, table: pa.Table) -> pa.Table:
+        """The rows for which every condition holds, in order. Raises InvalidArgument as ``check`` does."""
+        mask: Any = None
+        for condition in self.conditions:
+            if condition.column not in table.schema.names:
+                names = table.schema.names
+                raise InvalidArgument("no such column", hint=f"the columns are {names}", column=condition.column)
+            holds = _holds(condition, one_chunk(table.column(condition.column)))
+            mask = holds if mask is None else pc.and_(mask, holds)
+        return table if mask is None or bool(pc.all(mask).as_py() is not False) else table.filter(mask)
+
+
+def _conditions(where: PredicateLike) -> Iterable[Condition]:
+    if isinstance(where, Predicate):
+        return where.conditions
+    if isinstance(where, str):
+        return [_condition(column, op, value) for column, op, value in parse_text(where)]
+    if isinstance(where, tuple) and len(where) in (2, 3) and all(isinstance(part, str) for part in where[:2]):
+        return [_condition(*where)]
+    if isinstance(where, list | tuple):
+        return [condition for item in where for condition in _conditions(item)]
+    raise InvalidArgument("this is not a predicate", hint=_HINT, got=repr(where)[:80])
+
+
+def _condition(column: str, op: str, value: Any = None) -> Condition:
+    name = " ".join(op.lower().split())
+    name = _SAME.get(name, name)
+    if name not in _OPS:
+        raise InvalidArgument("no such operator", hint=f"one of {', '.join(_OPS)}", op=op)
+    if name == "in":
+        if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+            raise InvalidArgument("'in' takes a list of values", hint=_HINT, got=repr(value)[:80])
+        return Condition(column, name, tuple(value))
+    if name in _COMPARISONS and value is None:
+        raise InvalidArgument("nothing compares to null", hint="use 'is null' or 'is not null'", column=column)
+    return Condition(column, name, value)
+
+
+def _literals(condition: Condition, given: pa.DataType) -> pa.Array:
+    """The values of a condition in the column's type. Raises InvalidArgument when one does not fit."""
+    if condition.op.startswith("is "):
+        return pa.array([], given)
+    if is_nested(given):
+        raise InvalidArgument("nested columns cannot be compared", hint="only tested for null", column=condition.column)
+    values = condition.value if condition.op == "in" else (condition.value,)
+    try:
+        arrays = [_literal(value, given) for value in values if value is not None]
+        return stored(pa.concat_arrays(arrays), given, condition.column) if arrays else pa.array([], given)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError, decimal.DecimalException) as error:
+        raise InvalidArgument(
+            "the value does not fit the column",
+            hint=f"it holds {given}",
+            column=condition.column,
+            value=repr(values)[:80],
+        ) from error
+
+
+def _literal(value: Any, given: pa.DataType) -> pa.Array:
+    if isinstance(value, bool) != T.is_boolean(given):
+        raise TypeError("only bool columns compare to bool")
+    if isinstance(value, pa.Scalar):
+        return pa.repeat(value, 1).cast(given)
+    if T.is_decimal(given) and not isinstance(value, decimal.Decimal):
+        return pa.array([decimal.Decimal(str(value))]).cast(given)
+    if isinstance(value, str) and not is_text(given):
+        return _from_text(value, given)
+    if T.is_integer(given) and isinstance(value, decimal.Decimal | float):
+        # Arrow would cut the fraction off.
+        if value != int(value):
+            raise ValueError("not a whole number")
+        value = int(value)
+    if T.is_floating(given) and isinstance(value, decimal.Decimal):
+        value = float(value)
+    return pa.array([value], given)
+
+
+def _from_text(value: str, given: pa.DataType) -> pa.Array:
+    """A date, time, timestamp or bytes written as text; a zoned timestamp without a zone is UTC."""
+    if T.is_integer(given) or T.is_floating(given):
+        raise TypeError("numbers are not quoted")
+    if T.is_timestamp(given) and given.tz is not None:
+        try:
+            return pa.array([value]).cast(given)
+        except pa.ArrowInvalid:
+            return pa.array([value]).cast(pa.timestamp(given.unit)).view(given)
+    return pa.array([value.encode()], given) if T.is_fixed_size_binary(given) else pa.array([value]).cast(given)
+
+
+def _holds(condition: Condition, column: pa.Array) -> pa.BooleanArray:
+    """For each row, whether the condition holds; never null."""
+    if condition.op == "is null":
+        return column.is_null()
+    if condition.op == "is not null":
+        return column.is_valid()
+    values = _literals(condition, column.type)
+    if not (has_words(column.type) or is_text(column.type) or T.is_binary(column.type)):
+        # Arrow's own comparisons see NaN and -0.0 otherwise: compare canonical bytes.
+        valid = column.is_valid()
+        column, values = encode_key([column]), encode_key([values])
+        column = pc.if_else(valid, column, pa.scalar(None, column.type))
+    if condition.op == "in":
+        return pc.is_in(column, value_set=values, skip_nulls=True)
+    return pc.fill_null(_COMPARE[condition.op](column, values[0]), False)
+
+
+_COMPARE: Final[dict[str, Callable[..., Any]]] = {
+    "=": pc.equal,
+    "!=": pc.not_equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
+
+
+def _may_hold(condition: Condition, stats: ColumnStats, given: pa.DataType, rows: int) -> bool:
+    if condition.op == "is null":
+        return stats.null_count > 0
+    if stats.null_count >= rows:
+        return False
+    if condition.op == "is not null":
+        return True
+    literals = encode_key([_literals(condition, given)]).to_pylist()
+    if stats.lower is None and stats.upper is None:
+        # No bounds: unknown, or nothing but NaN.
+        return True
+    nan = encode_key([pa.array([float("nan")], given)])[0].as_py() if T.is_floating(given) and stats.has_nan else None
+    return any(
+        _in_bounds(condition.op, literal, stats) or _nan_holds(condition.op, literal, nan) for literal in literals
+    )
+
+
+def _in_bounds(op: str, literal: bytes, stats: ColumnStats) -> bool:
+    """Some value within the bounds may compare so to the literal; a missing bound is unbounded."""
+    lower, upper = stats.lower, stats.upper
+    if op == "!=":
+        # Only exact bounds prove that every value is the literal.
+        return not (lower == upper == literal and len(literal) < VALUE_BYTES)
+    if op in ("<", "<="):
+        return lower is None or lower < literal or (op == "<=" and lower == literal)
+    if op in (">", ">="):
+        return upper is None or upper > literal or (op == ">=" and upper == literal)
+    return (lower is None or lower <= literal) and (upper is None or literal <= upper)
+
+
+def _nan_holds(op: str, literal: bytes, nan: bytes | None) -> bool:
+    if nan is None:
+        return False
+    if op in ("=", "in"):
+        return literal == nan
+    return {"!=": nan != literal, "<": nan < literal, "<=": nan <= literal, ">": nan > literal, ">=": True}[op]
