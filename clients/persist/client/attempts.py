@@ -40,7 +40,7 @@ class Attempts:
             return Deadline(self._runtime, self._settings.timeout_ms / 1000)
         given: object = timeout
         if isinstance(given, bool) or not isinstance(given, int | float) or not given > 0:
-            raise InvalidArgument("a timeout is a number of seconds above 0", got=repr(timeout))
+            raise InvalidArgument("not a timeout", hint="a number of seconds above 0, or None", got=repr(timeout)[:80])
         return Deadline(self._runtime, min(timeout, TIMEOUT_MAX))
 
     async def repeat(

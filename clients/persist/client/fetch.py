@@ -10,16 +10,17 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from persist.client.attempts import Attempts
-from persist.core.data.splits import KeyRange
+from persist.core.data.splits import KeyRange, blocks_in
 from persist.core.shard.batch import Block, Part
 from persist.errors import CorruptData
 from persist.machine.tasks import Tasks
 from persist.settings import Settings
 from persist.storage.ports import Blob
+from persist.wire.columnar_decode import SMALL_BYTES
 
 IN_FLIGHT_MAX = 16
-WHOLE_BYTES_MAX = 1 << 20
-"""Parts up to this size are fetched with one request."""
+WHOLE_BYTES_MAX = SMALL_BYTES
+"""Parts up to this size are decoded whole, so they are fetched with one request."""
 RANGE_BYTES_MAX = 4 << 20
 """Neighbouring blocks are fetched together up to this size."""
 
@@ -47,12 +48,11 @@ def ranges(parts: Iterable[Part], key_range: KeyRange | None) -> list[Range]:
 
 
 def _of_part(part: Part, key: str, key_range: KeyRange | None) -> list[Range]:
+    if part.encoded_bytes <= WHOLE_BYTES_MAX:
+        return [Range(key, 0, part.encoded_bytes, part.key_lower, whole=True, wanted=part.encoded_bytes)]
     footer_start = part.encoded_bytes - part.footer_bytes
     wanted = [(block.offset, block.offset + block.length, block.first_key) for block in _overlapping(part, key_range)]
     pieces = sorted([*wanted, (footer_start, part.encoded_bytes, part.key_lower)])
-    if part.encoded_bytes <= WHOLE_BYTES_MAX:
-        size = sum(end - start for start, end, _ in pieces)
-        return [Range(key, 0, part.encoded_bytes, part.key_lower, whole=True, wanted=size)]
     found: list[Range] = []
     for start, end, first_key in pieces:
         last = found[-1] if found else None
@@ -65,16 +65,9 @@ def _of_part(part: Part, key: str, key_range: KeyRange | None) -> list[Range]:
 
 
 def _overlapping(part: Part, key_range: KeyRange | None) -> Sequence[Block]:
-    """The blocks that may hold keys of the range. Their first keys are rounded down: keep one more at the left."""
     if key_range is None:
         return part.blocks
-    first, last = 0, len(part.blocks)
-    for index, block in enumerate(part.blocks):
-        if key_range.lower is not None and block.first_key < key_range.lower:
-            first = index
-        if key_range.upper is not None and block.first_key >= key_range.upper:
-            last = min(last, index)
-    return part.blocks[max(0, first - 1) : last]
+    return [part.blocks[index] for index in blocks_in(part, key_range)]
 
 
 class Fetcher:

@@ -21,7 +21,8 @@ def key_range_of(keys: KeysLike, schema: Schema) -> KeyRange:
     """The half-open range a user means. Raises InvalidArgument for values that do not fit the key columns."""
     if isinstance(keys, KeyRange):
         return keys
-    if isinstance(keys, str | bytes) or not isinstance(keys, Sequence) or len(keys) != 2:
+    given: object = keys
+    if isinstance(given, str | bytes) or not isinstance(given, Sequence) or len(given) != 2:
         raise InvalidArgument("keys are a pair (lower, upper)", hint="None leaves an end open", got=repr(keys)[:80])
     lower, upper = (None if bound is None else _bytes(bound, schema) for bound in keys)
     return KeyRange(lower=lower, upper=upper)

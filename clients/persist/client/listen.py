@@ -22,10 +22,9 @@ from persist.client.snapshot import Snapshot
 from persist.client.stream import rows
 from persist.core.frontier import TIME_MAX, Antichain
 from persist.core.shard.batch import HollowBatch
-from persist.core.shard.commands import SchemaEntry
 from persist.errors import LocationError, NotReadable
 from persist.machine.patience import Backoff, Deadline
-from persist.machine.port import Change
+from persist.machine.port import Change, ShardInfo
 from persist.machine.tasks import Tasks
 
 WATCH_SECONDS = 300.0
@@ -126,7 +125,7 @@ class Listen:
         # The parts must be held before this reader lets go of older versions.
         self._pin.move(change.info.seqno)
         fresh = [batch for batch in change.batches if self._frontier.less_than(batch.desc.upper)]
-        async with aclosing(self._read_ahead(fresh, change.info.schemas)) as found:
+        async with aclosing(self._read_ahead(fresh, change.info)) as found:
             async for batch, tables in found:
                 self._check(batch, change.info.since)
                 async with aclosing(tables):
@@ -142,7 +141,7 @@ class Listen:
                     await self._lease.follow(previous)
 
     async def _read_ahead(
-        self, batches: Sequence[HollowBatch], schemas: tuple[SchemaEntry, ...]
+        self, batches: Sequence[HollowBatch], info: ShardInfo
     ) -> AsyncGenerator[tuple[HollowBatch, AsyncGenerator[pa.Table, None]], None]:
         """Each batch and its updates; small ones in Blob are fetched while earlier ones are given out."""
         tasks, started = Tasks(), deque[asyncio.Task[list[pa.Table]] | None]()
@@ -151,18 +150,18 @@ class Listen:
             for batch in batches:
                 for later in itertools.islice(ahead, READ_AHEAD - len(started)):
                     small = 0 < later.encoded_bytes - later.inline_bytes <= WHOLE_BYTES_MAX
-                    work = tasks.start(_all(self._tables(later, schemas))) if small else None
+                    work = tasks.start(_all(self._tables(later, info))) if small else None
                     started.append(work)
                 task = started.popleft()
-                yield batch, _given(task) if task is not None else self._tables(batch, schemas)
+                yield batch, _given(task) if task is not None else self._tables(batch, info)
         finally:
             await tasks.close()
 
-    async def _tables(self, batch: HollowBatch, schemas: tuple[SchemaEntry, ...]) -> AsyncGenerator[pa.Table, None]:
+    async def _tables(self, batch: HollowBatch, info: ShardInfo) -> AsyncGenerator[pa.Table, None]:
         begin = self._frontier.join(batch.desc.lower).time
         if begin is None or not batch.rows or self._as_of == TIME_MAX:
             return
-        reading = changes_of([batch], schemas, max(self._as_of + 1, begin), None)
+        reading = changes_of([batch], info, self._location.settings, max(self._as_of + 1, begin), None)
         async with aclosing(rows(self._location, reading, None, verify=self._lease.verify)) as found:
             async for piece in found:
                 yield pa.Table.from_batches([piece])

@@ -4,7 +4,6 @@ Source: design 001, ReadHandle; persist-semantics.md section 2.6; reliability.md
 """
 
 import weakref
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -17,8 +16,7 @@ from persist.client.snapshot import Diffs, Snapshot
 from persist.core.data.schema import Schema
 from persist.core.frontier import TIME_MAX, Antichain, AntichainLike, check_time
 from persist.core.ids import ReaderId, ShardId
-from persist.core.shard.commands import SchemaEntry
-from persist.errors import InvalidBounds, NotReadable, UsageError
+from persist.errors import InvalidBounds, NotReadable
 from persist.machine.patience import Deadline
 from persist.machine.port import Change, NotYet, Plan
 
@@ -96,7 +94,7 @@ class ReadHandle:
         plan = await self._plan(frontier, timeout)
         pin.move(plan.info.seqno)
         self._upper = plan.info.upper
-        reading = snapshot_of(plan.batches, self._schemas(plan.info.schemas), as_of)
+        reading = snapshot_of(plan.batches, plan.info, self._location.settings, as_of)
         return Snapshot(self._location, self._lease, pin, reading, as_of=as_of, upper=plan.info.upper, owner=self)
 
     async def listen(self, as_of: int, *, timeout: float | None = None, downgrade: bool = False) -> Listen:
@@ -133,7 +131,7 @@ class ReadHandle:
         self._check_exact(begin, change.info.since)
         batches = [batch for batch in change.batches if batch.desc.lower.less_than(end)]
         times = (TIME_MAX if begin.time is None else begin.time, end.time)
-        reading = changes_of(batches if begin != end else [], self._schemas(change.info.schemas), *times)
+        reading = changes_of(batches if begin != end else [], change.info, self._location.settings, *times)
         return Diffs(self._location, self._lease, pin, reading, lower=begin, upper=end, owner=self)
 
     async def changes_since(self, lower: AntichainLike, *, timeout: float | None = None) -> tuple[BatchSummary, ...]:
@@ -234,8 +232,3 @@ class ReadHandle:
                 lower=lower,
                 since=since,
             )
-
-    def _schemas(self, entries: Sequence[SchemaEntry]) -> tuple[SchemaEntry, ...]:
-        if not entries:
-            raise UsageError("the shard has no schema yet", hint="open it with schema= first", shard=self.shard)
-        return tuple(entries)

@@ -19,7 +19,9 @@ from persist.core.data.splits import KeyRange, choose
 from persist.core.frontier import TIME_MAX
 from persist.core.shard.batch import HollowBatch, Part
 from persist.core.shard.commands import SchemaEntry
-from persist.errors import CorruptData, InvalidArgument
+from persist.errors import CorruptData, InvalidArgument, UsageError
+from persist.machine.port import ShardInfo
+from persist.settings import Settings
 from persist.wire.columnar import part_batches
 
 BATCH_ROWS_MAX = 65_536
@@ -49,7 +51,7 @@ class Reading:
     """One definite read: which updates, at which ``since``, of which keys. Picklable.
 
     ``times``: the rows keep their ts (a change feed); otherwise they are a snapshot's. ``schemas`` hold every schema
-    the parts were written with; the last is what rows are shown in.
+    the parts were written with; the last is what rows are shown in. ``decoded_bytes_max`` bounds one row group.
     """
 
     schemas: tuple[SchemaEntry, ...]
@@ -58,6 +60,7 @@ class Reading:
     times: bool = False
     key_range: KeyRange | None = None
     where: tuple[Predicate, ...] = ()
+    decoded_bytes_max: int
 
     @property
     def parts(self) -> Iterator[Part]:
@@ -128,12 +131,8 @@ class Reading:
                 yield from shown.to_batches(max_chunksize=BATCH_ROWS_MAX)
 
     def _may_hold(self, part: Part) -> bool:
-        if self.key_range is not None:
-            lower, upper = self.key_range.lower, self.key_range.upper
-            if upper is not None and part.key_lower >= upper:
-                return False
-            if lower is not None and part.key_upper is not None and part.key_upper < lower:
-                return False
+        if self.key_range is not None and not self.key_range.overlaps(part.key_lower, part.key_upper):
+            return False
         written = self._written_with(part)
         return all(predicate.may_match(part, written) for predicate in self.where)
 
@@ -167,9 +166,14 @@ class Reading:
     def _rows(self, run: RunView, part: Part, reader: Reader, columns: list[str] | None) -> Iterator[pa.Table]:
         """The updates of one part that count, shown in the read's schema."""
         written = self._written_with(part)
-        if written != self.schema:
-            columns = None  # upgrading takes whole rows
-        found = part_batches(part, reader(part.key), written, columns=columns, key_range=self.key_range)
+        found = part_batches(
+            part,
+            reader(part.key),
+            written,
+            columns=columns,
+            key_range=self.key_range,
+            decoded_bytes_max=self.decoded_bytes_max,
+        )
         for batch in found:
             table = pa.Table.from_batches([batch])
             if not run.covers(part):
@@ -188,17 +192,17 @@ class Reading:
         raise CorruptData("a part was written with an unknown schema", key=part.key, schema_id=part.schema_id)
 
 
-def snapshot_of(batches: Iterable[HollowBatch], schemas: tuple[SchemaEntry, ...], as_of: int) -> Reading:
+def snapshot_of(batches: Iterable[HollowBatch], info: ShardInfo, settings: Settings, as_of: int) -> Reading:
     """The read of everything at or before ``as_of``, with times advanced to it."""
     upper = None if as_of == TIME_MAX else as_of + 1
-    return _reading(batches, schemas, 0, upper, since=as_of, times=False)
+    return _reading(batches, info, settings, 0, upper, since=as_of, times=False)
 
 
 def changes_of(
-    batches: Iterable[HollowBatch], schemas: tuple[SchemaEntry, ...], lower: int, upper: int | None
+    batches: Iterable[HollowBatch], info: ShardInfo, settings: Settings, lower: int, upper: int | None
 ) -> Reading:
     """The read of every update at a time in ``[lower, upper)``, at its own time."""
-    return _reading(batches, schemas, lower, upper, since=0, times=True)
+    return _reading(batches, info, settings, lower, upper, since=0, times=True)
 
 
 def parse_where(where: object) -> Predicate | None:
@@ -208,7 +212,8 @@ def parse_where(where: object) -> Predicate | None:
 
 def _reading(
     batches: Iterable[HollowBatch],
-    schemas: tuple[SchemaEntry, ...],
+    info: ShardInfo,
+    settings: Settings,
     lower: int,
     upper: int | None,
     *,
@@ -227,7 +232,15 @@ def _reading(
             parts = tuple(filter(view.touches, run.parts))
             if parts:
                 views.append(dataclasses.replace(view, parts=parts))
-    return Reading(schemas=schemas, runs=tuple(views), since=since, times=times)
+    if not info.schemas:
+        raise UsageError("the shard has no schema yet", hint="open it with schema= first", shard=info.shard)
+    return Reading(
+        schemas=info.schemas,
+        runs=tuple(views),
+        since=since,
+        times=times,
+        decoded_bytes_max=settings.decoded_bytes_max,
+    )
 
 
 def _intersection(one: KeyRange, other: KeyRange | None) -> KeyRange | None:

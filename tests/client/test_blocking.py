@@ -1,0 +1,186 @@
+"""The blocking façade: same answers, no hanging threads, forks, closing, interpreter exit."""
+
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from client.support import SCHEMA, rows_of, run_python, table
+
+import persist
+from persist import Antichain, Appended, Progress, ShardId, Updates, UpperMismatch
+from persist.errors import UsageError
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[persist.Client]:
+    with persist.embedded(tmp_path / "data with blank") as client:
+        yield client
+
+
+def test_blocking_client_does_all_the_asynchronous_one_does(client: persist.Client):
+    writer, reader = client.open(ShardId.new(), schema=SCHEMA)
+    assert writer.upper == reader.since == Antichain.of(0)
+    assert isinstance(writer.append(table([(1, "a", 3, 1)]), new_upper=10), Appended)
+    assert isinstance(writer.compare_and_append([], expected_upper=9, new_upper=12), UpperMismatch)
+    assert writer.compare_and_append(table([(2, "b", 11, 1)]), expected_upper=10, new_upper=12).upper == Antichain.of(
+        12
+    )
+    snapshot = reader.snapshot(as_of=11)
+    assert snapshot.as_of == 11
+    assert snapshot.upper == Antichain.of(12)
+    assert snapshot.rows_estimate == 2
+    assert snapshot.to_pylist() == [{"id": 1, "name": "a", "diff": 1}, {"id": 2, "name": "b", "diff": 1}]
+    assert snapshot.to_pandas().shape == (2, 3)
+    assert isinstance(snapshot.to_batches(), pa.RecordBatchReader)
+    assert snapshot.to_batches(columns=["id"]).read_all().column_names == ["id", "diff"]
+    assert reader.diffs(4, 12).to_arrow().column("ts").to_pylist() == [11]
+    assert [batch.upper for batch in reader.changes_since(10)] == [Antichain.of(12)]
+    assert reader.downgrade_since(5) == reader.since == Antichain.of(5)
+    hold = client.open_since("hold", writer.shard, opaque=b"x")
+    assert hold.compare_and_downgrade(b"x", 5).since == Antichain.of(5)
+    assert client.recent_upper(writer.shard) == Antichain.of(12)
+    assert list(client.list_shards()) == [writer.shard]
+    assert client.schema(writer.shard) == SCHEMA
+    assert client.inspect(writer.shard)["shard"] == writer.shard
+    reader.heartbeat()
+    reader.expire()
+    writer.expire()
+
+
+def test_listen_is_an_iterator_that_ends_when_idle(client: persist.Client):
+    writer, reader = client.open(ShardId.new(), schema=SCHEMA)
+    writer.append(table([(1, "a", 3, 1), (2, "b", 0, 1)]), new_upper=10)
+    with reader.listen(as_of=0, timeout=0.1) as listen:
+        events = list(listen)
+    assert [type(event) for event in events] == [Updates, Progress]
+    assert rows_of(events[0].table) == [(1, "a", 3, 1)]
+    assert listen.frontier == Antichain.of(10)
+    subscribed = [event for event in reader.subscribe(as_of=3, timeout=0.1) if isinstance(event, Updates)]
+    assert [rows_of(event.table) for event in subscribed] == [[(1, "a", 3, 1), (2, "b", 3, 1)]]
+
+
+def test_listen_can_be_left_and_dropped_at_any_point(client: persist.Client):
+    writer, reader = client.open(ShardId.new(), schema=SCHEMA)
+    for time in range(5):
+        writer.append(table([(time, "a", time, 1)]), new_upper=time + 1)
+    for _ in reader.listen(as_of=0):
+        break
+    batches = reader.snapshot(as_of=4).to_batches()
+    batches.read_next_batch()
+    del batches
+    assert reader.snapshot(as_of=4).to_arrow().num_rows == 5
+
+
+def test_many_threads_share_one_client(client: persist.Client):
+    writer, reader = client.open(ShardId.new(), schema=SCHEMA)
+
+    def add(number: int) -> int:
+        own = client.open_writer(writer.shard)
+        while True:
+            at = own.upper.time
+            if isinstance(own.compare_and_append(table([(number, "a", at, 1)]), at, at + 1), Appended):
+                return at
+
+    with ThreadPoolExecutor(8) as pool:
+        times = list(pool.map(add, range(40)))
+    assert sorted(times) == list(range(40))
+    assert reader.snapshot(as_of=39).to_arrow().num_rows == 40
+
+
+def test_close_ends_the_thread_and_expires_readers(tmp_path: Path):
+    before = set(threading.enumerate())
+    client = persist.embedded(tmp_path)
+    writer, _ = client.open(ShardId.new(), schema=SCHEMA)
+    client.close()
+    client.close()
+    assert not [thread for thread in set(threading.enumerate()) - before if thread.name.startswith("persist-loop")]
+    with pytest.raises(UsageError):
+        writer.append([], 1)
+    with persist.embedded(tmp_path) as again:
+        assert not again.inspect(writer.shard)["leased_readers"]
+
+
+def test_dropped_client_ends_its_thread(tmp_path: Path):
+    before = set(threading.enumerate())
+    client = persist.embedded(tmp_path)
+    loop = client._loop
+    client.open(ShardId.new(), schema=SCHEMA)
+    del client
+    assert not loop.alive
+    assert not [thread for thread in set(threading.enumerate()) - before if thread.name == "persist-loop"]
+
+
+def test_several_processes_use_one_directory(client: persist.Client, tmp_path: Path):
+    writer, reader = client.open(ShardId.new(), schema=SCHEMA)
+    program = (
+        "import sys, persist\n"
+        "client = persist.embedded(sys.argv[1])\n"
+        "writer = client.open_writer(sys.argv[2])\n"
+        "writer.append([(({'id': 1}, {'name': 'a'}), 0, 1)], 1)\n"
+    )
+    location = str(tmp_path / "data with blank")
+    done = run_python(program, location, writer.shard)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert reader.snapshot(as_of=0).to_arrow().num_rows == 1
+
+
+EXIT = """
+import sys, persist
+client = persist.embedded(sys.argv[1])
+writer, reader = client.open(sys.argv[2], schema=persist.Schema(key={"id": __import__("pyarrow").int64()}))
+writer.append([(({"id": 1}, None), 0, 1)], 1)
+listen = reader.listen(0)
+batches = reader.snapshot(0).to_batches()
+split = reader.snapshot(0).splits(1)[0].read().read_all()
+print("done", flush=True)
+"""
+
+
+def test_interpreter_exit_is_quick_quiet_and_lets_readers_go(tmp_path: Path):
+    shard = ShardId.new()
+    done = run_python(EXIT, str(tmp_path), shard)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+    with persist.embedded(tmp_path) as client:
+        assert not client.inspect(shard)["leased_readers"]
+
+
+FORK = """
+import warnings
+warnings.simplefilter("ignore", DeprecationWarning)
+import os, sys, persist
+client = persist.embedded(sys.argv[1])
+writer, reader = client.open(sys.argv[2], schema=persist.Schema(key={"id": __import__("pyarrow").int64()}))
+writer.append([(({"id": 1}, None), 0, 1)], 1)
+split = reader.snapshot(0).splits(1)[0]
+child = os.fork()
+if child == 0:
+    try:
+        writer.append([], 2)
+    except persist.UsageError:
+        own = client.open_writer(sys.argv[2])
+        own.append([(({"id": 2}, None), 1, 1)], 2)
+        assert split.read().read_all().num_rows == 1
+        print("child", flush=True)
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+assert reader.snapshot(1).to_arrow().num_rows == 2
+print("parent", flush=True)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_forked_child_reopens_its_client_and_refuses_inherited_handles(tmp_path: Path):
+    done = run_python(FORK, str(tmp_path), ShardId.new())
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["child", "parent"], "")
+
+
+def test_blocking_call_inside_the_loop_is_refused(client: persist.Client):
+    async def inside() -> None:
+        client.list_shards()
+
+    with pytest.raises(UsageError):
+        client._loop.run(inside())
