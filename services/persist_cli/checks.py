@@ -64,9 +64,10 @@ def _packages() -> Iterator[Check]:
     except PackageNotFoundError:
         yield Check("persist", WARN, "not installed, only importable", "pip install -e . for the persist command")
         return
-    for requirement in wanted:
-        if "extra ==" not in requirement:
-            yield _package(requirement)
+    checks = [_package(requirement) for requirement in wanted if "extra ==" not in requirement]
+    yield from (check for check in checks if check.state != OK)
+    fine = [f"{check.name} {check.found}" for check in checks if check.state == OK]
+    yield Check("packages", OK, ", ".join(fine))
 
 
 def _package(requirement: str) -> Check:

@@ -92,6 +92,10 @@ def _workers(environ: Mapping[str, str]) -> Iterator[Check]:
     if isinstance(told, str):
         yield Check("worker python", BAD, f"{command}: {told}", f"export PYSPARK_PYTHON={sys.executable}")
         return
+    if named is None and told["broken"]:
+        found = f"PYSPARK_PYTHON is not set, and {told['executable']} lacks {', '.join(told['broken'])}"
+        yield Check("worker python", BAD, found, f"export PYSPARK_PYTHON={sys.executable}")
+        return
     mine = ".".join(map(str, sys.version_info[:2]))
     if not told["python"].startswith(f"{mine}."):
         step = f"driver and workers must agree: export PYSPARK_PYTHON={sys.executable}"

@@ -12,7 +12,7 @@ from persist.core.frontier import TIME_MAX
 from persist.errors import NotReadable
 from persist_cli import tables_out
 from persist_cli.options import shard_id
-from persist_cli.terminal import frontier, note, print_json, print_json_line, print_table, progress, shown
+from persist_cli.terminal import counted, frontier, note, print_json, print_json_line, print_table, progress, shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ def list_shards(client: Any, *, timeout: float, json: bool) -> None:
         print_json([{name: state.get(name) for name in fields} for state in states])
     else:
         rows = [[state.get(name) for name in fields] for state in states]
-        print_table(fields, rows, caption=f"{len(rows)} shards")
+        print_table(fields, rows, caption=counted(len(rows), "shard"))
 
 
 def inspect(client: Any, shard: str, *, timeout: float, json: bool) -> None:
@@ -49,14 +49,13 @@ def inspect(client: Any, shard: str, *, timeout: float, json: bool) -> None:
     print_table(("what", "value"), [[name, value] for name, value in _summary(state)])
 
 
-def _summary(state: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+def _summary(state: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Scalars as they are, collections by their size."""
     for name, value in state.items():
-        if isinstance(value, Mapping) and value:
-            yield from _summary(value, f"{prefix}{name}.")
-        elif isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):
-            yield f"{prefix}{name}", f"{len(value)} (--json shows them)"
+        if isinstance(value, Mapping) or (isinstance(value, list) and any(isinstance(item, Mapping) for item in value)):
+            yield name, f"{len(value):,} (--json shows them)" if value else "none"
         else:
-            yield f"{prefix}{name}", shown(value)
+            yield name, "none" if value is None else shown(value)
 
 
 def snapshot(client: Any, request: Snapshot, *, timeout: float, json: bool) -> None:
@@ -75,7 +74,7 @@ def snapshot(client: Any, request: Snapshot, *, timeout: float, json: bool) -> N
                 tables_out.limited(batches, request.limit), schema, file_format, request.output, title=title
             )
     if request.output is not None:
-        note(f"{rows:,} rows as of {as_of} written to {request.output}")
+        note(f"{counted(rows, 'row')} as of {as_of} written to {request.output}")
 
 
 def _latest(upper: int | None) -> int:

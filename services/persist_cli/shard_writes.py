@@ -10,7 +10,7 @@ from persist import Appended, Schema
 from persist.errors import InvalidArgument, InvalidBounds, ShardClosed, ShardNotFound, UsageError
 from persist_cli import tables_in
 from persist_cli.options import shard_id
-from persist_cli.terminal import frontier, note, print_json, progress
+from persist_cli.terminal import counted, frontier, note, print_json, progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ def append(client: Any, request: Append, *, timeout: float, json: bool) -> None:
             {"shard": str(shard), "rows": prepared.rows, "upper": frontier(outcome.upper), "seqno": outcome.seqno}
         )
     else:
-        note(f"{prepared.rows:,} updates appended to {shard}: upper {outcome.upper}, seqno {outcome.seqno}")
+        note(f"{counted(prepared.rows, 'update')} appended to {shard}: upper {outcome.upper}, seqno {outcome.seqno}")
 
 
 def _registered(client: Any, shard: Any, timeout: float) -> Schema | None:

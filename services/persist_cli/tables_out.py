@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from persist.errors import InvalidArgument
 from persist_cli.tables_in import SUFFIXES
-from persist_cli.terminal import print_json_line, print_table
+from persist_cli.terminal import counted, print_json_line, print_table
 
 TABLE_ROWS_MAX: Final = 1000
 FORMATS: Final = ("table", "json", "csv", "tsv", "parquet", "arrow")
@@ -74,7 +74,9 @@ def _table(batches: Iterable[pa.RecordBatch], schema: pa.Schema, title: str) -> 
         if len(rows) < batch.num_rows:
             more = True
             break
-    caption = f"{len(shown):,} rows" if not more else f"the first {len(shown):,} rows; for all of them choose --format"
+    caption = (
+        counted(len(shown), "row") if not more else f"the first {len(shown):,} rows; for all of them choose --format"
+    )
     print_table(schema.names, shown, title=title, caption=caption)
     return len(shown)
 

@@ -34,14 +34,22 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title or None, caption=caption or None, title_justify="left", caption_justify="left")
+    table = Table()
     for index, column in enumerate(columns):
         numbers = bool(rows) and all(isinstance(row[index], int | float) for row in rows)
         table.add_column(column, justify="right" if numbers else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(shown(value)) for value in row))
     width = None if sys.stdout.isatty() else 200
-    Console(width=width, highlight=False).print(table)
+    console = Console(width=width, highlight=False, soft_wrap=False)
+    for part in (title, table, caption):
+        if part:
+            console.print(part, markup=False) if isinstance(part, str) else console.print(part)
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 row``, ``2 rows``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def shown(value: Any) -> str:

@@ -1,0 +1,120 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PERSIST = [sys.executable, "-m", "persist_cli"]
+
+
+@pytest.fixture
+def dev(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """``persist dev`` on a free port, and where it listens."""
+    command = [*PERSIST, "dev", "--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process, json.loads(process.stdout.readline())["shard"]
+        finally:
+            process.kill()
+
+
+def test_dev_serves_shards_until_sigterm(dev, persist, people):
+    process, endpoint = dev
+    where = ("--endpoint", endpoint)
+    assert persist("shard", "append", "people", people, "--key", "id", *where).code == 0
+    assert len(persist("shard", "snapshot", "people", "--json", *where).lines) == 2
+    assert len(persist("shard", "list", "--json", *where).json) == 1
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0
+
+
+def test_dev_keeps_its_data_where_an_embedded_client_finds_it(dev, persist, people, tmp_path):
+    _, endpoint = dev
+    persist("shard", "append", "people", people, "--key", "id", "--endpoint", endpoint)
+    assert len(persist("shard", "snapshot", "people", "--json", "--location", tmp_path / "data").lines) == 2
+
+
+def test_doctor_finds_a_running_service_well(dev, persist):
+    _, endpoint = dev
+    done = persist("doctor", "--endpoint", endpoint, "--json")
+    states = {check["check"]: check["state"] for check in done.json}
+    assert states[f"endpoint {endpoint}"] == "ok"
+    assert states["shards and clock"] == "ok"
+    assert "bad" not in states.values()
+    assert done.code == 0
+
+
+def test_second_service_on_a_port_exits_with_1(dev):
+    _, endpoint = dev
+    command = [*PERSIST, "serve", "shard", "--listen", endpoint, "--blob", "mem:a", "--consensus", "mem:a"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs a file system in memory")
+def test_unsafe_store_exits_with_78_and_names_the_setting(tmp_path):
+    import tempfile
+
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as volatile:
+        command = [*PERSIST, "serve", "shard", "--listen", "127.0.0.1:0", "--blob", f"file:{tmp_path}/blob"]
+        command += ["--consensus", f"sqlite:{volatile}/consensus.db"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 78
+        assert "sqlite-filesystem" in done.stderr
+        assert "power cut" in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs a file system in memory")
+def test_unsafe_store_is_served_when_its_finding_is_accepted_by_name(tmp_path):
+    import tempfile
+
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as volatile:
+        command = [*PERSIST, "serve", "shard", "--listen", "127.0.0.1:0", "--blob", f"file:{tmp_path}/blob"]
+        command += ["--consensus", f"sqlite:{volatile}/consensus.db", "--allow-unsafe", "sqlite-filesystem"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            try:
+                assert "listening on" in process.stdout.readline()
+            finally:
+                process.kill()
+
+
+def test_help_is_quick_and_imports_nothing_heavy():
+    code = "import sys; from persist_cli.app import run; run(['--help'], {}); print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert "doctor" in done.stdout
+    assert not {"grpc", "pyarrow", "boto3", "pyspark", "pandas", "persist"} & set(done.stderr.split())
+
+
+def test_version_is_told():
+    done = subprocess.run([*PERSIST, "--version"], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.startswith("persist 0.")
+
+
+def test_doctor_reports_what_is_missing_and_exits_with_1(persist):
+    environ = {**os.environ, "JAVA_HOME": "/nowhere", "PYSPARK_PYTHON": "/nowhere/python"}
+    done = persist("doctor", "--spark", "--json", **environ)
+    found = {check["check"]: check for check in done.json}
+    assert done.code == 1
+    assert (found["java"]["state"], found["worker python"]["state"]) == ("bad", "bad")
+    assert "JAVA_HOME" in found["java"]["next_step"]
+    assert "PYSPARK_PYTHON" in found["worker python"]["next_step"]
+
+
+def test_doctor_finds_this_machine_ready_for_spark(persist):
+    environ = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    done = persist("doctor", "--spark", "--json", **environ)
+    assert [check for check in done.json if check["state"] == "bad"] == []
+    assert any(check["check"] == "data source" for check in done.json)
+
+
+def test_doctor_of_a_store_that_is_away_says_so(persist):
+    done = persist("doctor", "--blob", "mem:doctor", "--consensus", "redis://127.0.0.1:1/0", "--timeout", 2, "--json")
+    found = {check["check"]: check["state"] for check in done.json}
+    assert (done.code, found["blob"], found["consensus"]) == (1, "ok", "bad")
