@@ -47,11 +47,11 @@ constraints: ## renew constraints.txt with the newest versions that resolve (nee
 
 bench: ## measure against the goals, next to the floor and the peers (about 10 minutes)
 	@deploy/setup.sh bench
-	@$(IN_ENV) persist bench
+	@$(IN_ENV) PYTHONPATH=tests python -m bench $(ARGS)
 
 bench-full: ## the same with every size and every peer (about an hour)
 	@deploy/setup.sh bench
-	@$(IN_ENV) persist bench --full
+	@$(IN_ENV) PYTHONPATH=tests python -m bench --full $(ARGS)
 
 clean: ## remove what the targets made, except .venv and .jdk
 	@rm -rf build dist data out .persist spark-warehouse metastore_db derby.log

@@ -168,7 +168,7 @@ class Overloaded(Determinate):
 
 
 class NotYetAvailable(Determinate):
-    """``as_of`` was not complete when the timeout passed. ``details['upper']`` says how far the shard had come; wait on."""
+    """``as_of`` was not complete when the timeout passed. ``details['upper']``: how far the shard had come. Wait on."""
 
     reason = "NOT_YET_AVAILABLE"
 
