@@ -64,7 +64,7 @@ def fresh_redis_uri(redis_uri: str) -> Callable[[], str]:
 
 @pytest.fixture(scope="session")
 def fresh_postgres_uri(postgres_uri: str) -> Callable[[], str]:
-    return lambda: servers.fresh_database(postgres_uri)
+    return lambda: servers.fresh_schema(postgres_uri)
 
 
 @pytest.fixture(scope="session")

@@ -185,7 +185,7 @@ class S3Blob:
         self._client.put_object(Bucket=self._location.bucket, Key=name, Body=bytes(value))
 
     async def _multipart(self, name: str, value: memoryview, timeout: float) -> None:
-        upload = {"Bucket": self._location.bucket, "Key": name}
+        upload: dict[str, Any] = {"Bucket": self._location.bucket, "Key": name}
         begun = await self._call("set", timeout, lambda: self._client.create_multipart_upload(**upload))
         upload["UploadId"] = begun["UploadId"]
         room = asyncio.Semaphore(_PARTS_AT_ONCE)

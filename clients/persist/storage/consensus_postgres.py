@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final, TypeVar
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -344,7 +344,8 @@ def redacted(uri: str) -> str:
     parts = urlsplit(uri)
     user, at, host = parts.netloc.rpartition("@")
     user = user.partition(":")[0]
-    query = urlencode([(n, v) for n, v in parse_qsl(parts.query) if n not in ("password", "sslpassword", "passfile")])
+    kept = [(name, value) for name, value in parse_qsl(parts.query) if name not in ("password", "sslpassword")]
+    query = urlencode(kept, quote_via=quote)
     return urlunsplit(parts._replace(netloc=f"{user}{at}{host}" if user else host, query=query))
 
 

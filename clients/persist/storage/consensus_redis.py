@@ -9,7 +9,7 @@ import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import redis.asyncio as aioredis
 from redis import exceptions
@@ -210,14 +210,18 @@ class RedisConsensus:
 
     async def findings(self) -> Sequence[Finding]:
         """What CONFIG GET and INFO tell about durability and fail-over."""
-        async with self._calling("redis findings", 30.0) as command:
-            info = _info(await command("INFO"))
+        async with deadline("redis findings", 30.0) as call:
+            # Not from the pool: that refuses a replica, which is one of the findings.
+            connection = await self._open()
+            command = _Command(connection, call)
             try:
-                names = ("appendonly", "appendfsync", "maxmemory-policy", "no-appendfsync-on-rewrite")
-                config = {name: _pair(await command("CONFIG", "GET", name)) for name in names}
-            except exceptions.ResponseError as error:
-                return [_finding("config-denied", "CONFIG GET", str(error)), *_topology(info)]
-        return [*_durability(config, info), *_topology(info)]
+                info = _info(await command("INFO"))
+                return [*await _durability(command, info), *_topology(info)]
+            except (exceptions.RedisError, OSError) as error:
+                raise classify(error, call) from error
+            finally:
+                _discard(connection)
+        raise AssertionError("unreachable")
 
     async def close(self) -> None:
         """Close every connection, end ``changes``."""
@@ -239,7 +243,7 @@ class RedisConsensus:
             except (exceptions.RedisError, OSError) as error:
                 raise classify(error, call) from error
 
-    async def _connect(self) -> AbstractConnection:
+    async def _open(self) -> AbstractConnection:
         connection = self._kind(
             **{
                 **self._options,
@@ -255,12 +259,23 @@ class RedisConsensus:
         )
         try:
             await connection.connect()
-            # A replica answers reads from the past: never talk to one.
-            await connection.send_command("ROLE")
-            role = (await connection.read_response())[0]
         except (exceptions.RedisError, OSError) as error:
             _discard(connection)
             raise Determinate("cannot connect to redis", hint="is it running?", uri=self.uri, detail=error) from error
+        except BaseException:
+            _discard(connection)
+            raise
+        return connection
+
+    async def _connect(self) -> AbstractConnection:
+        connection = await self._open()
+        try:
+            # A replica answers reads from the past: never talk to one.
+            await connection.send_command("ROLE", check_health=False)
+            role = (await connection.read_response())[0]
+        except (exceptions.RedisError, OSError) as error:
+            _discard(connection)
+            raise Determinate("redis does not tell its role", hint="see detail", uri=self.uri, detail=error) from error
         except BaseException:
             _discard(connection)
             raise
@@ -327,7 +342,7 @@ def redacted(uri: str) -> str:
     parts = urlsplit(uri)
     user, at, host = parts.netloc.rpartition("@")
     user = user.partition(":")[0]
-    query = urlencode([(name, value) for name, value in parse_qsl(parts.query) if name != "password"])
+    query = urlencode([(name, value) for name, value in parse_qsl(parts.query) if name != "password"], quote_via=quote)
     return urlunsplit(parts._replace(netloc=f"{user}{at}{host}" if user else host, query=query))
 
 
@@ -373,7 +388,12 @@ def _finding(name: str, setting: str, found: str) -> Finding:
     return Finding(name=f"redis-{name}", setting=setting, found=found, required=required, consequence=consequence)
 
 
-def _durability(config: Mapping[str, str], info: Mapping[str, str]) -> list[Finding]:
+async def _durability(command: "_Command", info: Mapping[str, str]) -> list[Finding]:
+    names = ("appendonly", "appendfsync", "maxmemory-policy", "no-appendfsync-on-rewrite")
+    try:
+        config = {name: _pair(await command("CONFIG", "GET", name)) for name in names}
+    except exceptions.ResponseError as error:
+        return [_finding("config-denied", "CONFIG GET", str(error))]
     found = [_finding(name, name, value) for name, value in config.items() if value != _RULES[name][0]]
     status = info.get("aof_last_write_status", "ok")
     return found + ([_finding("aof-last-write-status", "aof_last_write_status", status)] if status != "ok" else [])

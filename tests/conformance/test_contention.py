@@ -1,0 +1,34 @@
+"""Many writers on few keys: every seqno is won once, in every store. Source: reliability.md I1, I2, B19."""
+
+import pytest
+from conformance.broken import ChecksThenSets, ReadsFromAReplica, RepeatsTheCommand, SlotIsFree
+from conformance.handles import consensuses, shard
+from conformance.workload import contend
+
+from persist.storage.consensus_memory import MemoryConsensus, MemoryLog
+from persist.testing.history import violations
+
+ATTEMPTS = 20_000
+
+
+@pytest.mark.timeout_s(120)
+async def test_contended_cas_wins_every_seqno_once(consensus_uri: str) -> None:
+    keys = [shard() for _ in range(4)]
+    async with consensuses(consensus_uri, 2) as handles:
+        history = await contend(handles, keys, attempts=ATTEMPTS)
+    attempts = [operation for operation in history.operations if operation.kind == "cas"]
+    assert len(attempts) == ATTEMPTS
+    assert all(operation.returned is not None for operation in attempts)
+    assert violations(history.operations) == []
+    # Void unless writers really met: some won, many lost.
+    won = sum(operation.ok for operation in attempts)
+    assert ATTEMPTS * 0.05 < won
+    assert consensus_uri.startswith("mem:") or won < ATTEMPTS * 0.95
+
+
+@pytest.mark.parametrize("broken", [ChecksThenSets, SlotIsFree, RepeatsTheCommand, ReadsFromAReplica])
+async def test_checker_catches_a_broken_store(broken: type[MemoryConsensus]) -> None:
+    log = MemoryLog()
+    keys = [shard() for _ in range(4)]
+    history = await contend([broken("broken", log), broken("broken", log)], keys, attempts=3000)
+    assert violations(history.operations) != []
