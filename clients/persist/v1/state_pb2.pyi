@@ -248,8 +248,8 @@ class StateLeasedReader(_message.Message):
     LEASE_MS_FIELD_NUMBER: _builtins.int
     PURPOSE_FIELD_NUMBER: _builtins.int
     HOSTNAME_FIELD_NUMBER: _builtins.int
-    reader_id: _builtins.str
-    """reader_id names it."""
+    reader_id: _builtins.bytes
+    """reader_id names it: the 16 bytes of its uuid."""
     seqno: _builtins.int
     """seqno it holds."""
     heartbeat_ms: _builtins.int
@@ -267,7 +267,7 @@ class StateLeasedReader(_message.Message):
     def __init__(
         self,
         *,
-        reader_id: _builtins.str = ...,
+        reader_id: _builtins.bytes = ...,
         since: _types_pb2.Antichain | None = ...,
         seqno: _builtins.int = ...,
         heartbeat_ms: _builtins.int = ...,
@@ -329,7 +329,7 @@ class StateTokenOutcome(_message.Message):
     UPPER_FIELD_NUMBER: _builtins.int
     SEQNO_FIELD_NUMBER: _builtins.int
     token: _builtins.bytes
-    """token of the append."""
+    """token of the append: the 16 bytes of its uuid."""
     seqno: _builtins.int
     """seqno it was committed at."""
     @_builtins.property
@@ -361,8 +361,8 @@ class StateWriter(_message.Message):
     HEARTBEAT_MS_FIELD_NUMBER: _builtins.int
     LEASE_MS_FIELD_NUMBER: _builtins.int
     OUTCOMES_FIELD_NUMBER: _builtins.int
-    writer_id: _builtins.str
-    """writer_id names it."""
+    writer_id: _builtins.bytes
+    """writer_id names it: the 16 bytes of its uuid. Empty within a StateWriterChange."""
     heartbeat_ms: _builtins.int
     """heartbeat_ms is when it was last heard of."""
     lease_ms: _builtins.int
@@ -374,7 +374,7 @@ class StateWriter(_message.Message):
     def __init__(
         self,
         *,
-        writer_id: _builtins.str = ...,
+        writer_id: _builtins.bytes = ...,
         heartbeat_ms: _builtins.int = ...,
         lease_ms: _builtins.int = ...,
         outcomes: _abc.Iterable[Global___StateTokenOutcome] | None = ...,
@@ -442,9 +442,7 @@ class StateDiff(_message.Message):
     NEXT_ID_FIELD_NUMBER: _builtins.int
     SPINE_REMOVED_FIELD_NUMBER: _builtins.int
     SPINE_ADDED_FIELD_NUMBER: _builtins.int
-    BATCHES_KEPT_FIELD_NUMBER: _builtins.int
-    BATCHES_GONE_FIELD_NUMBER: _builtins.int
-    BATCHES_COME_FIELD_NUMBER: _builtins.int
+    SPLICES_FIELD_NUMBER: _builtins.int
     ROLLUPS_REMOVED_FIELD_NUMBER: _builtins.int
     ROLLUPS_ADDED_FIELD_NUMBER: _builtins.int
     LEASED_READERS_REMOVED_FIELD_NUMBER: _builtins.int
@@ -460,8 +458,6 @@ class StateDiff(_message.Message):
     """seqno_from is the seqno of the older state."""
     seqno_to: _builtins.int
     """seqno_to is the seqno of the newer state."""
-    batches_kept: _builtins.int
-    """batches_kept counts the leading batches of spine_removed that spine_added begins with, too."""
     schemas_kept: _builtins.int
     """schemas_kept counts the schemas of the older state; set with schemas_added."""
     @_builtins.property
@@ -509,12 +505,8 @@ class StateDiff(_message.Message):
         """spine_added are spine batches of the newer state that the older lacks, without their batches."""
 
     @_builtins.property
-    def batches_gone(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.HollowBatch]:
-        """batches_gone are those of spine_removed after the kept ones that spine_added lacks. What follows them stays."""
-
-    @_builtins.property
-    def batches_come(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.HollowBatch]:
-        """batches_come are those of spine_added after the kept ones that spine_removed lacks."""
+    def splices(self) -> _containers.RepeatedCompositeFieldContainer[Global___StateSplice]:
+        """splices turn the batches of spine_removed, in a row, into those of spine_added."""
 
     @_builtins.property
     def rollups_removed(self) -> _containers.RepeatedCompositeFieldContainer[Global___StateRollupRef]:
@@ -572,9 +564,7 @@ class StateDiff(_message.Message):
         next_id: Global___StateNumberChange | None = ...,
         spine_removed: _abc.Iterable[Global___StateSpineBatch] | None = ...,
         spine_added: _abc.Iterable[Global___StateSpineBatch] | None = ...,
-        batches_kept: _builtins.int = ...,
-        batches_gone: _abc.Iterable[_types_pb2.HollowBatch] | None = ...,
-        batches_come: _abc.Iterable[_types_pb2.HollowBatch] | None = ...,
+        splices: _abc.Iterable[Global___StateSplice] | None = ...,
         rollups_removed: _abc.Iterable[Global___StateRollupRef] | None = ...,
         rollups_added: _abc.Iterable[Global___StateRollupRef] | None = ...,
         leased_readers_removed: _abc.Iterable[Global___StateLeasedReader] | None = ...,
@@ -589,11 +579,45 @@ class StateDiff(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["active_gc", b"active_gc", "active_rollup", b"active_rollup", "hostname", b"hostname", "last_gc_req", b"last_gc_req", "latest_rollup", b"latest_rollup", "next_id", b"next_id", "since", b"since", "upper", b"upper", "walltime_ms", b"walltime_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_gc", b"active_gc", "active_rollup", b"active_rollup", "batches_come", b"batches_come", "batches_gone", b"batches_gone", "batches_kept", b"batches_kept", "critical_readers_added", b"critical_readers_added", "critical_readers_removed", b"critical_readers_removed", "hostname", b"hostname", "last_gc_req", b"last_gc_req", "latest_rollup", b"latest_rollup", "leased_readers_added", b"leased_readers_added", "leased_readers_removed", b"leased_readers_removed", "next_id", b"next_id", "rollups_added", b"rollups_added", "rollups_removed", b"rollups_removed", "schemas_added", b"schemas_added", "schemas_kept", b"schemas_kept", "seqno_from", b"seqno_from", "seqno_to", b"seqno_to", "since", b"since", "spine_added", b"spine_added", "spine_removed", b"spine_removed", "transactions_added", b"transactions_added", "transactions_removed", b"transactions_removed", "upper", b"upper", "walltime_ms", b"walltime_ms", "writers", b"writers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_gc", b"active_gc", "active_rollup", b"active_rollup", "critical_readers_added", b"critical_readers_added", "critical_readers_removed", b"critical_readers_removed", "hostname", b"hostname", "last_gc_req", b"last_gc_req", "latest_rollup", b"latest_rollup", "leased_readers_added", b"leased_readers_added", "leased_readers_removed", b"leased_readers_removed", "next_id", b"next_id", "rollups_added", b"rollups_added", "rollups_removed", b"rollups_removed", "schemas_added", b"schemas_added", "schemas_kept", b"schemas_kept", "seqno_from", b"seqno_from", "seqno_to", b"seqno_to", "since", b"since", "spine_added", b"spine_added", "spine_removed", b"spine_removed", "splices", b"splices", "transactions_added", b"transactions_added", "transactions_removed", b"transactions_removed", "upper", b"upper", "walltime_ms", b"walltime_ms", "writers", b"writers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StateDiff: _TypeAlias = StateDiff  # noqa: Y015
+
+@_typing.final
+class StateSplice(_message.Message):
+    """StateSplice is one step through a row of batches: pass over some, then replace the next."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEPT_FIELD_NUMBER: _builtins.int
+    GONE_FIELD_NUMBER: _builtins.int
+    COME_FIELD_NUMBER: _builtins.int
+    kept: _builtins.int
+    """kept counts the batches to pass over."""
+    @_builtins.property
+    def gone(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.HollowBatch]:
+        """gone are the next ones, which are taken out: the parts only they name are garbage."""
+
+    @_builtins.property
+    def come(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.HollowBatch]:
+        """come are put in their place."""
+
+    def __init__(
+        self,
+        *,
+        kept: _builtins.int = ...,
+        gone: _abc.Iterable[_types_pb2.HollowBatch] | None = ...,
+        come: _abc.Iterable[_types_pb2.HollowBatch] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["come", b"come", "gone", b"gone", "kept", b"kept"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StateSplice: _TypeAlias = StateSplice  # noqa: Y015
 
 @_typing.final
 class StateNumberChange(_message.Message):
@@ -716,8 +740,8 @@ class StateWriterChange(_message.Message):
     WRITER_ID_FIELD_NUMBER: _builtins.int
     OLD_FIELD_NUMBER: _builtins.int
     NEW_FIELD_NUMBER: _builtins.int
-    writer_id: _builtins.str
-    """writer_id names it."""
+    writer_id: _builtins.bytes
+    """writer_id names it: the 16 bytes of its uuid."""
     @_builtins.property
     def old(self) -> Global___StateWriter:
         """old is the writer before, with only the leading outcomes that went; unset: it was not there."""
@@ -729,7 +753,7 @@ class StateWriterChange(_message.Message):
     def __init__(
         self,
         *,
-        writer_id: _builtins.str = ...,
+        writer_id: _builtins.bytes = ...,
         old: Global___StateWriter | None = ...,
         new: Global___StateWriter | None = ...,
     ) -> None: ...

@@ -4,17 +4,19 @@ Encoding a batch is remembered with the batch: it goes into a diff, into pushes 
 Source: docs/formats.md, batches.
 """
 
-from typing import Any
-
-from google.protobuf.message import DecodeError
+from typing import Any, Final
 
 from persist.core.frontier import Antichain, Description
 from persist.core.shard.batch import Block, ColumnStats, HollowBatch, Part, Run
 from persist.core.shard.commands import SchemaEntry
 from persist.errors import CorruptData, InvalidArgument, UsageError
 from persist.v1 import types_pb2 as pb
+from persist.wire.frame import framed, unframed
 
-_CACHED = "_message"
+_CACHED: Final = "_message"
+_MAGIC: Final = b"pBAT"
+_FORMAT: Final = 1
+"""Version of the form in which a batch travels outside any state."""
 
 
 def antichain_to_proto(frontier: Antichain) -> pb.Antichain:
@@ -57,15 +59,16 @@ def batch_from_proto(message: pb.HollowBatch) -> HollowBatch:
 
 
 def batch_to_bytes(batch: HollowBatch) -> bytes:
-    """The batch as bytes."""
-    return batch_to_proto(batch).SerializeToString(deterministic=True)
+    """The batch as durable bytes of its own, framed, bound to no place."""
+    return framed(_MAGIC, _FORMAT, b"", batch_to_proto(batch))
 
 
 def batch_from_bytes(data: bytes) -> HollowBatch:
-    """The batch that ``batch_to_bytes`` wrote. Raises CorruptData."""
+    """The batch that ``batch_to_bytes`` wrote. Raises CorruptData, VersionMismatch."""
+    message = unframed(pb.HollowBatch, _MAGIC, _FORMAT, b"", data)
     try:
-        return batch_from_proto(pb.HollowBatch.FromString(data))
-    except (DecodeError, UsageError) as error:
+        return batch_from_proto(message)
+    except UsageError as error:
         raise CorruptData("these bytes are no batch", hint="stop and report it") from error
 
 
@@ -118,6 +121,8 @@ def _part(part: Part) -> pb.Part:
 
 
 def _part_of(message: pb.Part) -> Part:
+    if bool(message.key) == message.HasField("inline"):
+        raise InvalidArgument("a part has a key or inline bytes, and not both")
     return Part(
         key=message.key or None,
         inline=message.inline if message.HasField("inline") else None,

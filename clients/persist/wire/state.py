@@ -1,38 +1,34 @@
-"""State <-> bytes: the diffs in Consensus and the rollups in Blob.
+"""State <-> bytes: the diffs in Consensus and the rollups in Blob, framed and bound to shard and seqno.
 
-A frame is ``magic(4) format(u16) length(u32) checksum(u32)`` and the message, little-endian. The checksum covers the
-format, the shard id, the seqno and the message, so bytes of another shard or another seqno are as corrupt as flipped
-ones, and nothing is parsed before it matched. Source: docs/formats.md; reliability.md I14, I24, I26.
+Source: docs/formats.md; reliability.md I14, I24, I26.
 """
 
-import struct
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-from google.protobuf.message import DecodeError
-
 from persist.core.frontier import Antichain
-from persist.core.ids import ShardId
-from persist.core.shard.diff import Changed, SchemasChange, SpineChange, SpineEntry, StateDiff, WriterChange
+from persist.core.ids import ShardId, WriterId
+from persist.core.shard.diff import Changed, SchemasChange, SpineChange, SpineEntry, Splice, StateDiff, WriterChange
 from persist.core.shard.state import STATE_FORMAT, State
 from persist.core.shard.trace import Claim, SpineBatch, Trace
-from persist.errors import CorruptData, UsageError, VersionMismatch, check
+from persist.errors import CorruptData, UsageError, check
 from persist.v1 import state_pb2 as pb
 from persist.wire.batch import (
-    antichain_from_proto,
     antichain_to_proto,
     batch_from_proto,
     batch_to_proto,
+    required_antichain,
     schema_entry_from_proto,
     schema_entry_to_proto,
 )
-from persist.wire.checksum import crc32c, crc32c_extend
+from persist.wire.frame import framed, unframed
 from persist.wire.state_holders import (
     claim_from_proto,
     claim_to_proto,
     critical_from_proto,
     critical_to_proto,
+    id_to_bytes,
     leased_from_proto,
     leased_to_proto,
     rollup_from_proto,
@@ -40,6 +36,7 @@ from persist.wire.state_holders import (
     transaction_from_proto,
     transaction_to_proto,
     writer_from_proto,
+    writer_of,
     writer_to_proto,
 )
 
@@ -47,79 +44,47 @@ V = TypeVar("V")
 
 _DIFF: Final = b"pDIF"
 _ROLLUP: Final = b"pROL"
-_HEAD: Final = struct.Struct("<4sHII")
 
 
 def encode_diff(diff: StateDiff, shard: ShardId) -> bytes:
     """The diff as it stands in Consensus at ``diff.seqno_to``."""
-    return _framed(_DIFF, shard, diff.seqno_to, _diff_to_proto(diff).SerializeToString(deterministic=True))
+    return framed(_DIFF, STATE_FORMAT, _binding(shard, diff.seqno_to), _diff_to_proto(diff))
 
 
 def decode_diff(data: bytes, shard: ShardId, seqno: int) -> StateDiff:
     """The diff at ``seqno`` of ``shard``. Raises CorruptData, VersionMismatch."""
-    message = _parsed(pb.StateDiff, _unframed(_DIFF, data, shard, seqno), shard, seqno)
-    return _understood(_diff_from_proto, message, shard, seqno)
+    binding = _binding(shard, seqno)
+    message = unframed(pb.StateDiff, _DIFF, STATE_FORMAT, binding, data, shard=shard, seqno=seqno)
+    diff = _understood(_diff_from_proto, message, shard, seqno)
+    check(diff.seqno_to == seqno, "a diff holds what it is named after", shard=shard, seqno=seqno)
+    return diff
 
 
 def encode_rollup(state: State) -> bytes:
     """The whole state as it stands in Blob."""
-    return _framed(_ROLLUP, state.shard, state.seqno, _state_to_proto(state).SerializeToString(deterministic=True))
+    return framed(_ROLLUP, STATE_FORMAT, _binding(state.shard, state.seqno), _state_to_proto(state))
 
 
 def decode_rollup(data: bytes, shard: ShardId, seqno: int) -> State:
     """The state at ``seqno`` of ``shard``. Raises CorruptData, VersionMismatch."""
-    message = _parsed(pb.StateRollup, _unframed(_ROLLUP, data, shard, seqno), shard, seqno)
+    binding = _binding(shard, seqno)
+    message = unframed(pb.StateRollup, _ROLLUP, STATE_FORMAT, binding, data, shard=shard, seqno=seqno)
     state = _understood(_state_from_proto, message, shard, seqno)
     check(state.shard == shard and state.seqno == seqno, "a rollup holds what it is named after", shard=shard)
     return state
 
 
-def _framed(magic: bytes, shard: ShardId, seqno: int, body: bytes) -> bytes:
-    return _HEAD.pack(magic, STATE_FORMAT, len(body), _bound(magic, STATE_FORMAT, shard, seqno, body)) + body
-
-
-def _bound(magic: bytes, version: int, shard: ShardId, seqno: int, body: bytes) -> int:
-    name = magic + version.to_bytes(2, "little") + shard.encode() + seqno.to_bytes(8, "little")
-    return crc32c_extend(crc32c(name), body)
-
-
-def _unframed(magic: bytes, data: bytes, shard: ShardId, seqno: int) -> bytes:
-    if len(data) < _HEAD.size:
-        raise _corrupt("too short for a frame", shard, seqno)
-    found, version, length, checksum = _HEAD.unpack_from(data)
-    if found != magic:
-        raise _corrupt("not the frame that belongs here", shard, seqno)
-    body = data[_HEAD.size :]
-    if len(body) != length or _bound(magic, version, shard, seqno, body) != checksum:
-        raise _corrupt("checksum mismatch", shard, seqno)
-    if version != STATE_FORMAT:
-        raise VersionMismatch(
-            "the state was written in a format of another release",
-            hint="use a release that knows it",
-            found=version,
-            known=STATE_FORMAT,
-            shard=shard,
-        )
-    return body
-
-
-def _parsed(kind: type[V], body: bytes, shard: ShardId, seqno: int) -> V:
-    try:
-        message: V = kind.FromString(body)  # type: ignore[attr-defined]  # kind is a protobuf message class
-    except DecodeError as error:
-        raise _corrupt("not a message", shard, seqno) from error
-    return message
+def _binding(shard: ShardId, seqno: int) -> bytes:
+    return shard.encode() + seqno.to_bytes(8, "little")
 
 
 def _understood(read: Callable[[Any], V], message: Any, shard: ShardId, seqno: int) -> V:
     try:
         return read(message)
     except UsageError as error:
-        raise _corrupt("values out of range", shard, seqno) from error
-
-
-def _corrupt(why: str, shard: ShardId, seqno: int) -> CorruptData:
-    return CorruptData(f"stored state is corrupt: {why}", hint="run persist fsck", shard=shard, seqno=seqno)
+        raise CorruptData(
+            "stored state is corrupt: values out of range", hint="run persist fsck", shard=shard, seqno=seqno
+        ) from error
 
 
 # ---- whole states ------------------------------------------------------------------------------------------------
@@ -157,8 +122,8 @@ def _state_from_proto(message: pb.StateRollup) -> State:
         active_rollup=_claim(message, "active_rollup"),
         active_gc=_claim(message, "active_gc"),
         trace=Trace(
-            since=antichain_from_proto(message.since),
-            upper=antichain_from_proto(message.upper),
+            since=required_antichain(message, "since"),
+            upper=required_antichain(message, "upper"),
             next_id=message.next_id,
             spine=tuple([_spine_batch_of(each) for each in message.spine]),
         ),
@@ -283,7 +248,7 @@ def _frontiers_of(message: pb.StateDiff, name: str) -> Changed[Antichain] | None
     if not message.HasField(name):  # type: ignore[arg-type]  # since or upper
         return None
     change = getattr(message, name)
-    return Changed(antichain_from_proto(change.old), antichain_from_proto(change.new))
+    return Changed(required_antichain(change, "old"), required_antichain(change, "new"))
 
 
 def _set_change(message: Any, change: Changed[Any]) -> None:
@@ -318,16 +283,16 @@ def _writer_change(name: str, change: WriterChange) -> pb.StateWriterChange:
     old = replace(change.old, outcomes=change.front_old) if change.old else None
     new = replace(change.new, outcomes=change.back_new) if change.new else None
     return pb.StateWriterChange(
-        writer_id=name,
-        old=writer_to_proto("", old) if old else None,
-        new=writer_to_proto("", new) if new else None,
+        writer_id=id_to_bytes(name),
+        old=writer_to_proto(None, old) if old else None,
+        new=writer_to_proto(None, new) if new else None,
     )
 
 
 def _writer_change_of(message: pb.StateWriterChange) -> tuple[str, WriterChange]:
-    old = writer_from_proto(message.old)[1] if message.HasField("old") else None
-    new = writer_from_proto(message.new)[1] if message.HasField("new") else None
-    return message.writer_id, WriterChange(
+    old = writer_of(message.old) if message.HasField("old") else None
+    new = writer_of(message.new) if message.HasField("new") else None
+    return WriterId.of(message.writer_id), WriterChange(
         old=replace(old, outcomes=()) if old else None,
         new=replace(new, outcomes=()) if new else None,
         front_old=old.outcomes if old else (),
@@ -338,9 +303,7 @@ def _writer_change_of(message: pb.StateWriterChange) -> tuple[str, WriterChange]
 def _set_spine(message: pb.StateDiff, change: SpineChange) -> None:
     message.spine_removed.extend([_entry(entry) for entry in change.removed])
     message.spine_added.extend([_entry(entry) for entry in change.added])
-    message.batches_kept = change.kept
-    message.batches_gone.extend([batch_to_proto(batch) for batch in change.gone])
-    message.batches_come.extend([batch_to_proto(batch) for batch in change.come])
+    message.splices.extend([_splice(each) for each in change.splices])
 
 
 def _spine_of(message: pb.StateDiff) -> SpineChange | None:
@@ -349,9 +312,22 @@ def _spine_of(message: pb.StateDiff) -> SpineChange | None:
     return SpineChange(
         removed=tuple([_entry_of(entry) for entry in message.spine_removed]),
         added=tuple([_entry_of(entry) for entry in message.spine_added]),
-        kept=message.batches_kept,
-        gone=tuple([batch_from_proto(batch) for batch in message.batches_gone]),
-        come=tuple([batch_from_proto(batch) for batch in message.batches_come]),
+        splices=tuple([_splice_of(each) for each in message.splices]),
+    )
+
+
+def _splice(splice: Splice) -> pb.StateSplice:
+    message = pb.StateSplice(kept=splice.kept)
+    message.gone.extend([batch_to_proto(batch) for batch in splice.gone])
+    message.come.extend([batch_to_proto(batch) for batch in splice.come])
+    return message
+
+
+def _splice_of(message: pb.StateSplice) -> Splice:
+    return Splice(
+        kept=message.kept,
+        gone=tuple([batch_from_proto(batch) for batch in message.gone]),
+        come=tuple([batch_from_proto(batch) for batch in message.come]),
     )
 
 

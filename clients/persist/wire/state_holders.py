@@ -1,11 +1,16 @@
 """The entries of a state <-> messages of state.proto: claims, rollups, readers, writers, transactions."""
 
-from persist.core.ids import Token
+from persist.core.ids import ReaderId, Token, WriterId
 from persist.core.shard.commands import Rollup
 from persist.core.shard.state import CriticalReader, LeasedReader, TokenOutcome, TransactionRecord, Writer
 from persist.core.shard.trace import Claim
 from persist.v1 import state_pb2 as pb
-from persist.wire.batch import antichain_from_proto, antichain_to_proto
+from persist.wire.batch import antichain_to_proto, required_antichain
+
+
+def id_to_bytes(text: str) -> bytes:
+    """The 16 bytes of a reader's, writer's or token's id."""
+    return bytes.fromhex(text[1:].replace("-", ""))
 
 
 def claim_to_proto(claim: Claim | None) -> pb.StateClaim | None:
@@ -32,7 +37,7 @@ def rollup_from_proto(message: pb.StateRollupRef) -> tuple[int, Rollup]:
 def leased_to_proto(reader_id: str, reader: LeasedReader) -> pb.StateLeasedReader:
     """The message of a leased reader."""
     return pb.StateLeasedReader(
-        reader_id=reader_id,
+        reader_id=id_to_bytes(reader_id),
         since=antichain_to_proto(reader.since),
         seqno=reader.seqno,
         heartbeat_ms=reader.heartbeat_ms,
@@ -44,8 +49,8 @@ def leased_to_proto(reader_id: str, reader: LeasedReader) -> pb.StateLeasedReade
 
 def leased_from_proto(message: pb.StateLeasedReader) -> tuple[str, LeasedReader]:
     """Id and leased reader of a message."""
-    return message.reader_id, LeasedReader(
-        since=antichain_from_proto(message.since),
+    return ReaderId.of(message.reader_id), LeasedReader(
+        since=required_antichain(message, "since"),
         seqno=message.seqno,
         heartbeat_ms=message.heartbeat_ms,
         lease_ms=message.lease_ms,
@@ -67,32 +72,38 @@ def critical_to_proto(critical_id: str, reader: CriticalReader) -> pb.StateCriti
 def critical_from_proto(message: pb.StateCriticalReader) -> tuple[str, CriticalReader]:
     """Id and critical reader of a message."""
     return message.critical_id, CriticalReader(
-        since=antichain_from_proto(message.since), opaque=message.opaque, purpose=message.purpose
+        since=required_antichain(message, "since"), opaque=message.opaque, purpose=message.purpose
     )
 
 
-def writer_to_proto(writer_id: str, writer: Writer) -> pb.StateWriter:
-    """The message of a writer."""
+def writer_to_proto(writer_id: str | None, writer: Writer) -> pb.StateWriter:
+    """The message of a writer; its id is left out when None."""
     outcomes = [
-        pb.StateTokenOutcome(
-            token=bytes.fromhex(Token(each.token).hex), upper=antichain_to_proto(each.upper), seqno=each.seqno
-        )
+        pb.StateTokenOutcome(token=id_to_bytes(each.token), upper=antichain_to_proto(each.upper), seqno=each.seqno)
         for each in writer.outcomes
     ]
     return pb.StateWriter(
-        writer_id=writer_id, heartbeat_ms=writer.heartbeat_ms, lease_ms=writer.lease_ms, outcomes=outcomes
+        writer_id=b"" if writer_id is None else id_to_bytes(writer_id),
+        heartbeat_ms=writer.heartbeat_ms,
+        lease_ms=writer.lease_ms,
+        outcomes=outcomes,
     )
 
 
 def writer_from_proto(message: pb.StateWriter) -> tuple[str, Writer]:
     """Id and writer of a message."""
+    return WriterId.of(message.writer_id), writer_of(message)
+
+
+def writer_of(message: pb.StateWriter) -> Writer:
+    """The writer of a message, whatever its id."""
     outcomes = tuple(
         [
-            TokenOutcome(token=Token.of(each.token), upper=antichain_from_proto(each.upper), seqno=each.seqno)
+            TokenOutcome(token=Token.of(each.token), upper=required_antichain(each, "upper"), seqno=each.seqno)
             for each in message.outcomes
         ]
     )
-    return message.writer_id, Writer(heartbeat_ms=message.heartbeat_ms, lease_ms=message.lease_ms, outcomes=outcomes)
+    return Writer(heartbeat_ms=message.heartbeat_ms, lease_ms=message.lease_ms, outcomes=outcomes)
 
 
 def transaction_to_proto(app_id: str, record: TransactionRecord) -> pb.StateTransaction:
@@ -104,5 +115,5 @@ def transaction_to_proto(app_id: str, record: TransactionRecord) -> pb.StateTran
 
 def transaction_from_proto(message: pb.StateTransaction) -> tuple[str, TransactionRecord]:
     """Application and record of a message."""
-    upper = antichain_from_proto(message.upper)
+    upper = required_antichain(message, "upper")
     return message.app_id, TransactionRecord(version=message.version, upper=upper, seqno=message.seqno)

@@ -2,16 +2,21 @@
 
 import itertools
 import re
+from typing import Final
 
-from persist.core.frontier import Antichain
+from persist.core.frontier import MINIMUM, TIME_MAX, Antichain
 from persist.core.ids import WriterId, check_blob_key
 from persist.core.shard.batch import ORDER_VERSION, PART_FORMAT, HollowBatch, Part
 from persist.core.shard.state import State
-from persist.errors import EmptyInterval, InvalidArgument, InvalidBounds, InvalidId
+from persist.errors import EmptyInterval, InvalidArgument, InvalidBounds, InvalidId, RequestTooLarge
 
-BLOCKS_MAX = 64
-STATS_MAX = 256
+BLOCKS_MAX: Final = 64
+STATS_MAX: Final = 256
+DESCRIPTION_BYTES_MAX: Final = 1 << 16
+"""Bytes of keys and statistics that describe one part: all of them stay in the state."""
+
 _WRITER = re.compile(r"/n\d+-([0-9a-f]{32})/p")
+_SUM_MAX: Final = 1 << 63
 
 
 def is_heartbeat(batch: HollowBatch) -> bool:
@@ -20,36 +25,35 @@ def is_heartbeat(batch: HollowBatch) -> bool:
 
 
 def check_batch(state: State, writer_id: WriterId, batch: HollowBatch, *, parts_max: int) -> None:
-    """Raise InvalidBounds, EmptyInterval, InvalidId or InvalidArgument unless the batch may be appended."""
+    """Raise InvalidBounds, EmptyInterval, InvalidId, InvalidArgument or RequestTooLarge unless it may be appended."""
     desc = batch.desc
     if not desc.lower.less_equal(desc.upper):
         raise InvalidBounds("upper lies below lower", lower=desc.lower, upper=desc.upper)
+    if desc.since != MINIMUM:
+        raise InvalidArgument("only compaction advances times", hint="leave since at [0]", since=desc.since)
     if batch.is_empty:
         return
     if desc.lower == desc.upper:
         raise EmptyInterval(
             "data needs an interval that holds a time", hint="raise new_upper", lower=desc.lower, upper=desc.upper
         )
-    count = 0
+    count = sum(len(run.parts) for run in batch.runs)
+    if count > parts_max:
+        raise RequestTooLarge("too many parts in one append", hint="write larger parts", parts=count, limit=parts_max)
     for run in batch.runs:
         if not run.parts:
             raise InvalidArgument("a run has at least one part")
-        count += len(run.parts)
-        _check_order(run.parts)
-    if count > parts_max:
-        raise InvalidArgument("too many parts in one append", hint="write larger parts", parts=count, limit=parts_max)
-    for part in batch.parts:
-        _check_part(state, writer_id, part)
-        _check_times(part, desc.lower, desc.upper, truncated=batch.truncated)
+        for before, after in itertools.pairwise(run.parts):
+            if before.key_lower > after.key_lower:
+                raise InvalidArgument("the parts of a run are not in key order")
+        for part in run.parts:
+            _check_place(state, writer_id, part)
+            _check_sizes(part)
+            _check_blocks(part)
+            _check_times(part, desc.lower, desc.upper, truncated=batch.truncated)
 
 
-def _check_order(parts: tuple[Part, ...]) -> None:
-    for before, after in itertools.pairwise(parts):
-        if before.key_lower > after.key_lower:
-            raise InvalidArgument("the parts of a run are not in key order")
-
-
-def _check_part(state: State, writer_id: WriterId, part: Part) -> None:
+def _check_place(state: State, writer_id: WriterId, part: Part) -> None:
     if (part.key is None) == (part.inline is None):
         raise InvalidArgument("a part has a key or inline bytes, and not both")
     if part.key is not None:
@@ -63,20 +67,57 @@ def _check_part(state: State, writer_id: WriterId, part: Part) -> None:
         raise InvalidArgument("a part has an unknown format or order", format=part.format, order=part.order_version)
     if not 0 <= part.schema_id < len(state.schemas):
         raise InvalidArgument("a part names an unknown schema", hint="register it first", schema_id=part.schema_id)
-    if part.rows <= 0 or part.encoded_bytes <= 0 or part.decoded_bytes < 0 or not 0 <= part.checksum < 2**32:
-        raise InvalidArgument("a part's sizes or checksum are out of range", rows=part.rows, bytes=part.encoded_bytes)
+
+
+def _check_sizes(part: Part) -> None:
+    sound = (
+        0 < part.rows < _SUM_MAX
+        and 0 < part.encoded_bytes < _SUM_MAX
+        and 0 <= part.decoded_bytes < _SUM_MAX
+        and -_SUM_MAX <= part.diffs_sum < _SUM_MAX
+        and 0 <= part.checksum < 1 << 32
+        and 0 <= part.footer_checksum < 1 << 32
+    )
+    if not sound:
+        raise InvalidArgument("a part's sizes or checksums are out of range", rows=part.rows, bytes=part.encoded_bytes)
     if part.inline is not None and part.encoded_bytes != len(part.inline):
         raise InvalidArgument("an inline part's size is not its bytes", encoded_bytes=part.encoded_bytes)
-    if len(part.blocks) > BLOCKS_MAX or len(part.stats) > STATS_MAX:
-        raise InvalidArgument(
-            "a part has too many blocks or statistics", blocks=len(part.blocks), stats=len(part.stats)
-        )
+    if part.key_upper is not None and part.key_upper < part.key_lower:
+        raise InvalidArgument("a part's key bounds are the wrong way round")
+    if len(part.stats) > STATS_MAX or _description_bytes(part) > DESCRIPTION_BYTES_MAX:
+        raise RequestTooLarge("a part's keys and statistics take too much room", hint="truncate the bounds")
+
+
+def _description_bytes(part: Part) -> int:
+    size = len(part.key_lower) + len(part.key_upper or b"")
+    for stats in part.stats:
+        size += len(stats.name) + len(stats.lower or b"") + len(stats.upper or b"")
+    return size + sum([len(block.first_key) for block in part.blocks])
+
+
+def _check_blocks(part: Part) -> None:
+    """The blocks of a part in Blob hold all its rows and lie apart, in order, before the footer."""
+    if part.inline is not None:
+        if part.blocks or part.footer_bytes:
+            raise InvalidArgument("an inline part has no blocks", blocks=len(part.blocks))
+        return
+    if len(part.blocks) > BLOCKS_MAX:
+        raise RequestTooLarge("a part has too many blocks", hint="make blocks larger", limit=BLOCKS_MAX)
+    rows, end, sound = 0, 0, part.footer_bytes >= 0
+    for block in part.blocks:
+        sound = sound and block.offset >= end and block.length > 0 and block.rows > 0 and block.row_groups > 0
+        sound = sound and 0 <= block.checksum < 1 << 32
+        rows, end = rows + block.rows, block.offset + block.length
+    if not sound or rows != part.rows or end + part.footer_bytes > part.encoded_bytes:
+        raise InvalidArgument("a part's blocks do not make up the part", rows=part.rows, in_blocks=rows, end=end)
 
 
 def _check_times(part: Part, lower: Antichain, upper: Antichain, *, truncated: bool) -> None:
-    if not 0 <= part.min_ts <= part.max_ts < 2**64:
+    rewrite = part.ts_rewrite or 0
+    if not 0 <= part.min_ts <= part.max_ts <= TIME_MAX or not 0 <= rewrite <= TIME_MAX:
         raise InvalidArgument("a part's times are out of range", min_ts=part.min_ts, max_ts=part.max_ts)
     if truncated:
+        # Parts may even lie outside altogether: an append retried under tighter bounds keeps its parts as they are.
         return
     if not lower.less_equal_time(part.first_ts):
         raise InvalidBounds("a time lies before lower", time=part.first_ts, lower=lower, upper=upper)

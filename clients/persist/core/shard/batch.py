@@ -112,6 +112,10 @@ class HollowBatch:
     runs: tuple[Run, ...] = ()
     truncated: bool = False
 
+    def __getstate__(self) -> dict[str, object]:
+        # Sums and encodings kept with the batch are cheap to make again: they do not travel between processes.
+        return {"desc": self.desc, "runs": self.runs, "truncated": self.truncated}
+
     @property
     def parts(self) -> tuple[Part, ...]:
         """All parts of all runs."""

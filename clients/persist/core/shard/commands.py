@@ -61,8 +61,8 @@ class Transaction:
 class CompareAndAppend(Command["Appended | UpperMismatch | InlineBackpressure"]):
     """Append ``batch`` iff the shard's upper equals ``batch.desc.lower``.
 
-    Raises InvalidBounds, EmptyInterval, ShardClosed (upper is []), InvalidArgument (unknown schema id, foreign or
-    malformed part key, too many parts).
+    Raises InvalidBounds, EmptyInterval, ShardClosed (upper is [], and no earlier attempt closed it), InvalidId (foreign
+    or malformed part key), InvalidArgument (unknown schema id, a part that contradicts itself), RequestTooLarge.
     """
 
     writer_id: WriterId
@@ -182,7 +182,10 @@ class OpaqueMismatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareAndDowngradeSince(Command["CriticalDowngraded | OpaqueMismatch"]):
-    """Move a critical since and its token iff the token is ``expected``. Raises InvalidArgument for an unknown id."""
+    """Move a critical since and its token iff the token is ``expected``, or all of this has been done before.
+
+    Raises InvalidArgument for an unknown id.
+    """
 
     critical_id: str
     expected: bytes

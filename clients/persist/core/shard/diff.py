@@ -5,9 +5,10 @@ changed, not what is there: spine batches that are joined only tell how, and a w
 went. Source: design 001, incremental state; reliability.md I14.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
+from operator import attrgetter
 from typing import Any, Final, Generic, TypeVar
 
 from persist.core.frontier import Antichain
@@ -45,17 +46,26 @@ class SpineEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpineChange:
-    """Adjacent spine batches replaced by others.
+class Splice:
+    """Pass over ``kept`` batches, then replace ``gone`` by ``come``."""
 
-    Their hollow batches in a row: the first ``kept`` stay, then ``gone`` are replaced by ``come``, the rest stays.
+    kept: int
+    gone: tuple[HollowBatch, ...]
+    come: tuple[HollowBatch, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpineChange:
+    """Spine batches replaced by others.
+
+    All hollow batches of ``removed`` in a row, with ``splices`` applied one after the other, are those of ``added``: a
+    batch that only moves from one spine batch to another is not repeated, and what is ``gone`` tells which parts the
+    shard no longer needs.
     """
 
     removed: tuple[SpineEntry, ...]
     added: tuple[SpineEntry, ...]
-    kept: int
-    gone: tuple[HollowBatch, ...]
-    come: tuple[HollowBatch, ...]
+    splices: tuple[Splice, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,8 +167,7 @@ def invert(change: StateDiff, latest_rollup: tuple[int, Rollup] | None = None) -
         since=_swapped(change.since) if change.since else None,
         upper=_swapped(change.upper) if change.upper else None,
         next_id=_swapped(change.next_id) if change.next_id else None,
-        spine=spine
-        and SpineChange(removed=spine.added, added=spine.removed, kept=spine.kept, gone=spine.come, come=spine.gone),
+        spine=spine and _spine_swapped(spine),
         schemas=change.schemas
         and SchemasChange(kept=change.schemas.kept, gone=change.schemas.come, come=change.schemas.gone),
     )
@@ -269,45 +278,86 @@ def _schemas_applied(schemas: tuple[SchemaEntry, ...], change: SchemasChange) ->
 
 
 def _spine(prev: tuple[SpineBatch, ...], new: tuple[SpineBatch, ...]) -> SpineChange | None:
-    """What left and what came, between a common beginning and a common end."""
-    start, shortest = 0, min(len(prev), len(new))
-    while start < shortest and (prev[start] is new[start] or prev[start] == new[start]):
-        start += 1
-    if start == len(prev) == len(new):
+    if prev is new:
         return None
-    end = 0
-    while end < shortest - start and (prev[-1 - end] is new[-1 - end] or prev[-1 - end] == new[-1 - end]):
-        end += 1
-    removed, added = prev[start : len(prev) - end], new[start : len(new) - end]
-    before, after = _hollow(removed), _hollow(added)
-    kept = _common(before, after)
-    rest = min(len(before), len(after)) - kept
-    tail = _common(before[::-1][:rest], after[::-1][:rest])
+    removed, added = _others(prev, new), _others(new, prev)
+    if not removed and not added:
+        return None
     return SpineChange(
         removed=tuple(map(_entry, removed)),
         added=tuple(map(_entry, added)),
-        kept=kept,
-        gone=before[kept : len(before) - tail],
-        come=after[kept : len(after) - tail],
+        splices=_splices(_hollow(removed), _hollow(added)),
     )
 
 
+def _others(spine: tuple[SpineBatch, ...], than: tuple[SpineBatch, ...]) -> list[SpineBatch]:
+    """The spine batches that the other spine lacks."""
+    known = {each.lo: each for each in than}
+    others = []
+    for each in spine:
+        twin = known.get(each.lo)
+        if twin is not each and twin != each:
+            others.append(each)
+    return others
+
+
+def _splices(before: tuple[HollowBatch, ...], after: tuple[HollowBatch, ...]) -> tuple[Splice, ...]:
+    """How one sequence of batches becomes the other; both are in the order of time."""
+    start, kept, splices = 0, 0, []
+    gone: list[HollowBatch] = []
+    come: list[HollowBatch] = []
+    if after[: len(before)] == before:
+        # Pure growth, however long: compared without a step of Python per batch.
+        start = kept = len(before)
+    old, new = start, start
+    while old < len(before) or new < len(after):
+        left = before[old] if old < len(before) else None
+        right = after[new] if new < len(after) else None
+        if left is not None and right is not None and (left is right or left == right):
+            if gone or come:
+                splices.append(Splice(kept=kept, gone=tuple(gone), come=tuple(come)))
+                kept, gone, come = 0, [], []
+            kept, old, new = kept + 1, old + 1, new + 1
+        elif right is None or (left is not None and left.desc.upper.less_equal(right.desc.upper)):
+            gone.append(before[old])
+            old += 1
+        else:
+            come.append(right)
+            new += 1
+    if gone or come:
+        splices.append(Splice(kept=kept, gone=tuple(gone), come=tuple(come)))
+    return tuple(splices)
+
+
 def _spine_applied(spine: tuple[SpineBatch, ...], change: SpineChange) -> tuple[SpineBatch, ...]:
-    start, lo = 0, (change.removed or change.added)[0].lo
-    while start < len(spine) and spine[start].lo < lo:
-        start += 1
-    end = start + len(change.removed)
-    check(tuple(map(_entry, spine[start:end])) == change.removed, "a diff fits its state", field="spine")
-    before = _hollow(spine[start:end])
-    tail = change.kept + len(change.gone)
-    check(before[change.kept : tail] == change.gone, "a diff fits its state", field="batches")
-    after = (*before[: change.kept], *change.come, *before[tail:])
-    added, at = [], 0
+    leaving = {entry.lo for entry in change.removed}
+    removed = tuple([each for each in spine if each.lo in leaving])
+    check(tuple(map(_entry, removed)) == change.removed, "a diff fits its state", field="spine")
+    batches = _spliced(_hollow(removed), change.splices)
+    spine_now, at = [each for each in spine if each.lo not in leaving], 0
     for entry in change.added:
-        added.append(_filled(entry, after[at : at + entry.count]))
+        spine_now.append(_filled(entry, batches[at : at + entry.count]))
         at += entry.count
-    check(at == len(after), "a diff's spine batches hold all its batches", found=at, wanted=len(after))
-    return (*spine[:start], *added, *spine[end:])
+    check(at == len(batches), "a diff's spine batches hold all its batches", found=at, wanted=len(batches))
+    return tuple(sorted(spine_now, key=attrgetter("lo")))
+
+
+def _spliced(batches: tuple[HollowBatch, ...], splices: tuple[Splice, ...]) -> tuple[HollowBatch, ...]:
+    spliced: list[HollowBatch] = []
+    at = 0
+    for splice in splices:
+        spliced += batches[at : at + splice.kept]
+        at += splice.kept
+        fits = batches[at : at + len(splice.gone)] == splice.gone
+        check(fits and at <= len(batches), "a diff fits its state", field="batches")
+        at += len(splice.gone)
+        spliced += splice.come
+    return (*spliced, *batches[at:])
+
+
+def _spine_swapped(change: SpineChange) -> SpineChange:
+    splices = tuple([Splice(kept=each.kept, gone=each.come, come=each.gone) for each in change.splices])
+    return SpineChange(removed=change.added, added=change.removed, splices=splices)
 
 
 def _entry(each: SpineBatch) -> SpineEntry:
@@ -326,15 +376,5 @@ def _filled(entry: SpineEntry, batches: tuple[HollowBatch, ...]) -> SpineBatch:
     )
 
 
-def _hollow(spine: tuple[SpineBatch, ...]) -> tuple[HollowBatch, ...]:
+def _hollow(spine: Iterable[SpineBatch]) -> tuple[HollowBatch, ...]:
     return tuple(chain.from_iterable(each.batches for each in spine))
-
-
-def _common(one: tuple[HollowBatch, ...], other: tuple[HollowBatch, ...]) -> int:
-    """How many leading batches are the same."""
-    count = 0
-    for left, right in zip(one, other, strict=False):
-        if left is not right and left != right:
-            break
-        count += 1
-    return count

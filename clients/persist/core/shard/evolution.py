@@ -1,4 +1,4 @@
-"""How the registered schema of a shard may change. Source: persist-semantics.md feature row 53; docs/adr/."""
+"""How the registered schema of a shard may change. Source: persist-semantics.md feature row 53; docs/formats.md."""
 
 from persist.core.data.schema import Schema
 from persist.core.shard.commands import SchemaEntry
@@ -12,6 +12,18 @@ def check_evolution(newest: SchemaEntry, schema: bytes, codec: str) -> None:
             "the shard was written with another codec", hint="open it with that codec", shard=newest.codec, given=codec
         )
     Schema.from_bytes(newest.schema).check_evolution(Schema.from_bytes(schema))
+
+
+def check_schema(schema: bytes, codec: str) -> None:
+    """Raise InvalidArgument, TypeNotSupported or CodecMismatch unless the bytes are a schema of that codec."""
+    found = Schema.from_bytes(schema).codec_name
+    if found != codec:
+        raise CodecMismatch("the schema names another codec", hint=f"give {found}", given=codec, schema_codec=found)
+
+
+def same_schema(registered: bytes, given: bytes) -> bool:
+    """Both are one schema, written by whatever release of Arrow. Raises InvalidArgument for bytes that are none."""
+    return registered == given or Schema.from_bytes(registered) == Schema.from_bytes(given)
 
 
 def differences(registered: bytes, given: bytes) -> dict[str, str]:

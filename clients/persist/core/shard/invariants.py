@@ -14,6 +14,7 @@ def check_cheap(prev: State, new: State) -> None:
     check(prev.upper.less_equal(new.upper), "upper never regresses", prev=prev.upper, new=new.upper)
     check(prev.trace.next_id <= new.trace.next_id, "spine ids are never reused")
     check(bool(new.rollups), "a state has a rollup", seqno=new.seqno)
+    check(not prev.is_tombstone or new.is_tombstone, "a tombstone stays one", seqno=new.seqno)
 
 
 def check_state(state: State) -> None:
@@ -23,6 +24,7 @@ def check_state(state: State) -> None:
     _check_holders(state)
     check(min(state.rollups, default=-1) >= 0, "a state has a rollup", seqno=state.seqno)
     check(max(state.rollups) <= state.seqno, "rollups lie in the past", seqno=state.seqno)
+    check(min(state.rollups) <= state.seqno_since, "every state still read can be rebuilt", since=state.seqno_since)
     ids = [entry.schema_id for entry in state.schemas]
     check(ids == list(range(len(ids))), "schema ids count up", ids=ids)
 

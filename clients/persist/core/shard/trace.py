@@ -3,6 +3,8 @@
 The spine is a sequence of spine batches, oldest first, each a run of adjacent hollow batches. When a newer spine batch
 grows to the tier of the one before it they become one, like a carry in a binary counter: pushing costs amortised
 O(log n), and each joining is something to compact. The structure is part of the state, so every process sees the same.
+Empty batches never start a carry: the newest one stays apart and takes in those that follow, so that progress alone
+never makes the state grow.
 Source: design 001, compaction; persist-semantics.md section 2.4.
 """
 
@@ -93,7 +95,7 @@ def push(trace: Trace, batch: HollowBatch) -> tuple[Trace, tuple[MergeRequest, .
     """The trace with one more batch, and what has become worth merging. Raises InvalidBounds unless it fits on top."""
     if batch.desc.lower != trace.upper or batch.desc.upper == trace.upper:
         raise InvalidBounds("a batch must start at the upper and move it", lower=batch.desc.lower, upper=trace.upper)
-    if batch.is_empty and trace.spine and _is_empty(trace.spine[-1]):
+    if batch.is_empty and trace.spine and trace.spine[-1].batches[-1].is_empty:
         return _fused(trace, batch), ()
     added = SpineBatch(
         lo=trace.next_id,
@@ -103,20 +105,19 @@ def push(trace: Trace, batch: HollowBatch) -> tuple[Trace, tuple[MergeRequest, .
         inline_bytes=batch.inline_bytes,
         batches=(batch,),
     )
-    spine, requests = _carried((*trace.spine, added), trace.since)
+    spine: tuple[SpineBatch, ...] = (*trace.spine, added)
+    requests: tuple[MergeRequest, ...] = ()
+    if not batch.is_empty:
+        spine, requests = _carried(spine, trace.since)
     return replace(trace, upper=batch.desc.upper, spine=spine, next_id=trace.next_id + 1), requests
 
 
-def _is_empty(spine_batch: SpineBatch) -> bool:
-    return len(spine_batch.batches) == 1 and spine_batch.batches[0].is_empty
-
-
 def _fused(trace: Trace, batch: HollowBatch) -> Trace:
-    """Two adjacent empty batches are one: progress alone never makes the state grow."""
+    """Two adjacent empty batches are one."""
     last = trace.spine[-1]
-    before = last.batches[0].desc
+    before = last.batches[-1].desc
     desc = Description(lower=before.lower, upper=batch.desc.upper, since=before.since.meet(batch.desc.since))
-    fused = replace(last, hi=trace.next_id + 1, batches=(HollowBatch(desc=desc),))
+    fused = replace(last, hi=trace.next_id + 1, batches=(*last.batches[:-1], HollowBatch(desc=desc)))
     return replace(trace, upper=batch.desc.upper, spine=(*trace.spine[:-1], fused), next_id=trace.next_id + 1)
 
 

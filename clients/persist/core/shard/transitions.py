@@ -5,30 +5,38 @@ commands may be applied one after the other; ``finish`` then makes them one comm
 Source: persist-semantics.md sections 2.2, 2.3 and 2.5.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import singledispatch
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from persist.core.frontier import Antichain
+from persist.core.ids import check_blob_key
 from persist.core.shard import commands as c
 from persist.core.shard.append import check_batch, is_heartbeat
-from persist.core.shard.evolution import check_evolution, differences
+from persist.core.shard.evolution import check_evolution, check_schema, differences, same_schema
 from persist.core.shard.state import CriticalReader, LeasedReader, State, TokenOutcome, TransactionRecord, Writer
 from persist.core.shard.trace import push
 from persist.errors import (
     CodecMismatch,
     InvalidArgument,
     LeaseExpired,
+    RequestTooLarge,
     SchemaMismatch,
     ShardClosed,
 )
 
 T = TypeVar("T")
+H = TypeVar("H", LeasedReader, Writer)
 
-READERS_MAX = 1000
-"""Readers, critical readers and writers a shard takes, each."""
-TRANSACTIONS_MAX = 10_000
-SCHEMAS_MAX = 1000
+READERS_MAX: Final = 1000
+"""Leased and critical readers a shard takes, each."""
+WRITERS_MAX: Final = 10_000
+"""Writers a shard remembers at once: those that appended within their leases."""
+TRANSACTIONS_MAX: Final = 10_000
+"""Applications with transactions. They are remembered for ever."""
+SCHEMAS_MAX: Final = 1000
+SCHEMA_BYTES_MAX: Final = 1 << 18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,20 +64,21 @@ def finish(prev: State, state: State, context: Context) -> State:
 
     Expiry does not move since: it moves at the next downgrade.
     """
-    readers = {id_: reader for id_, reader in state.leased_readers.items() if not _late(reader, context)}
-    writers = {id_: writer for id_, writer in state.writers.items() if not _late(writer, context)}
+    now_ms = context.now_ms
     return replace(
         state,
         seqno=prev.seqno + 1,
         walltime_ms=max(context.now_ms, prev.walltime_ms + 1),
         hostname=context.hostname,
-        leased_readers=readers if len(readers) < len(state.leased_readers) else state.leased_readers,
-        writers=writers if len(writers) < len(state.writers) else state.writers,
+        leased_readers=_living(state.leased_readers, now_ms),
+        writers=_living(state.writers, now_ms),
     )
 
 
-def _late(holder: LeasedReader | Writer, context: Context) -> bool:
-    return holder.heartbeat_ms + holder.lease_ms < context.now_ms
+def _living(holders: Mapping[str, H], now_ms: int) -> Mapping[str, H]:
+    """The holders whose lease has not run out; the same object when that is all of them."""
+    late = {id_ for id_, holder in holders.items() if holder.heartbeat_ms + holder.lease_ms < now_ms}
+    return {id_: holder for id_, holder in holders.items() if id_ not in late} if late else holders
 
 
 @singledispatch
@@ -82,6 +91,7 @@ def _apply(command: c.Command[Any], state: State, context: Context) -> tuple[Sta
 
 @_apply.register
 def _(command: c.CompareAndAppend, state: State, context: Context) -> tuple[State, Any]:
+    # Before anything else: a repeated attempt learns what the first one did, even if that closed the shard.
     known = _known_outcome(command, state)
     if known is not None:
         return state, known
@@ -93,7 +103,7 @@ def _(command: c.CompareAndAppend, state: State, context: Context) -> tuple[Stat
     check_batch(state, command.writer_id, batch, parts_max=context.parts_per_append_max)
     if state.upper != batch.desc.lower:
         return state, c.UpperMismatch(upper=state.upper, seqno=state.seqno)
-    if batch.inline_bytes and state.inline_bytes + batch.inline_bytes > context.inline_total_bytes_max:
+    if batch.inline_bytes and state.inline_bytes + batch.inline_bytes >= context.inline_total_bytes_max:
         return state, c.InlineBackpressure()
     outcome = c.Appended(upper=batch.desc.upper, seqno=state.seqno + 1)
     trace = state.trace if is_heartbeat(batch) else push(state.trace, batch)[0]
@@ -107,27 +117,27 @@ def _(command: c.CompareAndAppend, state: State, context: Context) -> tuple[Stat
 
 def _known_outcome(command: c.CompareAndAppend, state: State) -> c.Appended | None:
     """The original outcome of a token or transaction that has been committed before."""
-    if command.transaction is not None:
-        record = state.transactions.get(command.transaction.app_id)
-        if record is not None and record.version >= command.transaction.version:
-            return c.Appended(upper=record.upper, seqno=record.seqno, already_committed=True)
     writer = state.writers.get(command.writer_id)
     for outcome in writer.outcomes if writer else ():
         if outcome.token == command.token:
             return c.Appended(upper=outcome.upper, seqno=outcome.seqno, already_committed=True)
+    if command.transaction is not None:
+        record = state.transactions.get(command.transaction.app_id)
+        if record is not None and record.version >= command.transaction.version:
+            return c.Appended(upper=record.upper, seqno=record.seqno, already_committed=True)
     return None
 
 
 def _with_writer(command: c.CompareAndAppend, state: State, outcome: c.Appended, context: Context) -> dict[str, Writer]:
     known = state.writers.get(command.writer_id)
     if known is None:
-        _check_room(len(state.writers), READERS_MAX, "writers")
+        _check_room(len(state.writers), WRITERS_MAX, "writers", hint="let idle writers expire, or expire them")
     outcomes = known.outcomes if known else ()
     remembered = TokenOutcome(token=command.token, upper=outcome.upper, seqno=outcome.seqno)
     writer = Writer(
         heartbeat_ms=max(context.now_ms, known.heartbeat_ms if known else 0),
         lease_ms=_lease(command.lease_ms),
-        outcomes=(*outcomes, remembered)[-context.token_history :],
+        outcomes=(*outcomes, remembered)[-max(context.token_history, 1) :],
     )
     return {**state.writers, command.writer_id: writer}
 
@@ -141,7 +151,7 @@ def _with_transaction(
     if not 0 < len(transaction.app_id) <= 256 or not 0 <= transaction.version < 2**63:
         raise InvalidArgument("a transaction has an app id of at most 256 letters and a version of 63 bits")
     if transaction.app_id not in state.transactions:
-        _check_room(len(state.transactions), TRANSACTIONS_MAX, "applications with transactions")
+        _check_room(len(state.transactions), TRANSACTIONS_MAX, "applications with transactions", hint="reuse app ids")
     record = TransactionRecord(version=transaction.version, upper=outcome.upper, seqno=outcome.seqno)
     return {**state.transactions, transaction.app_id: record}
 
@@ -160,6 +170,8 @@ def _(command: c.ExpireWriter, state: State, context: Context) -> tuple[State, c
 def _(command: c.RegisterLeasedReader, state: State, context: Context) -> tuple[State, c.ReaderRegistered]:
     known = state.leased_readers.get(command.reader_id)
     if known is None:
+        if state.is_tombstone:
+            return state, c.ReaderRegistered(since=state.since, upper=state.upper, seqno=state.seqno)
         _check_room(len(state.leased_readers), READERS_MAX, "readers")
         critical = state.critical_since if command.use_critical_since else None
         since = critical.join(state.since) if critical is not None else state.since
@@ -171,9 +183,8 @@ def _(command: c.RegisterLeasedReader, state: State, context: Context) -> tuple[
         purpose=command.purpose[:200],
         hostname=command.hostname[:200],
     )
-    readers = {**state.leased_readers, command.reader_id: reader}
     outcome = c.ReaderRegistered(since=reader.since, upper=state.upper, seqno=reader.seqno)
-    return replace(state, leased_readers=readers), outcome
+    return _with_reader(state, command.reader_id, reader), outcome
 
 
 @_apply.register
@@ -186,9 +197,8 @@ def _(command: c.DowngradeSince, state: State, context: Context) -> tuple[State,
         seqno=max(known.seqno, min(held, state.seqno + 1)),
         heartbeat_ms=max(known.heartbeat_ms, context.now_ms),
     )
-    readers = {**state.leased_readers, command.reader_id: reader}
     moved = reader.since != known.since
-    successor = replace(state, leased_readers=readers)
+    successor = _with_reader(state, command.reader_id, reader)
     return (_with_since(successor) if moved else successor), c.SinceDowngraded(since=reader.since)
 
 
@@ -196,7 +206,7 @@ def _(command: c.DowngradeSince, state: State, context: Context) -> tuple[State,
 def _(command: c.HeartbeatReader, state: State, context: Context) -> tuple[State, c.Heartbeaten]:
     known = _leased(state, command.reader_id)
     reader = replace(known, heartbeat_ms=max(known.heartbeat_ms, context.now_ms))
-    return replace(state, leased_readers={**state.leased_readers, command.reader_id: reader}), c.Heartbeaten()
+    return _with_reader(state, command.reader_id, reader), c.Heartbeaten()
 
 
 @_apply.register
@@ -210,6 +220,8 @@ def _(command: c.ExpireReader, state: State, context: Context) -> tuple[State, c
 def _(command: c.RegisterCriticalReader, state: State, context: Context) -> tuple[State, c.CriticalRegistered]:
     known = state.critical_readers.get(command.critical_id)
     if known is None:
+        if state.is_tombstone:
+            return state, c.CriticalRegistered(since=state.since, opaque=command.opaque)
         _check_room(len(state.critical_readers), READERS_MAX, "critical readers")
         known = CriticalReader(since=state.since, opaque=_opaque(command.opaque))
     reader = replace(known, purpose=command.purpose[:200])
@@ -226,6 +238,9 @@ def _(command: c.CompareAndDowngradeSince, state: State, context: Context) -> tu
     if known is None:
         raise InvalidArgument("no such critical reader", hint="register it first", critical_id=command.critical_id)
     if known.opaque != command.expected:
+        if known.opaque == command.opaque and command.since.less_equal(known.since):
+            # What is asked for stands already: an earlier attempt, whose answer was lost, had done it.
+            return state, c.CriticalDowngraded(since=known.since, opaque=known.opaque)
         return state, c.OpaqueMismatch(since=known.since, opaque=known.opaque)
     reader = replace(known, since=known.since.join(command.since), opaque=_opaque(command.opaque))
     outcome = c.CriticalDowngraded(since=reader.since, opaque=reader.opaque)
@@ -242,6 +257,12 @@ def _(command: c.ExpireCriticalReader, state: State, context: Context) -> tuple[
         return state, c.Expired(existed=False)
     readers = _without(state.critical_readers, command.critical_id)
     return replace(state, critical_readers=readers), c.Expired(existed=True)
+
+
+def _with_reader(state: State, reader_id: str, reader: LeasedReader) -> State:
+    if state.leased_readers.get(reader_id) == reader:
+        return state
+    return replace(state, leased_readers={**state.leased_readers, reader_id: reader})
 
 
 def _leased(state: State, reader_id: str) -> LeasedReader:
@@ -267,8 +288,8 @@ def _with_since(state: State) -> State:
 
 @_apply.register
 def _(command: c.RegisterSchema, state: State, context: Context) -> tuple[State, c.SchemaRegistered]:
-    for entry in state.schemas:
-        if entry.schema == command.schema and entry.codec == command.codec:
+    for entry in reversed(state.schemas):
+        if entry.codec == command.codec and same_schema(entry.schema, command.schema):
             return state, c.SchemaRegistered(entry=entry)
     if state.schemas:
         raise _other_schema(state.schemas[-1], command.schema, command.codec)
@@ -280,7 +301,7 @@ def _(command: c.EvolveSchema, state: State, context: Context) -> tuple[State, c
     if not state.schemas:
         raise SchemaMismatch("the shard has no schema to evolve", hint="register one first", shard=state.shard)
     newest = state.schemas[-1]
-    if newest.schema == command.schema and newest.codec == command.codec:
+    if newest.codec == command.codec and same_schema(newest.schema, command.schema):
         return state, c.SchemaRegistered(entry=newest)
     if newest.schema_id != command.expected_id:
         raise SchemaMismatch(
@@ -290,11 +311,16 @@ def _(command: c.EvolveSchema, state: State, context: Context) -> tuple[State, c
             newest=newest.schema_id,
         )
     check_evolution(newest, command.schema, command.codec)
-    _check_room(len(state.schemas), SCHEMAS_MAX, "schemas")
+    _check_room(len(state.schemas), SCHEMAS_MAX, "schemas", hint="copy it to a new shard")
     return _registered(state, command.schema, command.codec)
 
 
 def _registered(state: State, schema: bytes, codec: str) -> tuple[State, c.SchemaRegistered]:
+    if state.is_tombstone:
+        raise ShardClosed("the shard is gone", hint="use another shard", shard=state.shard)
+    if len(schema) > SCHEMA_BYTES_MAX:
+        raise RequestTooLarge("a schema takes too much room", hint="fewer columns", limit=SCHEMA_BYTES_MAX)
+    check_schema(schema, codec)
     entry = c.SchemaEntry(schema_id=len(state.schemas), schema=schema, codec=codec)
     return replace(state, schemas=(*state.schemas, entry)), c.SchemaRegistered(entry=entry)
 
@@ -319,6 +345,7 @@ def _other_schema(newest: c.SchemaEntry, schema: bytes, codec: str) -> SchemaMis
 
 @_apply.register
 def _(command: c.AddRollup, state: State, context: Context) -> tuple[State, c.RollupAdded]:
+    check_blob_key(command.rollup.key, state.shard)
     known = state.rollups.get(command.seqno)
     if known is not None:
         return state, c.RollupAdded(applied=known.key == command.rollup.key)
@@ -331,9 +358,9 @@ def _(command: c.AddRollup, state: State, context: Context) -> tuple[State, c.Ro
 # ---- shared ------------------------------------------------------------------------------------------------------
 
 
-def _check_room(count: int, limit: int, what: str) -> None:
+def _check_room(count: int, limit: int, what: str, *, hint: str = "expire some") -> None:
     if count >= limit:
-        raise InvalidArgument(f"the shard has too many {what}", hint="expire some", limit=limit)
+        raise InvalidArgument(f"the shard has too many {what}", hint=hint, limit=limit)
 
 
 def _lease(lease_ms: int) -> int:
