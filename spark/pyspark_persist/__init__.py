@@ -4,7 +4,7 @@
     pyspark_persist.register(spark)                      # auto-registered where Spark can import this package
     spark.read.format("persist").option("location", "./data").option("shard", "s…").option("asOf", 12).load()
 
-``PersistTable`` is the same for Python callers. Options: docs/spark.md.
+``PersistTable`` is the same for Python callers. Every option is listed in ``names.py``.
 """
 
 from typing import TYPE_CHECKING, Any

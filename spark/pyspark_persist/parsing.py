@@ -40,12 +40,10 @@ def parse_schema_target(raw: Mapping[str, str]) -> ReadOptions:
     try:
         return parse_read(raw)
     except InvalidArgument as batch:
-        if "startingversion" in lower:
-            try:
-                return parse_stream(raw)
-            except InvalidArgument:
-                raise batch from None
-        raise
+        try:
+            return parse_stream(raw)
+        except InvalidArgument:
+            raise batch from None
 
 
 def parse_read(raw: Mapping[str, str]) -> ReadOptions:

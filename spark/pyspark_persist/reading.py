@@ -25,11 +25,12 @@ class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
     """Reads a snapshot or an interval of updates by key-range splits."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        # SUBTLE: Spark pickles the reader before it calls partitions(): what executors need must be here by then.
         self.options = options
-        self.asked = schema
+        stored = planning.current_schema(options.target)
+        self.view = view_of(options, stored, schema, streaming=False)
+        self.where = planning.where_of(options.filters, stored)
         self.pushed: list[tuple[str, str, object]] = []
-        self.view: View | None = None
-        self.where: Where = None
 
     def partitions(self) -> list[InputPartition]:
         """The splits of the read, planned and held here."""
@@ -42,20 +43,17 @@ class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one split, as batches of at most 64 K rows."""
-        return read_split(partition, self.view, self.where)
+        return read_split(partition, self.view)
 
     def _plan(self, reader: Any) -> list[SplitPartition]:
         options = self.options
-        stored = planning.current_schema(options.target)
-        self.view = view_of(options, stored, self.asked, streaming=False)
-        self.where = _and(planning.where_of(options.filters, stored), self.pushed)
         upper, since = planning.current_upper(options.target), reader.since.time
         if options.interval is not None:
             return self._diffs(reader, options.interval, upper=upper, since=since)
         as_of = planning.resolve_as_of(options.as_of, upper=upper, since=since, wait_ms=options.wait_ms)
         if as_of is None:
             return []
-        return planning.snapshot_partitions(reader, as_of, options, self.where)
+        return planning.snapshot_partitions(reader, as_of, options, _and(self.where, self.pushed))
 
     def _diffs(self, reader: Any, interval: Interval, *, upper: int, since: int | None) -> list[SplitPartition]:
         if interval.start == "latest":
@@ -74,7 +72,7 @@ class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
                 )
         if lower >= end:
             return []
-        return planning.diff_partitions(reader, lower, end, self.options, self.where)
+        return planning.diff_partitions(reader, lower, end, self.options, _and(self.where, self.pushed))
 
 
 class PushdownReader(SnapshotReader):
@@ -86,7 +84,7 @@ class PushdownReader(SnapshotReader):
 
     def pushFilters(self, filters: list[ds.Filter]) -> Iterable[ds.Filter]:
         """Remember what prunes, and hand every filter back: Spark applies them all again."""
-        names = {field.name for field in self.asked.fields if not field.name.startswith("_")}
+        names = set(self.view.needed)
         for condition in filters:
             triple = _triple(condition)
             if triple is not None and triple[0] in names:
@@ -121,11 +119,11 @@ def reader_for(options: ReadOptions, schema: StructType) -> DataSourceReader:
     return PushdownReader(options, schema) if options.pushdown else SnapshotReader(options, schema)
 
 
-def read_split(partition: InputPartition, view: View | None, where: Where) -> Iterator[pa.RecordBatch]:
+def read_split(partition: InputPartition, view: View) -> Iterator[pa.RecordBatch]:
     """Spark's batches for one partition; nothing for the empty partition Spark makes up when there are none."""
-    if not isinstance(partition, SplitPartition) or view is None:
+    if not isinstance(partition, SplitPartition):
         return iter(())
-    source = partition.split.read(columns=list(view.needed), where=where)
+    source = partition.split.read(columns=list(view.needed))
     return view.batches(source, as_of=partition.as_of)
 
 

@@ -110,7 +110,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one split."""
-        return read_split(partition, self.view, self.where)
+        return read_split(partition, self.view)
 
     def commit(self, end: dict[str, object]) -> None:
         """Let compaction have what the query will not read again."""

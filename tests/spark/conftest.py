@@ -21,6 +21,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     sys.path.insert(0, HERE)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [HERE, os.environ.get("PYTHONPATH", "")]))
     session = local_session("tests", tmp_path_factory.mktemp("spark"), retries=2)
+    session.sparkContext.setLogLevel("OFF")
     session.conf.set("spark.sql.shuffle.partitions", "1")
     import spark_faults
 

@@ -27,8 +27,8 @@ def append(frame: Any, where: Where, **options: object) -> None:
     frame.write.format("persist").options(**where).option("keyColumns", "id").options(**texts).mode("append").save()
 
 
-def load(spark: Any, where: Where, **options: object) -> Any:
-    return spark.read.format("persist").options(**where).options(**{n: str(v) for n, v in options.items()}).load()
+def load(spark: Any, source: Where, **options: object) -> Any:
+    return spark.read.format("persist").options(**source).options(**{n: str(v) for n, v in options.items()}).load()
 
 
 def found(frame: Any) -> list[tuple[Any, ...]]:
@@ -244,7 +244,7 @@ def test_change_feed_shows_inserts_deletes_and_updates(spark: Any, where: Where)
 def test_types_survive_the_round_trip(spark: Any, where: Where) -> None:
     ddl = (
         "id bigint, b boolean, i8 tinyint, i16 smallint, i32 int, f32 float, f64 double, s string, bin binary, d date,"
-        " ts timestamp, ntz timestamp_ntz, dec decimal(20,4), st struct<x:int,y:string>, ls array<int>,"
+        " stamp timestamp, ntz timestamp_ntz, dec decimal(20,4), st struct<x:int,y:string>, ls array<int>,"
         " mp map<string,int>"
     )
     when = datetime.datetime(2013, 7, 4, 12, 30, 15, 123456)
