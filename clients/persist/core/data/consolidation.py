@@ -29,24 +29,23 @@ def consolidate_piece(table: pa.Table, schema: Schema, since: int, runs: I64 | N
     """
     if not len(table):
         return table.select(schema.updates.names)
-    columns = {name: one_chunk(table.column(name)) for name in schema.updates.names}
-    ts, diff = columns[TS.name].to_numpy(), columns[DIFF.name].to_numpy()
+    ts, diff = table.column(TS.name).to_numpy(), table.column(DIFF.name).to_numpy()
     advanced = advance(ts, since)
-    perm, tie = sort_rows([columns[name] for name in schema.key.names], runs)
+    perm, tie = sort_rows([table.column(name) for name in schema.key.names], runs)
     if tie.any():
         if len(schema.val):
-            perm, tie = settle(perm, tie, [columns[name] for name in schema.val.names])
+            perm, tie = settle(perm, tie, [table.column(name) for name in schema.val.names])
         perm, tie = _order_times(perm, tie, advanced)
         rows, sums = _sum_ties(perm, tie, diff)
     else:
         rows, sums = _drop_zeros(perm, diff)
+    names = schema.updates.names[:-2]
     if rows is None:
-        if advanced is ts and sums is diff:
-            return pa.Table.from_arrays(list(columns.values()), schema=schema.updates)
-        taken = [columns[name] for name in schema.updates.names[:-2]]
+        taken = [one_chunk(table.column(name)) for name in names]
     else:
+        # One column at a time: a copy as one chunk does not outlive its turn.
         picks = pa.array(rows)
-        taken = [columns[name].take(picks) for name in schema.updates.names[:-2]]
+        taken = [one_chunk(table.column(name)).take(picks) for name in names]
         advanced = advanced[rows]
     arrays = [*taken, pa.array(advanced, TS.type), pa.array(sums, DIFF.type)]
     return pa.Table.from_arrays(arrays, schema=schema.updates)

@@ -193,10 +193,12 @@ def _settle(
         return perm, tie
     rows = positions if perm is None else perm[positions]
     same = tie[positions]
-    chosen = [one_chunk(column) for column in columns]
-    if perm is not None or len(positions) < len(tie):
+    if perm is None and len(positions) == len(tie):
+        chosen = [one_chunk(column) for column in columns]
+    else:
+        # One column at a time: the others are not copied meanwhile.
         picks = pa.array(rows)
-        chosen = [column.take(picks) for column in chosen]
+        chosen = [one_chunk(column).take(picks) for column in columns]
     # Most ties are rows that are equal all through: one compare of neighbours finishes those groups.
     unequal = same.copy()
     unequal[1:] &= ~_adjacent_equal(chosen)
