@@ -1,7 +1,11 @@
 """How much each suite does: the quick form fits in ten minutes, the full one in an hour."""
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+
+ROUNDS_MIN = 2
+FULL_FACTOR = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,4 +17,16 @@ class Plan:
     say: Callable[[str], None]
 
     def pick(self, quick: int, full: int) -> int:
+        """A size by form."""
         return full if self.full else quick
+
+    def rounds_of(self, what: str, seconds: float) -> Iterator[int]:
+        """Numbers of rounds: as many as asked for and as fit in the time (six times as long in full), but two at least."""
+        budget, began = seconds * self.pick(1, FULL_FACTOR), time.monotonic()
+        for number in range(self.rounds):
+            spent = time.monotonic() - began
+            if number >= min(ROUNDS_MIN, self.rounds) and spent * (number + 1) / number > budget:
+                self.say(f"{what}: {number} rounds are enough, they take long here")
+                return
+            self.say(f"{what}: round {number + 1} of {self.rounds}")
+            yield number

@@ -55,8 +55,8 @@ class Proxy:
         try:
             while await self._one_request(reader, up_writer):
                 pass
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
+        except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
+            pass  # the client is gone, or the proxy closes
         finally:
             back.cancel()
             up_writer.close()

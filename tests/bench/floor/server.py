@@ -48,7 +48,7 @@ class Log:
         self._script = self._redis.register_script(CAS)
         self._heads: dict[str, int] = {}
         self._waiting: dict[str, list[tuple[bytes, asyncio.Future[int]]]] = {}
-        self._flushes: set[asyncio.Task[None]] = set()
+        self._flushing: dict[str, asyncio.Task[None]] = {}
 
     async def cas(self, shard: str, expected: int, payload: bytes) -> tuple[bool, int]:
         won, head = await self._script(keys=keys(shard), args=[expected, expected + 1, payload])
@@ -64,12 +64,9 @@ class Log:
 
     def grouped(self, shard: str, payload: bytes) -> asyncio.Future[int]:
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        waiting = self._waiting.setdefault(shard, [])
-        waiting.append((payload, future))
-        if len(waiting) == 1 and shard not in {task.get_name() for task in self._flushes}:
-            task = asyncio.get_running_loop().create_task(self._flush(shard), name=shard)
-            self._flushes.add(task)
-            task.add_done_callback(self._flushes.discard)
+        self._waiting.setdefault(shard, []).append((payload, future))
+        if shard not in self._flushing:
+            self._flushing[shard] = asyncio.ensure_future(self._flush(shard))
         return future
 
     async def _flush(self, shard: str) -> None:
@@ -79,6 +76,7 @@ class Log:
             for _, future in group:
                 if not future.done():
                     future.set_result(head)
+        del self._flushing[shard]
 
     async def published(self, shard: str) -> AsyncIterator[bytes]:
         """b"" once listening, then every append."""

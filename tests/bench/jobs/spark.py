@@ -24,6 +24,7 @@ from pyspark_persist.jobs.session import local_session
 
 FEED_SECONDS = 0.02
 WARM_BATCHES = 5
+QUERY_SECONDS_MAX = 90.0
 
 
 class Bench:
@@ -182,23 +183,27 @@ def _fed_query(bench: Bench, number: int) -> tuple[list[float], dict[str, float]
 def _query(
     bench: Bench, frame: Any, sink: str, options: dict[str, str], name: str
 ) -> tuple[list[float], dict[str, float]]:
-    """Run a query for a while: trigger durations of batches with rows, and their parts' medians."""
+    """Run a query for some batches: trigger durations of those with rows, and their parts' medians."""
     writer = frame.writeStream.format(sink).options(**options).outputMode("append")
     writer = writer.option("checkpointLocation", str(bench.scratch / f"checkpoint-{name}"))
     query = writer.trigger(processingTime="0 seconds").start()
     try:
-        end = time.monotonic() + bench.request["stream_seconds"]
-        while time.monotonic() < end and query.isActive:
+        end = time.monotonic() + QUERY_SECONDS_MAX
+        while len(_durations(query)) < bench.request["batches"] and time.monotonic() < end and query.isActive:
             time.sleep(0.2)
         if query.exception() is not None:
             raise RuntimeError(str(query.exception())[:2000])
     finally:
         query.stop()
-    durations = [progress["durationMs"] for progress in query.recentProgress if progress["numInputRows"]][WARM_BATCHES:]
+    durations = _durations(query)
     if not durations:
         raise RuntimeError(f"the {name} query finished no micro-batch")
     parts = {part: median([one.get(part, 0) for one in durations]) for part in durations[0]}
     return [float(one["triggerExecution"]) for one in durations], parts
+
+
+def _durations(query: Any) -> list[dict[str, int]]:
+    return [progress["durationMs"] for progress in query.recentProgress if progress["numInputRows"]][WARM_BATCHES:]
 
 
 if __name__ == "__main__":

@@ -70,8 +70,7 @@ async def _blobs(stage: Stage, plan: Plan, outcome: Outcome) -> None:
             opens[name] = await _open(stack, endpoint, ours.NEVER_INLINE)
         channel = stack.enter_context(grpc.insecure_channel(floor))
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        for number in range(plan.rounds):
-            plan.say(f"P1 appends by blob, round {number + 1} of {plan.rounds}")
+        for _ in plan.rounds_of("P1 appends through Blob", 60):
             laps.begin_round()
             await _blob_round(stage, outcome, laps, steps, channel, opens, directory)
     outcome.keep("append_ms", laps.as_json())
@@ -146,8 +145,7 @@ async def _inline(stage: Stage, plan: Plan, outcome: Outcome) -> None:
         channel = stack.enter_context(grpc.insecure_channel(floor))
         echo = channel.unary_unary(f"/{SERVICE}/Echo")
         requests: dict[str, int] = {}
-        for number in range(plan.rounds):
-            plan.say(f"P2 appends inline, round {number + 1} of {plan.rounds}")
+        for _ in plan.rounds_of("P2 appends inline", 25):
             laps.begin_round()
             client, shard, writer = await fresh()
             alone = parts.Consensus(stage.redis_port, uuid.uuid4().hex)
@@ -180,8 +178,7 @@ async def _slope(stage: Stage, plan: Plan, outcome: Outcome) -> None:
     async with AsyncExitStack() as stack:
         endpoint, _ = stack.enter_context(stage.shard_server())
         fresh = await _open(stack, endpoint, ours.NEVER_INLINE)
-        for number in range(plan.pick(2, 5)):
-            plan.say(f"P1 slope over {STEPS} appends, round {number + 1}")
+        for _ in plan.rounds_of(f"P1 slope over {STEPS:,} appends", 20):
             client, shard, writer = await fresh()
             total = Sum()
             for step in range(STEPS):

@@ -27,8 +27,7 @@ async def run(stage: Stage, plan: Plan) -> Outcome:
         source = Path(directory) / "input.arrow"
         expected, arrow_mb = _write_input(source)
         where = {"s3": stage.s3_endpoint, "redis": stage.redis_port, "endpoint": endpoint, "input": str(source)}
-        for number in range(min(plan.rounds, plan.pick(3, 5))):
-            plan.say(f"P6 bulk, round {number + 1}")
+        for _ in plan.rounds_of("P6 bulk", 120):
             tables = {system: uuid.uuid4().hex for system in SYSTEMS} | {"persist": str(ours.new_shard())}
             for operation in ("append", "read", "stream"):
                 for system in SYSTEMS:

@@ -29,15 +29,14 @@ Append = Callable[[int], Awaitable[None]]
 async def run(stage: Stage, plan: Plan) -> Outcome:
     outcome = Outcome()
     lags: dict[str, list[list[float]]] = {}
-    appends = plan.pick(100, 300)
+    appends = plan.pick(60, 300)
     async with AsyncExitStack() as stack:
         floor, _ = stack.enter_context(stage.floor_server())
         one, _ = stack.enter_context(stage.shard_server())
         other, _ = stack.enter_context(stage.shard_server())
         channel = await stack.enter_async_context(grpc.aio.insecure_channel(floor))
         client = await stack.enter_async_context(ours.client(one, ours.ALWAYS_INLINE))
-        for number in range(plan.rounds):
-            plan.say(f"P7 listening, round {number + 1} of {plan.rounds}")
+        for _ in plan.rounds_of("P7 listening", 80):
             lags.setdefault("rpc", []).append(await _empty_calls(channel, appends))
             lags.setdefault("notification", []).append(await _notified(stage, appends))
             lags.setdefault("floor push", []).append(await _pushed(channel, floor, appends))
@@ -57,10 +56,17 @@ def _judge(outcome: Outcome, lags: dict[str, list[list[float]]]) -> None:
         outcome.check("P7", f"append to delivered p50, {name[9:]}, against RPC + notification",
                       ratios(middles[name], floors).mid, 2.0, ours=Spread.of(middles[name]).show(" ms"),
                       against=Spread.of(floors).show(" ms"))  # fmt: skip
-        late = Spread.of([quantile(one, 0.99) for one in lags[name]])
-        outcome.check("P7", f"append to delivered p99, {name[9:]}", late.mid, 15.0, unit=" ms", ours=late.show(" ms"))
-    outcome.check("P7", "one server against the pushing floor", ratios(middles["persist, one server"], middles["floor push"]).mid,
-                  None, against=Spread.of(middles["floor push"]).show(" ms"))  # fmt: skip
+        late = _late(lags[name])
+        outcome.check("P7", f"append to delivered p99, {name[9:]}", late, 15.0, unit=" ms", ours=f"{late:.1f} ms")
+    pushed, late = middles["floor push"], _late(lags["floor push"])
+    outcome.check("P7", "append to delivered p99, pushing floor", late, None, unit=" ms", against=f"{late:.1f} ms")
+    outcome.check("P7", "one server against the pushing floor", ratios(middles["persist, one server"], pushed).mid, None,
+                  against=Spread.of(pushed).show(" ms"))  # fmt: skip
+
+
+def _late(rounds: list[list[float]]) -> float:
+    """The 99th percentile over all rounds together: one round alone is too short for it."""
+    return quantile([lag for one in rounds for lag in one], 0.99)
 
 
 async def _paced(listener: Child, append: Append, first: int, appends: int) -> list[float]:

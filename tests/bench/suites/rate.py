@@ -16,6 +16,7 @@ from bench.outcome import Outcome
 from bench.plan import Plan
 from bench.stage import Stage
 from persist.client.remote import RemoteShards
+from persist.core.data.update import consolidate, normalise
 from persist.core.shard.batch import Part
 from persist.settings import Settings
 from persist.v1.shard_pb2_grpc import PersistShardStub
@@ -44,8 +45,7 @@ async def run(stage: Stage, plan: Plan) -> Outcome:
             ("unary group floor", lambda: _floor_unary(floor, "Group"), floor_process),
             ("session persist, one fold each", lambda: _session(single, outcome), None),
         ]
-        for number in range(plan.rounds):
-            plan.say(f"P3 appends per second, round {number + 1} of {plan.rounds}")
+        for _ in plan.rounds_of("P3 appends per second", 80):
             for name, leg, server in legs:
                 before = server.cpu_seconds if server else 0.0
                 laps = await _drive(leg(), seconds)
@@ -203,6 +203,6 @@ def _channels(endpoint: str) -> list[Any]:
 
 def _part() -> Part:
     """The description of a real 100-row part."""
-    table = rows.make(100)
+    table = consolidate(normalise(rows.make(100), ours.SCHEMA), ours.SCHEMA)
     [encoded] = encode_parts(iter((table,)), ours.SCHEMA, 0, part_bytes_max=1 << 27, row_group_rows=1 << 16)
     return encoded.part

@@ -21,8 +21,7 @@ async def run(stage: Stage, plan: Plan) -> Outcome:
     outcome = Outcome()
     rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in COMMITS}
     with stage.shard_server() as (endpoint, _):
-        for number in range(min(plan.rounds, plan.pick(3, 5))):
-            plan.say(f"P4 {WRITERS} writers, round {number + 1}")
+        for _ in plan.rounds_of(f"P4 {WRITERS} writers", 50):
             async with ours.client(endpoint) as client:
                 shard = ours.new_shard()
                 await client.open_writer(shard, schema=ours.SCHEMA)
