@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 import boto3.session
 from botocore import exceptions
 from botocore.config import Config
+from botocore.handlers import add_expect_header
 
 from persist.core.ids import check_blob_key
 from persist.errors import Determinate, Indeterminate, LocationError, StoreFull, StoreReadOnly
@@ -268,6 +269,9 @@ def make_client(location: S3Location) -> Any:
         response_checksum_validation="when_required",
         s3={"payload_signing_enabled": False, "addressing_style": style},
     )
-    return boto3.session.Session().client(
+    client = boto3.session.Session().client(
         "s3", endpoint_url=location.endpoint, region_name=location.region, config=config
     )
+    # "Expect: 100-continue" costs a round trip before every body, and bodies here are at most 16 MiB.
+    client.meta.events.unregister("before-call.s3", add_expect_header)
+    return client
