@@ -137,19 +137,23 @@ class StateClaim(_message.Message):
 
     START_MS_FIELD_NUMBER: _builtins.int
     OWNER_FIELD_NUMBER: _builtins.int
+    SEQNO_FIELD_NUMBER: _builtins.int
     start_ms: _builtins.int
     """start_ms is when the work began."""
     owner: _builtins.str
     """owner names who works."""
+    seqno: _builtins.int
+    """seqno of the state the work began from."""
     def __init__(
         self,
         *,
         start_ms: _builtins.int = ...,
         owner: _builtins.str = ...,
+        seqno: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["owner", b"owner", "start_ms", b"start_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["owner", b"owner", "seqno", b"seqno", "start_ms", b"start_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

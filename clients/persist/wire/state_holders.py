@@ -15,12 +15,12 @@ def id_to_bytes(text: str) -> bytes:
 
 def claim_to_proto(claim: Claim | None) -> pb.StateClaim | None:
     """The message of a claim."""
-    return pb.StateClaim(start_ms=claim.start_ms, owner=claim.owner) if claim else None
+    return pb.StateClaim(start_ms=claim.start_ms, seqno=claim.seqno, owner=claim.owner) if claim else None
 
 
 def claim_from_proto(message: pb.StateClaim) -> Claim:
     """The claim of a message."""
-    return Claim(start_ms=message.start_ms, owner=message.owner)
+    return Claim(start_ms=message.start_ms, seqno=message.seqno, owner=message.owner)
 
 
 def rollup_to_proto(seqno: int, rollup: Rollup) -> pb.StateRollupRef:

@@ -75,7 +75,7 @@ def _frontier(frontier: Antichain) -> list[int]:
 
 
 def _claim(claim: Claim | None) -> dict[str, Any] | None:
-    return {"start_ms": claim.start_ms, "owner": claim.owner} if claim else None
+    return {"start_ms": claim.start_ms, "seqno": claim.seqno, "owner": claim.owner} if claim else None
 
 
 def _spine_batch(each: SpineBatch) -> dict[str, Any]:

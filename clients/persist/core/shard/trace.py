@@ -18,9 +18,13 @@ from persist.errors import InvalidBounds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """Somebody works on it since ``start_ms``; others may take over when that is too long ago."""
+    """Somebody works on it since ``start_ms``; others may take over when that is too long ago.
+
+    ``seqno``: the state the work began from.
+    """
 
     start_ms: int
+    seqno: int = 0
     owner: str = ""
 
 

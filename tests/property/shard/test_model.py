@@ -1,0 +1,106 @@
+"""Random histories against a model of a few dictionaries: what is in the shard, who holds it, what was promised."""
+
+from hypothesis import given, settings
+from property.shard.histories import SHARD, STEPS, command, first_state
+from property.shard.test_laws import context
+
+from persist.core.frontier import MINIMUM, Antichain
+from persist.core.shard import commands as c
+from persist.core.shard.diff import diff
+from persist.core.shard.transitions import apply, finish
+from persist.errors import LeaseExpired, UsageError
+from persist.wire.state import decode_diff, encode_diff
+
+
+class Model:
+    """The shard as its users see it."""
+
+    def __init__(self) -> None:
+        self.upper: Antichain = MINIMUM
+        self.since: Antichain = MINIMUM
+        self.intervals: dict[Antichain, tuple[Antichain, frozenset[str | None]]] = {}
+        self.promised: dict[tuple[str, str], c.Appended] = {}
+        self.granted: dict[str, Antichain] = {}
+
+    def told(self, made: c.Command[object], outcome: object) -> None:
+        """Check one outcome against everything told before, and remember it."""
+        match outcome:
+            case c.Appended() if isinstance(made, c.CompareAndAppend):
+                self._appended(made, outcome)
+            case c.UpperMismatch():
+                assert outcome.upper == self.upper
+                assert isinstance(made, c.CompareAndAppend)
+                assert made.batch.desc.lower != self.upper
+            case c.ReaderRegistered() if isinstance(made, c.RegisterLeasedReader):
+                assert self.since.less_equal(outcome.since)
+                self.granted[made.reader_id] = outcome.since
+            case c.SinceDowngraded() if isinstance(made, c.DowngradeSince):
+                assert self.granted[made.reader_id].less_equal(outcome.since)
+                self.granted[made.reader_id] = outcome.since
+
+    def _appended(self, made: c.CompareAndAppend, outcome: c.Appended) -> None:
+        name = (made.writer_id, made.token)
+        if outcome.already_committed:
+            known = self.promised.get(name)
+            if known is not None and made.transaction is None:
+                assert (outcome.upper, outcome.seqno) == (known.upper, known.seqno)
+            return
+        desc = made.batch.desc
+        assert desc.lower == self.upper
+        assert outcome.upper == desc.upper
+        self.promised[name] = outcome
+        self.upper = desc.upper
+        if desc.lower != desc.upper:
+            self.intervals[desc.lower] = (desc.upper, frozenset(part.key for part in made.batch.parts))
+
+
+@settings(max_examples=150, deadline=None)
+@given(STEPS)
+def test_shard_does_what_a_simple_model_does(steps):
+    model, state = Model(), first_state()
+    for number, (kind, holder, amount) in enumerate(steps, start=1):
+        made = command(state, kind, holder, amount, number)
+        try:
+            moved, outcome = apply(state, made, context(number))
+        except (UsageError, LeaseExpired):
+            continue
+        model.told(made, outcome)
+        after = state if moved is state else finish(state, moved, context(number))
+        assert after.upper == model.upper
+        assert state.since.less_equal(after.since)
+        assert state.seqno_since <= after.seqno_since
+        model.since = after.since
+        assert all(after.since.less_equal(model.granted[name]) for name in after.leased_readers)
+        state = after
+    with_rows = {lower: entry for lower, entry in model.intervals.items() if entry[1]}
+    found = {
+        batch.desc.lower: (batch.desc.upper, frozenset(part.key for part in batch.parts))
+        for batch in state.trace.batches
+        if not batch.is_empty
+    }
+    assert found == with_rows
+
+
+@settings(max_examples=100, deadline=None)
+@given(STEPS)
+def test_parts_and_rollups_of_a_state_can_be_told_from_its_diffs_alone(steps):
+    state = first_state()
+    parts: set[str | None] = set()
+    rollups = set(state.rollups)
+    for number, (kind, holder, amount) in enumerate(steps, start=1):
+        try:
+            moved, _ = apply(state, command(state, kind, holder, amount, number), context(number))
+        except (UsageError, LeaseExpired):
+            continue
+        if moved is state:
+            continue
+        after = finish(state, moved, context(number))
+        change = decode_diff(encode_diff(diff(state, after), SHARD), SHARD, after.seqno)
+        for splice in change.spine.splices if change.spine else ():
+            parts -= {part.key for batch in splice.gone for part in batch.parts if part.key}
+            parts |= {part.key for batch in splice.come for part in batch.parts if part.key}
+        for seqno, changed in change.maps.get("rollups", {}).items():
+            (rollups.discard if changed.new is None else rollups.add)(seqno)
+        state = after
+        assert parts == {part.key for batch in state.trace.batches for part in batch.parts if part.key}
+        assert rollups == set(state.rollups)

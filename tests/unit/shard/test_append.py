@@ -1,0 +1,274 @@
+"""compare_and_append: every answer, in the order of its checks, and what a batch must be like."""
+
+import dataclasses
+
+import pytest
+from property.shard.histories import SHARD, append, block, first_state, part, sixteen
+
+from persist.core.frontier import CLOSED, Antichain, Description
+from persist.core.ids import ShardId, Token, WriterId, part_key
+from persist.core.shard import commands as c
+from persist.core.shard.batch import Block, ColumnStats, HollowBatch, Part, Run
+from persist.core.shard.state import State
+from persist.core.shard.transitions import Context, apply, finish
+from persist.errors import EmptyInterval, InvalidArgument, InvalidBounds, InvalidId, RequestTooLarge, ShardClosed
+
+WRITER = WriterId.of(sixteen(0))
+NOW = Context(now_ms=5_000, hostname="here", inline_total_bytes_max=120, token_history=3, parts_per_append_max=4)
+
+
+def commit(state: State, command: c.Command, context: Context = NOW) -> tuple[State, object]:
+    moved, outcome = apply(state, command, context)
+    return (state if moved is state else finish(state, moved, context)), outcome
+
+
+def with_part(command: c.CompareAndAppend, **changes: object) -> c.CompareAndAppend:
+    [run] = command.batch.runs
+    changed = dataclasses.replace(run.parts[0], **changes)
+    return with_runs(command, (Run(parts=(changed,)),))
+
+
+def with_runs(command: c.CompareAndAppend, runs: tuple[Run, ...], *, truncated: bool = False) -> c.CompareAndAppend:
+    batch = HollowBatch(desc=command.batch.desc, runs=runs, truncated=truncated)
+    return dataclasses.replace(command, batch=batch)
+
+
+def test_append_at_the_upper_moves_it_and_names_the_seqno_being_made():
+    state, outcome = commit(first_state(), append(first_state(), rows=3, width=5, number=1))
+    assert outcome == c.Appended(upper=Antichain.of(5), seqno=1)
+    assert (state.seqno, state.upper, state.trace.rows) == (1, Antichain.of(5), 3)
+    assert state.writers[WRITER].heartbeat_ms == 5_000
+
+
+def test_append_away_from_the_upper_is_a_mismatch_that_changes_nothing():
+    state, _ = commit(first_state(), append(first_state(), rows=1, width=5, number=1))
+    moved, outcome = apply(state, append(first_state(), rows=1, width=5, number=2), NOW)
+    assert outcome == c.UpperMismatch(upper=Antichain.of(5), seqno=1)
+    assert moved is state
+
+
+def test_append_with_a_known_token_answers_the_first_outcome_whatever_it_asks_for():
+    first = append(first_state(), rows=1, width=5, number=1)
+    state, original = commit(first_state(), first)
+    state, _ = commit(state, append(state, rows=1, width=5, number=2))
+    for again in (first, dataclasses.replace(first, batch=append(state, rows=9, width=9).batch)):
+        moved, outcome = apply(state, again, NOW)
+        assert outcome == dataclasses.replace(original, already_committed=True)
+        assert moved is state
+
+
+def test_append_with_a_token_of_the_same_fold_answers_the_seqno_being_made():
+    first = append(first_state(), rows=1, width=5, number=1)
+    once, _ = apply(first_state(), first, NOW)
+    twice, outcome = apply(once, first, NOW)
+    assert outcome == c.Appended(upper=Antichain.of(5), seqno=1, already_committed=True)
+    assert twice is once
+
+
+def test_append_with_another_writers_token_is_a_new_append():
+    state, _ = commit(first_state(), append(first_state(), rows=1, width=5, writer=1, number=1))
+    _, outcome = commit(state, append(state, rows=1, width=5, writer=2, number=1))
+    assert outcome == c.Appended(upper=Antichain.of(10), seqno=2)
+
+
+def test_append_remembers_only_the_newest_tokens_of_a_writer():
+    state = first_state()
+    for number in range(1, 6):
+        state, _ = commit(state, append(state, rows=1, width=1, number=number))
+    tokens = [outcome.token for outcome in state.writers[WRITER].outcomes]
+    assert tokens == [Token.of(sixteen(number)) for number in (3, 4, 5)]
+
+
+def test_append_that_closed_the_shard_answers_its_retry_and_refuses_everything_else():
+    closing = append(first_state(), rows=0, width=None, number=1)
+    state, outcome = commit(first_state(), closing)
+    assert outcome == c.Appended(upper=CLOSED, seqno=1)
+    assert apply(state, closing, NOW)[1] == c.Appended(upper=CLOSED, seqno=1, already_committed=True)
+    with pytest.raises(ShardClosed):
+        apply(state, append(state, rows=0, width=0, number=2), NOW)
+
+
+def test_append_of_a_transaction_seen_before_is_a_no_op_even_from_another_writer():
+    state, original = commit(first_state(), append(first_state(), rows=1, width=5, number=1, version=7))
+    for version in (0, 6, 7):
+        late = append(first_state(), rows=1, width=5, writer=2, number=9, version=version)
+        moved, outcome = apply(state, late, NOW)
+        assert outcome == dataclasses.replace(original, already_committed=True)
+        assert moved is state
+    _, outcome = commit(state, append(state, rows=1, width=5, writer=2, number=9, version=8))
+    assert outcome == c.Appended(upper=Antichain.of(10), seqno=2)
+
+
+@pytest.mark.parametrize(
+    "transaction",
+    [
+        c.Transaction(app_id="", version=1),
+        c.Transaction(app_id="x" * 257, version=1),
+        c.Transaction(app_id="a", version=-1),
+    ],
+    ids=["no id", "long id", "negative version"],
+)
+def test_append_with_a_malformed_transaction_is_refused(transaction):
+    state = first_state()
+    command = dataclasses.replace(append(state, rows=1, width=5), transaction=transaction)
+    with pytest.raises(InvalidArgument):
+        apply(state, command, NOW)
+    assert state == first_state()
+
+
+def test_heartbeat_append_only_extends_the_writers_lease():
+    state, _ = commit(first_state(), append(first_state(), rows=1, width=5, number=1))
+    later = dataclasses.replace(NOW, now_ms=6_000)
+    beaten, outcome = commit(state, append(state, rows=0, width=0, number=2), later)
+    assert outcome == c.Appended(upper=Antichain.of(5), seqno=2)
+    assert beaten.trace is state.trace
+    assert beaten.writers[WRITER].heartbeat_ms == 6_000
+
+
+def test_heartbeat_never_goes_back_when_the_clock_does():
+    state, _ = commit(first_state(), append(first_state(), rows=1, width=5, number=1))
+    earlier = dataclasses.replace(NOW, now_ms=1_000)
+    state, _ = commit(state, append(state, rows=0, width=0, number=2), earlier)
+    assert state.writers[WRITER].heartbeat_ms == 5_000
+
+
+def test_inline_parts_are_taken_until_the_state_is_full_and_blobs_always():
+    state, _ = commit(first_state(), append(first_state(), rows=1, width=1, number=1, inline=True))
+    state, _ = commit(state, append(state, rows=1, width=1, number=2, inline=True))
+    moved, outcome = apply(state, append(state, rows=1, width=1, number=3, inline=True), NOW)
+    assert outcome == c.InlineBackpressure()
+    assert moved is state
+    assert state.inline_bytes == 100
+    assert isinstance(commit(state, append(state, rows=1, width=1, number=3))[1], c.Appended)
+
+
+def test_truncated_append_may_bring_times_outside_its_bounds():
+    state, _ = commit(first_state(), append(first_state(), rows=1, width=5, number=1))
+    runs = (Run(parts=(part(WRITER, 2, rows=4, lower=0, upper=9),)),)
+    tight = append(state, rows=1, width=4, number=2)
+    with pytest.raises(InvalidBounds):
+        apply(state, with_runs(tight, runs), NOW)
+    state, _ = commit(state, with_runs(tight, runs, truncated=True))
+    assert [batch.truncated for batch in state.trace.batches] == [False, True]
+
+
+def test_rewritten_times_are_what_bounds_are_checked_against():
+    state = first_state()
+    early = with_part(append(state, rows=1, width=5), min_ts=0, max_ts=0, ts_rewrite=4)
+    assert isinstance(apply(state, early, NOW)[1], c.Appended)
+    with pytest.raises(InvalidBounds):
+        apply(state, with_part(early, ts_rewrite=5), NOW)
+
+
+FOREIGN = ShardId.of(b"o" * 16)
+BAD_PARTS: dict[str, tuple[type[Exception], dict[str, object]]] = {
+    "time before lower": (InvalidBounds, {"min_ts": 0, "max_ts": 3}),
+    "time at upper": (InvalidBounds, {"max_ts": 9}),
+    "times swapped": (InvalidArgument, {"min_ts": 8, "max_ts": 6}),
+    "time too large": (InvalidArgument, {"max_ts": 1 << 64}),
+    "rewrite negative": (InvalidArgument, {"ts_rewrite": -1}),
+    "key of another shard": (InvalidId, {"key": part_key(FOREIGN, WRITER, 1, bytes(16))}),
+    "key of another writer": (InvalidId, {"key": part_key(SHARD, WriterId.of(b"o" * 16), 1, bytes(16))}),
+    "key malformed": (InvalidId, {"key": f"{SHARD}/../p"}),
+    "key of a rollup": (InvalidId, {"key": f"{SHARD}/rollup/3-{'0' * 32}"}),
+    "key empty": (InvalidId, {"key": ""}),
+    "neither key nor bytes": (InvalidArgument, {"key": None}),
+    "key and bytes": (InvalidArgument, {"inline": b"x"}),
+    "unknown schema": (InvalidArgument, {"schema_id": 1}),
+    "negative schema": (InvalidArgument, {"schema_id": -1}),
+    "unknown format": (InvalidArgument, {"format": 2}),
+    "unknown order": (InvalidArgument, {"order_version": 2}),
+    "no rows": (InvalidArgument, {"rows": 0}),
+    "no bytes": (InvalidArgument, {"encoded_bytes": 0}),
+    "negative decoded size": (InvalidArgument, {"decoded_bytes": -1}),
+    "checksum too large": (InvalidArgument, {"checksum": 1 << 32}),
+    "sum too large": (InvalidArgument, {"diffs_sum": 1 << 63}),
+    "bounds swapped": (InvalidArgument, {"key_lower": b"b", "key_upper": b"a"}),
+    "no blocks": (InvalidArgument, {"blocks": ()}),
+    "blocks with other rows": (InvalidArgument, {"blocks": (block(2),)}),
+    "blocks over the end": (InvalidArgument, {"encoded_bytes": 3_999}),
+    "blocks overlapping": (
+        InvalidArgument,
+        {
+            "blocks": tuple(
+                Block(first_key=b"", rows=1, row_groups=1, offset=at, length=9, checksum=1) for at in (0, 5, 9)
+            )
+        },
+    ),
+    "too many blocks": (RequestTooLarge, {"blocks": (block(1),) * 65}),
+    "too many statistics": (RequestTooLarge, {"stats": (ColumnStats(name="a", null_count=0),) * 257}),
+    "bounds too long": (RequestTooLarge, {"key_lower": b"", "key_upper": b"z" * 70_000}),
+}
+
+
+@pytest.mark.parametrize(("error", "changes"), BAD_PARTS.values(), ids=BAD_PARTS.keys())
+def test_append_of_a_bad_part_is_refused_and_changes_nothing(error, changes):
+    state, _ = commit(first_state(), append(first_state(), rows=1, width=5, number=1))
+    good = append(state, rows=3, width=4, number=2)
+    untouched = dataclasses.replace(state)
+    with pytest.raises(error):
+        apply(state, with_part(good, **changes), NOW)
+    assert state == untouched
+    assert isinstance(apply(state, good, NOW)[1], c.Appended)
+
+
+def _parts(*lowers: bytes) -> tuple[Part, ...]:
+    return tuple(
+        dataclasses.replace(part(WRITER, number, rows=1, lower=0, upper=5), key_lower=lower, key_upper=None)
+        for number, lower in enumerate(lowers)
+    )
+
+
+BAD_RUNS = {
+    "empty run": (InvalidArgument, (Run(parts=()),)),
+    "parts out of order": (InvalidArgument, (Run(parts=_parts(b"b", b"a")),)),
+    "too many parts": (RequestTooLarge, (Run(parts=_parts(b"a", b"b", b"c")), Run(parts=_parts(b"a", b"b")))),
+}
+
+
+@pytest.mark.parametrize(("error", "runs"), BAD_RUNS.values(), ids=BAD_RUNS.keys())
+def test_append_of_bad_runs_is_refused(error, runs):
+    state = first_state()
+    with pytest.raises(error):
+        apply(state, with_runs(append(state, rows=1, width=5), runs), NOW)
+    assert state == first_state()
+
+
+def test_append_of_data_to_an_interval_without_times_is_refused():
+    state = first_state()
+    command = with_runs(append(state, rows=0, width=0), append(state, rows=1, width=5).batch.runs)
+    with pytest.raises(EmptyInterval):
+        apply(state, command, NOW)
+
+
+def test_append_that_claims_to_be_compacted_is_refused():
+    state = first_state()
+    desc = Description(lower=Antichain.of(0), upper=Antichain.of(5), since=Antichain.of(3))
+    command = dataclasses.replace(append(state, rows=0, width=5), batch=HollowBatch(desc=desc))
+    with pytest.raises(InvalidArgument):
+        apply(state, command, NOW)
+
+
+@pytest.mark.parametrize("lease_ms", [0, -1, 367 * 86_400_000])
+def test_append_with_a_lease_out_of_range_is_refused(lease_ms):
+    state = first_state()
+    with pytest.raises(InvalidArgument):
+        apply(state, dataclasses.replace(append(state, rows=1, width=5), lease_ms=lease_ms), NOW)
+
+
+def test_expired_writer_is_forgotten_with_its_tokens_by_the_next_commit():
+    state, _ = commit(first_state(), append(first_state(), rows=1, width=5, writer=1, number=1))
+    at_the_end, just_after = (dataclasses.replace(NOW, now_ms=5_000 + 5_000 + more) for more in (0, 1))
+    state, _ = commit(state, append(state, rows=1, width=5, writer=2, number=2), at_the_end)
+    assert WriterId.of(sixteen(1)) in state.writers
+    state, _ = commit(state, append(state, rows=1, width=5, writer=2, number=3), just_after)
+    assert list(state.writers) == [WriterId.of(sixteen(2))]
+
+
+def test_expiring_a_writer_forgets_it_and_an_unknown_one_is_no_change():
+    state, _ = commit(first_state(), append(first_state(), rows=1, width=5, number=1))
+    state, outcome = commit(state, c.ExpireWriter(writer_id=WRITER))
+    assert outcome == c.Expired(existed=True)
+    moved, outcome = apply(state, c.ExpireWriter(writer_id=WRITER), NOW)
+    assert outcome == c.Expired(existed=False)
+    assert moved is state
