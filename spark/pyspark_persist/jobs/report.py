@@ -37,43 +37,43 @@ def show(steps: Sequence[Any], readings: Sequence[Any], *, agrees: bool, seconds
 
 
 def _steps(steps: Sequence[Any]) -> Table:
-    table = Table(
-        title="A year of New York flights through a shard",
-        box=box.SIMPLE_HEAD,
-        title_style="bold",
-        title_justify="left",
-    )
+    table = _table("Flights from New York, through a shard")
     table.add_column("step", style="cyan", no_wrap=True)
     table.add_column("what")
-    for name in ("rows", "seconds", "rows/s"):
+    for name in ("rows", "s", "rows/s"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", justify="center")
     for step in steps:
         rate = f"{step.rows / step.seconds:,.0f}" if step.rows and step.seconds else ""
         rows = f"{step.rows:,}" if step.rows else ""
-        table.add_row(step.name, step.detail, rows, f"{step.seconds:.2f}", rate, _mark(step.agrees))
+        seconds = "" if step.seconds is None else f"{step.seconds:.2f}"
+        table.add_row(step.name, step.detail, rows, seconds, rate, _mark(step.agrees))
     return table
 
 
 def _readings(readings: Sequence[Any]) -> Table:
     title = "Snapshots, each compared row by row with the source file"
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_style="bold", title_justify="left")
+    table = _table(title)
     table.add_column("as of (UTC)", style="cyan", no_wrap=True)
-    for name in ("rows", "scheduled", "flown", "cancelled", "mean delay", "seconds", "rows/s"):
+    for name in ("rows", "ahead", "flown", "cancelled", "s", "rows/s"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", justify="center")
     for reading in readings:
         flown = reading.rows - reading.scheduled - reading.cancelled
-        delay = "" if reading.mean_delay is None else f"{reading.mean_delay:+.1f} min"
         cells = [f"{n:,}" for n in (reading.rows, reading.scheduled, flown, reading.cancelled)]
         rate = f"{reading.rows / reading.seconds:,.0f}" if reading.seconds else ""
-        table.add_row(_when(reading.as_of), *cells, delay, f"{reading.seconds:.2f}", rate, _mark(reading.agrees))
+        table.add_row(_when(reading.as_of), *cells, f"{reading.seconds:.2f}", rate, _mark(reading.agrees))
     return table
 
 
 def _when(as_of: int) -> str:
     moment = datetime.datetime.fromtimestamp(as_of / 1000, tz=datetime.UTC)
-    return moment.strftime("%Y-%m-%d %H:%M:%S") + f".{as_of % 1000:03d}"
+    return moment.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _table(title: str) -> Table:
+    # 80 columns wide at most: that is what a terminal without a size gets.
+    return Table(title=title, box=box.SIMPLE_HEAD, title_style="bold", title_justify="left", collapse_padding=True)
 
 
 def _mark(agrees: bool | None) -> str:

@@ -1,10 +1,12 @@
 """A local Spark session that is quiet, uses this interpreter for its workers, and finds the same packages."""
 
+import contextlib
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -46,7 +48,7 @@ def local_session(name: str, scratch: Path, *, cores: int = 2, retries: int = 2)
     scratch.mkdir(parents=True, exist_ok=True)
     log4j = scratch / "log4j2.properties"
     log4j.write_text(_LOG4J)
-    return (
+    builder = (
         SparkSession.builder.master(f"local[{cores},{retries}]")
         .appName(name)
         .config("spark.ui.enabled", "false")
@@ -60,8 +62,26 @@ def local_session(name: str, scratch: Path, *, cores: int = 2, retries: int = 2)
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", str(cores))
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "65536")
-        .getOrCreate()
     )
+    with _chatter_to(scratch / "start.log"):
+        return builder.getOrCreate()
+
+
+@contextlib.contextmanager
+def _chatter_to(log: Path) -> Iterator[None]:
+    """Send what the JVM says while it starts to a file; if it does not start, say it after all."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with log.open("wb") as sink:
+        os.dup2(sink.fileno(), 2)
+    try:
+        yield
+    except BaseException:
+        os.write(kept, log.read_bytes())
+        raise
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def export_python() -> None:
