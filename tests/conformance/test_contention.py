@@ -22,7 +22,7 @@ async def test_contended_cas_wins_every_seqno_once(consensus_uri: str) -> None:
     assert violations(history.operations) == []
     # Void unless writers really met: some won, many lost.
     won = sum(operation.ok for operation in attempts)
-    assert ATTEMPTS * 0.05 < won
+    assert won > ATTEMPTS * 0.05
     assert consensus_uri.startswith("mem:") or won < ATTEMPTS * 0.95
 
 

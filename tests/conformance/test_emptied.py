@@ -1,4 +1,4 @@
-"""A key whose entries someone removed by hand cannot be initialised again. Source: reliability.md section 0, finding 3."""
+"""A key whose entries were removed by hand cannot be initialised again. Source: reliability.md section 0, 3."""
 
 from collections.abc import Callable
 

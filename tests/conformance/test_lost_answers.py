@@ -112,13 +112,16 @@ async def test_connections_cut_at_random_never_make_a_second_winner(remote_uri: 
 
 async def test_changes_survive_a_cut_connection(remote_uri: str) -> None:
     key = shard()
-    async with before(remote_uri) as proxy, consensuses(remote_uri) as [writer]:
-        async with consensuses(proxied(remote_uri, proxy)) as [watcher]:
-            hints = watcher.changes(key)
-            assert await writer.compare_and_set(key, -1, b"0", timeout=T)
-            assert await anext(hints) == 0
-            proxy.reset_all()
-            assert await writer.compare_and_set(key, 0, b"1", timeout=T)
-            async for seqno in hints:
-                if seqno == 1:
-                    break
+    async with (
+        before(remote_uri) as proxy,
+        consensuses(remote_uri) as [writer],
+        consensuses(proxied(remote_uri, proxy)) as [watcher],
+    ):
+        hints = watcher.changes(key)
+        assert await writer.compare_and_set(key, -1, b"0", timeout=T)
+        assert await anext(hints) == 0
+        proxy.reset_all()
+        assert await writer.compare_and_set(key, 0, b"1", timeout=T)
+        async for seqno in hints:
+            if seqno == 1:
+                break

@@ -10,9 +10,9 @@ import pytest
 import redis.asyncio as aioredis
 from conformance.handles import T, blobs, consensuses, shard
 
-from persist.errors import StoreReadOnly, UnsafeConfiguration
+from persist.errors import StoreFull, StoreReadOnly, UnsafeConfiguration
 from persist.storage.open import check_safe
-from persist.storage.ports import Finding
+from persist.storage.ports import Consensus, Finding
 from persist.testing import servers
 
 
@@ -79,20 +79,21 @@ async def test_redis_that_denies_config_is_found_without_leaking_the_password(fr
 
 
 async def test_full_redis_refuses_definitely_and_keeps_what_it_has() -> None:
-    from persist.errors import StoreFull
-
     key = shard()
     with servers.redis_server({"maxmemory": "4mb", "maxmemory-policy": "noeviction"}) as uri:
         async with consensuses(uri) as [consensus]:
-            seqno = -1
             with pytest.raises(StoreFull):
-                while await consensus.compare_and_set(key, seqno, secrets.token_bytes(100_000), timeout=T):
-                    seqno += 1
-            assert seqno >= 0
+                await fill(consensus, key)
             head = await consensus.head(key, timeout=T)
             assert head is not None
-            assert head.seqno == seqno
-            await consensus.truncate(key, seqno, timeout=T)
+            assert head.seqno >= 1
+            assert len(await consensus.scan(key, 0, 1000, timeout=T)) == head.seqno + 1
+            await consensus.truncate(key, head.seqno, timeout=T)
+
+
+async def fill(consensus: Consensus, key: str) -> None:
+    for expected in range(-1, 1000):
+        assert await consensus.compare_and_set(key, expected, secrets.token_bytes(100_000), timeout=T)
 
 
 @pytest.fixture(scope="module")

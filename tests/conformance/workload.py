@@ -38,7 +38,8 @@ async def contend(
         for _ in left:
             key = chance.choice(keys)
             try:
-                if await consensus.compare_and_set(key, known[key], f"{task} {next(numbers)}".encode(), timeout=timeout):
+                data = f"{task} {next(numbers)}".encode()
+                if await consensus.compare_and_set(key, known[key], data, timeout=timeout):
                     known[key] += 1
                     if chance.random() < 0.7:
                         continue

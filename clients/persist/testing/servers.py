@@ -206,6 +206,7 @@ def start_s3(bucket: str = "persist") -> Server:
             raise ServerFailed("no S3 server here: pip install ministack")
         environ = {
             "PATH": os.environ.get("PATH", ""),
+            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
             "HOME": str(directory),
             "BIND_HOST": "127.0.0.1",
             "GATEWAY_PORT": str(port),

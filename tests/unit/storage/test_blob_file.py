@@ -28,8 +28,8 @@ HOSTILE = [
     f"{SHARD}/n1-x/p1", f"{SHARD}\\n1", KEY.replace("/", "\\"), KEY.replace("/", "//"), KEY.replace("/", "/./"),
     KEY.upper(), KEY.replace("n1", "n"), KEY.replace("n1", "n-1"), KEY.replace("/p", "/.tmp-"), KEY + "0",
     KEY.replace("s", "\u017f", 1), KEY.replace("/n1", "/rollup"), f"{SHARD}/rollup/-1-{'0' * 32}",
-    f"{SHARD}/rollup/1-{'0' * 31}", f"{SHARD}/rollup/../{'0' * 32}", f"{SHARD}/rollup/1-{'G' * 32}", "C:\\x", "\\\\h\\s",
-    "CON", "a" * 5000, "\ud800", "\u202e", f"{KEY}\u0000.txt", ".tmp-00", f"{SHARD}/.tmp-00",
+    f"{SHARD}/rollup/1-{'0' * 31}", f"{SHARD}/rollup/../{'0' * 32}", f"{SHARD}/rollup/1-{'G' * 32}", "C:\\x",
+    "\\\\h\\s", "CON", "a" * 5000, "\ud800", "\u202e", f"{KEY}\u0000.txt", ".tmp-00", f"{SHARD}/.tmp-00",
 ]  # fmt: skip
 
 

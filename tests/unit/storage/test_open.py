@@ -147,7 +147,6 @@ open_blob("mem:x", settings=Settings(), runtime=system())
 open_consensus("mem:x", settings=Settings(), runtime=system())
 print([name for name in ("boto3", "botocore", "redis", "psycopg", "sqlite3", "obstore", "grpc") if name in sys.modules])
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], check=True, capture_output=True, text=True, env={"PYTHONPATH": ":".join(sys.path)}
-    )
+    command, environ = [sys.executable, "-c", program], {"PYTHONPATH": ":".join(sys.path)}
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environ)
     assert done.stdout.strip() == "[]"
