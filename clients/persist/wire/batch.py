@@ -83,20 +83,21 @@ def schema_entry_from_proto(message: pb.SchemaEntry) -> SchemaEntry:
 
 
 def _batch(batch: HollowBatch) -> pb.HollowBatch:
-    desc = batch.desc
-    return pb.HollowBatch(
-        desc=pb.Description(
-            lower=antichain_to_proto(desc.lower),
-            upper=antichain_to_proto(desc.upper),
-            since=antichain_to_proto(desc.since),
-        ),
-        runs=[pb.Run(parts=[_part(part) for part in run.parts]) for run in batch.runs],
-        truncated=batch.truncated,
-    )
+    # Messages are made where they belong: passing made ones to a constructor copies them, at twice the cost.
+    message = pb.HollowBatch(truncated=batch.truncated)
+    desc, bounds = message.desc, batch.desc
+    for frontier, field in ((bounds.lower, desc.lower), (bounds.upper, desc.upper), (bounds.since, desc.since)):
+        field.SetInParent()
+        field.elements.extend(frontier.elements)
+    for run in batch.runs:
+        parts = message.runs.add().parts
+        for part in run.parts:
+            _add_part(parts, part)
+    return message
 
 
-def _part(part: Part) -> pb.Part:
-    return pb.Part(
+def _add_part(parts: Any, part: Part) -> None:
+    message = parts.add(
         key=part.key or "",
         inline=part.inline,
         encoded_bytes=part.encoded_bytes,
@@ -109,8 +110,6 @@ def _part(part: Part) -> pb.Part:
         max_ts=part.max_ts,
         diffs_sum=part.diffs_sum,
         schema_id=part.schema_id,
-        stats=[_stats(stats) for stats in part.stats],
-        blocks=[_block(block) for block in part.blocks],
         footer_bytes=part.footer_bytes,
         footer_checksum=part.footer_checksum,
         ts_rewrite=part.ts_rewrite,
@@ -118,6 +117,23 @@ def _part(part: Part) -> pb.Part:
         format=part.format,
         order_version=part.order_version,
     )
+    for stats in part.stats:
+        message.stats.add(
+            name=stats.name,
+            null_count=stats.null_count,
+            has_nan=stats.has_nan,
+            lower=stats.lower,
+            upper=stats.upper,
+        )
+    for block in part.blocks:
+        message.blocks.add(
+            first_key=block.first_key,
+            rows=block.rows,
+            row_groups=block.row_groups,
+            offset=block.offset,
+            length=block.length,
+            checksum=block.checksum,
+        )
 
 
 def _part_of(message: pb.Part) -> Part:
@@ -147,16 +163,6 @@ def _part_of(message: pb.Part) -> Part:
     )
 
 
-def _stats(stats: ColumnStats) -> pb.ColumnStats:
-    return pb.ColumnStats(
-        name=stats.name,
-        null_count=stats.null_count,
-        has_nan=stats.has_nan,
-        lower=stats.lower,
-        upper=stats.upper,
-    )
-
-
 def _stats_of(message: pb.ColumnStats) -> ColumnStats:
     return ColumnStats(
         name=message.name,
@@ -164,17 +170,6 @@ def _stats_of(message: pb.ColumnStats) -> ColumnStats:
         has_nan=message.has_nan,
         lower=message.lower if message.HasField("lower") else None,
         upper=message.upper if message.HasField("upper") else None,
-    )
-
-
-def _block(block: Block) -> pb.Block:
-    return pb.Block(
-        first_key=block.first_key,
-        rows=block.rows,
-        row_groups=block.row_groups,
-        offset=block.offset,
-        length=block.length,
-        checksum=block.checksum,
     )
 
 

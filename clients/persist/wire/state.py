@@ -33,6 +33,7 @@ from persist.wire.state_holders import (
     leased_to_proto,
     rollup_from_proto,
     rollup_to_proto,
+    set_writer,
     transaction_from_proto,
     transaction_to_proto,
     writer_from_proto,
@@ -280,13 +281,12 @@ def _map_of(message: pb.StateDiff, name: str, from_proto: Callable[[Any], tuple[
 
 def _writer_change(name: str, change: WriterChange) -> pb.StateWriterChange:
     check(not change.front_new and not change.back_old, "outcomes leave at the front and arrive at the back")
-    old = replace(change.old, outcomes=change.front_old) if change.old else None
-    new = replace(change.new, outcomes=change.back_new) if change.new else None
-    return pb.StateWriterChange(
-        writer_id=id_to_bytes(name),
-        old=writer_to_proto(None, old) if old else None,
-        new=writer_to_proto(None, new) if new else None,
-    )
+    message = pb.StateWriterChange(writer_id=id_to_bytes(name))
+    if change.old:
+        set_writer(message.old, change.old, change.front_old)
+    if change.new:
+        set_writer(message.new, change.new, change.back_new)
+    return message
 
 
 def _writer_change_of(message: pb.StateWriterChange) -> tuple[str, WriterChange]:

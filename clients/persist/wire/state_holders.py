@@ -76,18 +76,21 @@ def critical_from_proto(message: pb.StateCriticalReader) -> tuple[str, CriticalR
     )
 
 
-def writer_to_proto(writer_id: str | None, writer: Writer) -> pb.StateWriter:
-    """The message of a writer; its id is left out when None."""
-    outcomes = [
-        pb.StateTokenOutcome(token=id_to_bytes(each.token), upper=antichain_to_proto(each.upper), seqno=each.seqno)
-        for each in writer.outcomes
-    ]
-    return pb.StateWriter(
-        writer_id=b"" if writer_id is None else id_to_bytes(writer_id),
-        heartbeat_ms=writer.heartbeat_ms,
-        lease_ms=writer.lease_ms,
-        outcomes=outcomes,
-    )
+def writer_to_proto(writer_id: str, writer: Writer) -> pb.StateWriter:
+    """The message of a writer."""
+    message = pb.StateWriter(writer_id=id_to_bytes(writer_id))
+    set_writer(message, writer, writer.outcomes)
+    return message
+
+
+def set_writer(message: pb.StateWriter, writer: Writer, outcomes: tuple[TokenOutcome, ...]) -> None:
+    """Fill a message with a writer's lease and some outcomes; its id is left alone."""
+    message.SetInParent()
+    message.heartbeat_ms, message.lease_ms = writer.heartbeat_ms, writer.lease_ms
+    for each in outcomes:
+        added = message.outcomes.add(token=id_to_bytes(each.token), seqno=each.seqno)
+        added.upper.SetInParent()
+        added.upper.elements.extend(each.upper.elements)
 
 
 def writer_from_proto(message: pb.StateWriter) -> tuple[str, Writer]:

@@ -234,7 +234,7 @@ def _writer(changed: Changed[Writer]) -> WriterChange:
 
 
 def _bare(writer: Writer | None) -> Writer | None:
-    return replace(writer, outcomes=()) if writer else None
+    return Writer(heartbeat_ms=writer.heartbeat_ms, lease_ms=writer.lease_ms) if writer else None
 
 
 def _writer_swapped(change: WriterChange) -> WriterChange:

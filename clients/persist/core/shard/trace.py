@@ -113,7 +113,8 @@ def push(trace: Trace, batch: HollowBatch) -> tuple[Trace, tuple[MergeRequest, .
     requests: tuple[MergeRequest, ...] = ()
     if not batch.is_empty:
         spine, requests = _carried(spine, trace.since)
-    return replace(trace, upper=batch.desc.upper, spine=spine, next_id=trace.next_id + 1), requests
+    pushed = Trace(since=trace.since, upper=batch.desc.upper, spine=spine, next_id=trace.next_id + 1)
+    return pushed, requests
 
 
 def _fused(trace: Trace, batch: HollowBatch) -> Trace:
