@@ -124,6 +124,7 @@ class Cursor:
         self._batch_rows = batch_rows
         self._batches: Iterator[pa.RecordBatch] | None = None
         self._floor: Key | None = None
+        self._part_rows = batch_rows
         self._table: pa.Table | None = None
         self._start = 0
         self._keys: Keys | None = None
@@ -145,6 +146,13 @@ class Cursor:
         """When nothing is buffered nor open: the bound of the next part."""
         return self._order.bound(self._parts[-1].key_lower) if self._batches is None and self._parts else None
 
+    @property
+    def frontier(self) -> Key:
+        """When rows are buffered and more may follow: the smallest key these may have."""
+        if self._batches is not None:
+            return self.last
+        return max(self.last, self._order.bound(self._parts[-1].key_lower))
+
     def fill(self) -> None:
         """Buffer about ``batch_rows`` rows, or up to the end of the run. Raises CorruptData when keys descend."""
         held = [] if not self.rows else [self.peek(self.rows)]
@@ -152,7 +160,7 @@ class Cursor:
         if not self.more or rows * 2 >= self._batch_rows or size * 2 >= RUN_BYTES_MAX:
             return
         first, last = self.first, self.last
-        while rows < self._batch_rows and size < RUN_BYTES_MAX and (batch := self._next()) is not None:
+        while rows < self._batch_rows and size < RUN_BYTES_MAX and (batch := self._next(rows)) is not None:
             table = pa.Table.from_batches([batch])
             low, high = self._order.ends(table)
             if (rows and low < last) or low < self._floor:
@@ -204,13 +212,17 @@ class Cursor:
             self._keys = self._order.keys(self._table)
         return self._keys
 
-    def _next(self) -> pa.RecordBatch | None:
+    def _next(self, held: int) -> pa.RecordBatch | None:
+        """The next batch of the run. With rows in hand, a further part is opened only where parts are tiny."""
         while self.more:
             if self._batches is None:
+                if held and self._part_rows * 4 >= self._batch_rows:
+                    return None
                 part = self._parts.pop()
-                self._batches, self._floor = part.open(), self._order.bound(part.key_lower)
+                self._batches, self._floor, self._part_rows = part.open(), self._order.bound(part.key_lower), 0
             for batch in self._batches:
                 if len(batch):
+                    self._part_rows += len(batch)
                     return batch
             self._batches = None
         return None

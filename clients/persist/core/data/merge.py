@@ -89,7 +89,7 @@ class _Merge:
 
     def _cut(self, live: list[Cursor]) -> Key | None:
         """The smallest key that may occur in rows not in memory; None when everything is in memory."""
-        ends = [cursor.last for cursor in live if cursor.more]
+        ends = [cursor.frontier for cursor in live if cursor.more]
         ends += [cursor.opens_at for cursor in self._cursors if not cursor.rows and cursor.more]
         return min(ends) if ends else None
 
@@ -149,7 +149,7 @@ class _Merge:
         if any(val[-1].as_py() < val[0].as_py() for val in vals):
             raise unsorted()
         endings = [
-            (val[-1].as_py(), rows == cursor.rows and cursor.more)
+            (val[-1].as_py(), rows == cursor.rows and cursor.more and cursor.frontier <= key)
             for (cursor, rows), val in zip(spans, vals, strict=True)
         ]
         cut = min(ending for ending, goes_on in endings if goes_on)

@@ -3,19 +3,17 @@
 Only metadata is looked at: the fences of each part's blocks. Source: kernel.md section 4.
 """
 
-import bisect
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from persist.core.shard.batch import Part
 
-_NARROW: Final = 2.0**-30
-"""Spans narrower than this part of all keys count as one point."""
+_SPANS_MAX: Final = 8192
+"""Blocks looked at one by one; of more, neighbours are joined."""
 
 _SNAP: Final = 0.1
 """A fence this close to the ideal cut, in splits, is taken instead: it is the free edge of a block."""
@@ -69,13 +67,13 @@ def blocks_in(part: Part, key_range: KeyRange) -> tuple[int, ...]:
 def choose(parts: Sequence[Part], n: int) -> list[KeyRange]:
     """At most ``n`` ranges, in order, that cover all keys without overlap and hold about equally many rows each.
 
-    Fewer when keys or fences are few. Every range may hold rows as far as fences tell.
+    Fewer when keys or fences are few. Every range may hold rows as far as fences tell; a key that fills whole blocks
+    gets a range of its own.
     """
-    spans = [span for part in parts for span in _spans(part)]
+    spans = _coarse([span for part in parts for span in _spans(part)])
     if n <= 1 or not spans:
         return [EVERYTHING]
-    cuts = _cuts(spans, n)
-    edges: list[bytes | None] = [None, *cuts, None]
+    edges: list[bytes | None] = [None, *_Density(spans).cuts(n), None]
     ranges = [KeyRange(lower, upper) for lower, upper in itertools.pairwise(edges)]
     return _without_empty(ranges, parts)
 
@@ -97,47 +95,71 @@ def _spans(part: Part) -> list[_Span]:
     return [_Span(fence, end, block.rows) for fence, end, block in zip(fences, ends, part.blocks, strict=True)]
 
 
-def _cuts(spans: Sequence[_Span], n: int) -> list[bytes]:
-    """Weighted quantiles, every span's rows spread evenly over its keys; ascending, distinct."""
-    lowest, highest = min(span.lower for span in spans), max(span.upper for span in spans)
-    base = _shared_prefix(lowest, highest)
-    fences = sorted({span.lower for span in spans} | {span.upper for span in spans})
-    at = np.array([_number(fence, base) for fence in fences])
-    below = _rows_below(spans, base, at)
-    share = sum(span.rows for span in spans) / n
-    cuts: set[bytes] = set()
-    for index in range(1, n):
-        wanted = share * index
-        right = min(bisect.bisect_left(below, wanted), len(fences) - 1)
-        left = max(right - 1, 0)
-        nearest = min((left, right), key=lambda place: abs(below[place] - wanted))
-        if abs(below[nearest] - wanted) <= share * _SNAP or below[right] <= below[left]:
-            cuts.add(fences[nearest])
-            continue
-        fraction = (wanted - below[left]) / (below[right] - below[left])
-        number = int(at[left] + (at[right] - at[left]) * fraction)
-        cuts.add(lowest[:base] + min(max(number, 0), (1 << 64) - 1).to_bytes(8, "big"))
-    return sorted(cut for cut in cuts if lowest < cut <= highest)
+def _coarse(spans: list[_Span]) -> list[_Span]:
+    """At most _SPANS_MAX spans: neighbouring ones of the same part joined."""
+    each = -(-len(spans) // _SPANS_MAX)
+    if each <= 1:
+        return spans
+    joined: list[_Span] = []
+    count = 0
+    for span in spans:
+        last = joined[-1] if joined else None
+        if last is not None and last.upper == span.lower and count < each:
+            joined[-1] = _Span(last.lower, span.upper, last.rows + span.rows)
+            count += 1
+        else:
+            joined.append(span)
+            count = 1
+    return joined
 
 
-def _rows_below(spans: Sequence[_Span], base: int, at: npt.NDArray[np.float64]) -> list[float]:
-    """Estimated rows with keys below each of the ascending positions: spans are even, very narrow ones are points."""
-    starts = np.array([_number(span.lower, base) for span in spans])
-    ends = np.array([_number(span.upper, base) for span in spans])
-    rows = np.array([span.rows for span in spans], np.float64)
-    # Slopes are summed below: widths too unlike each other would drown the small slopes in rounding.
-    narrow = ends - starts <= (ends.max() - starts.min()) * _NARROW
-    order = np.argsort(starts[narrow], kind="stable")
-    points = np.concatenate([[0.0], np.cumsum(rows[narrow][order])])
-    below: npt.NDArray[np.float64] = points[np.searchsorted(starts[narrow][order], at, side="left")]
-    if not narrow.all():
-        starts, ends, slope = starts[~narrow], ends[~narrow], (rows / np.maximum(ends - starts, 1.0))[~narrow]
-        edges = np.concatenate([starts, ends])
-        order = np.argsort(edges, kind="stable")
-        slopes = np.cumsum(np.concatenate([slope, -slope])[order])
-        climbs = np.maximum(slopes[:-1], 0) * np.diff(edges[order])
-        below = below + np.interp(at, edges[order], np.concatenate([[0.0], np.cumsum(climbs)]))
-    return list(np.maximum.accumulate(below))
+class _Density:
+    """Estimated rows between neighbouring fences, and rows of the very key of a fence."""
+
+    def __init__(self, spans: Sequence[_Span]) -> None:
+        self._fences = sorted({span.lower for span in spans} | {span.upper for span in spans})
+        self._prefix = _shared_prefix(self._fences[0], self._fences[-1])
+        self._at = np.array([_number(fence, self._prefix) for fence in self._fences], np.uint64)
+        widths = np.diff(self._at).astype(np.float64)
+        place = {fence: index for index, fence in enumerate(self._fences)}
+        between = np.zeros(len(widths))
+        self._on = np.zeros(len(self._fences))
+        for span in spans:
+            start, end = place[span.lower], place[span.upper]
+            if start == end:
+                self._on[start] += span.rows
+                continue
+            share = widths[start:end]
+            whole = float(share.sum())
+            between[start:end] += span.rows * (share / whole if whole else 1 / (end - start))
+        self._below = np.zeros(len(self._fences))
+        np.cumsum(self._on[:-1] + between, out=self._below[1:])
+        self._total = float(self._below[-1] + self._on[-1])
+
+    def cuts(self, n: int) -> list[bytes]:
+        """Keys at the quantiles, ascending and distinct: at most n - 1."""
+        share = self._total / n
+        found = {self._cut(share * index, share * _SNAP) for index in range(1, n)}
+        return sorted(cut for cut in found if self._fences[0] < cut <= self._fences[-1] + b"\0")
+
+    def _cut(self, wanted: float, near: float) -> bytes:
+        """The key below which about ``wanted`` rows lie; a fence, when one is as near as that."""
+        left = int(np.searchsorted(self._below, wanted, side="right")) - 1
+        fence, inside = self._fences[left], wanted - float(self._below[left])
+        on = float(self._on[left])
+        if inside <= near:
+            return fence
+        if inside < on + near:
+            return fence if inside < on / 2 else fence + b"\0"
+        right = left + 1
+        if right == len(self._fences):
+            return fence + b"\0"
+        room = float(self._below[right] - self._below[left]) - on
+        if wanted >= float(self._below[right]) - near or self._at[right] == self._at[left]:
+            return self._fences[right]
+        width = int(self._at[right]) - int(self._at[left])
+        number = int(self._at[left]) + int(width * (inside - on) / room)
+        return self._fences[0][: self._prefix] + number.to_bytes(8, "big")
 
 
 def _without_empty(ranges: list[KeyRange], parts: Sequence[Part]) -> list[KeyRange]:
@@ -163,9 +185,9 @@ def _holds(part: Part, key_range: KeyRange) -> bool:
     return not part.blocks or bool(blocks_in(part, key_range))
 
 
-def _number(key: bytes, base: int) -> float:
-    """Key bytes after the shared prefix as a number, for interpolation."""
-    return float(int.from_bytes(key[base : base + 8].ljust(8, b"\0"), "big"))
+def _number(key: bytes, base: int) -> int:
+    """8 key bytes after the shared prefix as a number, for interpolation."""
+    return int.from_bytes(key[base : base + 8].ljust(8, b"\0"), "big")
 
 
 def _shared_prefix(first: bytes, second: bytes) -> int:

@@ -89,13 +89,13 @@ def check_bounds(table: pa.Table, lower: Antichain, upper: Antichain) -> None:
             )
 
 
-def consolidate(table: pa.Table, schema: Schema, since: int = 0) -> pa.Table:
+def consolidate(table: pa.Table, schema: Schema, since: int = 0, *, sort_rows: int = SORT_ROWS) -> pa.Table:
     """The rows sorted by (key, val, ts), times advanced to ``since``, equal ones summed, zeros dropped.
 
-    ``table``: normalised, of any size; more than SORT_ROWS are sorted in pieces and merged. Sorted input costs little.
-    Raises InvalidArgument when a sum of diffs leaves i64.
+    ``table``: normalised, of any size; more than ``sort_rows`` are sorted in pieces and merged. Sorted input costs
+    little. Raises InvalidArgument when a sum of diffs leaves i64.
     """
-    pieces = max(-(-table.num_rows // SORT_ROWS), -(-table.nbytes // SORT_BYTES))
+    pieces = max(-(-table.num_rows // sort_rows), -(-table.nbytes // SORT_BYTES))
     if pieces <= 1:
         return consolidate_piece(table, schema, since)
     step = -(-table.num_rows // pieces)

@@ -1,0 +1,91 @@
+import math
+
+import pyarrow as pa
+import pytest
+
+from persist.core.data.encoding import encode_key
+from persist.core.data.schema import Schema
+from persist.core.data.stats import StatsBuilder, truncate_down, truncate_up
+
+
+@pytest.mark.parametrize(
+    ("key", "lower", "upper"),
+    [
+        (b"abc", b"abc", b"abc"),
+        (b"abcd", b"abc", b"abd"),
+        (b"ab\xffx", b"ab\xff", b"ac"),
+        (b"\xff" * 9, b"\xff" * 3, None),
+    ],
+)
+def test_truncation_goes_outwards(key, lower, upper):
+    assert truncate_down(key, 3) == lower <= key
+    assert truncate_up(key, 3) == upper
+    assert upper is None or upper >= key
+
+
+def stats_of(given, *chunks):
+    schema = Schema({"k": pa.int64()}, {"c": given})
+    builder = StatsBuilder(schema)
+    for chunk in chunks:
+        size = len(chunk)
+        builder.add(pa.table({"k": range(size), "c": pa.array(chunk, given), "ts": [0] * size, "diff": [1] * size}))
+    return {item.name: item for item in builder.finish()}.get("c")
+
+
+@pytest.mark.parametrize(
+    ("given", "low", "high"),
+    [
+        (pa.int8(), -5, 5),
+        (pa.uint64(), 1, 2**64 - 1),
+        (pa.bool_(), False, True),
+        (pa.string(), "", "é"),
+        (pa.binary(2), b"\0\0", b"\xff\xff"),
+        (pa.timestamp("ns"), -1, 2**62 + 1),
+        (pa.duration("ns"), -1, 2**62 + 1),
+        (pa.date32(), -1, 9),
+        (pa.time64("ns"), 1, 7),
+        (pa.float32(), -math.inf, 2.5),
+    ],
+    ids=str,
+)
+def test_stats_of_each_type_are_its_extremes_in_canonical_bytes(given, low, high):
+    found = stats_of(given, [high, None], [None, low, high])
+    exact = [encode_key([pa.array([value], given)])[0].as_py() for value in (low, high)]
+    assert [found.lower, found.upper] == exact
+    assert (found.null_count, found.has_nan) == (2, False)
+
+
+def test_stats_of_floats_keep_nan_apart():
+    found = stats_of(pa.float64(), [math.nan, 1.0, None])
+    assert found.has_nan
+    assert found.lower == found.upper == encode_key([pa.array([1.0])])[0].as_py()
+    nothing = stats_of(pa.float64(), [math.nan])
+    assert (nothing.has_nan, nothing.lower, nothing.upper) == (True, None, None)
+
+
+def test_stats_of_no_values_have_no_bounds():
+    found = stats_of(pa.string(), [None, None])
+    assert (found.null_count, found.lower, found.upper) == (2, None, None)
+
+
+def test_stats_of_long_text_are_cut_outwards():
+    found = stats_of(pa.string(), ["x" * 5000])
+    exact = encode_key([pa.array(["x" * 5000])])[0].as_py()
+    assert found.lower < exact < found.upper
+    assert len(found.lower) <= 32
+    assert len(found.upper) <= 32
+
+
+def test_stats_of_nested_columns_are_not_kept():
+    assert stats_of(pa.list_(pa.int8()), [[1]]) is None
+
+
+def test_stats_over_the_budget_leave_out_the_widest_columns():
+    schema = Schema({"k": pa.int64()}, {f"c{at}": pa.string() for at in range(40)})
+    builder = StatsBuilder(schema)
+    columns = {f"c{at}": ["x" * at] for at in range(40)}
+    builder.add(pa.table({"k": [1], **columns, "ts": [0], "diff": [1]}))
+    found = builder.finish()
+    assert sum(8 + len(item.name) + len(item.lower or b"") + len(item.upper or b"") for item in found) <= 1024
+    assert [item.name for item in found][:3] == ["k", "c0", "c1"]
+    assert len(found) > 15
