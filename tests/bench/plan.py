@@ -21,7 +21,7 @@ class Plan:
         return full if self.full else quick
 
     def rounds_of(self, what: str, seconds: float) -> Iterator[int]:
-        """Numbers of rounds: as many as asked for and as fit in the time (six times as long in full), but two at least."""
+        """Numbers of rounds: as many as asked for and as fit in the time, six times as long in full; two at least."""
         budget, began = seconds * self.pick(1, FULL_FACTOR), time.monotonic()
         for number in range(self.rounds):
             spent = time.monotonic() - began

@@ -104,7 +104,8 @@ def _limit(check: Check) -> str:
 def _check(outcome: Outcome, check: Check) -> dict[str, Any]:
     return {
         "goal": check.goal, "what": check.what, "verdict": outcome.verdict(check), "measured": round(check.measured, 4),
-        "limit": check.limit, "at_most": check.at_most, "unit": check.unit, "persist": check.ours, "against": check.against,
+        "limit": check.limit, "at_most": check.at_most, "unit": check.unit, "persist": check.ours,
+        "against": check.against,
     }  # fmt: skip
 
 

@@ -80,9 +80,9 @@ def _judge(outcome: Outcome, figures: dict[str, list[dict[str, float]]]) -> None
         ("stream", "floor read", None),
     ):
         mine = speed(f"persist {operation}")
-        outcome.check("P6", f"{operation} {ROWS:,} rows, MB/s against {theirs.split()[0]}", ratios(mine, speed(theirs)).mid,
-                      limit, at_most=False, ours=Spread.of(mine).show(" MB/s", 0),
-                      against=Spread.of(speed(theirs)).show(" MB/s", 0))  # fmt: skip
+        what = f"{operation} {ROWS:,} rows, MB/s against {theirs.split()[0]}"
+        outcome.check("P6", what, ratios(mine, speed(theirs)).mid, limit, at_most=False,
+                      ours=Spread.of(mine).show(" MB/s", 0), against=Spread.of(speed(theirs)).show(" MB/s", 0))  # fmt: skip
     for operation, limit in (("append", 256), ("stream", 512)):
         found = peak(f"persist {operation}")
         others = ", ".join(

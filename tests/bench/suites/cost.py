@@ -58,7 +58,8 @@ async def _grow(stage: Stage, plan: Plan, outcome: Outcome, proxy: Any, client: 
     outcome.keep("metadata", {**data, "commits": commits, "live_batches": live})
     outcome.check("P5", f"state + diffs per live batch after {commits:,} appends",
                   (data["rollup_bytes"] + data["diff_bytes"]) / live, 1000, unit=" B",
-                  ours=f"state {data['rollup_bytes']:,} B, {data['diffs']:,} diffs {data['diff_bytes']:,} B, {live:,} live")  # fmt: skip
+                  ours=f"state {data['rollup_bytes']:,} B, {data['diffs']:,} diffs {data['diff_bytes']:,} B, "
+                  f"{live:,} live")  # fmt: skip
 
 
 def _metadata(stage: Stage, shard: ShardId, state: Any) -> dict[str, int]:

@@ -60,7 +60,8 @@ def _judge(outcome: Outcome, lags: dict[str, list[list[float]]]) -> None:
         outcome.check("P7", f"append to delivered p99, {name[9:]}", late, 15.0, unit=" ms", ours=f"{late:.1f} ms")
     pushed, late = middles["floor push"], _late(lags["floor push"])
     outcome.check("P7", "append to delivered p99, pushing floor", late, None, unit=" ms", against=f"{late:.1f} ms")
-    outcome.check("P7", "one server against the pushing floor", ratios(middles["persist, one server"], pushed).mid, None,
+    mine = middles["persist, one server"]
+    outcome.check("P7", "one server against the pushing floor", ratios(mine, pushed).mid, None,
                   against=Spread.of(pushed).show(" ms"))  # fmt: skip
 
 

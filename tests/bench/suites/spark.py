@@ -18,7 +18,8 @@ async def run(stage: Stage, plan: Plan) -> Outcome:
     plan.say("P8 Spark: about a minute and a half")
     with stage.shard_server() as (endpoint, _):
         request = {
-            "endpoint": endpoint, "s3": stage.s3_endpoint, "rows": ROWS, "partitions": PARTITIONS, "rounds": plan.rounds,
+            "endpoint": endpoint, "s3": stage.s3_endpoint, "rows": ROWS, "partitions": PARTITIONS,
+            "rounds": plan.rounds,
             "stream_rounds": plan.pick(2, 5), "batches": plan.pick(20, 60),
         }  # fmt: skip
         answer = await asyncio.to_thread(job, "bench.jobs.spark", request)
@@ -41,6 +42,6 @@ def _judge_batch(outcome: Outcome, answer: dict[str, Any], operation: str) -> No
         return [ROWS / seconds / 1e6 for seconds in answer[f"{operation} {system}"]]
 
     mine, theirs = speed("persist"), speed("floor")
-    outcome.check("P8", f"batch {operation} of {ROWS:,} rows against a trivial Arrow {operation}", ratios(mine, theirs).mid,
-                  0.8, at_most=False, ours=Spread.of(mine).show(" Mrows/s"),
+    what = f"batch {operation} of {ROWS:,} rows against a trivial Arrow {operation}"
+    outcome.check("P8", what, ratios(mine, theirs).mid, 0.8, at_most=False, ours=Spread.of(mine).show(" Mrows/s"),
                   against=Spread.of(theirs).show(" Mrows/s"))  # fmt: skip
