@@ -323,10 +323,14 @@ def _postgres_binaries(directory: Path, user: int | None) -> str:
             cwd="/", user=user, group=user, extra_groups=[],
         )  # fmt: skip
     except (PermissionError, subprocess.CalledProcessError):
+        # The wheel keeps shared libraries in a folder beside the package, found relative to the programs.
+        package = binaries.parent.parent
         copy = directory / "install"
-        shutil.copytree(binaries.parent, copy, symlinks=True)
-        directory.chmod(0o755)
-        return str(copy / "bin")
+        shutil.copytree(binaries.parent, copy / package.name / binaries.parent.name, symlinks=True)
+        libraries = package.with_name(f"{package.name}.libs")
+        if libraries.is_dir():
+            shutil.copytree(libraries, copy / libraries.name)
+        return str(copy / package.name / binaries.parent.name / "bin")
     return str(binaries)
 
 
