@@ -96,7 +96,7 @@ install_java() {
             { apt-get update -qq && apt-get install -y -qq --no-install-recommends openjdk-17-jre-headless; }; } >&2 && return
     fi
     say "installing a Java 17 runtime into .jdk"
-    .venv/bin/python -c 'import jdk; jdk.install("17", jre=True, path=".jdk")' >&2
+    .venv/bin/python -c 'import jdk; jdk.install("17", jre=True, path=".jdk")' >/dev/null 2>&1
 }
 
 # Not named java: a function would shadow the command.
