@@ -27,8 +27,8 @@ Read = Callable[[int, int], bytes]
 SMALL_BYTES: Final = 1 << 20
 """Blobs up to this size are read at once."""
 
-_STEP_BYTES: Final = 512 << 20
-_STEP_ROWS: Final = (256, 8192)
+_STEP_BYTES: Final = 256 << 20
+_STEP_ROWS: Final = (512, 8192)
 """Fewest and most rows decoded at once where a value's size is not bounded by the footer."""
 
 _SLACK: Final = 64 << 10
