@@ -330,6 +330,9 @@ def _postgres_binaries(directory: Path, user: int | None) -> str:
         libraries = package.with_name(f"{package.name}.libs")
         if libraries.is_dir():
             shutil.copytree(libraries, copy / libraries.name)
+        # The guard runs as that user, and removes all of it in the end.
+        for place in (copy, *copy.rglob("*")):
+            os.chown(place, user, user, follow_symlinks=False)
         return str(copy / package.name / binaries.parent.name / "bin")
     return str(binaries)
 
