@@ -175,7 +175,7 @@ async def test_malformed_ids_are_refused(place: Place, call):
 async def test_wrong_schema_and_codec_are_refused_at_open(place: Place):
     async with client_of(place) as client:
         shard = ShardId.new()
-        await client.open(shard, schema=SCHEMA)
+        await client.open_writer(shard, schema=SCHEMA)
         before = await client.inspect(shard)
         with pytest.raises(errors.SchemaMismatch):
             await client.open_writer(shard, schema=persist.Schema(key={"id": pa.int32()}))

@@ -37,7 +37,7 @@ def test_embedded_use_loads_neither_grpc_nor_a_remote_store(tmp_path):
         "writer.append([(({'k': 1}, None), 0, 1)], 1)\n"
         "assert reader.snapshot(0).to_pylist() == [{'k': 1, 'diff': 1}]\n"
         "client.close()\n"
-        f"print(sorted({{'grpc', 'boto3', 'redis', 'psycopg', 'pyspark', 'pandas'}} & set(sys.modules)))\n"
+        f"print(sorted({{'grpc', 'boto3', 'redis', 'psycopg', 'pyspark'}} & set(sys.modules)))\n"
     )
     done = run_python(program)
     assert (done.stdout.strip(), done.stderr) == ("[]", "")

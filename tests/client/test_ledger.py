@@ -173,6 +173,7 @@ async def test_big_snapshot_is_read_as_splits_in_key_order(place: Place, monkeyp
     from persist.client import stream
 
     monkeypatch.setattr(stream, "SPLIT_BYTES", 4096)
+    monkeypatch.setattr(stream, "ALONE_BYTES_MAX", 0)
     monkeypatch.setattr(stream, "SETTLED_BYTES_MAX", 0)
     ledger = Ledger([(key % 700, f"n{key % 3}", key % 5, 1) for key in range(3000)])
     async with client_of(place) as client:

@@ -68,7 +68,7 @@ async def test_writer_with_an_older_schema_goes_on(place: Place):
 async def test_incompatible_evolution_is_refused(place: Place, schema: persist.Schema):
     async with client_of(place) as client:
         shard = ShardId.new()
-        await client.open(shard, schema=SCHEMA)
+        await client.open_writer(shard, schema=SCHEMA)
         before = await client.inspect(shard)
         with pytest.raises(SchemaMismatch) as refused:
             await client.evolve_schema(shard, schema)

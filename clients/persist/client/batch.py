@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from persist.client.attempts import Attempts
 from persist.client.inputs import Chunker, UpdatesLike, is_instant, tables
+from persist.client.threads import encode
 from persist.core.data.schema import Schema
 from persist.core.data.update import check_bounds, consolidate, normalise
 from persist.core.frontier import Antichain
@@ -33,7 +34,9 @@ T = TypeVar("T")
 WRITER_VERSION = 1
 """The release number in the keys of parts."""
 
-_CHUNK_BYTES_MAX = 64 << 20
+_CHUNK_BYTES_MAX = 36 << 20
+"""Arrow bytes of a chunk: an append takes about six times as much at its peak."""
+
 _ON_LOOP_BYTES_MAX = 64 << 10
 """Work on less than this is done on the event loop: a thread hop would cost more."""
 
@@ -52,7 +55,7 @@ class Target:
 
 
 class BatchBuilder:
-    """Takes tables and makes runs of uploaded parts. Holds two chunks of at most 64 MiB, and what is being uploaded.
+    """Takes tables and makes runs of uploaded parts. Holds two chunks of at most 36 MiB, and what is being uploaded.
 
     Nothing names the parts until somebody commits them: whoever gives up calls ``discard``.
     """
@@ -149,7 +152,7 @@ class BatchBuilder:
             return next(source, None)
         return await self._runtime.offload(next, source, None)
 
-    async def _sorted(self, chunk: tuple[pa.Table, ...], size: int) -> pa.Table:
+    async def _sorted(self, chunk: list[pa.Table], size: int) -> pa.Table:
         return await self._compute(size, sort_chunk, chunk, self._target.schema, self._bounds)
 
     def _inline(self, table: pa.Table) -> Part | None:
@@ -208,7 +211,7 @@ class BatchBuilder:
     async def _compute(self, size: int, function: Callable[..., T], *args: Any) -> T:
         if size <= _ON_LOOP_BYTES_MAX:
             return function(*args)
-        return await self._runtime.offload(function, *args)
+        return await encode(self._runtime, function, *args)
 
     def _raise_failure(self) -> None:
         for work in self._work:
@@ -217,15 +220,21 @@ class BatchBuilder:
         self._work = [work for work in self._work if not work.done()]
 
 
-def sort_chunk(chunk: Iterable[pa.Table], schema: Schema, bounds: Bounds | None) -> pa.Table:
-    """The rows of a chunk normalised, checked, sorted and consolidated.
+def sort_chunk(chunk: list[pa.Table], schema: Schema, bounds: Bounds | None) -> pa.Table:
+    """The rows of a chunk normalised, checked, sorted and consolidated. Empties the list, to let go of its rows early.
 
     Raises SchemaMismatch, InvalidArgument, InvalidBounds, EmptyInterval.
     """
-    table = pa.concat_tables([normalise(piece, schema) for piece in chunk])
+    table = pa.concat_tables([normalise(piece, schema) for piece in chunk]).combine_chunks()
+    chunk.clear()
     if bounds is not None:
         check_bounds(table, *bounds)
-    return consolidate(table, schema)
+    ordered = consolidate(table, schema)
+    if table.nbytes > _ON_LOOP_BYTES_MAX:
+        # Temporaries of this size would otherwise stay with the allocator while the next chunk takes its own.
+        del table
+        pa.default_memory_pool().release_unused()
+    return ordered
 
 
 def runs_of(chunks: Iterable[Iterable[Part]]) -> tuple[Run, ...]:

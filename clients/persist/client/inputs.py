@@ -54,7 +54,7 @@ class Chunker:
         self._rows = 0
         self._bytes = 0
 
-    def push(self, table: pa.Table) -> Iterator[tuple[pa.Table, ...]]:
+    def push(self, table: pa.Table) -> Iterator[list[pa.Table]]:
         """Take a table in; the chunks that became full, as slices."""
         at = 0
         row_bytes = max(1, table.nbytes // max(1, table.num_rows))
@@ -67,10 +67,9 @@ class Chunker:
             self._held.append(table.slice(at, take))
             at, self._rows, self._bytes = at + take, self._rows + take, self._bytes + take * row_bytes
 
-    def rest(self) -> tuple[pa.Table, ...]:
+    def rest(self) -> list[pa.Table]:
         """What no full chunk took; empty when there is nothing."""
-        held = tuple(self._held)
-        self._held, self._rows, self._bytes = [], 0, 0
+        held, self._held, self._rows, self._bytes = self._held, [], 0, 0
         return held
 
 

@@ -5,9 +5,7 @@ Source: performance.md P6; persist-semantics.md feature rows 46, 64.
 
 import asyncio
 import functools
-import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
 import pyarrow as pa
@@ -15,32 +13,28 @@ import pyarrow as pa
 from persist.client.fetch import Fetcher, Verify, ranges
 from persist.client.location import Location
 from persist.client.reading import Reading
+from persist.client.threads import decode, may_block
 from persist.machine.tasks import Tasks
 
 SETTLED_BYTES_MAX = 8 << 20
 """Reads up to this many encoded bytes are fetched whole before decoding begins."""
-SPLIT_BYTES = 96 << 20
+SPLIT_BYTES = 128 << 20
 """Decoded bytes of one split of a big read."""
+ALONE_BYTES_MAX = 32 << 20
+"""Decoded bytes of a read that is not worth splitting."""
 SIDE_BY_SIDE = 2
 """Splits of one read decoded at a time."""
-AHEAD_BYTES_MAX = 96 << 20
+AHEAD_BYTES_MAX = 64 << 20
 """Decoded bytes held of a split whose turn has not come."""
 _ON_LOOP_BYTES_MAX = 256 << 10
-
-Step = Callable[[], Awaitable[pa.RecordBatch | None]]
-
-
-@functools.cache
-def decoders() -> ThreadPoolExecutor:
-    """The threads that decode. Their own pool: they wait for fetches, which may need the threads of the common one."""
-    return ThreadPoolExecutor(max_workers=max(2, min(8, os.cpu_count() or 2)), thread_name_prefix="persist-decode")
 
 
 async def rows(
     location: Location, reading: Reading, columns: Sequence[str] | None, *, verify: Verify | None = None
 ) -> AsyncGenerator[pa.RecordBatch, None]:
     """The rows of a read. A big one is read as splits, two at a time, in order. Raises CorruptData, LocationError."""
-    pieces = reading.split(-(-reading.decoded_bytes // SPLIT_BYTES))
+    least = SIDE_BY_SIDE if reading.decoded_bytes > ALONE_BYTES_MAX else 1
+    pieces = reading.split(max(least, -(-reading.decoded_bytes // SPLIT_BYTES)))
     if len(pieces) <= 1:
         for piece in pieces:
             async with aclosing(_piece(location, piece, columns, verify)) as found:
@@ -71,25 +65,19 @@ async def _piece(
     )
     batches = reading.batches(fetcher.reader, columns)
     try:
-        if sum(one.end - one.start for one in planned) <= SETTLED_BYTES_MAX:
+        size = sum(one.end - one.start for one in planned)
+        if size <= SETTLED_BYTES_MAX or not may_block(location.runtime):
             await fetcher.settle()
-            step = _settled_step(location, reading, batches)
-        else:
-            step = functools.partial(asyncio.get_running_loop().run_in_executor, decoders(), next, batches, None)
-        while (batch := await step()) is not None:
+        on_loop = size <= SETTLED_BYTES_MAX and reading.decoded_bytes <= _ON_LOOP_BYTES_MAX
+        step = _here if on_loop else functools.partial(decode, location.runtime)
+        while (batch := await step(next, batches, None)) is not None:
             yield batch
     finally:
         await fetcher.close()
 
 
-def _settled_step(location: Location, reading: Reading, batches: Iterator[pa.RecordBatch]) -> Step:
-    async def here() -> pa.RecordBatch | None:
-        return next(batches, None)
-
-    async def elsewhere() -> pa.RecordBatch | None:
-        return await location.runtime.offload(next, batches, None)
-
-    return here if reading.decoded_bytes <= _ON_LOOP_BYTES_MAX else elsewhere
+async def _here(function: Callable[..., pa.RecordBatch | None], *args: object) -> pa.RecordBatch | None:
+    return function(*args)
 
 
 class _Ahead:

@@ -1,0 +1,41 @@
+"""The threads that encode and decode: few, and apart from the common ones.
+
+Few, because every thread keeps the allocator's spare memory for itself. Apart, because decoding waits for fetches,
+which need common threads. Only the real runtime has them; another one decides itself where work is done.
+"""
+
+import asyncio
+import functools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from persist.runtime import Runtime, SystemRuntime
+
+T = TypeVar("T")
+
+THREADS = 2
+
+
+@functools.cache
+def _pool(name: str) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix=f"persist-{name}")
+
+
+def may_block(runtime: Runtime) -> bool:
+    """Decoding may wait for fetches: it has threads of its own."""
+    return isinstance(runtime, SystemRuntime)
+
+
+async def encode(runtime: Runtime, function: Callable[..., T], *args: object) -> T:
+    """Run work on rows to be written off the loop. Never waits for anything but the processor."""
+    if not isinstance(runtime, SystemRuntime):
+        return await runtime.offload(function, *args)
+    return await asyncio.get_running_loop().run_in_executor(_pool("encode"), function, *args)
+
+
+async def decode(runtime: Runtime, function: Callable[..., T], *args: object) -> T:
+    """Run work on rows that are read off the loop."""
+    if not isinstance(runtime, SystemRuntime):
+        return await runtime.offload(function, *args)
+    return await asyncio.get_running_loop().run_in_executor(_pool("decode"), function, *args)
