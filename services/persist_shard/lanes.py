@@ -8,7 +8,6 @@ Source: architecture.md section 6; performance.md A3; reliability.md section 5, 
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
@@ -19,11 +18,16 @@ from persist.machine.tasks import Tasks
 from persist.runtime import Runtime
 from persist.settings import Settings
 from persist_host import Telemetry
+from persist_shard.lane import Lane, Waiting
 
 FOLD_BYTES_MAX: Final = 1 << 20
 """Request bytes folded into one commit, a quarter of what Consensus takes as one value."""
 QUEUED_BYTES_MAX: Final = 256 << 20
 """Request bytes waiting in all lanes of a process."""
+GATHER_SECONDS: Final = 0.005
+"""How long, at most, a fold goes on gathering while commands keep coming: fewer commits cost the server less."""
+QUIET_SECONDS: Final = 0.001
+"""A pause this long between two commands ends the gathering."""
 _RETRY_MS_MIN: Final = 10.0
 
 _log = logging.getLogger("persist.shard")
@@ -38,26 +42,6 @@ class Commits(Protocol):
         ...
 
 
-class _Waiting:
-    """A command in a lane. Whoever waits holds ``answer``; it may be cancelled at any time."""
-
-    __slots__ = ("answer", "command", "deadline", "weight")
-
-    def __init__(self, command: Command[Any], weight: int, deadline: float, answer: asyncio.Future[Any]) -> None:
-        self.command = command
-        self.weight = weight
-        self.deadline = deadline
-        self.answer = answer
-
-
-class _Lane:
-    __slots__ = ("commit_ms", "pending")
-
-    def __init__(self) -> None:
-        self.pending: deque[_Waiting] = deque()
-        self.commit_ms = _RETRY_MS_MIN
-
-
 class Lanes:
     """All lanes of a process."""
 
@@ -66,7 +50,7 @@ class Lanes:
         self._settings = settings
         self._runtime = runtime
         self._telemetry = telemetry
-        self._lanes: dict[ShardId, _Lane] = {}
+        self._lanes: dict[ShardId, Lane] = {}
         self._queued_bytes = 0
         self._tasks = Tasks()
         self._closed = False
@@ -78,7 +62,7 @@ class Lanes:
     def waiting(self, shard: ShardId) -> int:
         """Commands of a shard that wait for their fold."""
         lane = self._lanes.get(shard)
-        return len(lane.pending) if lane is not None else 0
+        return len(lane) if lane is not None else 0
 
     def submit(self, shard: ShardId, command: Command[Any], *, timeout: float, weight: int) -> asyncio.Future[Any]:
         """Queue a command of ``weight`` bytes. The future gets its outcome or error. Raises Overloaded.
@@ -89,11 +73,11 @@ class Lanes:
             raise Determinate("the server is stopping", hint="retry elsewhere")
         lane = self._lanes.get(shard)
         if lane is None:
-            lane = self._lanes[shard] = _Lane()
+            lane = self._lanes[shard] = Lane(_RETRY_MS_MIN)
             self._tasks.start(self._run(shard, lane))
         self._check_room(lane, weight)
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        lane.pending.append(_Waiting(command, weight, self._runtime.monotonic() + timeout, answer))
+        lane.add(Waiting(command, weight, self._runtime.monotonic() + timeout, answer))
         self._queued_bytes += weight
         return answer
 
@@ -102,8 +86,8 @@ class Lanes:
         self._closed = True
         await self._tasks.close()
 
-    def _check_room(self, lane: _Lane, weight: int) -> None:
-        waiting = len(lane.pending)
+    def _check_room(self, lane: Lane, weight: int) -> None:
+        waiting = len(lane)
         if waiting < self._settings.lane_queue_max and self._queued_bytes + weight <= QUEUED_BYTES_MAX:
             return
         self._telemetry.count("persist_lane_overloaded_total")
@@ -111,41 +95,64 @@ class Lanes:
         retry_after_ms = int(max(_RETRY_MS_MIN, folds * lane.commit_ms))
         raise Overloaded("too many commands are waiting", hint="slow down", retry_after_ms=retry_after_ms)
 
-    async def _run(self, shard: ShardId, lane: _Lane) -> None:
+    async def _run(self, shard: ShardId, lane: Lane) -> None:
         try:
-            while lane.pending:
+            while len(lane):
+                if not lane.pending:
+                    await self._early(lane)
+                    continue
+                if lane.crowded:
+                    await self._gather(lane)
                 fold = self._take(lane)
                 if fold:
                     began = self._runtime.monotonic()
-                    await self._commit(shard, fold)
+                    await self._commit(shard, lane, fold)
                     lane.commit_ms = 0.5 * lane.commit_ms + 500.0 * (self._runtime.monotonic() - began)
         finally:
-            # SUBTLE: no await between the loop's last look at pending and this, so no command is left behind.
+            # SUBTLE: no await between the loop's last look at the lane and this, so no command is left behind.
             del self._lanes[shard]
-            for waiting in lane.pending:
+            for waiting in lane.drain():
                 self._queued_bytes -= waiting.weight
                 _refuse(waiting, Determinate("the server is stopping", hint="retry elsewhere"))
 
-    def _take(self, lane: _Lane) -> list[_Waiting]:
-        """The next fold: bounded in commands and bytes, without what is withdrawn or too late."""
-        fold: list[_Waiting] = []
-        size, now = 0, self._runtime.monotonic()
-        while lane.pending and len(fold) < self._settings.lane_fold_max:
-            if fold and size + lane.pending[0].weight > FOLD_BYTES_MAX:
-                break
-            waiting = lane.pending.popleft()
+    async def _early(self, lane: Lane) -> None:
+        """Nothing is pending: wait for a command, or until an early one has waited long enough."""
+        seconds = lane.release_overdue(self._runtime.monotonic())
+        if not lane.pending:
+            await self._wait(lane, 1, seconds)
+
+    async def _gather(self, lane: Lane) -> None:
+        """Let commands that are just arriving join the next fold."""
+        end = self._runtime.monotonic() + GATHER_SECONDS
+        seen = 0
+        while seen < len(lane.pending) < self._settings.lane_fold_max and self._runtime.monotonic() < end:
+            seen = len(lane.pending)
+            await self._wait(lane, seen + 1, QUIET_SECONDS)
+
+    async def _wait(self, lane: Lane, count: int, seconds: float) -> None:
+        """Return when ``count`` commands are pending, or after that long."""
+        stirred = lane.expect(count)
+        timer = asyncio.get_running_loop().call_later(seconds, stirred.set)
+        await stirred.wait()
+        timer.cancel()
+
+    def _take(self, lane: Lane) -> list[Waiting]:
+        """The next fold, without what is withdrawn or too late."""
+        now = self._runtime.monotonic()
+
+        def keep(waiting: Waiting) -> bool:
             self._queued_bytes -= waiting.weight
             if waiting.answer.done():
-                continue
-            if waiting.deadline <= now:
-                self._telemetry.count("persist_lane_expired_total")
-                _refuse(waiting, Determinate("the deadline passed while the command waited", hint="retry"))
-                continue
-            fold.append(waiting)
-            size += waiting.weight
-        return fold
+                return False
+            if waiting.deadline > now:
+                return True
+            self._telemetry.count("persist_lane_expired_total")
+            _refuse(waiting, Determinate("the deadline passed while the command waited", hint="retry"))
+            return False
 
-    async def _commit(self, shard: ShardId, fold: list[_Waiting]) -> None:
+        return lane.take(self._settings.lane_fold_max, FOLD_BYTES_MAX, keep)
+
+    async def _commit(self, shard: ShardId, lane: Lane, fold: list[Waiting]) -> None:
         now = self._runtime.monotonic()
         seconds = min(max(waiting.deadline for waiting in fold) - now, self._settings.timeout_ms / 1000)
         loop = asyncio.get_running_loop()
@@ -156,7 +163,7 @@ class Lanes:
         try:
             outcomes = await self._shards.commit(shard, [waiting.command for waiting in fold], timeout=seconds)
         except RequestTooLarge as error:
-            await self._halve(shard, fold, error)
+            await self._halve(shard, lane, fold, error)
         except PersistError as error:
             self._fail(shard, fold, error)
         except asyncio.CancelledError:
@@ -171,20 +178,20 @@ class Lanes:
             )
             self._fail(shard, fold, unsure)
         else:
-            self._tell(shard, fold, outcomes)
+            self._tell(shard, lane, fold, outcomes)
         finally:
             timer.cancel()
 
-    async def _halve(self, shard: ShardId, fold: list[_Waiting], error: RequestTooLarge) -> None:
+    async def _halve(self, shard: ShardId, lane: Lane, fold: list[Waiting], error: RequestTooLarge) -> None:
         """Together they were too large for one value, which says nothing about each alone. Nothing was applied."""
         if len(fold) == 1:
             self._fail(shard, fold, error)
             return
         middle = len(fold) // 2
-        await self._commit(shard, fold[:middle])
-        await self._commit(shard, fold[middle:])
+        await self._commit(shard, lane, fold[:middle])
+        await self._commit(shard, lane, fold[middle:])
 
-    def _expire(self, fold: list[_Waiting]) -> None:
+    def _expire(self, fold: list[Waiting]) -> None:
         """Answer those of a fold in flight whose deadline has passed, and come back for the rest."""
         now = self._runtime.monotonic()
         left = [waiting for waiting in fold if not waiting.answer.done()]
@@ -197,19 +204,23 @@ class Lanes:
         if later:
             asyncio.get_running_loop().call_later(min(later) - now, self._expire, fold)
 
-    def _tell(self, shard: ShardId, fold: list[_Waiting], outcomes: list[Any]) -> None:
+    def _tell(self, shard: ShardId, lane: Lane, fold: list[Waiting], outcomes: list[Any]) -> None:
+        now = self._runtime.monotonic()
         for waiting, outcome in zip(fold, outcomes, strict=True):
             if waiting.answer.done():
                 continue
             if isinstance(outcome, PersistError):
                 waiting.answer.set_exception(outcome)
+            elif lane.park(waiting, outcome, now):
+                self._queued_bytes += waiting.weight
             else:
                 waiting.answer.set_result(outcome)
+        lane.settle(outcomes)
         if _mutations.isEnabledFor(logging.INFO):
             for waiting, outcome in zip(fold, outcomes, strict=True):
                 _note(shard, waiting.command, outcome)
 
-    def _fail(self, shard: ShardId, fold: list[_Waiting], error: PersistError) -> None:
+    def _fail(self, shard: ShardId, fold: list[Waiting], error: PersistError) -> None:
         for waiting in fold:
             # Each waiter raises its own copy: a shared one would gather every waiter's traceback.
             _refuse(waiting, type(error)(error.message, hint=error.hint, **error.details))
@@ -217,7 +228,7 @@ class Lanes:
                 _note(shard, waiting.command, error)
 
 
-def _refuse(waiting: _Waiting, error: PersistError) -> None:
+def _refuse(waiting: Waiting, error: PersistError) -> None:
     if not waiting.answer.done():
         waiting.answer.set_exception(error)
 

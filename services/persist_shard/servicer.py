@@ -36,16 +36,16 @@ class ShardServicer(PersistShardServicer):
         self._telemetry = telemetry
         self._pushes = Pushes()
         self._sessions: set[ServerSession] = set()
-        self._watchers: set[asyncio.Task[Any]] = set()
+        self._waiters: set[asyncio.Task[Any]] = set()
         self._draining = False
 
     def drain(self) -> None:
-        """End sessions once they are answered, and watches at once."""
+        """End sessions once they are answered, and whoever waits for news at once."""
         self._draining = True
         for session in self._sessions:
             session.drain()
-        for watcher in self._watchers:
-            watcher.cancel()
+        for waiter in self._waiters:
+            waiter.cancel()
 
     # ---- reads ---------------------------------------------------------------------------------------------------
 
@@ -64,7 +64,8 @@ class ShardServicer(PersistShardServicer):
         shard = ShardId.parse(request.shard_id)
         as_of = frontier_in(request, "as_of")
         reader = ReaderId.parse(request.reader_id) if request.reader_id else None
-        found = await self._shards.snapshot(shard, as_of, reader_id=reader, timeout=_left(context))
+        with self._waiting():
+            found = await self._shards.snapshot(shard, as_of, reader_id=reader, timeout=_left(context))
         if isinstance(found, NotYet):
             yield pb.SnapshotResponse(not_yet=pb.SnapshotNotYet(info=info_of(found.info)))
             return
@@ -74,7 +75,8 @@ class ShardServicer(PersistShardServicer):
     async def Fetch(self, request: pb.FetchRequest, context: Any) -> AsyncIterator[pb.FetchResponse]:
         """What lies beyond a frontier."""
         shard = ShardId.parse(request.shard_id)
-        change = await self._shards.fetch(shard, frontier_in(request, "frontier"), timeout=_left(context))
+        with self._waiting():
+            change = await self._shards.fetch(shard, frontier_in(request, "frontier"), timeout=_left(context))
         for piece in change_pieces(change):
             yield pb.FetchResponse(change=piece)
 
@@ -83,7 +85,7 @@ class ShardServicer(PersistShardServicer):
         shard = ShardId.parse(request.shard_id)
         frontier = frontier_in(request, "frontier")
         schemas = None
-        with self._watching():
+        with self._waiting():
             async for change in self._shards.watch(shard, frontier, timeout=_left(context)):
                 for piece in self._pushes.pieces(change, schemas):
                     yield piece
@@ -183,19 +185,20 @@ class ShardServicer(PersistShardServicer):
         return response
 
     @contextmanager
-    def _watching(self) -> Iterator[None]:
+    def _waiting(self) -> Iterator[None]:
+        """A block that waits for news: draining ends it with Determinate."""
         task = asyncio.current_task()
         assert task is not None
-        self._watchers.add(task)
+        self._waiters.add(task)
         try:
             yield
         except asyncio.CancelledError:
             if not self._draining:
                 raise
             task.uncancel()
-            raise Determinate("the server is draining", hint="watch again from the frontier reached") from None
+            raise Determinate("the server is draining", hint="ask again from the frontier reached") from None
         finally:
-            self._watchers.discard(task)
+            self._waiters.discard(task)
 
 
 def _left(context: Any) -> float:

@@ -18,7 +18,7 @@ from persist_shard.lanes import Lanes
 
 OPEN_CALLS_MAX: Final = 4096
 """Calls of one session without an answer on the wire; beyond it the server stops reading."""
-FRAME_ANSWERS_MAX: Final = 512
+FRAME_ANSWERS_MAX: Final = 16
 
 
 class ServerSession:

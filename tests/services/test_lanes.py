@@ -5,9 +5,9 @@ import logging
 
 import pytest
 from services.memory_shards import MemoryShards
-from services.support import append, new_shard, new_token
+from services.support import READER, append, new_shard, new_token
 
-from persist.core.shard.commands import Appended, UpperMismatch
+from persist.core.shard.commands import Appended, RegisterLeasedReader, UpperMismatch
 from persist.errors import (
     CorruptData,
     Determinate,
@@ -82,6 +82,61 @@ async def test_lane_gives_each_command_its_own_outcome():
     with pytest.raises(ShardClosed):
         await late
     assert shards.folds == [5]
+
+
+async def test_appends_that_overtook_each_other_are_applied_in_order():
+    shards, shard = await opened()
+    lanes = lanes_over(shards)
+    order = [3, 0, 2, 4, 1]
+    reader = lanes.submit(shard, RegisterLeasedReader(reader_id=READER), timeout=5, weight=10)
+    answers = [lanes.submit(shard, append(i, i + 1), timeout=5, weight=10) for i in order]
+    assert [(await answer).upper.time for answer in answers] == [i + 1 for i in order]
+    assert (await reader).upper.time == 0
+    assert shards.folds == [6]
+
+
+async def test_append_whose_predecessor_is_behind_it_in_the_queue_waits_for_it():
+    shards, shard = await opened()
+    lanes = lanes_over(shards, lane_fold_max=2)
+    order = [1, 2, 3, 0]
+    answers = [lanes.submit(shard, append(i, i + 1), timeout=5, weight=10) for i in order]
+    outcomes = await asyncio.gather(*answers)
+    assert [outcome.upper.time for outcome in outcomes] == [2, 3, 4, 1]
+
+
+async def test_append_whose_predecessor_comes_a_little_later_waits_for_it():
+    shards, shard = await opened()
+    lanes = lanes_over(shards)
+    early = [lanes.submit(shard, append(i, i + 1), timeout=5, weight=10) for i in (3, 1, 2)]
+    await settle()
+    assert lanes.waiting(shard) == 3
+    first = await lanes.submit(shard, append(0, 1), timeout=5, weight=10)
+    assert first.upper.time == 1
+    assert [(await answer).upper.time for answer in early] == [4, 2, 3]
+    assert shards.folds == [3, 1, 3]
+
+
+async def test_append_without_a_predecessor_is_told_after_a_moment():
+    shards, shard = await opened()
+    lanes = lanes_over(shards)
+    gap = lanes.submit(shard, append(7, 8), timeout=5, weight=10)
+    closed = lanes.submit(shard, append(0, 1), timeout=5, weight=10)
+    assert (await closed).upper.time == 1
+    assert await gap == UpperMismatch(upper=(await closed).upper, seqno=1)
+    await settle()
+    assert (shards.folds, len(lanes)) == ([2, 1], 0)
+
+
+async def test_append_withdrawn_while_early_is_forgotten():
+    shards, shard = await opened()
+    lanes = lanes_over(shards)
+    early = lanes.submit(shard, append(1, 2), timeout=0.1, weight=10)
+    await settle()
+    early.cancel()
+    assert (await lanes.submit(shard, append(0, 1), timeout=5, weight=10)).upper.time == 1
+    while len(lanes):
+        await asyncio.sleep(0.001)
+    assert shards.folds == [1, 1]
 
 
 async def test_lane_folds_are_bounded_in_commands_and_bytes():

@@ -22,6 +22,7 @@ from persist.errors import (
     Overloaded,
     PersistError,
     ShardNotFound,
+    UnsafeConfiguration,
 )
 from persist.runtime import system
 from persist.settings import Settings
@@ -30,7 +31,7 @@ from persist.v1 import shard_pb2 as pb
 from persist.v1.shard_pb2_grpc import PersistShardStub
 from persist.wire import rpc
 from persist.wire.rpc_errors import DETAILS_KEY, error_of_status
-from persist_host import Address, Durability, Telemetry
+from persist_host import Address, Durability, Telemetry, run_service
 
 
 def persist_error(error: grpc.aio.AioRpcError) -> PersistError:
@@ -413,6 +414,45 @@ async def test_drain_finishes_what_is_under_way_and_ends_the_rest():
         assert isinstance(error, Determinate)
         await asyncio.wait_for(stopping, 5)
         assert server.shards.closed
+
+
+async def test_finding_not_accepted_is_refused_by_name():
+    with pytest.raises(UnsafeConfiguration, match="redis-everysec"):
+        await durability_over(allow=("another",)).check()
+
+
+def test_refused_configuration_exits_with_78_and_says_why(capsys):
+    async def start():
+        await durability_over(allow=()).check()
+
+    assert run_service(start) == 78
+    said = capsys.readouterr().err
+    for word in ("redis-everysec", "appendfsync", "everysec", "always", "loss"):
+        assert word in said
+
+
+def test_failure_to_start_exits_with_1(capsys):
+    async def start():
+        raise Determinate("cannot listen")
+
+    assert run_service(start) == 1
+    assert "cannot listen" in capsys.readouterr().err
+
+
+async def test_drain_ends_reads_that_wait_for_news():
+    class Waiting(MemoryShards):
+        async def fetch(self, shard, frontier, *, timeout):
+            await asyncio.Event().wait()
+
+    async with serving(Waiting()) as server, server.channel() as channel:
+        request = pb.FetchRequest(shard_id=new_shard())
+        request.frontier.elements.append(0)
+        fetch = asyncio.ensure_future(stream_failure_of(PersistShardStub(channel).Fetch(request, timeout=60)))
+        await asyncio.sleep(0.2)
+        began = system().monotonic()
+        await server.host.stop(notice=0, grace=20)
+        assert isinstance(await fetch, Determinate)
+        assert system().monotonic() - began < 5
 
 
 async def test_side_port_answers_health_readiness_and_metrics():

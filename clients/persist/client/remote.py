@@ -41,6 +41,8 @@ PAUSE_MS_MAX: Final = 1_000
 DOWN_SECONDS: Final = 1.0
 ENVELOPE_BYTES: Final = 1 << 10
 ATTEMPT_SECONDS_MIN: Final = 0.5
+LAST_ATTEMPT_SECONDS: Final = 0.05
+"""An attempt that cannot be answered in time would only make a certain failure uncertain."""
 
 
 class RemoteShards(Shards):
@@ -67,7 +69,7 @@ class RemoteShards(Shards):
         self._runtime = runtime or system()
         self._sessions = sessions
         self._retries = retries
-        self._owner: tuple[int, int] | None = None
+        self._owner: tuple[int, asyncio.AbstractEventLoop] | None = None
         self._peers: tuple[Peer, ...] = ()
         self._blob_uri = ""
 
@@ -219,20 +221,22 @@ class RemoteShards(Shards):
         return min(left, max(ATTEMPT_SECONDS_MIN, left / 2))
 
     async def _pause(self, failure: LocationError, backoff: Backoff, deadline: Deadline) -> bool:
+        """Wait before the next attempt; False when the time left is not enough for one."""
         after_ms = failure.details.get("retry_after_ms", "")
-        if not after_ms.isdigit():
-            return await backoff.pause()
-        seconds = int(after_ms) / 1000 * (1.0 + self._runtime.random())
-        if seconds >= deadline.remaining():
+        if after_ms.isdigit():
+            seconds = int(after_ms) / 1000 * (1.0 + self._runtime.random())
+            if seconds >= deadline.remaining():
+                return False
+            await self._runtime.sleep(seconds)
+        elif not await backoff.pause():
             return False
-        await self._runtime.sleep(seconds)
-        return True
+        return deadline.remaining() >= LAST_ATTEMPT_SECONDS
 
     # ---- peers ---------------------------------------------------------------------------------------------------
 
     @staticmethod
-    def _here() -> tuple[int, int]:
-        return os.getpid(), id(asyncio.get_running_loop())
+    def _here() -> tuple[int, asyncio.AbstractEventLoop]:
+        return os.getpid(), asyncio.get_running_loop()
 
     def _connected(self) -> tuple[Peer, ...]:
         here = self._here()

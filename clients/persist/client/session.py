@@ -22,6 +22,10 @@ AGE_SECONDS_MAX: Final = 240.0
 """Servers end connections after five minutes; a fresh stream is taken before that."""
 
 
+END_SECONDS: Final = 5.0
+"""How long a replaced stream may take to end by itself."""
+
+
 class SessionUnsupported(Exception):
     """The server has no sessions: use unary calls."""
 
@@ -116,6 +120,7 @@ class ClientSession:
                 reader.result()
                 raise Determinate("the server ended the session", hint="retry")
             await self._stream.done_writing()
+            await asyncio.wait({reader}, timeout=END_SECONDS)
             self._break(Determinate("the session was replaced", hint="retry"))
         except grpc.RpcError as error:
             code = getattr(error, "code", lambda: None)()
