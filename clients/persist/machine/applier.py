@@ -77,7 +77,9 @@ class Applier:
         Indeterminate when they may have been committed.
         """
         try:
-            await asyncio.wait_for(self._committing.acquire(), deadline.remaining())
+            # SUBTLE: wait_for may swallow a cancellation that meets the lock being freed; timeout does not.
+            async with asyncio.timeout(deadline.remaining()):
+                await self._committing.acquire()
         except TimeoutError:
             raise Determinate("deadline passed while waiting for earlier commits", shard=self.shard) from None
         try:

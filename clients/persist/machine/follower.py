@@ -54,7 +54,8 @@ class Follower:
     async def moved_past(self, seqno: int, deadline: Deadline) -> bool:
         """Wait for a state newer than ``seqno``; False when the deadline passes first. Use within ``following``."""
         try:
-            await asyncio.wait_for(self._applier.moved_past(seqno), deadline.remaining())
+            async with asyncio.timeout(deadline.remaining()):
+                await self._applier.moved_past(seqno)
         except TimeoutError:
             return False
         return True
