@@ -1,7 +1,9 @@
 import datetime
 import decimal
 import pickle
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -278,6 +280,26 @@ def test_negative_counts_are_refused_as_rows_and_shown_as_diffs(spark: Any, wher
     assert found(load(spark, where, mode="diffs")) == [(1, "a", 1, -1)]
 
 
+def test_closed_shard_is_read_as_it_ended(spark: Any, where: Where, client: Any) -> None:
+    schema = persist.Schema(key={"id": pa.int64()}, val={"name": pa.string()})
+    writer = client.open_writer(where["shard"], schema=schema)
+    writer.append([(({"id": 1}, {"name": "a"}), 3, 1)], new_upper=[])
+    assert found(load(spark, where)) == [(1, "a")]
+    assert found(load(spark, where, mode="diffs", startingVersion=1)) == [(1, "a", 3, 1)]
+    with pytest.raises(Exception, match="closed"):
+        append(rows(spark, (2, "b")), where)
+
+
+def test_read_waits_for_a_time_to_be_complete_when_asked(spark: Any, where: Where, client: Any) -> None:
+    append(rows(spark, (1, "a")), where, commitTime=1)
+    answers: list[Any] = []
+    waiting = threading.Thread(target=lambda: answers.extend(found(load(spark, where, asOf=5, waitForUpperMs=60_000))))
+    waiting.start()
+    client.open_writer(where["shard"]).append([(({"id": 2}, {"name": "b"}), 5, 1)], new_upper=6)
+    waiting.join(60)
+    assert answers == [(1, "a"), (2, "b")]
+
+
 def test_empty_shard_reads_as_no_rows(spark: Any, where: Where) -> None:
     append(rows(spark), where, commitTime=5)
     assert load(spark, where).collect() == []
@@ -321,3 +343,19 @@ def test_write_survives_pickling_with_its_token(where: Where, client: Any) -> No
     output = copy.write(iter([pa.record_batch({"id": [1, 2]})]))
     results = [w.commit([pickle.loads(pickle.dumps(output))], None) for w in (write, copy)]
     assert [r.already_committed for r in results] == [False, True]
+
+
+def test_commits_at_the_clock_follow_each_other_s_upper(where: Where, client: Any, contents: Contents) -> None:
+    from pyspark.sql import types as st
+
+    client.open_writer(where["shard"], schema=persist.Schema(key={"id": pa.int64()}))
+    frame = st.StructType().add("id", "long")
+
+    def commit(n: int) -> Any:
+        write = Write.plan(parse_write(where, WRITE), frame, overwrite=False)
+        return write.commit([write.write(iter([pa.record_batch({"id": [n]})]))], None)
+
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(commit, range(40)))
+    assert len({result.upper for result in results}) == 40
+    assert sorted(contents(where)) == [(n, 1) for n in range(40)]

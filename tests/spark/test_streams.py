@@ -206,3 +206,17 @@ def test_stream_from_a_foreign_checkpoint_is_refused(
     run(stream(spark, source), {}, tmp_path / "c", fmt="noop")
     with pytest.raises(Exception, match="another shard"):
         run(stream(spark, sink), {}, tmp_path / "c", fmt="noop")
+
+
+def test_stream_of_a_closed_shard_ends_with_its_last_update(
+    spark: Any, source: Where, sink: Where, client: Any, feed: Any, contents: Contents, tmp_path: Path
+) -> None:
+    feed(10, (1, "a", 3, 1))
+    run(stream(spark, source, mode="diffs", startingVersion="earliest"), sink, tmp_path / "c")
+    client.open_writer(source["shard"]).append([(({"id": 2}, {"name": "b"}), 11, 1)], new_upper=[])
+    query = run(stream(spark, source, mode="diffs", startingVersion="earliest"), sink, tmp_path / "c")
+    assert contents(sink) == [(1, "a", 1), (2, "b", 1)]
+    assert (
+        run(stream(spark, source, mode="diffs", startingVersion="earliest"), sink, tmp_path / "c").exception() is None
+    )
+    assert query.exception() is None

@@ -45,6 +45,8 @@ def local_session(name: str, scratch: Path, *, cores: int = 2, retries: int = 2)
     from pyspark.sql import SparkSession
 
     export_python()
+    # A host whose own name does not resolve would stop Spark at once.
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     scratch.mkdir(parents=True, exist_ok=True)
     log4j = scratch / "log4j2.properties"
     log4j.write_text(_LOG4J)
@@ -56,7 +58,7 @@ def local_session(name: str, scratch: Path, *, cores: int = 2, retries: int = 2)
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.memory", "2g")
-        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={log4j} -Djava.io.tmpdir={scratch}")
+        .config("spark.driver.extraJavaOptions", f'"-Dlog4j2.configurationFile={log4j}" "-Djava.io.tmpdir={scratch}"')
         .config("spark.local.dir", str(scratch))
         .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
         .config("spark.sql.session.timeZone", "UTC")
