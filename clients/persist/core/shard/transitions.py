@@ -65,8 +65,7 @@ def finish(prev: State, state: State, context: Context) -> State:
     Expiry does not move since: it moves at the next downgrade.
     """
     now_ms = context.now_ms
-    return replace(
-        state,
+    return state.evolved(
         seqno=prev.seqno + 1,
         walltime_ms=max(context.now_ms, prev.walltime_ms + 1),
         hostname=context.hostname,
@@ -107,8 +106,7 @@ def _(command: c.CompareAndAppend, state: State, context: Context) -> tuple[Stat
         return state, c.InlineBackpressure()
     outcome = c.Appended(upper=batch.desc.upper, seqno=state.seqno + 1)
     trace = state.trace if is_heartbeat(batch) else push(state.trace, batch)[0]
-    return replace(
-        state,
+    return state.evolved(
         trace=trace,
         writers=_with_writer(command, state, outcome, context),
         transactions=_with_transaction(command, state, outcome),
@@ -160,7 +158,7 @@ def _with_transaction(
 def _(command: c.ExpireWriter, state: State, context: Context) -> tuple[State, c.Expired]:
     if command.writer_id not in state.writers:
         return state, c.Expired(existed=False)
-    return replace(state, writers=_without(state.writers, command.writer_id)), c.Expired(existed=True)
+    return state.evolved(writers=_without(state.writers, command.writer_id)), c.Expired(existed=True)
 
 
 # ---- reading -----------------------------------------------------------------------------------------------------
@@ -213,7 +211,7 @@ def _(command: c.HeartbeatReader, state: State, context: Context) -> tuple[State
 def _(command: c.ExpireReader, state: State, context: Context) -> tuple[State, c.Expired]:
     if command.reader_id not in state.leased_readers:
         return state, c.Expired(existed=False)
-    return replace(state, leased_readers=_without(state.leased_readers, command.reader_id)), c.Expired(existed=True)
+    return state.evolved(leased_readers=_without(state.leased_readers, command.reader_id)), c.Expired(existed=True)
 
 
 @_apply.register
@@ -229,7 +227,7 @@ def _(command: c.RegisterCriticalReader, state: State, context: Context) -> tupl
     outcome = c.CriticalRegistered(since=reader.since, opaque=reader.opaque)
     if state.critical_readers.get(command.critical_id) == reader:
         return state, outcome
-    return replace(state, critical_readers=readers), outcome
+    return state.evolved(critical_readers=readers), outcome
 
 
 @_apply.register
@@ -247,7 +245,7 @@ def _(command: c.CompareAndDowngradeSince, state: State, context: Context) -> tu
     if reader == known:
         return state, outcome
     return _with_since(
-        replace(state, critical_readers={**state.critical_readers, command.critical_id: reader})
+        state.evolved(critical_readers={**state.critical_readers, command.critical_id: reader})
     ), outcome
 
 
@@ -256,13 +254,13 @@ def _(command: c.ExpireCriticalReader, state: State, context: Context) -> tuple[
     if command.critical_id not in state.critical_readers:
         return state, c.Expired(existed=False)
     readers = _without(state.critical_readers, command.critical_id)
-    return replace(state, critical_readers=readers), c.Expired(existed=True)
+    return state.evolved(critical_readers=readers), c.Expired(existed=True)
 
 
 def _with_reader(state: State, reader_id: str, reader: LeasedReader) -> State:
     if state.leased_readers.get(reader_id) == reader:
         return state
-    return replace(state, leased_readers={**state.leased_readers, reader_id: reader})
+    return state.evolved(leased_readers={**state.leased_readers, reader_id: reader})
 
 
 def _leased(state: State, reader_id: str) -> LeasedReader:
@@ -280,7 +278,7 @@ def _with_since(state: State) -> State:
         met = since if met is None else met.meet(since)
     if met is None or not state.since.less_than(met):
         return state
-    return replace(state, trace=replace(state.trace, since=met))
+    return state.evolved(trace=replace(state.trace, since=met))
 
 
 # ---- schemas -----------------------------------------------------------------------------------------------------
@@ -322,7 +320,7 @@ def _registered(state: State, schema: bytes, codec: str) -> tuple[State, c.Schem
         raise RequestTooLarge("a schema takes too much room", hint="fewer columns", limit=SCHEMA_BYTES_MAX)
     check_schema(schema, codec)
     entry = c.SchemaEntry(schema_id=len(state.schemas), schema=schema, codec=codec)
-    return replace(state, schemas=(*state.schemas, entry)), c.SchemaRegistered(entry=entry)
+    return state.evolved(schemas=(*state.schemas, entry)), c.SchemaRegistered(entry=entry)
 
 
 def _other_schema(newest: c.SchemaEntry, schema: bytes, codec: str) -> SchemaMismatch | CodecMismatch:
@@ -352,7 +350,7 @@ def _(command: c.AddRollup, state: State, context: Context) -> tuple[State, c.Ro
     if not 0 <= command.seqno <= state.seqno or command.seqno < min(state.rollups, default=0):
         return state, c.RollupAdded(applied=False)
     rollups = {**state.rollups, command.seqno: command.rollup}
-    return replace(state, rollups=rollups, active_rollup=None), c.RollupAdded(applied=True)
+    return state.evolved(rollups=rollups, active_rollup=None), c.RollupAdded(applied=True)
 
 
 # ---- shared ------------------------------------------------------------------------------------------------------
