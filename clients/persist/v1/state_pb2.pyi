@@ -166,13 +166,13 @@ class StateRollupRef(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SEQNO_FIELD_NUMBER: _builtins.int
-    KEY_FIELD_NUMBER: _builtins.int
+    IDS_FIELD_NUMBER: _builtins.int
     ENCODED_BYTES_FIELD_NUMBER: _builtins.int
     CHECKSUM_FIELD_NUMBER: _builtins.int
     seqno: _builtins.int
     """seqno of the state rolled up."""
-    key: _builtins.str
-    """key of the blob."""
+    ids: _builtins.bytes
+    """ids are the 16 bytes of the shard id and the 16 random ones: with seqno they make the key of the blob."""
     encoded_bytes: _builtins.int
     """encoded_bytes of the blob."""
     checksum: _builtins.int
@@ -181,13 +181,13 @@ class StateRollupRef(_message.Message):
         self,
         *,
         seqno: _builtins.int = ...,
-        key: _builtins.str = ...,
+        ids: _builtins.bytes = ...,
         encoded_bytes: _builtins.int = ...,
         checksum: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "encoded_bytes", b"encoded_bytes", "key", b"key", "seqno", b"seqno"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "encoded_bytes", b"encoded_bytes", "ids", b"ids", "seqno", b"seqno"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,9 +1,10 @@
 """The entries of a state <-> messages of state.proto: claims, rollups, readers, writers, transactions."""
 
-from persist.core.ids import ReaderId, Token, WriterId
+from persist.core.ids import ReaderId, ShardId, Token, WriterId, rollup_key
 from persist.core.shard.commands import Rollup
 from persist.core.shard.state import CriticalReader, LeasedReader, TokenOutcome, TransactionRecord, Writer
 from persist.core.shard.trace import Claim
+from persist.errors import check
 from persist.v1 import state_pb2 as pb
 from persist.wire.batch import antichain_to_proto, required_antichain
 
@@ -25,12 +26,16 @@ def claim_from_proto(message: pb.StateClaim) -> Claim:
 
 def rollup_to_proto(seqno: int, rollup: Rollup) -> pb.StateRollupRef:
     """The message of a rollup and its seqno."""
-    return pb.StateRollupRef(seqno=seqno, key=rollup.key, encoded_bytes=rollup.encoded_bytes, checksum=rollup.checksum)
+    shard, _, name = rollup.key.partition("/rollup/")
+    ids = bytes.fromhex(ShardId(shard).hex + name.rpartition("-")[2])
+    return pb.StateRollupRef(seqno=seqno, ids=ids, encoded_bytes=rollup.encoded_bytes, checksum=rollup.checksum)
 
 
 def rollup_from_proto(message: pb.StateRollupRef) -> tuple[int, Rollup]:
     """Seqno and rollup of a message."""
-    rollup = Rollup(key=message.key, encoded_bytes=message.encoded_bytes, checksum=message.checksum)
+    check(len(message.ids) == 32, "a rollup names a shard and itself", seqno=message.seqno)
+    key = rollup_key(ShardId.of(message.ids[:16]), message.seqno, message.ids[16:])
+    rollup = Rollup(key=key, encoded_bytes=message.encoded_bytes, checksum=message.checksum)
     return message.seqno, rollup
 
 

@@ -132,7 +132,9 @@ def command(state: State, kind: str, holder: int, amount: int, number: int) -> c
         "uncritical": lambda: c.ExpireCriticalReader(critical_id=f"c{holder}"),
         "rollup": lambda: c.AddRollup(
             seqno=max(state.seqno - amount, 0),
-            rollup=c.Rollup(key=rollup_key(SHARD, state.seqno, sixteen(number)), encoded_bytes=9, checksum=1),
+            rollup=c.Rollup(
+                key=rollup_key(SHARD, max(state.seqno - amount, 0), sixteen(number)), encoded_bytes=9, checksum=1
+            ),
         ),
         "evolve": lambda: c.EvolveSchema(expected_id=0, schema=WIDER.to_bytes(), codec=WIDER.codec_name),
         "unwriter": lambda: c.ExpireWriter(writer_id=WriterId.of(sixteen(holder))),

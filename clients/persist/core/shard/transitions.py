@@ -20,6 +20,7 @@ from persist.core.shard.trace import push
 from persist.errors import (
     CodecMismatch,
     InvalidArgument,
+    InvalidId,
     LeaseExpired,
     RequestTooLarge,
     SchemaMismatch,
@@ -344,6 +345,8 @@ def _other_schema(newest: c.SchemaEntry, schema: bytes, codec: str) -> SchemaMis
 @_apply.register
 def _(command: c.AddRollup, state: State, context: Context) -> tuple[State, c.RollupAdded]:
     check_blob_key(command.rollup.key, state.shard)
+    if not command.rollup.key.startswith(f"{state.shard}/rollup/{command.seqno}-"):
+        raise InvalidId("a rollup's key names its seqno", seqno=command.seqno, key=command.rollup.key)
     known = state.rollups.get(command.seqno)
     if known is not None:
         return state, c.RollupAdded(applied=known.key == command.rollup.key)
