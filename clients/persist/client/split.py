@@ -55,12 +55,13 @@ class Split:
         output = reading.output(columns)
         return pa.RecordBatchReader.from_batches(output, _rows(self, reading, columns))
 
-    def __getstate__(self) -> tuple[object, ...]:
-        return self.blob_uri, self.settings, self.reading
+    # SUBTLE: not __getstate__, which dataclasses of early Python 3.11 replace in frozen classes with slots.
+    def __reduce__(self) -> tuple[object, ...]:
+        return _unpinned, (self.blob_uri, self.settings, self.reading)
 
-    def __setstate__(self, state: tuple[object, ...]) -> None:
-        for name, value in zip(("blob_uri", "settings", "reading", "pin"), (*state, None), strict=True):
-            object.__setattr__(self, name, value)
+
+def _unpinned(blob_uri: str, settings: Settings, reading: Reading) -> Split:
+    return Split(blob_uri=blob_uri, settings=settings, reading=reading)
 
 
 def _rows(split: Split, reading: Reading, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
