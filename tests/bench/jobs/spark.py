@@ -24,6 +24,7 @@ from pyspark_persist.jobs.session import local_session
 
 FEED_SECONDS = 0.02
 WARM_BATCHES = 5
+WARM_ROUNDS = 2
 QUERY_SECONDS_MAX = 90.0
 
 
@@ -104,7 +105,7 @@ def main(request: dict[str, Any]) -> None:
 
 
 def _batch(bench: Bench) -> dict[str, list[float]]:
-    """Seconds by leg; the first round warms the JVM and is dropped."""
+    """Seconds by leg; the first rounds warm the JVM and are dropped. Two rounds at least, then as time allows."""
 
     def drain(frame: Callable[[], Any]) -> Callable[[], None]:
         return lambda: frame().write.format("noop").mode("overwrite").save()
@@ -116,11 +117,14 @@ def _batch(bench: Bench) -> dict[str, list[float]]:
         "write persist": bench.write_persist,
     }
     laps: dict[str, list[float]] = {}
-    for number in range(bench.request["rounds"] + 2):
+    end = clock() + bench.request["batch_seconds"]
+    for number in range(bench.request["rounds"] + WARM_ROUNDS):
+        if number >= WARM_ROUNDS + 2 and clock() > end:
+            break
         for name, leg in legs.items():
             began = clock()
             leg()
-            if number >= 2:
+            if number >= WARM_ROUNDS:
                 laps.setdefault(name, []).append(clock() - began)
     return laps
 

@@ -82,7 +82,8 @@ def _judge(outcome: Outcome, figures: dict[str, list[dict[str, float]]]) -> None
         mine = speed(f"persist {operation}")
         what = f"{operation} {ROWS:,} rows, MB/s against {theirs.split()[0]}"
         outcome.check("P6", what, ratios(mine, speed(theirs)).mid, limit, at_most=False,
-                      ours=Spread.of(mine).show(" MB/s", 0), against=Spread.of(speed(theirs)).show(" MB/s", 0))  # fmt: skip
+                      ours=Spread.of(mine).show(" MB/s", 0),
+                      against=Spread.of(speed(theirs)).show(" MB/s", 0))  # fmt: skip
     for operation, limit in (("append", 256), ("stream", 512)):
         found = peak(f"persist {operation}")
         others = ", ".join(

@@ -19,7 +19,7 @@ async def run(stage: Stage, plan: Plan) -> Outcome:
     with stage.shard_server() as (endpoint, _):
         request = {
             "endpoint": endpoint, "s3": stage.s3_endpoint, "rows": ROWS, "partitions": PARTITIONS,
-            "rounds": plan.rounds,
+            "rounds": plan.rounds, "batch_seconds": plan.pick(60, 360),
             "stream_rounds": plan.pick(2, 5), "batches": plan.pick(20, 60),
         }  # fmt: skip
         answer = await asyncio.to_thread(job, "bench.jobs.spark", request)

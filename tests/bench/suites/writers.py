@@ -42,7 +42,8 @@ async def run(stage: Stage, plan: Plan) -> Outcome:
     lost = [len(one["failures"]) for one in rounds["deltalake"]]
     mine = Spread.of(rates["persist"])
     outcome.check("P4", f"commits/s of {WRITERS} writers", mine.mid, 300, at_most=False, unit="/s",
-                  ours=mine.show("/s", 0), against=f"deltalake {Spread.of(rates['deltalake']).show('/s', 0)}, failed {lost}")  # fmt: skip
+                  ours=mine.show("/s", 0),
+                  against=f"deltalake {Spread.of(rates['deltalake']).show('/s', 0)}, failed {lost}")  # fmt: skip
     outcome.check("P4", f"failed appends of {WRITERS} writers", failed, 0, unit="", ours=str(failed))
     outcome.check(
         "P4", "commits/s against deltalake", ratios(rates["persist"], rates["deltalake"]).mid, None, at_most=False
