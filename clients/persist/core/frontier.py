@@ -29,7 +29,9 @@ class Antichain:
     def __post_init__(self) -> None:
         if len(self.elements) > 1:
             raise InvalidArgument(
-                "times are totally ordered: an antichain has at most one element", hint="[] or [t]", elements=self.elements
+                "times are totally ordered: an antichain has at most one element",
+                hint="[] or [t]",
+                elements=self.elements,
             )
         for element in self.elements:
             check_time(element)
