@@ -17,6 +17,10 @@ from persist.errors import PersistError
 
 EARLY_SECONDS: Final = 0.05
 """How long an append waits for its predecessor before it is told that it does not fit."""
+CROWD_MEMORY: Final = 8
+"""Folds of one that end the gathering."""
+TRIAL_FOLDS: Final = 200
+"""One in so many folds gathers without a reason to: too few for a lone writer to notice."""
 
 
 class Waiting:
@@ -35,16 +39,17 @@ class Waiting:
 class Lane:
     """Commands of one shard: ``pending`` ones, and ``early`` appends that wait for their predecessors.
 
-    ``crowded``: the last fold had more than one success. ``commit_ms``: what a commit takes of late.
+    ``commit_ms``: what a commit takes of late.
     """
 
-    __slots__ = ("_expected", "_stirred", "commit_ms", "crowded", "early", "pending")
+    __slots__ = ("_crowd", "_expected", "_folds", "_stirred", "commit_ms", "early", "pending")
 
     def __init__(self, commit_ms: float) -> None:
         self.pending: deque[Waiting] = deque()
         self.early: list[Waiting] = []
         self.commit_ms = commit_ms
-        self.crowded = False
+        self._crowd = 0
+        self._folds = 0
         self._expected = 0
         self._stirred = asyncio.Event()
 
@@ -85,10 +90,20 @@ class Lane:
         self.early.append(waiting)
         return True
 
+    def crowded(self) -> bool:
+        """Whether to let the next fold gather: several commands succeeded together lately, or it is time to find out.
+
+        SUBTLE: one call is accepted per turn of the event loop, so a server that commits in every turn sees commands
+        come one by one, however many are on their way. Hence the trial.
+        """
+        self._folds += 1
+        return self._crowd > 0 or self._folds % TRIAL_FOLDS == 0
+
     def settle(self, outcomes: list[Any]) -> None:
         """Queue the early appends that fit after these outcomes, one behind the other."""
         # Writers that race for one upper must not be slowed down: only one of them can succeed in each commit.
-        self.crowded = sum(not isinstance(outcome, UpperMismatch | PersistError) for outcome in outcomes) > 1
+        succeeded = sum(not isinstance(outcome, UpperMismatch | PersistError) for outcome in outcomes)
+        self._crowd = CROWD_MEMORY if succeeded > 1 else max(0, self._crowd - 1)
         if not self.early:
             return
         reached = max((outcome.upper for outcome in outcomes if isinstance(outcome, Appended)), key=_time, default=None)

@@ -1,13 +1,15 @@
 """Lanes: one per shard. Commands queue, fold into one commit, and each gets its own outcome.
 
 While a commit is in flight the next fold gathers, so a busy shard pays one compare-and-set for many commands, and an
-idle one waits for nobody. Lanes are independent; an idle lane is dropped. A command whose deadline passes before its
-fold is given to the machine is dropped unapplied: Determinate. After that it is Indeterminate.
+idle one waits for nobody. Lanes are independent; an idle lane has no task and is forgotten in time. A command whose
+deadline passes before its fold is given to the machine is dropped unapplied: Determinate. After that it is
+Indeterminate.
 Source: architecture.md section 6; performance.md A3; reliability.md section 5, back-pressure.
 """
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
@@ -28,6 +30,8 @@ GATHER_SECONDS: Final = 0.005
 """How long, at most, a fold goes on gathering while commands keep coming: fewer commits cost the server less."""
 QUIET_SECONDS: Final = 0.001
 """A pause this long between two commands ends the gathering."""
+IDLE_MAX: Final = 1024
+"""Lanes without work whose habits (how crowded, how slow) are remembered."""
 _RETRY_MS_MIN: Final = 10.0
 
 _log = logging.getLogger("persist.shard")
@@ -51,6 +55,7 @@ class Lanes:
         self._runtime = runtime
         self._telemetry = telemetry
         self._lanes: dict[ShardId, Lane] = {}
+        self._idle: OrderedDict[ShardId, Lane] = OrderedDict()
         self._queued_bytes = 0
         self._tasks = Tasks()
         self._closed = False
@@ -73,7 +78,8 @@ class Lanes:
             raise Determinate("the server is stopping", hint="retry elsewhere")
         lane = self._lanes.get(shard)
         if lane is None:
-            lane = self._lanes[shard] = Lane(_RETRY_MS_MIN)
+            # SUBTLE: not `or`: an idle lane is empty, hence false.
+            lane = self._lanes[shard] = self._idle.pop(shard) if shard in self._idle else Lane(_RETRY_MS_MIN)
             self._tasks.start(self._run(shard, lane))
         self._check_room(lane, weight)
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -101,7 +107,7 @@ class Lanes:
                 if not lane.pending:
                     await self._early(lane)
                     continue
-                if lane.crowded:
+                if lane.crowded():
                     await self._gather(lane)
                 fold = self._take(lane)
                 if fold:
@@ -111,6 +117,9 @@ class Lanes:
         finally:
             # SUBTLE: no await between the loop's last look at the lane and this, so no command is left behind.
             del self._lanes[shard]
+            self._idle[shard] = lane
+            if len(self._idle) > IDLE_MAX:
+                self._idle.popitem(last=False)
             for waiting in lane.drain():
                 self._queued_bytes -= waiting.weight
                 _refuse(waiting, Determinate("the server is stopping", hint="retry elsewhere"))

@@ -7,6 +7,7 @@ import pytest
 from services.memory_shards import MemoryShards
 from services.support import READER, append, new_shard, new_token
 
+from persist.core.frontier import MINIMUM
 from persist.core.shard.commands import Appended, RegisterLeasedReader, UpperMismatch
 from persist.errors import (
     CorruptData,
@@ -21,6 +22,7 @@ from persist.runtime import system
 from persist.settings import Settings
 from persist_host import Telemetry
 from persist_shard import Lanes
+from persist_shard.lane import CROWD_MEMORY, TRIAL_FOLDS, Lane
 
 
 def lanes_over(shards: MemoryShards, **settings: int) -> Lanes:
@@ -294,3 +296,34 @@ async def test_mutations_are_logged_only_when_asked_for(caplog):
     await lanes.submit(shard, command, timeout=5, weight=10)
     (record,) = caplog.records
     assert (record.shard, record.token, record.outcome, record.seqno) == (shard, command.token, "Appended", 2)
+
+
+def fold_of(successes: int) -> list[object]:
+    return [Appended(upper=MINIMUM)] * successes + [UpperMismatch(upper=MINIMUM)] * 7
+
+
+def test_lane_gathers_while_several_succeed_together_and_now_and_then_to_find_out():
+    lane = Lane(1.0)
+    alone = [lane.crowded() for _ in range(TRIAL_FOLDS)]
+    assert alone == [False] * (TRIAL_FOLDS - 1) + [True]
+    lane.settle(fold_of(1))
+    assert not lane.crowded()
+    lane.settle(fold_of(2))
+    for _ in range(CROWD_MEMORY):
+        assert lane.crowded()
+        lane.settle(fold_of(1))
+    assert not lane.crowded()
+
+
+async def test_lane_idle_in_between_keeps_its_habits():
+    shards, shard = await opened()
+    lanes = lanes_over(shards, lane_fold_max=2)
+    await asyncio.gather(*(lanes.submit(shard, append(i, i + 1), timeout=5, weight=10) for i in (0, 1)))
+    await settle()
+    assert len(lanes) == 0
+    first = lanes.submit(shard, append(2, 3), timeout=5, weight=10)
+    await settle()
+    assert shards.folds == [2]
+    second = lanes.submit(shard, append(3, 4), timeout=5, weight=10)
+    assert [(await answer).upper.time for answer in (first, second)] == [3, 4]
+    assert shards.folds == [2, 2]
