@@ -132,9 +132,12 @@ EXIT = """
 import sys, persist
 client = persist.embedded(sys.argv[1])
 writer, reader = client.open(sys.argv[2], schema=persist.Schema(key={"id": __import__("pyarrow").int64()}))
-writer.append([(({"id": 1}, None), 0, 1)], 1)
-listen = reader.listen(0)
+writer.append([(({"id": number}, None), 0, 1) for number in range(100_000)], 1)
+idle = reader.listen(0)
+listen = reader.subscribe(0)
+next(listen)
 batches = reader.snapshot(0).to_batches()
+batches.read_next_batch()
 split = reader.snapshot(0).splits(1)[0].read().read_all()
 print("done", flush=True)
 """

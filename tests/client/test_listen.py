@@ -166,3 +166,14 @@ async def test_heartbeats_keep_an_idle_reader_alive_and_its_loss_is_told(place: 
             await writer.append([], writer.upper.time + 1)
         await reader.heartbeat()
         assert reader.since == Antichain.of(0)
+
+
+async def test_closing_a_client_ends_its_listens(place: Place):
+    async with client_of(place) as client:
+        writer, reader = await client.open(ShardId.new(), schema=SCHEMA)
+        await writer.append(table([(1, "a", 0, 1)]), 1)
+        listen = await reader.listen(0)
+        await listen.__anext__()
+        await client.close()
+        with pytest.raises(StopAsyncIteration):
+            await listen.__anext__()

@@ -6,7 +6,7 @@ one. At exit every loop that still runs gets a moment to close what hangs on it.
 
 import asyncio
 import atexit
-import concurrent.futures
+import concurrent.futures.thread  # registers its own hook at exit, before ours
 import contextlib
 import os
 import threading
@@ -92,8 +92,8 @@ class LoopThread:
         rest = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in rest:
             task.cancel()
+        # Generators left open end with the loop: closing nested ones side by side would only make noise.
         await asyncio.gather(*rest, return_exceptions=True)
-        await self._loop.shutdown_asyncgens()
 
     def _main(self) -> None:
         asyncio.set_event_loop(self._loop)

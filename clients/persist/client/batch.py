@@ -34,7 +34,7 @@ T = TypeVar("T")
 WRITER_VERSION = 1
 """The release number in the keys of parts."""
 
-_CHUNK_BYTES_MAX = 36 << 20
+_CHUNK_BYTES_MAX = 32 << 20
 """Arrow bytes of a chunk: an append takes about six times as much at its peak."""
 
 _ON_LOOP_BYTES_MAX = 64 << 10
@@ -55,7 +55,7 @@ class Target:
 
 
 class BatchBuilder:
-    """Takes tables and makes runs of uploaded parts. Holds two chunks of at most 36 MiB, and what is being uploaded.
+    """Takes tables and makes runs of uploaded parts. Holds two chunks of at most 32 MiB, and what is being uploaded.
 
     Nothing names the parts until somebody commits them: whoever gives up calls ``discard``.
     """

@@ -145,7 +145,11 @@ class Client:
         return answer.entry
 
     async def inspect(self, shard: ShardId | str, *, timeout: float | None = None) -> Mapping[str, Any]:
-        """The shard's whole state as JSON-ready values. One RPC. Raises ShardNotFound."""
+        """The shard's whole state as JSON-ready values: what ``persist shard inspect`` shows.
+
+        Among the keys: shard, seqno, since, upper, seqno_since, rows, spine (its batches with runs and parts),
+        leased_readers, critical_readers, writers, transactions, schemas, rollups. One RPC. Raises ShardNotFound.
+        """
         location, the_shard = self._location, ShardId.parse(shard)
         location.check_open()
         return await location.attempts.repeat(
@@ -161,8 +165,9 @@ class Client:
             yield shard
 
     async def close(self) -> None:
-        """Expire this client's readers as far as they answer, stop background work, release connections."""
+        """End its listens, expire its readers as far as they answer, stop background work, release connections."""
         self._location.closing = True
+        await self._location.end_listens()
         readers, self._readers = list(self._readers), set()
         for lease in readers:
             try:

@@ -80,6 +80,7 @@ class Listen:
         self._told: Antichain | None = None
         self._began = False
         self._events = self._run()
+        location.listens.add(self)
 
     @property
     def frontier(self) -> Antichain:

@@ -1,5 +1,9 @@
 """What all handles of one client share: the way to its shards, its blobs, its settings and its background work."""
 
+import contextlib
+import weakref
+from typing import Protocol
+
 from persist.client.attempts import Attempts
 from persist.errors import UsageError
 from persist.machine.port import Shards
@@ -8,6 +12,14 @@ from persist.runtime import Runtime
 from persist.settings import Settings
 from persist.storage.open import open_blob
 from persist.storage.ports import Blob
+
+
+class Closable(Protocol):
+    """Something with an asynchronous end."""
+
+    async def aclose(self) -> None:
+        """End it."""
+        ...
 
 
 class Location:
@@ -22,6 +34,7 @@ class Location:
         self.attempts = Attempts(settings=settings, runtime=runtime)
         self.tasks = Tasks()
         self.closing = False
+        self.listens: weakref.WeakSet[Closable] = weakref.WeakSet()
         self._closed = False
         self._blob = blob
         self._owned = blob if owns_blob else None
@@ -37,6 +50,12 @@ class Location:
         """Raises UsageError once the client is closed."""
         if self.closing:
             raise UsageError("the client is closed", hint="open another client")
+
+    async def end_listens(self) -> None:
+        """Close every listen that nobody is waiting for at this moment."""
+        for listen in list(self.listens):
+            with contextlib.suppress(RuntimeError):  # somebody is: cancelling that somebody ends it
+                await listen.aclose()
 
     async def close(self) -> None:
         """Stop background work and release connections. Closing again does nothing."""

@@ -26,7 +26,7 @@ from persist.wire.columnar import part_batches
 
 BATCH_ROWS_MAX = 65_536
 MERGE_ROWS_MIN = 4_096
-MERGE_BYTES_MAX = 64 << 20
+MERGE_BYTES_MAX = 32 << 20
 """What a merge of many runs should hold."""
 _KEY_BYTES = 32
 
@@ -154,27 +154,30 @@ class Reading:
         for run in self.runs:
             for part in run.parts:
                 names = self._written_with(part).updates.names
-                yield from self._rows(run, part, reader, [name for name in names if name in wanted])
+                kept = [name for name in names if name in wanted]
+                yield from self._rows(run, part, reader, kept, BATCH_ROWS_MAX)
 
     def _merged(self, reader: Reader) -> Iterator[pa.Table]:
+        held = self._merge_rows()
         runs = [
-            [PartSource(part.key_lower, functools.partial(self._source, run, part, reader)) for part in run.parts]
+            [PartSource(part.key_lower, functools.partial(self._source, run, part, reader, held)) for part in run.parts]
             for run in self.runs
         ]
-        return merge(runs, self.schema, since=self.since, batch_rows=self._merge_rows)
+        return merge(runs, self.schema, since=self.since, batch_rows=held)
 
-    def _source(self, run: RunView, part: Part, reader: Reader) -> Iterator[pa.RecordBatch]:
-        for table in self._rows(run, part, reader, None):
+    def _source(self, run: RunView, part: Part, reader: Reader, held: int) -> Iterator[pa.RecordBatch]:
+        for table in self._rows(run, part, reader, None, held):
             yield from table.to_batches()
 
-    @property
     def _merge_rows(self) -> int:
         """Rows to hold of each run: a merge takes about three times as much per run, keys included."""
         row_bytes = self.decoded_bytes // max(1, self.rows) + _KEY_BYTES
         fit = MERGE_BYTES_MAX // (3 * row_bytes * max(1, len(self.runs)))
         return max(MERGE_ROWS_MIN, min(BATCH_ROWS_MAX, fit))
 
-    def _rows(self, run: RunView, part: Part, reader: Reader, columns: list[str] | None) -> Iterator[pa.Table]:
+    def _rows(
+        self, run: RunView, part: Part, reader: Reader, columns: list[str] | None, batch_rows: int
+    ) -> Iterator[pa.Table]:
         """The updates of one part that count, shown in the read's schema."""
         written = self._written_with(part)
         found = part_batches(
@@ -183,7 +186,7 @@ class Reading:
             written,
             columns=columns,
             key_range=self.key_range,
-            batch_rows=BATCH_ROWS_MAX if len(self.runs) == 1 else self._merge_rows,
+            batch_rows=batch_rows,
             decoded_bytes_max=self.decoded_bytes_max,
         )
         for batch in found:

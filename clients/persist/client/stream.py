@@ -24,7 +24,7 @@ ALONE_BYTES_MAX = 32 << 20
 """Decoded bytes of a read that is not worth splitting."""
 SIDE_BY_SIDE = 2
 """Splits of one read decoded at a time."""
-AHEAD_BYTES_MAX = 64 << 20
+AHEAD_BYTES_MAX = 32 << 20
 """Decoded bytes held of a split whose turn has not come."""
 _ON_LOOP_BYTES_MAX = 256 << 10
 

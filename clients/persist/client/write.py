@@ -24,7 +24,7 @@ from persist.core.shard.commands import (
     Transaction,
     UpperMismatch,
 )
-from persist.errors import InvalidArgument, InvalidBounds, ShardClosed, UsageError
+from persist.errors import InvalidBounds, ShardClosed, UsageError
 from persist.machine.patience import Deadline
 
 
@@ -273,9 +273,3 @@ def _check_bounds(lower: Antichain, upper: Antichain, *, expected: bool = False)
         raise InvalidBounds(
             "new_upper lies below the batch's lower", hint="times only move forward", lower=lower, new_upper=upper
         )
-
-
-def check_transaction(transaction: Transaction | None) -> None:
-    """Raises InvalidArgument for a transaction that could not be told from another."""
-    if transaction is not None and (not transaction.app_id or transaction.version < 0):
-        raise InvalidArgument("a transaction needs an app_id and a version of 0 or more", got=transaction)
