@@ -15,7 +15,7 @@ import pyarrow as pa
 from persist.core.data.consolidation import checked_sum
 from persist.core.data.encoding import encode_key
 from persist.core.data.schema import DIFF, TS, Schema
-from persist.core.data.stats import BOUND_BYTES, StatsBuilder, truncate_down, truncate_up
+from persist.core.data.stats import BOUND_BYTES, truncate_down, truncate_up
 from persist.core.shard.batch import PART_FORMAT, Part
 from persist.errors import CorruptData, InvalidArgument, VersionMismatch
 from persist.wire.checksum import crc32c
@@ -64,11 +64,12 @@ def decode_inline(part: Part, schema_of_part: Schema, *, decoded_bytes_max: int 
 
 
 def describe(table: pa.Table, schema: Schema, schema_id: int) -> Part:
-    """A part's description of these rows, without bytes. Raises InvalidArgument when the sum of diffs leaves i64."""
+    """A part's description of these rows, without bytes. Raises InvalidArgument when the sum of diffs leaves i64.
+
+    No column statistics: the rows are at hand wherever the description is, and the state is to stay small.
+    """
     edge = pa.concat_tables([table.slice(0, 1), table.slice(table.num_rows - 1, 1)])
     first, last = encode_key([edge.column(name) for name in schema.key.names]).to_pylist()
-    stats = StatsBuilder(schema)
-    stats.add(table)
     ts = table.column(TS.name).to_numpy()
     return Part(
         key="",
@@ -83,7 +84,6 @@ def describe(table: pa.Table, schema: Schema, schema_id: int) -> Part:
         max_ts=int(ts.max()),
         diffs_sum=checked_sum(table.column(DIFF.name).to_numpy()),
         schema_id=schema_id,
-        stats=stats.finish(),
     )
 
 

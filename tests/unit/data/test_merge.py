@@ -3,7 +3,7 @@ import pyarrow as pa
 import pytest
 
 from persist.core.data.encoding import encode_key
-from persist.core.data.merge import PartSource, merge
+from persist.core.data.merge import STEP_ROWS, PartSource, merge
 from persist.core.data.schema import Schema
 from persist.core.data.update import consolidate
 from persist.errors import CorruptData
@@ -139,7 +139,7 @@ def test_merge_of_more_than_is_sorted_at_once_is_cut_into_steps():
         for _ in range(4)
     ]
     steps = list(merge([[part(rows, 65_536)] for rows in tables], INT, since=0, batch_rows=1 << 19))
-    assert max(step.num_rows for step in steps) < 1.1 * (1 << 20)
+    assert max(step.num_rows for step in steps) < 1.1 * STEP_ROWS
     assert together(INT, steps).equals(consolidate(pa.concat_tables(tables), INT, sort_rows=1 << 22).combine_chunks())
 
 

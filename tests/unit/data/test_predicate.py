@@ -12,7 +12,7 @@ from persist.core.data.predicate import Predicate
 from persist.core.data.schema import Schema
 from persist.core.data.update import consolidate, normalise
 from persist.errors import InvalidArgument
-from persist.wire.columnar import encode_inline
+from persist.wire.columnar import encode_parts
 
 ROWS = pa.table(
     {
@@ -116,6 +116,11 @@ def test_columns_are_those_it_looks_at():
     assert Predicate.parse("a = 1 and b is null and a < 3").columns == {"a", "b"}
 
 
+def part_of(table, schema):
+    [encoded] = encode_parts([table], schema, 0)
+    return encoded.part
+
+
 VALUES = {
     pa.int64(): st.integers(-3, 3),
     pa.float64(): st.sampled_from([math.nan, -0.0, 0.0, 1.0, -math.inf, math.inf]),
@@ -144,7 +149,7 @@ def test_may_match_never_skips_a_part_with_a_matching_row(case):
     table = consolidate(normalise(raw, schema), schema)
     predicate = Predicate.parse(where)
     if predicate.filter(table).num_rows:
-        assert predicate.may_match(encode_inline(table, schema, 0), schema)
+        assert predicate.may_match(part_of(table, schema), schema)
 
 
 @pytest.mark.parametrize(
@@ -167,4 +172,4 @@ def test_may_match_skips_parts_by_their_bounds(where, may):
     table = pa.table(
         {"k": [1, 2], "c": [1, 5], "ts": pa.array([0, 0], pa.uint64()), "diff": [1, 1]}, schema=schema.updates
     )
-    assert Predicate.parse(where).may_match(encode_inline(table, schema, 0), schema) is may
+    assert Predicate.parse(where).may_match(part_of(table, schema), schema) is may

@@ -21,17 +21,19 @@ SORT_BYTES = 256 << 20
 """Arrow bytes sorted at once: far below what 32-bit string offsets can hold."""
 
 
-def consolidate_piece(table: pa.Table, schema: Schema, since: int, runs: I64 | None = None) -> pa.Table:
+def consolidate_piece(
+    table: pa.Table, schema: Schema, since: int, runs: I64 | None = None, keys: pa.LargeBinaryArray | None = None
+) -> pa.Table:
     """The piece sorted by (key, val, ts) with times advanced to ``since``, one row per distinct (key, val, ts).
 
-    ``runs``: rows where a new sorted run starts; other descents raise CorruptData. Raises InvalidArgument when a sum
-    of diffs leaves i64.
+    ``runs``: rows where a new sorted run starts; other descents raise CorruptData. ``keys``: canonical bytes of the
+    key columns, where they are at hand. Raises InvalidArgument when a sum of diffs leaves i64.
     """
     if not len(table):
         return table.select(schema.updates.names)
     ts, diff = table.column(TS.name).to_numpy(), table.column(DIFF.name).to_numpy()
     advanced = advance(ts, since)
-    perm, tie = sort_rows([table.column(name) for name in schema.key.names], runs)
+    perm, tie = sort_rows([table.column(name) for name in schema.key.names], runs, keys)
     if tie.any():
         if len(schema.val):
             perm, tie = settle(perm, tie, [table.column(name) for name in schema.val.names])

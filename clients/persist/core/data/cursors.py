@@ -45,6 +45,10 @@ class Keys(Protocol):
         """The first row from ``start`` on whose key is not below ``key`` (``right``: is beyond it)."""
         ...
 
+    def encoded(self, start: int, rows: int) -> pa.LargeBinaryArray | None:
+        """The canonical bytes of these rows' keys, where they are at hand."""
+        ...
+
 
 class KeyOrder:
     """How keys of a schema are compared in a merge."""
@@ -96,6 +100,9 @@ class _WordKeys:
         side: Literal["left", "right"] = "right" if right else "left"
         return int(first) + int(np.searchsorted(self._words[first:], np.uint64(key), side=side))
 
+    def encoded(self, start: int, rows: int) -> pa.LargeBinaryArray | None:
+        return None
+
 
 class ByteKeys:
     """Keys as canonical bytes, read in place."""
@@ -113,6 +120,18 @@ class ByteKeys:
         """As Keys says, by bisection."""
         cut = bisect.bisect_right if right else bisect.bisect_left
         return cut(range(len(self._encoded)), key, lo=start, key=self.at)
+
+    def encoded(self, start: int, rows: int) -> pa.LargeBinaryArray | None:
+        """The canonical bytes of these rows' keys."""
+        return self._encoded.slice(start, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Sorted rows of one run, and their keys in canonical bytes where these are at hand."""
+
+    table: pa.Table
+    keys: pa.LargeBinaryArray | None = None
 
 
 class Cursor:
@@ -193,9 +212,9 @@ class Cursor:
         assert self._table is not None
         return self._table.slice(self._start, rows)
 
-    def take(self, rows: int) -> pa.Table:
+    def take(self, rows: int) -> Piece:
         """The next rows, removed."""
-        taken = self.peek(rows)
+        taken = Piece(self.peek(rows), None if self._keys is None else self._keys.encoded(self._start, rows))
         left = self.rows - rows
         if left:
             self.first = self.key_at(rows)

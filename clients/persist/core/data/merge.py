@@ -7,20 +7,26 @@ run has in a step pass through as they are. Source: kernel.md section 3.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import cast
+from typing import Final, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from persist.core.data.consolidation import SORT_BYTES, SORT_ROWS, consolidate_piece
-from persist.core.data.cursors import Cursor, Key, KeyOrder, PartSource, unsorted
+from persist.core.data.consolidation import consolidate_piece
+from persist.core.data.cursors import Cursor, Key, KeyOrder, PartSource, Piece, unsorted
 from persist.core.data.encoding import encode_key, one_chunk
 from persist.core.data.order import may_repeat
 from persist.core.data.schema import TS, Schema
 from persist.core.data.types import T
 
 __all__ = ["PartSource", "merge"]
+
+STEP_ROWS: Final = 1 << 17
+"""Rows of several runs sorted together in one step: what fits the cache."""
+
+STEP_BYTES: Final = 64 << 20
+"""Arrow bytes of a step, when rows are wide."""
 
 Take = list[tuple[Cursor, int]]
 """How many rows to take from which cursors."""
@@ -52,7 +58,7 @@ class _Merge:
         self._schema = schema
         self._since = since
         self._by_val = by_val
-        self._carry: pa.Table | None = None
+        self._carry: Piece | None = None
         self._carry_of: tuple[Key, bytes] | None = None
 
     def tables(self) -> Iterator[pa.Table]:
@@ -101,7 +107,7 @@ class _Merge:
             return take
         rows = sum(count for _, count in take)
         size = sum(cursor.peek(count).nbytes for cursor, count in take)
-        excess = max(rows / SORT_ROWS, size / SORT_BYTES)
+        excess = max(rows / STEP_ROWS, size / STEP_BYTES)
         if excess <= 1:
             return take
         widest, most = max(take, key=lambda item: item[1])
@@ -109,23 +115,32 @@ class _Merge:
         smaller = [(cursor, cursor.below(lower)) for cursor, _ in take]
         return [(cursor, count) for cursor, count in smaller if count] or take
 
-    def _emit(self, pieces: list[pa.Table]) -> Iterator[pa.Table]:
+    def _emit(self, pieces: list[Piece]) -> Iterator[pa.Table]:
         """The pieces and the carry as one sorted, consolidated table; each piece is sorted. Nothing when empty."""
         if self._carry is not None:
-            pieces = [piece for piece in (self._carry, *pieces) if len(piece)]
+            pieces = [piece for piece in (self._carry, *pieces) if len(piece.table)]
             self._carry, self._carry_of = None, None
         if not pieces:
             return
-        if len(pieces) == 1 and self._is_final(pieces[0]):
-            yield pieces[0]
+        if len(pieces) == 1 and self._is_final(pieces[0].table):
+            yield pieces[0].table
             return
         table = self._consolidated(pieces)
         if len(table):
             yield table
 
-    def _consolidated(self, pieces: list[pa.Table]) -> pa.Table:
-        starts = np.cumsum([len(piece) for piece in pieces[:-1]], dtype=np.int64)
-        return consolidate_piece(pa.concat_tables(pieces), self._schema, self._since, starts)
+    def _consolidated(self, pieces: list[Piece]) -> pa.Table:
+        starts = np.cumsum([len(piece.table) for piece in pieces[:-1]], dtype=np.int64)
+        table = pa.concat_tables([piece.table for piece in pieces])
+        keys = [self._keys(piece) for piece in pieces] if any(piece.keys is not None for piece in pieces) else []
+        return consolidate_piece(table, self._schema, self._since, starts, pa.concat_arrays(keys) if keys else None)
+
+    def _keys(self, piece: Piece) -> pa.LargeBinaryArray:
+        return (
+            encode_key([piece.table.column(name) for name in self._schema.key.names])
+            if piece.keys is None
+            else piece.keys
+        )
 
     def _is_final(self, piece: pa.Table) -> bool:
         """A sorted piece that needs no work: no time to advance, no two rows to sum. Raises CorruptData if unsorted."""
@@ -162,12 +177,12 @@ class _Merge:
         take = [(cursor, _first(pc.less_equal(val, bound))) for (cursor, _), val in zip(spans, vals, strict=True)]
         yield from self._fold((key, cut), [cursor.take(rows) for cursor, rows in take if rows])
 
-    def _fold(self, carry_of: tuple[Key, bytes], pieces: list[pa.Table]) -> Iterator[pa.Table]:
+    def _fold(self, carry_of: tuple[Key, bytes], pieces: list[Piece]) -> Iterator[pa.Table]:
         """Keep rows of one (key, val), or key, for later: at most one per distinct time."""
         if self._carry_of != carry_of:
             yield from self._emit([])
         held = [] if self._carry is None else [self._carry]
-        self._carry, self._carry_of = self._consolidated([*held, *pieces]), carry_of
+        self._carry, self._carry_of = Piece(self._consolidated([*held, *pieces])), carry_of
 
 
 def _first(flags: pa.BooleanArray) -> int:

@@ -54,10 +54,13 @@ def key_words(columns: Sequence[Column]) -> U64 | None:
     return words(one_chunk(columns[0]))
 
 
-def sort_rows(columns: Sequence[Column], runs: I64 | None = None) -> tuple[Permutation, Bools]:
+def sort_rows(
+    columns: Sequence[Column], runs: I64 | None = None, keys: pa.LargeBinaryArray | None = None
+) -> tuple[Permutation, Bools]:
     """Stable canonical order of rows, and for each output row whether it equals the one before it.
 
     ``runs``: row numbers (not 0) where a new sorted run starts; a descent elsewhere raises CorruptData.
+    ``keys``: the canonical bytes of the rows, where they are at hand.
     """
     rows = len(columns[0])
     if rows < 2:
@@ -66,7 +69,7 @@ def sort_rows(columns: Sequence[Column], runs: I64 | None = None) -> tuple[Permu
     if single is not None:
         perm, tie, _ = _by_word(single, runs)
         return perm, tie
-    keys = encode_key(columns)
+    keys = encode_key(columns) if keys is None else keys
     offsets, data = raw_buffers(keys)
     at, first, full = _common_prefix(offsets, data)
     perm, tie, _ = _by_word(first, runs)
