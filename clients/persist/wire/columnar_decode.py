@@ -187,8 +187,11 @@ class _File:
             held.append(batch)
             rows += batch.num_rows
             if rows >= batch_rows:
-                yield self._table(held, names)
-                held, rows = [], 0
+                table, held, rows = self._table(held, names), [], 0
+                # A suspended generator must not hold rows twice.
+                del batch
+                yield table
+                del table
         if held:
             yield self._table(held, names)
 
