@@ -26,7 +26,7 @@ from persist.wire.columnar import part_batches
 
 BATCH_ROWS_MAX = 65_536
 MERGE_ROWS_MIN = 4_096
-MERGE_BYTES_MAX = 32 << 20
+MERGE_BYTES_MAX = 20 << 20
 """What a merge of many runs should hold."""
 _KEY_BYTES = 32
 
