@@ -53,7 +53,7 @@ async def _grow(stage: Stage, plan: Plan, outcome: Outcome, proxy: Any, client: 
                   ours=_kinds(sum(windows, Counter()), commits))  # fmt: skip
     outcome.check("P5", "the same, last window against first", per_append[-1] / per_append[0], 1.1)
     state = await client.inspect(shard)
-    live = len(state.get("batches", ())) or commits
+    live = sum(len(each["batches"]) for each in state["spine"])
     data = _metadata(stage, shard, state)
     outcome.keep("metadata", {**data, "commits": commits, "live_batches": live})
     outcome.check("P5", f"state + diffs per live batch after {commits:,} appends",
