@@ -36,6 +36,8 @@ _NULL: Final = pa.scalar(b"\1", pa.large_binary())
 _VALUE: Final = pa.scalar(b"\2", pa.large_binary())
 _NOTHING: Final = pa.scalar(b"", pa.large_binary())
 
+_FEW_ROWS: Final = 4
+
 
 def encode_key(columns: Sequence[Column]) -> pa.LargeBinaryArray:
     """The canonical bytes of each row of equally long columns. Raises TypeNotSupported for intervals and unions."""
@@ -48,6 +50,9 @@ def encode(columns: Sequence[Column], *, last: bool) -> pa.LargeBinaryArray:
     rows = len(plains[0])
     if rows == 0:
         return pa.array([], pa.large_binary())
+    if last and rows <= _FEW_ROWS and len(plains) == 1 and _is_raw(plains[0]):
+        # Bounds and edges of small parts: Arrow's kernels would cost more than the bytes themselves.
+        return pa.array([b"\2" + value for value in plains[0].to_pylist()], pa.large_binary())
     widths = [None if array.null_count else _fixed(array) for array in plains]
     if all(payload is not None for payload in widths):
         return _binary(_matrix([payload for payload in widths if payload is not None], rows))
@@ -59,6 +64,11 @@ def encode(columns: Sequence[Column], *, last: bool) -> pa.LargeBinaryArray:
         return pa.array([joined.as_py()] * rows, pa.large_binary())
     # Readers of the buffers rely on offsets that start at row 0.
     return joined if joined.offset == 0 else pa.concat_arrays([joined, pa.array([], pa.large_binary())])
+
+
+def _is_raw(array: pa.Array) -> bool:
+    """Without nulls, and written as it stands when it comes last."""
+    return not array.null_count and (T.is_binary(array.type) or T.is_large_binary(array.type))
 
 
 def plain(column: Column) -> pa.Array:
