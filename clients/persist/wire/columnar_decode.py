@@ -198,7 +198,10 @@ class _File:
     def _table(self, batches: list[pa.RecordBatch], names: list[str]) -> pa.Table:
         """The batches as one table in the schema's types: Parquet has no seconds."""
         target = pa.schema([self._schema.updates.field(name) for name in names])
-        return pa.Table.from_batches(batches).select(names).combine_chunks().cast(target)
+        table = pa.Table.from_batches(batches).select(names)
+        if len(batches) > 1:
+            table = table.combine_chunks()
+        return table if table.schema.equals(target) else table.cast(target)
 
     def _step(self, group: Any, index: int, names: list[str]) -> int:
         """How many rows to decode at once. Raises CorruptData when the footer already says it would be too much."""
