@@ -99,6 +99,13 @@ def one_chunk(column: Column) -> pa.Array:
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
+def children(array: pa.StructArray) -> list[pa.Array]:
+    """The fields of a struct array. What stands under its nulls need not be valid, so it shows as null."""
+    if array.null_count:
+        return list(array.flatten())
+    return [array.field(index) for index in range(array.type.num_fields)]
+
+
 def words(array: pa.Array) -> U64:
     """Each value of an integer or temporal array as a u64 in value order; what stands under nulls is arbitrary.
 
@@ -224,7 +231,7 @@ def _varying(array: pa.Array, *, raw: bool) -> list[Any]:
     if is_bytes(given):
         return _text(array, raw=raw)
     if T.is_struct(given):
-        return [part for index in range(given.num_fields) for part in _column(plain(array.field(index)), raw=False)]
+        return [part for child in children(array) for part in _column(plain(child), raw=False)]
     if is_nested(given):
         return [_elements(array), _END]
     raise TypeNotSupported("this type has no order", hint="intervals, unions and nulls cannot be stored", type=given)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from persist.core.data.encoding import encode_key, list_ends, map_entries
+from persist.core.data.encoding import children, encode_key, list_ends, map_entries
 from persist.core.data.types import T, is_encoded, is_list
 from persist.errors import InvalidArgument
 
@@ -28,12 +28,12 @@ def stored(array: pa.Array, target: pa.DataType, column: str) -> pa.Array:
     if isinstance(given, pa.BaseExtensionType):
         return stored(array.storage, target, column)
     if T.is_dictionary(given):
-        return stored(array.dictionary_decode(), target, column)
+        return stored(_decoded(array, column), target, column)
     if is_encoded(given):
         return stored(pc.run_end_decode(array), target, column)
     if T.is_struct(target):
-        children = [stored(array.field(i), target.field(i).type, column) for i in range(target.num_fields)]
-        return pa.StructArray.from_arrays(children, fields=list(target), mask=_nulls(array))
+        fields = [stored(child, field.type, column) for child, field in zip(children(array), target, strict=True)]
+        return pa.StructArray.from_arrays(fields, fields=list(target), mask=_nulls(array))
     if T.is_map(target):
         return _map(array, target, column)
     if T.is_fixed_size_list(target):
@@ -59,6 +59,15 @@ def _may_vary(target: pa.DataType) -> bool:
 
 def _nulls(array: pa.Array) -> pa.Array | None:
     return array.is_null() if array.null_count else None
+
+
+def _decoded(array: pa.DictionaryArray, column: str) -> pa.Array:
+    try:
+        return array.dictionary_decode()
+    except pa.ArrowException as error:
+        raise InvalidArgument(
+            "a dictionary lacks a value", hint="build the column anew", column=column, reason=str(error)[:200]
+        ) from error
 
 
 def _cast(array: pa.Array, target: pa.DataType, column: str) -> pa.Array:
