@@ -11,10 +11,17 @@ import itertools
 from collections.abc import Callable, Iterator
 
 import pytest
+from hypothesis import settings
 
 from persist.testing import servers
 
 COROUTINE_TEST_SECONDS = 60.0
+
+# The same examples every time, so that a failure is the change's and not the day's. To look for new ones:
+# make test ARGS="tests/property --hypothesis-profile=explore"
+settings.register_profile("steady", derandomize=True, database=None)
+settings.register_profile("explore", print_blob=True)
+settings.load_profile("steady")
 
 
 def pytest_configure(config: pytest.Config) -> None:
