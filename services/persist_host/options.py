@@ -17,7 +17,8 @@ def server_options(settings: Settings) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", settings.max_message_bytes),
         ("grpc.max_metadata_size", METADATA_BYTES_MAX),
         # Clients ping every 30 s, also without calls; the default would end their connection with "too many pings".
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+        # SUBTLE: gRPC ignores names it does not know; the C macro for this one says MIN_RECV_PING, the name does not.
+        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.keepalive_time_ms", 60_000),
         ("grpc.keepalive_timeout_ms", 20_000),
