@@ -103,6 +103,9 @@ def _placed(batch: pa.RecordBatch, request: Append) -> pa.RecordBatch:
 
 def _commit(writer: Any, prepared: Any, request: Append, *, at_upper: bool, timeout: float) -> Appended:
     """Commit at the shard's upper, wherever it has moved to meanwhile. Raises InvalidBounds when it passed the rows."""
+    if at_upper and request.time is None and request.new_upper is None:
+        appended: Appended = writer.append_batches_at_upper([prepared], timeout=timeout)
+        return appended
     expected = writer.upper
     while True:
         if expected.is_empty:

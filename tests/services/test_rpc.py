@@ -16,6 +16,7 @@ AT = Antichain.of(2**64 - 1)
 COMMANDS = [
     append(3, 9),
     append(3, None, size=0),
+    dataclasses.replace(append(3, 9), rebase=True),
     dataclasses.replace(append(3, 9), transaction=c.Transaction(app_id="job", version=2**64 - 1), lease_ms=5),
     c.RegisterLeasedReader(reader_id=READER, lease_ms=7, purpose="test", hostname="here", use_critical_since=True),
     c.RegisterLeasedReader(reader_id=READER),

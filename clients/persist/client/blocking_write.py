@@ -94,6 +94,38 @@ class WriteHandle:
             )
         )
 
+    def append_at_upper(
+        self,
+        updates: UpdatesLike,
+        *,
+        not_before: int = 0,
+        token: Token | str | None = None,
+        transaction: Transaction | None = None,
+        timeout: float | None = None,
+    ) -> Appended:
+        """Append all updates at one time, at or behind the upper. See aio.WriteHandle.append_at_upper."""
+        return self._loop.run(
+            self._handle.append_at_upper(
+                updates, not_before=not_before, token=token, transaction=transaction, timeout=timeout
+            )
+        )
+
+    def append_batches_at_upper(
+        self,
+        batches: Sequence[PreparedBatch],
+        *,
+        not_before: int = 0,
+        token: Token | str | None = None,
+        transaction: Transaction | None = None,
+        timeout: float | None = None,
+    ) -> Appended:
+        """Append what other processes prepared, all at one time. See aio.WriteHandle.append_batches_at_upper."""
+        return self._loop.run(
+            self._handle.append_batches_at_upper(
+                batches, not_before=not_before, token=token, transaction=transaction, timeout=timeout
+            )
+        )
+
     def expire(self, *, timeout: float | None = None) -> None:
         """Forget this writer and its tokens. See aio.WriteHandle.expire."""
         self._loop.run(self._handle.expire(timeout=timeout))

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from persist.client.background import process_loop
 from persist.client.batch import BatchBuilder, Bounds, Target
+from persist.client.inputs import UpdatesLike, tables
 from persist.client.stores import process_blob
 from persist.core.data.schema import Schema
 from persist.core.frontier import Antichain, Description
@@ -133,6 +134,18 @@ def with_defaults(batch: pa.RecordBatch | pa.Table) -> pa.Table:
     if "diff" not in table.schema.names:
         table = table.append_column("diff", pa.array(np.ones(table.num_rows, np.int64)))
     return table
+
+
+def completed(updates: UpdatesLike, schema: Schema) -> UpdatesLike:
+    """The updates as tables that have a ts and a diff; lazily, unless it is one table."""
+    if isinstance(updates, pa.Table | pa.RecordBatch):
+        return with_defaults(updates)
+    return map(with_defaults, tables(updates, schema))
+
+
+def moved(run: Run, time: int) -> Run:
+    """The run with every time at or before ``time`` read as ``time``."""
+    return Run(parts=tuple(part if time <= part.first_ts else _at(part, time) for part in run.parts))
 
 
 def placed(batches: Sequence[PreparedBatch], shard: ShardId, bounds: Bounds, at_time: int | None) -> tuple[Run, ...]:

@@ -11,9 +11,10 @@ from persist.client.attempts import Doubt
 from persist.client.batch import BatchBuilder, Bounds, Target
 from persist.client.inputs import UpdatesLike
 from persist.client.location import Location
-from persist.client.prepared import BatchSpec, PreparedBatch, placed
+from persist.client.prepared import BatchSpec, PreparedBatch, completed, moved, placed
+from persist.client.window import AppendWindow
 from persist.core.data.schema import Schema
-from persist.core.frontier import Antichain, AntichainLike, Description, check_time
+from persist.core.frontier import TIME_MAX, Antichain, AntichainLike, Description, check_time
 from persist.core.ids import ShardId, Token, WriterId
 from persist.core.shard.batch import HollowBatch, Run
 from persist.core.shard.commands import (
@@ -24,7 +25,7 @@ from persist.core.shard.commands import (
     Transaction,
     UpperMismatch,
 )
-from persist.errors import InvalidBounds, ShardClosed, UsageError
+from persist.errors import InvalidBounds, ShardClosed, UsageError, VersionMismatch
 from persist.machine.patience import Deadline
 
 
@@ -55,6 +56,7 @@ class WriteHandle:
         self._upper = upper
         self._owns_id = owns_id
         self._appends = 0
+        self._window = AppendWindow(location.settings.token_history // 2)
 
     @property
     def upper(self) -> Antichain:
@@ -79,7 +81,8 @@ class WriteHandle:
                 desc=Description(lower=begin, upper=upper), runs=runs, truncated=begin != lower and bool(runs)
             )
             try:
-                outcome = await self._commit(batch, token, None, deadline, doubt)
+                async with self._window.append(repeatable=False):
+                    outcome = await self._commit(batch, token, None, deadline, doubt)
             except ShardClosed:
                 # Whoever closed it had written everything before; only a handle that knew it closed is mistaken.
                 if lower.is_empty:
@@ -132,7 +135,8 @@ class WriteHandle:
         _check_bounds(*bounds, expected=True)
         the_token = self._new_token() if token is None else Token.parse(token)
         deadline, builder, runs = await self._build(updates, bounds, timeout)
-        return await self._append_once(runs, bounds, the_token, transaction, deadline, builder)
+        async with self._window.append(repeatable=False):
+            return await self._append_once(runs, bounds, the_token, transaction, deadline, builder)
 
     def batch_spec(self) -> BatchSpec:
         """What another process needs to write parts for this shard: picklable and small. No RPC."""
@@ -169,7 +173,51 @@ class WriteHandle:
         self._location.check_open()
         runs = placed(batches, self.shard, bounds, None if at_time is None else check_time(at_time))
         deadline = self._location.attempts.deadline(timeout)
-        return await self._append_once(runs, bounds, the_token, transaction, deadline, None)
+        async with self._window.append(repeatable=False):
+            return await self._append_once(runs, bounds, the_token, transaction, deadline, None)
+
+    async def append_at_upper(
+        self,
+        updates: UpdatesLike,
+        *,
+        not_before: int = 0,
+        token: Token | str | None = None,
+        transaction: Transaction | None = None,
+        timeout: float | None = None,
+    ) -> Appended:
+        """Append all updates at one time: ``not_before``, or the shard's upper when that has passed it.
+
+        Writers never contend: the server places each append behind the one before it, and many share one commit. The
+        rows are read at the time before ``Appended.upper``. Columns ``ts`` (default 0; at most ``not_before``) and
+        ``diff`` (default +1) may be missing. No updates move the upper only. A repeated ``token`` is recognised for
+        the writer's last 64 appends, whichever handle made them; a ``transaction`` for ever. Cost: as
+        ``compare_and_append``. Raises as that does; after Indeterminate, repeat the call with the same token.
+        """
+        bounds = _bounds_until(not_before)
+        the_token = self._new_token() if token is None else Token.parse(token)
+        deadline, builder, runs = await self._build(completed(updates, self.schema), bounds, timeout)
+        runs = tuple(moved(run, not_before) for run in runs)
+        return await self._append_moved(runs, bounds, the_token, transaction, deadline, builder)
+
+    async def append_batches_at_upper(
+        self,
+        batches: Sequence[PreparedBatch],
+        *,
+        not_before: int = 0,
+        token: Token | str | None = None,
+        transaction: Transaction | None = None,
+        timeout: float | None = None,
+    ) -> Appended:
+        """Append what other processes prepared, all at one time. See ``append_at_upper``. Cost: one RPC.
+
+        Nothing that was prepared is ever deleted. Raises InvalidBounds for batches with times beyond ``not_before``.
+        """
+        bounds = _bounds_until(not_before)
+        the_token = self._new_token() if token is None else Token.parse(token)
+        self._location.check_open()
+        deadline = self._location.attempts.deadline(timeout)
+        runs = tuple(moved(run, not_before) for run in placed(batches, self.shard, bounds, None))
+        return await self._append_moved(runs, bounds, the_token, transaction, deadline, None)
 
     async def expire(self, *, timeout: float | None = None) -> None:
         """Forget this writer and the tokens of its appends. Optional. One RPC."""
@@ -187,13 +235,15 @@ class WriteHandle:
         transaction: Transaction | None,
         deadline: Deadline,
         builder: BatchBuilder | None,
+        *,
+        rebase: bool = False,
     ) -> Appended | UpperMismatch:
         """``builder`` None: the parts belong to somebody else and are never deleted."""
         (lower, upper), doubt, begun = bounds, Doubt(), self._appends
         while True:
             batch = HollowBatch(desc=Description(lower=lower, upper=upper), runs=runs)
             try:
-                outcome = await self._commit(batch, token, transaction, deadline, doubt)
+                outcome = await self._commit(batch, token, transaction, deadline, doubt, rebase=rebase)
             except UsageError:
                 if builder is not None:
                     await self._give_up(builder, doubt, begun)
@@ -212,6 +262,23 @@ class WriteHandle:
                     return outcome
                 case unreachable:
                     assert_never(unreachable)
+
+    async def _append_moved(
+        self,
+        runs: tuple[Run, ...],
+        bounds: Bounds,
+        token: Token,
+        transaction: Transaction | None,
+        deadline: Deadline,
+        builder: BatchBuilder | None,
+    ) -> Appended:
+        async with self._window.append(repeatable=True):
+            outcome = await self._append_once(runs, bounds, token, transaction, deadline, builder, rebase=True)
+        if isinstance(outcome, Appended):
+            return outcome
+        raise VersionMismatch(
+            "the server cannot move a batch to the upper", hint="upgrade it, or use compare_and_append"
+        )
 
     async def _build(
         self, updates: UpdatesLike, bounds: Bounds, timeout: float | None
@@ -249,7 +316,14 @@ class WriteHandle:
         return Token.of(self._location.runtime.random_bytes(16))
 
     async def _commit(
-        self, batch: HollowBatch, token: Token, transaction: Transaction | None, deadline: Deadline, doubt: Doubt
+        self,
+        batch: HollowBatch,
+        token: Token,
+        transaction: Transaction | None,
+        deadline: Deadline,
+        doubt: Doubt,
+        *,
+        rebase: bool = False,
     ) -> Appended | UpperMismatch | InlineBackpressure:
         location = self._location
         command = CompareAndAppend(
@@ -258,10 +332,18 @@ class WriteHandle:
             batch=batch,
             lease_ms=location.settings.writer_lease_ms,
             transaction=transaction,
+            rebase=rebase,
         )
         return await location.attempts.repeat(
             deadline, lambda seconds: location.shards.apply(self.shard, command, timeout=seconds), doubt=doubt
         )
+
+
+def _bounds_until(time: int) -> Bounds:
+    """Every time up to ``time``."""
+    if check_time(time) == TIME_MAX:
+        raise InvalidBounds("the last time cannot be passed", hint="give an earlier not_before", not_before=time)
+    return Antichain.of(0), Antichain.of(time + 1)
 
 
 def _check_bounds(lower: Antichain, upper: Antichain, *, expected: bool = False) -> None:

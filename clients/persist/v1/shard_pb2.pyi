@@ -580,7 +580,7 @@ Global___Transaction: _TypeAlias = Transaction  # noqa: Y015
 
 @_typing.final
 class CompareAndAppendRequest(_message.Message):
-    """CompareAndAppendRequest appends batch iff the shard's upper equals batch.desc.lower."""
+    """CompareAndAppendRequest appends batch iff the shard's upper equals batch.desc.lower, or wherever it is (rebase)."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -590,6 +590,7 @@ class CompareAndAppendRequest(_message.Message):
     BATCH_FIELD_NUMBER: _builtins.int
     LEASE_MS_FIELD_NUMBER: _builtins.int
     TRANSACTION_FIELD_NUMBER: _builtins.int
+    REBASE_FIELD_NUMBER: _builtins.int
     shard_id: _builtins.str
     """shard_id names the shard."""
     writer_id: _builtins.str
@@ -598,6 +599,10 @@ class CompareAndAppendRequest(_message.Message):
     """token names this logical append: "t" and a uuid. The same token is appended at most once."""
     lease_ms: _builtins.int
     """lease_ms is how long the writer is remembered without writing, in milliseconds. 0: the default."""
+    rebase: _builtins.bool
+    """rebase: when the upper is not batch.desc.lower, move the batch to [upper, max(batch.desc.upper, upper + 1)) instead
+    of answering upper_mismatch; times before the upper are then read as the upper. Not for truncated batches.
+    """
     @_builtins.property
     def batch(self) -> _types_pb2.HollowBatch:
         """batch describes what to append; its parts are in Blob or inline. Must be set."""
@@ -615,10 +620,11 @@ class CompareAndAppendRequest(_message.Message):
         batch: _types_pb2.HollowBatch | None = ...,
         lease_ms: _builtins.int = ...,
         transaction: Global___Transaction | None = ...,
+        rebase: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "transaction", b"transaction"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "lease_ms", b"lease_ms", "shard_id", b"shard_id", "token", b"token", "transaction", b"transaction", "writer_id", b"writer_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "lease_ms", b"lease_ms", "rebase", b"rebase", "shard_id", b"shard_id", "token", b"token", "transaction", b"transaction", "writer_id", b"writer_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

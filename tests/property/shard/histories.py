@@ -82,6 +82,21 @@ def append(
     )
 
 
+def rebasing(state: State, amount: int, *, writer: int, number: int) -> c.CompareAndAppend:
+    """A batch from before, at or beyond the upper that is to be moved to it."""
+    start = max((state.upper.time or 0) + amount - 20, 0)
+    writer_id, end = WriterId.of(sixteen(writer)), start + 1 + amount % 3
+    runs = (Run(parts=(part(writer_id, number, rows=3, lower=start, upper=end, inline=False),)),) if amount % 5 else ()
+    desc = Description(lower=Antichain.of(start), upper=Antichain.of(end))
+    return c.CompareAndAppend(
+        writer_id=writer_id,
+        token=Token.of(sixteen(number)),
+        batch=HollowBatch(desc=desc, runs=runs),
+        lease_ms=5_000,
+        rebase=True,
+    )
+
+
 def reader(number: int) -> ReaderId:
     return ReaderId.of(sixteen(number))
 
@@ -90,7 +105,7 @@ def reader(number: int) -> ReaderId:
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(
-            ["append", "append", "append", "empty", "inline", "transaction", "stale", "replay", "heartbeat",
+            ["append", "append", "append", "empty", "inline", "rebase", "transaction", "stale", "replay", "heartbeat",
              "register", "downgrade", "beat", "expire", "critical", "compare", "uncritical", "rollup", "evolve",
              "unwriter", "close"]
         ),
@@ -115,6 +130,7 @@ def command(state: State, kind: str, holder: int, amount: int, number: int) -> c
             append(state, rows=0, width=3, writer=holder, number=number),
             batch=HollowBatch(desc=Description(lower=time, upper=Antichain.of(time.elements[0] + 5))),
         ),
+        "rebase": lambda: rebasing(state, amount, writer=holder, number=number),
         "replay": lambda: append(state, rows=1, width=1, writer=holder, number=max(number - 1 - amount, 0)),
         "close": lambda: append(state, rows=0, width=None if amount == 0 else 1, writer=holder, number=number),
         "register": lambda: c.RegisterLeasedReader(

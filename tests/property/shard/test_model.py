@@ -31,6 +31,7 @@ class Model:
                 assert outcome.upper == self.upper
                 assert isinstance(made, c.CompareAndAppend)
                 assert made.batch.desc.lower != self.upper
+                assert not made.rebase
             case c.ReaderRegistered() if isinstance(made, c.RegisterLeasedReader):
                 assert self.since.less_equal(outcome.since)
                 self.granted[made.reader_id] = outcome.since
@@ -45,13 +46,16 @@ class Model:
             if known is not None and made.transaction is None:
                 assert (outcome.upper, outcome.seqno) == (known.upper, known.seqno)
             return
-        desc = made.batch.desc
-        assert desc.lower == self.upper
-        assert outcome.upper == desc.upper
+        desc, lower = made.batch.desc, self.upper
+        if made.rebase:
+            assert outcome.upper == desc.upper.join(Antichain.of((lower.time or 0) + 1))
+        else:
+            assert desc.lower == lower
+            assert outcome.upper == desc.upper
         self.promised[name] = outcome
-        self.upper = desc.upper
-        if desc.lower != desc.upper:
-            self.intervals[desc.lower] = (desc.upper, frozenset(part.key for part in made.batch.parts))
+        self.upper = outcome.upper
+        if lower != outcome.upper:
+            self.intervals[lower] = (outcome.upper, frozenset(part.key for part in made.batch.parts))
 
 
 @settings(max_examples=150, deadline=None)

@@ -272,3 +272,79 @@ def test_expiring_a_writer_forgets_it_and_an_unknown_one_is_no_change():
     moved, outcome = apply(state, c.ExpireWriter(writer_id=WRITER), NOW)
     assert outcome == c.Expired(existed=False)
     assert moved is state
+
+
+def rebasing(lower: int, upper: int, *, rows: int = 3, number: int = 1, **changes: object) -> c.CompareAndAppend:
+    """An append of rows with the times ``lower`` to ``upper - 1`` that is to be moved to the upper."""
+    runs = (Run(parts=(part(WRITER, number, rows=rows, lower=lower, upper=upper, inline=False),)),) if rows else ()
+    batch = HollowBatch(desc=Description(lower=Antichain.of(lower), upper=Antichain.of(upper)), runs=runs)
+    command = c.CompareAndAppend(writer_id=WRITER, token=Token.of(sixteen(number)), batch=batch, rebase=True)
+    return dataclasses.replace(command, **changes)
+
+
+@pytest.mark.parametrize(
+    ("given", "lands", "first_ts", "last_ts"),
+    [
+        ((0, 1), (10, 11), 10, 10),  # all of it lies before the upper
+        ((8, 13), (10, 13), 10, 12),  # part of it does
+        ((10, 12), (10, 12), 10, 11),  # none: it fits as it is
+        ((14, 16), (10, 16), 14, 15),  # none: it begins beyond the upper and covers what lies between
+    ],
+)
+def test_rebased_append_lands_at_the_upper(given, lands, first_ts, last_ts):
+    state, _ = commit(first_state(), append(first_state(), rows=1, width=10, number=9))
+    state, outcome = commit(state, rebasing(*given))
+    assert outcome == c.Appended(upper=Antichain.of(lands[1]), seqno=2)
+    [*_, batch] = state.trace.batches
+    assert (batch.desc.lower, batch.desc.upper) == (Antichain.of(lands[0]), Antichain.of(lands[1]))
+    assert (batch.parts[0].first_ts, batch.parts[0].last_ts) == (first_ts, last_ts)
+    assert (batch.parts[0].min_ts, batch.parts[0].max_ts) == (given[0], given[1] - 1)
+
+
+def test_rebased_appends_of_one_fold_lie_behind_each_other_and_repeat_as_one():
+    state = first_state()
+    commands = [rebasing(0, 1, number=number) for number in range(1, 4)]
+    moved, outcomes = state, []
+    for command in [*commands, commands[0]]:
+        moved, outcome = apply(moved, command, NOW)
+        outcomes.append(outcome)
+    assert [outcome.upper.time for outcome in outcomes] == [1, 2, 3, 1]
+    assert [outcome.already_committed for outcome in outcomes] == [False] * 3 + [True]
+    assert finish(state, moved, NOW).trace.rows == 9
+
+
+def test_rebased_progress_moves_the_upper_by_one_at_least():
+    state, _ = commit(first_state(), append(first_state(), rows=1, width=10, number=9))
+    state, outcome = commit(state, rebasing(0, 1, rows=0))
+    assert outcome.upper == Antichain.of(11)
+    assert state.trace.rows == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"desc": Description(lower=Antichain.of(3), upper=Antichain.of(3)), "runs": ()}, EmptyInterval),
+        ({"truncated": True}, InvalidArgument),
+        ({"desc": Description(lower=Antichain.of(0), upper=Antichain.of(2))}, InvalidBounds),
+    ],
+    ids=["covers-no-time", "truncated", "rows-outside-its-own-bounds"],
+)
+def test_append_that_cannot_be_moved_is_refused(changes, error):
+    command = rebasing(0, 5)
+    broken = dataclasses.replace(command, batch=dataclasses.replace(command.batch, **changes))
+    with pytest.raises(error):
+        apply(first_state(), broken, NOW)
+
+
+def test_append_is_not_moved_beyond_the_last_time():
+    last = Antichain.of(2**64 - 1)
+    state = first_state()
+    progress = HollowBatch(desc=Description(lower=state.upper, upper=last))
+    state, _ = commit(state, c.CompareAndAppend(writer_id=WRITER, token=Token.of(sixteen(7)), batch=progress))
+    with pytest.raises(InvalidBounds):
+        apply(state, rebasing(0, 5), NOW)
+    closing = HollowBatch(desc=Description(lower=Antichain.of(0), upper=CLOSED))
+    state, outcome = commit(state, rebasing(0, 5, batch=closing))
+    assert outcome.upper == CLOSED
+    with pytest.raises(ShardClosed):
+        apply(state, rebasing(0, 5, number=3), NOW)

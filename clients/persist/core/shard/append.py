@@ -2,11 +2,12 @@
 
 import itertools
 import re
+from dataclasses import replace
 from typing import Final
 
-from persist.core.frontier import MINIMUM, TIME_MAX, Antichain
+from persist.core.frontier import MINIMUM, TIME_MAX, Antichain, Description
 from persist.core.ids import WriterId, check_blob_key
-from persist.core.shard.batch import ORDER_VERSION, PART_FORMAT, HollowBatch, Part
+from persist.core.shard.batch import ORDER_VERSION, PART_FORMAT, HollowBatch, Part, Run
 from persist.core.shard.state import State
 from persist.errors import EmptyInterval, InvalidArgument, InvalidBounds, InvalidId, RequestTooLarge
 
@@ -22,6 +23,30 @@ _SUM_MAX: Final = 1 << 63
 def is_heartbeat(batch: HollowBatch) -> bool:
     """Neither rows nor progress: it only extends the writer's lease."""
     return batch.is_empty and batch.desc.lower == batch.desc.upper
+
+
+def rebased(batch: HollowBatch, upper: Antichain) -> HollowBatch:
+    """The batch moved to begin at ``upper``, where it covers at least one time; earlier times are read as ``upper``.
+
+    Raises InvalidArgument (it may hold times that must not be read at all), EmptyInterval (it covers no time),
+    InvalidBounds (no time is left beyond ``upper``).
+    """
+    desc, at = batch.desc, upper.time
+    if batch.truncated:
+        raise InvalidArgument("a truncated batch cannot be moved", hint="append it within its own bounds")
+    if desc.lower == desc.upper:
+        raise EmptyInterval("only a batch that covers a time can be moved", hint="raise new_upper", upper=desc.upper)
+    if at is None or desc.lower == upper:
+        return batch
+    if at == TIME_MAX and not desc.upper.is_empty:
+        raise InvalidBounds("no time is left beyond the upper", hint="close the shard: new_upper=[]", upper=upper)
+    runs = tuple(Run(parts=tuple(_not_before(part, at) for part in run.parts)) for run in batch.runs)
+    covers = desc.upper if upper.less_than(desc.upper) else Antichain.of(at + 1)
+    return HollowBatch(desc=Description(lower=upper, upper=covers, since=desc.since), runs=runs)
+
+
+def _not_before(part: Part, time: int) -> Part:
+    return part if time <= part.first_ts else replace(part, ts_rewrite=time)
 
 
 def check_batch(state: State, writer_id: WriterId, batch: HollowBatch, *, parts_max: int) -> None:

@@ -61,8 +61,11 @@ class Transaction:
 class CompareAndAppend(Command["Appended | UpperMismatch | InlineBackpressure"]):
     """Append ``batch`` iff the shard's upper equals ``batch.desc.lower``.
 
-    Raises InvalidBounds, EmptyInterval, ShardClosed (upper is [], and no earlier attempt closed it), InvalidId (foreign
-    or malformed part key), InvalidArgument (unknown schema id, a part that contradicts itself), RequestTooLarge.
+    ``rebase``: when the upper is another one, move the batch there instead: it covers ``[upper, max(batch.desc.upper,
+    upper + 1))`` and times before the upper are read as the upper. Not for truncated batches or empty intervals.
+    Raises InvalidBounds, EmptyInterval, ShardClosed (upper is [], and no earlier attempt closed it), InvalidId
+    (foreign or malformed part key), InvalidArgument (unknown schema id, a part that contradicts itself),
+    RequestTooLarge.
     """
 
     writer_id: WriterId
@@ -70,6 +73,7 @@ class CompareAndAppend(Command["Appended | UpperMismatch | InlineBackpressure"])
     batch: HollowBatch
     lease_ms: int = 3_600_000
     transaction: Transaction | None = None
+    rebase: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from persist.core.frontier import Antichain
 from persist.core.ids import check_blob_key
 from persist.core.shard import commands as c
-from persist.core.shard.append import check_batch, is_heartbeat
+from persist.core.shard.append import check_batch, is_heartbeat, rebased
 from persist.core.shard.evolution import check_evolution, check_schema, differences, same_schema
 from persist.core.shard.state import CriticalReader, LeasedReader, State, TokenOutcome, TransactionRecord, Writer
 from persist.core.shard.trace import push
@@ -101,6 +101,8 @@ def _(command: c.CompareAndAppend, state: State, context: Context) -> tuple[Stat
         )
     batch = command.batch
     check_batch(state, command.writer_id, batch, parts_max=context.parts_per_append_max)
+    if command.rebase:
+        batch = rebased(batch, state.upper)
     if state.upper != batch.desc.lower:
         return state, c.UpperMismatch(upper=state.upper, seqno=state.seqno)
     if batch.inline_bytes and state.inline_bytes + batch.inline_bytes >= context.inline_total_bytes_max:
@@ -245,9 +247,7 @@ def _(command: c.CompareAndDowngradeSince, state: State, context: Context) -> tu
     outcome = c.CriticalDowngraded(since=reader.since, opaque=reader.opaque)
     if reader == known:
         return state, outcome
-    return _with_since(
-        state.evolved(critical_readers={**state.critical_readers, command.critical_id: reader})
-    ), outcome
+    return _with_since(state.evolved(critical_readers={**state.critical_readers, command.critical_id: reader})), outcome
 
 
 @_apply.register
