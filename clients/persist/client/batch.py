@@ -229,8 +229,9 @@ def sort_chunk(chunk: list[pa.Table], schema: Schema, bounds: Bounds | None) -> 
     chunk.clear()
     if bounds is not None:
         check_bounds(table, *bounds)
-    ordered = consolidate(table, schema)
-    if table.nbytes > _ON_LOOP_BYTES_MAX:
+    size = table.nbytes
+    ordered = consolidate(table, schema, size=size)
+    if size > _ON_LOOP_BYTES_MAX:
         # Temporaries of this size would otherwise stay with the allocator while the next chunk takes its own.
         del table
         pa.default_memory_pool().release_unused()

@@ -5,17 +5,23 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from property.data.rows import arrays, key_types
 
-from persist.core.data.order import order_in_groups, settle, sort_rows
+from persist.core.data.gather import gather
+from persist.core.data.order import order_in_groups, settle, sort_few, sort_many
 
 PREFIXES = [b"", b"1234567", b"12345678", b"123456789", b"x" * 63, b"x" * 64, b"x" * 65, b"\0" * 8]
 
 
 def check(rows, columns):
-    perm, tie = sort_rows(columns)
+    perm, tie = sort_many(columns)
+    quick, same = sort_few(columns)
+    assert (quick is None) == (perm is None) or len(rows) < 2
     order = list(range(len(rows))) if perm is None else perm.tolist()
     assert order == sorted(range(len(rows)), key=lambda i: rows[i])
     assert tie.tolist() == [at > 0 and rows[order[at]] == rows[order[at - 1]] for at in range(len(rows))]
+    assert (list(range(len(rows))) if quick is None else quick.tolist()) == order
+    assert same.tolist() == tie.tolist()
 
 
 @given(st.sampled_from(PREFIXES), st.lists(st.binary(max_size=20), max_size=40))
@@ -74,8 +80,57 @@ def test_order_in_groups_of_many_wide_words_sorts_what_the_packing_cut_off():
 @settings(deadline=None)
 def test_settle_orders_only_inside_ties(pairs):
     first, second = pa.array([a for a, _ in pairs], pa.string()), pa.array([b for _, b in pairs], pa.string())
-    perm, tie = settle(*sort_rows([first]), [second])
+    perm, tie = settle(*sort_many([first]), [second])
     order = list(range(len(pairs))) if perm is None else perm.tolist()
     wanted = [(a, b is not None, b or "") for a, b in pairs]
     assert order == sorted(range(len(pairs)), key=lambda i: wanted[i])
     assert tie.tolist() == [at > 0 and wanted[order[at]] == wanted[order[at - 1]] for at in range(len(pairs))]
+
+
+@given(st.data(), st.lists(key_types(), min_size=1, max_size=3))
+@settings(max_examples=120, deadline=None)
+def test_few_and_many_rows_of_any_key_come_in_one_order(data, types):
+    size = data.draw(st.integers(0, 12))
+    columns = [data.draw(arrays(given_type, size)) for given_type in types]
+    few, many = sort_few(columns), sort_many(columns)
+    lists = [range(size) if perm is None else perm.tolist() for perm, _ in (few, many)]
+    assert list(lists[0]) == list(lists[1])
+    assert few[1].tolist() == many[1].tolist()
+
+
+COLUMNS = {
+    "equally wide": pa.array([f"{row:05d}" for row in range(900)]),
+    "one not as wide": pa.array(["x" * (5 + (row == 899)) for row in range(900)]),
+    "as wide on average": pa.array(["x" * (4 + row % 3) for row in range(900)]),
+    "empty": pa.array([b""] * 900),
+    "very wide": pa.array([b"%d" % (row % 10) * 600 for row in range(900)]),
+    "with nulls": pa.array([None if row == 7 else "abc" for row in range(900)]),
+    "bool": pa.array([row % 3 == 0 for row in range(900)]),
+    "int16": pa.array(range(900), pa.int16()),
+    "float64": pa.array(np.arange(900) / 7),
+    "timestamp": pa.array(range(900), pa.timestamp("us", "UTC")),
+    "decimal": pa.array(range(900), pa.int64()).cast(pa.decimal128(21, 2)),
+    "fixed": pa.array([b"%03d" % row for row in range(900)], pa.binary(3)),
+    "int with nulls": pa.array([None if row == 7 else row for row in range(900)]),
+    "struct": pa.array([{"a": row} for row in range(900)]),
+    "list": pa.array([[row] for row in range(900)]),
+    "dictionary": pa.array([str(row % 4) for row in range(900)]).dictionary_encode(),
+    "large": pa.array([f"{row:05d}" for row in range(900)], pa.large_string()),
+}
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+@pytest.mark.parametrize(("start", "count"), [(0, 900), (300, 560)])
+def test_gather_takes_what_take_takes(name, start, count):
+    array = COLUMNS[name].slice(start, count)
+    for rows in (np.random.default_rng(3).integers(0, count, 700), np.arange(count)[::-1], np.arange(3), np.arange(0)):
+        found = gather(array, rows)
+        found.validate(full=True)
+        assert found.equals(array.take(pa.array(rows)))
+
+
+@pytest.mark.parametrize("name", ["equally wide", "int16", "list"])
+def test_gather_refuses_rows_that_are_not_there(name):
+    for rows in (np.array([3, 900]), np.arange(300, 1200)):
+        with pytest.raises(IndexError):
+            gather(COLUMNS[name], rows)

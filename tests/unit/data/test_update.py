@@ -3,6 +3,7 @@ import struct
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from persist.core.data import consolidation
@@ -221,3 +222,15 @@ def test_consolidate_of_more_rows_than_are_sorted_at_once_merges_pieces():
     assert consolidate(table, KV, sort_rows=700).combine_chunks().equals(whole)
     assert whole.num_rows == 150
     assert consolidation.checked_sum(whole.column("diff").to_numpy()) == 5000
+
+
+@pytest.mark.parametrize("since", [0, 3])
+@pytest.mark.parametrize("diffs", [(1, 1, 1), (1, 0, 1)])
+def test_few_and_many_rows_consolidate_alike(since, diffs):
+    table = kv(*((5 - at % 6, "ab"[at % 2], at, diffs[at % 3]) for at in range(300)))
+    whole = consolidate(table, KV, since)
+    few = [consolidate(table.filter(pc.equal(table.column("k"), key)), KV, since) for key in range(6)]
+    assert pa.concat_tables(few).combine_chunks().equals(whole)
+    assert whole.schema.equals(KV.updates, check_metadata=True)
+    [lone] = [consolidate(kv((2, "b", 1, 1), (1, "a", 2, 0)), KV, since).to_pylist()]
+    assert lone == [{"k": 2, "v": "b", "ts": max(1, since), "diff": 1}]

@@ -66,6 +66,18 @@ def encode(columns: Sequence[Column], *, last: bool) -> pa.LargeBinaryArray:
     return joined if joined.offset == 0 else pa.concat_arrays([joined, pa.array([], pa.large_binary())])
 
 
+def sort_key(columns: Sequence[Column]) -> pa.Array:
+    """Binary or large binary values that compare as the rows' canonical bytes do, without a marker all rows share.
+
+    Raises TypeNotSupported as encode_key does.
+    """
+    if len(columns) == 1:
+        array = plain(columns[0])
+        if _is_raw(array):
+            return array
+    return encode_key(columns)
+
+
 def _is_raw(array: pa.Array) -> bool:
     """Without nulls, and written as it stands when it comes last."""
     return not array.null_count and (T.is_binary(array.type) or T.is_large_binary(array.type))
@@ -123,8 +135,10 @@ def raw_buffers(keys: pa.LargeBinaryArray) -> tuple[I64, Bytes]:
     buffers = keys.buffers()
     offsets = np.frombuffer(buffers[1], np.int64, len(keys) + 1, keys.offset * 8)
     data = np.zeros(0, np.uint8) if buffers[2] is None else np.frombuffer(buffers[2], np.uint8)
-    if len(data) < int(offsets[-1]) + 8:
-        data = np.concatenate([data, np.zeros(8, np.uint8)])
+    first, last = int(offsets[0]), int(offsets[-1])
+    if len(data) < last + 8:
+        # Only these rows' bytes: the buffer may hold many others'.
+        data, offsets = np.concatenate([data[first:last], np.zeros(8, np.uint8)]), offsets - first
     return offsets, data
 
 

@@ -5,6 +5,7 @@ look at the bytes, or columns, that follow. Sort at most about a million rows at
 half the speed. Source: kernel.md section 2.
 """
 
+import operator
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -13,7 +14,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from persist.core.data.encoding import I64, U64, Bools, Bytes, Column, encode_key, one_chunk, raw_buffers, words
+from persist.core.data.encoding import (
+    I64,
+    U64,
+    Bools,
+    Bytes,
+    Column,
+    encode_key,
+    one_chunk,
+    raw_buffers,
+    sort_key,
+    words,
+)
+from persist.core.data.gather import gather
 from persist.core.data.types import T, has_words
 from persist.errors import CorruptData
 
@@ -25,6 +38,8 @@ __all__ = [
     "may_repeat",
     "order_in_groups",
     "settle",
+    "sort_few",
+    "sort_many",
     "sort_rows",
     "tied",
 ]
@@ -37,6 +52,9 @@ _PREFIX_MAX: Final = 64
 
 _SMALL: Final = 1024
 """Below this many rows a plain stable sort wins."""
+
+_FEW: Final = 256
+"""Up to this many rows Python's own sort wins: numpy takes longer to call than to do its work."""
 
 _MASKS: Final = np.array([((1 << 64) - 1) ^ ((1 << (64 - 8 * count)) - 1) for count in range(9)], np.uint64)
 """Keeps the first ``count`` of 8 bytes."""
@@ -59,9 +77,33 @@ def sort_rows(
 ) -> tuple[Permutation, Bools]:
     """Stable canonical order of rows, and for each output row whether it equals the one before it.
 
-    ``runs``: row numbers (not 0) where a new sorted run starts; a descent elsewhere raises CorruptData.
+    Rows that are in order already stay where they are. ``runs``: row numbers (not 0) where a new sorted run starts; a
+    descent elsewhere raises CorruptData.
     ``keys``: the canonical bytes of the rows, where they are at hand.
     """
+    if runs is None and keys is None and len(columns[0]) <= _FEW:
+        return sort_few(columns)
+    return sort_many(columns, runs, keys)
+
+
+def sort_few(columns: Sequence[Column]) -> tuple[Permutation, Bools]:
+    """As sort_rows, quicker for few rows."""
+    rows = len(columns[0])
+    tie = np.zeros(rows, bool)
+    if rows < 2:
+        return None, tie
+    single = key_words(columns)
+    values: list[Any] = sort_key(columns).to_pylist() if single is None else single.tolist()
+    order = sorted(range(rows), key=values.__getitem__)
+    ordered = [values[row] for row in order]
+    tie[1:] = list(map(operator.eq, ordered[1:], ordered))
+    return (None if ordered == values else np.array(order, np.int64)), tie
+
+
+def sort_many(
+    columns: Sequence[Column], runs: I64 | None = None, keys: pa.LargeBinaryArray | None = None
+) -> tuple[Permutation, Bools]:
+    """As sort_rows, quicker for many rows."""
     rows = len(columns[0])
     if rows < 2:
         return None, np.zeros(rows, bool)
@@ -69,7 +111,7 @@ def sort_rows(
     if single is not None:
         perm, tie, _ = _by_word(single, runs)
         return perm, tie
-    keys = encode_key(columns) if keys is None else keys
+    keys = sort_key(columns).cast(pa.large_binary()) if keys is None else keys
     offsets, data = raw_buffers(keys)
     at, first, full = _common_prefix(offsets, data)
     perm, tie, _ = _by_word(first, runs)
@@ -200,8 +242,7 @@ def _settle(
         chosen = [one_chunk(column) for column in columns]
     else:
         # One column at a time: the others are not copied meanwhile.
-        picks = pa.array(rows)
-        chosen = [one_chunk(column).take(picks) for column in columns]
+        chosen = [gather(one_chunk(column), rows) for column in columns]
     # Most ties are rows that are equal all through: one compare of neighbours finishes those groups.
     unequal = same.copy()
     unequal[1:] &= ~_adjacent_equal(chosen)
@@ -211,8 +252,7 @@ def _settle(
     open_group = np.zeros(int(group[-1]) + 1, bool)
     open_group[group[unequal]] = True
     hits = np.flatnonzero(open_group[group])
-    picks = pa.array(hits)
-    subset = [column.take(picks) for column in chosen]
+    subset = [gather(column, hits) for column in chosen]
     offsets, data = raw_buffers(subset[0] if encoded else encode_key(subset))
     moved, refined = _refine(same[hits], offsets, data, already)
     if moved is not None:

@@ -7,13 +7,12 @@ from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from persist.core.data.consolidation import SORT_BYTES, SORT_ROWS, consolidate_piece
 from persist.core.data.merge import PartSource, merge
 from persist.core.data.schema import DIFF, TS, Schema
 from persist.core.data.types import Role, T, storage_type
-from persist.core.data.values import stored
+from persist.core.data.values import is_stored, stored
 from persist.core.frontier import Antichain, check_time
 from persist.errors import EmptyInterval, InvalidArgument, InvalidBounds, SchemaMismatch
 
@@ -29,7 +28,7 @@ def normalise(data: pa.Table | pa.RecordBatch, schema: Schema) -> pa.Table:
     """
     given = data.schema.names
     expected = schema.updates.names
-    if len(set(given)) < len(given) or set(given) != set(expected):
+    if given != expected and (len(given) > len(expected) or set(given) != set(expected)):
         missing, unknown = sorted(set(expected) - set(given)), sorted(set(given) - set(expected))
         raise SchemaMismatch(
             "the columns are not those of the schema", hint=f"expected {expected}", missing=missing, unknown=unknown
@@ -77,8 +76,8 @@ def check_bounds(table: pa.Table, lower: Antichain, upper: Antichain) -> None:
         return
     if lower == upper:
         raise EmptyInterval("data for an interval that holds no time", hint="move upper", lower=lower, upper=upper)
-    bounds = pc.min_max(table.column(TS.name))
-    for time in (bounds["min"].as_py(), bounds["max"].as_py()):
+    times = table.column(TS.name).to_numpy()
+    for time in (int(times.min()), int(times.max())):
         if not lower.less_equal_time(time) or upper.less_equal_time(time):
             raise InvalidBounds(
                 "a time lies outside [lower, upper)",
@@ -89,13 +88,15 @@ def check_bounds(table: pa.Table, lower: Antichain, upper: Antichain) -> None:
             )
 
 
-def consolidate(table: pa.Table, schema: Schema, since: int = 0, *, sort_rows: int = SORT_ROWS) -> pa.Table:
+def consolidate(
+    table: pa.Table, schema: Schema, since: int = 0, *, sort_rows: int = SORT_ROWS, size: int | None = None
+) -> pa.Table:
     """The rows sorted by (key, val, ts), times advanced to ``since``, equal ones summed, zeros dropped.
 
     ``table``: normalised, of any size; more than ``sort_rows`` are sorted in pieces and merged. Sorted input costs
-    little. Raises InvalidArgument when a sum of diffs leaves i64.
+    little. ``size``: the table's ``nbytes``, where it is known. Raises InvalidArgument when a sum of diffs leaves i64.
     """
-    pieces = max(-(-table.num_rows // sort_rows), -(-table.nbytes // SORT_BYTES))
+    pieces = max(-(-table.num_rows // sort_rows), -(-(table.nbytes if size is None else size) // SORT_BYTES))
     if pieces <= 1:
         return consolidate_piece(table, schema, since)
     step = -(-table.num_rows // pieces)
@@ -110,6 +111,8 @@ def _source(run: pa.Table) -> PartSource:
 
 def _column(table: pa.Table, field: pa.Field, schema: Schema) -> pa.ChunkedArray:
     column = table.column(field.name)
+    if column.type == field.type and is_stored(field.type) and (field.nullable or not column.null_count):
+        return column
     role: Role = "key" if field.name in schema.key.names else "val"
     if not T.is_null(column.type) and storage_type(column.type, role, field.name) != field.type:
         raise SchemaMismatch(
@@ -131,6 +134,8 @@ def _integers(table: pa.Table, field: pa.Field) -> pa.ChunkedArray:
         )
     if column.null_count:
         raise InvalidArgument("a time or diff is missing", hint="every update has both", column=field.name)
+    if column.type == field.type:
+        return column
     try:
         return column.cast(field.type)
     except pa.ArrowException as error:

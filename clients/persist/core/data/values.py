@@ -23,7 +23,7 @@ def stored(array: pa.Array, target: pa.DataType, column: str) -> pa.Array:
     given = array.type
     if T.is_null(given):
         return array.cast(target)
-    if given == target and not _may_vary(target):
+    if given == target and is_stored(target):
         return array
     if isinstance(given, pa.BaseExtensionType):
         return stored(array.storage, target, column)
@@ -48,13 +48,13 @@ def stored(array: pa.Array, target: pa.DataType, column: str) -> pa.Array:
     return _float(array) if T.is_floating(target) else _cast(array, target, column)
 
 
-def _may_vary(target: pa.DataType) -> bool:
-    """Equal values of this type may come with different bytes."""
+def is_stored(target: pa.DataType) -> bool:
+    """Whether each value of this storage type has one form only, so that arrays of it are stored as they stand."""
+    if not T.is_nested(target):
+        return not T.is_floating(target)
     if T.is_struct(target):
-        return any(_may_vary(field.type) for field in target)
-    if is_list(target) or T.is_fixed_size_list(target):
-        return _may_vary(target.value_type)
-    return bool(T.is_floating(target) or T.is_map(target))
+        return all(is_stored(field.type) for field in target)
+    return not T.is_map(target) and is_stored(target.value_type)
 
 
 def _nulls(array: pa.Array) -> pa.Array | None:
