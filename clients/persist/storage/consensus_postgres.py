@@ -2,6 +2,10 @@
 
 ``consensus_head`` holds the newest seqno of each key and is what a compare-and-set tests; its rows are never deleted,
 so no truncation re-opens an old seqno to a stalled writer. One statement per call, READ COMMITTED, autocommit.
+
+Commits are told by NOTIFY, but never within their own transaction: a transaction that notifies holds one lock of the
+whole database while it flushes its commit, so that all shards together would commit one after another. An ``Announcer``
+notifies afterwards on a connection of its own.
 Source: reliability.md sections 0 (finding 2) and 4, PostgreSQL.
 """
 
@@ -32,7 +36,7 @@ from persist.storage.calls import Call, deadline
 from persist.storage.checks import check_expected, check_key, check_limit, check_seqno, check_truncation, check_value
 from persist.storage.pool import Pool
 from persist.storage.ports import Entry, Finding
-from persist.storage.watchers import Watchers
+from persist.storage.watchers import Announcer, Watchers
 
 T = TypeVar("T")
 
@@ -52,10 +56,15 @@ _SCHEMA: Final = (
 _INIT: Final = "INSERT INTO consensus_head (shard, seqno) VALUES (%s, -1) ON CONFLICT DO NOTHING"
 
 _CAS: Final = """
-WITH h AS (UPDATE consensus_head SET seqno = %s WHERE shard = %s AND seqno = %s RETURNING shard, seqno),
-     l AS (INSERT INTO consensus_log (shard, seqno, data) SELECT shard, seqno, %b FROM h RETURNING shard, seqno)
-SELECT pg_notify('persist_consensus', shard || ' ' || seqno) FROM l
+WITH h AS (UPDATE consensus_head SET seqno = %s WHERE shard = %s AND seqno = %s RETURNING shard, seqno)
+INSERT INTO consensus_log (shard, seqno, data) SELECT shard, seqno, %b FROM h
 """
+
+_NOTIFY: Final = "SELECT pg_notify('persist_consensus', hint) FROM unnest(%s::text[]) AS hint"
+
+# Of the announcing connection alone: its transactions write nothing, and need not be on disk before others hear.
+_NOTHING_TO_FLUSH: Final = "SET synchronous_commit = off"
+_NOTIFY_SECONDS: Final = 5.0
 
 _HEAD: Final = """
 SELECT h.seqno, l.data FROM consensus_head h LEFT JOIN consensus_log l ON l.shard = h.shard AND l.seqno = h.seqno
@@ -114,6 +123,8 @@ class PostgresConsensus:
             raise InvalidUri("malformed postgres URI", hint="postgres://user@host:port/database") from error
         self._pool = Pool(self._connect, _discard, _healthy, connections)
         self._watchers = Watchers(self._listen, self._added)
+        self._announcer = Announcer(self._notify, runtime)
+        self._announcing = Pool(self._connect_announcing, _discard, _healthy, 1)
         self._listening = False
         self._ready = False
 
@@ -148,6 +159,7 @@ class PostgresConsensus:
             session.check_replicated()
         if done:
             self._watchers.notify(key, expected + 1)
+            self._announcer.announce(key, expected + 1)
         return done
 
     async def scan(self, key: str, from_seqno: int, limit: int, *, timeout: float) -> list[Entry]:
@@ -203,16 +215,20 @@ class PostgresConsensus:
         return found + ([_finding("standby", "pg_is_in_recovery()", "true")] if in_recovery else [])
 
     async def close(self) -> None:
-        """Close every connection, end ``changes``."""
+        """Tell of the last commits, close every connection, end ``changes``."""
+        await self._announcer.close()
         await self._watchers.close()
+        self._announcing.close()
         self._pool.close()
 
     @asynccontextmanager
-    async def _calling(self, what: str, timeout: float, *, mutation: bool = False) -> AsyncIterator["_Session"]:
+    async def _calling(
+        self, what: str, timeout: float, *, mutation: bool = False, pool: "Pool[Connection] | None" = None
+    ) -> AsyncIterator["_Session"]:
         """A connection for some statements; failures leave as PersistError."""
         async with deadline(what, timeout, mutation=mutation) as call:
             try:
-                async with self._pool.lease() as connection:
+                async with (pool or self._pool).lease() as connection:
                     session = _Session(connection, call)
                     try:
                         yield session
@@ -247,6 +263,19 @@ class PostgresConsensus:
             _discard(connection)
             raise
         return connection
+
+    async def _connect_announcing(self) -> "Connection":
+        connection = await self._connect()
+        try:
+            await connection.execute(_NOTHING_TO_FLUSH)
+        except BaseException:
+            _discard(connection)
+            raise
+        return connection
+
+    async def _notify(self, hints: Mapping[str, int]) -> None:
+        async with self._calling("postgres notify", _NOTIFY_SECONDS, pool=self._announcing) as session:
+            await session.rows(_NOTIFY, ([f"{key} {seqno}" for key, seqno in hints.items()],))
 
     async def _added(self, key: str) -> None:
         if self._listening:

@@ -1,13 +1,20 @@
 """Who listens to which key: hints fan out to them, each keeping only the newest, so memory stays bounded.
 
-``notify`` may be called from any thread. While anyone listens, ``source`` runs: an adapter's own way to hear of
-commits by others.
+``Watchers.notify`` may be called from any thread. While anyone listens, ``source`` runs: an adapter's own way to hear
+of commits by others. ``Announcer`` is the other end, for stores that are told of a commit by a call of its own.
 """
 
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+
+from persist.errors import LocationError
+from persist.runtime import Runtime
+
+_LAST_SECONDS = 1.0
+"""How long closing waits for the last hints to go out."""
+_RETRY_SECONDS_MAX = 1.0
 
 
 class Watchers:
@@ -110,5 +117,63 @@ class _Listener:
         return self._seqno
 
     def _set(self, seqno: int | None) -> None:
-        self._seqno = seqno
+        # The same commit may be told on several ways: one that comes late must not hide a newer one.
+        if seqno is None or not self._event.is_set():
+            self._seqno = seqno
+        elif self._seqno is not None:
+            self._seqno = max(self._seqno, seqno)
         self._event.set()
+
+
+class Announcer:
+    """Tells others of commits, beside the commits: nobody waits for it, and many commits go out as one call.
+
+    The first commit after a quiet time goes out at once, later ones ``pause`` seconds after the call before. Hints
+    that could not be sent are kept, the newest of each key, and sent later; those lost with this process cost others
+    the wait for their next poll. One event loop.
+    """
+
+    def __init__(
+        self, send: Callable[[Mapping[str, int]], Awaitable[None]], runtime: Runtime, *, pause: float = 0.005
+    ) -> None:
+        """``send`` gets the newest seqno by key; raises LocationError when it did not get through."""
+        self._send = send
+        self._runtime = runtime
+        self._pause = pause
+        self._pending: dict[str, int] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._closing = False
+
+    def announce(self, key: str, seqno: int) -> None:
+        """Tell of a commit soon. Never waits, never raises."""
+        self._pending[key] = max(seqno, self._pending.get(key, seqno))
+        if self._task is None and not self._closing:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        """Send what is pending, within a moment."""
+        self._closing = True
+        task = self._task
+        if task is not None:
+            await asyncio.wait({task}, timeout=_LAST_SECONDS)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def _run(self) -> None:
+        pause = self._pause
+        try:
+            while self._pending:
+                sending, self._pending = self._pending, {}
+                try:
+                    await self._send(sending)
+                    pause = self._pause
+                except LocationError:
+                    if self._closing:
+                        return
+                    self._pending = {**sending, **self._pending}
+                    pause = min(pause * 2, _RETRY_SECONDS_MAX)
+                if not self._closing:
+                    await self._runtime.sleep(pause)
+        finally:
+            self._task = None
