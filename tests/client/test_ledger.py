@@ -169,13 +169,14 @@ async def test_changes_since_lists_batches_by_their_uppers(place: Place):
         assert await reader.changes_since(9) == ()
 
 
-async def test_big_snapshot_is_read_as_splits_in_key_order(place: Place, monkeypatch):
+@pytest.mark.parametrize("times", [1, 5], ids=["splits", "ahead"])
+async def test_big_snapshot_is_read_side_by_side_in_key_order(place: Place, monkeypatch, times: int):
     from persist.client import stream
 
     monkeypatch.setattr(stream, "SPLIT_BYTES", 4096)
     monkeypatch.setattr(stream, "ALONE_BYTES_MAX", 0)
     monkeypatch.setattr(stream, "SETTLED_BYTES_MAX", 0)
-    ledger = Ledger([(key % 700, f"n{key % 3}", key % 5, 1) for key in range(3000)])
+    ledger = Ledger([(key % 700, f"n{key % 3}", key % times, 1) for key in range(3000)])
     async with client_of(place) as client:
         writer, reader = await client.open(ShardId.new(), schema=SCHEMA)
         await writer.append(table(ledger.updates), 5)

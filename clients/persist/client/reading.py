@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from persist.client.ahead import Ahead
 from persist.core.data.merge import PartSource, merge
 from persist.core.data.predicate import Predicate
 from persist.core.data.schema import Schema
@@ -25,9 +26,13 @@ from persist.settings import Settings
 from persist.wire.columnar import part_batches
 
 BATCH_ROWS_MAX = 65_536
+DECODE_ROWS = 4_096
+"""Rows decoded at once for a merge, which gathers them itself."""
 MERGE_ROWS_MIN = 4_096
 MERGE_BYTES_MAX = 20 << 20
 """What a merge of many runs should hold."""
+AHEAD_RUNS_MAX = 32
+"""Runs decoded ahead: of more, the rows made ahead would take too much memory."""
 _KEY_BYTES = 32
 
 Reader = Callable[[str | None], Callable[[int, int], bytes]]
@@ -125,10 +130,15 @@ class Reading:
             )
         return pa.schema([full.field(name) for name in [*names, *tail]])
 
-    def batches(self, reader: Reader, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
-        """The rows, at most 65,536 per batch, empty batches left out. Raises CorruptData, LocationError."""
+    def batches(
+        self, reader: Reader, columns: Sequence[str] | None, ahead: Ahead | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows, at most 65,536 per batch, empty batches left out. Raises CorruptData, LocationError.
+
+        ``ahead``: how to decode runs that are merged before the merge asks for their rows.
+        """
         output = self.output(columns)
-        found = self._unmerged(reader, output.names) if self._is_consolidated() else self._merged(reader)
+        found = self._merged(reader, ahead) if self.is_merged else self._unmerged(reader, output.names)
         for table in found:
             if table.num_rows:
                 shown = pa.Table.from_arrays([table.column(name) for name in output.names], schema=output)
@@ -140,14 +150,15 @@ class Reading:
         written = self._written_with(part)
         return all(predicate.may_match(part, written) for predicate in self.where)
 
-    def _is_consolidated(self) -> bool:
-        """Nothing needs to be merged or summed: one run whose updates are distinct as they will be shown."""
+    @property
+    def is_merged(self) -> bool:
+        """Rows need to be merged or summed; not so when one run's updates are distinct as they will be shown."""
         if len(self.runs) > 1:
-            return False
+            return True
         if self.times:
-            return all(part.ts_rewrite is None and part.min_ts >= self.since for part in self.parts)
+            return any(part.ts_rewrite is not None or part.min_ts < self.since for part in self.parts)
         times = {(part.min_ts, part.max_ts) for part in self.parts}
-        return len(times) <= 1 and all(first == last for first, last in times)
+        return len(times) > 1 or any(first != last for first, last in times)
 
     def _unmerged(self, reader: Reader, names: Sequence[str]) -> Iterator[pa.Table]:
         wanted = {*names, "ts", "diff"}.union(*(predicate.columns for predicate in self.where))
@@ -157,16 +168,22 @@ class Reading:
                 kept = [name for name in names if name in wanted]
                 yield from self._rows(run, part, reader, kept, BATCH_ROWS_MAX)
 
-    def _merged(self, reader: Reader) -> Iterator[pa.Table]:
-        held = self._merge_rows()
+    def _merged(self, reader: Reader, ahead: Ahead | None) -> Iterator[pa.Table]:
+        if len(self.runs) > AHEAD_RUNS_MAX:
+            ahead = None
+
+        def opened(run: RunView, part: Part) -> Iterator[pa.RecordBatch]:
+            source = self._source(run, part, reader)
+            return source if ahead is None or part.inline is not None else ahead(source)
+
         runs = [
-            [PartSource(part.key_lower, functools.partial(self._source, run, part, reader, held)) for part in run.parts]
+            [PartSource(part.key_lower, functools.partial(opened, run, part)) for part in run.parts]
             for run in self.runs
         ]
-        return merge(runs, self.schema, since=self.since, batch_rows=held)
+        return merge(runs, self.schema, since=self.since, batch_rows=self._merge_rows())
 
-    def _source(self, run: RunView, part: Part, reader: Reader, held: int) -> Iterator[pa.RecordBatch]:
-        for table in self._rows(run, part, reader, None, held):
+    def _source(self, run: RunView, part: Part, reader: Reader) -> Iterator[pa.RecordBatch]:
+        for table in self._rows(run, part, reader, None, DECODE_ROWS):
             yield from table.to_batches()
 
     def _merge_rows(self) -> int:

@@ -1,4 +1,7 @@
-"""Streaming a read on the event loop: decoding in threads, splits side by side, rows in order, memory bounded.
+"""Streaming a read on the event loop: decoding in threads, rows in order, memory bounded.
+
+A big read is worked on by two threads: runs to be merged are decoded ahead of the merge, a single run is read as splits
+side by side. (Splits of many runs would decode the row groups at their edges twice.)
 
 Source: performance.md P6; persist-semantics.md feature rows 46, 64.
 """
@@ -10,10 +13,11 @@ from contextlib import aclosing
 
 import pyarrow as pa
 
+from persist.client.ahead import ahead_in
 from persist.client.fetch import Fetcher, Verify, ranges
 from persist.client.location import Location
 from persist.client.reading import Reading
-from persist.client.threads import decode, may_block
+from persist.client.threads import ahead_pool, decode, may_block
 from persist.machine.tasks import Tasks
 
 SETTLED_BYTES_MAX = 8 << 20
@@ -32,10 +36,13 @@ _ON_LOOP_BYTES_MAX = 256 << 10
 async def rows(
     location: Location, reading: Reading, columns: Sequence[str] | None, *, verify: Verify | None = None
 ) -> AsyncGenerator[pa.RecordBatch, None]:
-    """The rows of a read. A big one is read as splits, two at a time, in order. Raises CorruptData, LocationError."""
-    least = SIDE_BY_SIDE if reading.decoded_bytes > ALONE_BYTES_MAX else 1
-    pieces = reading.split(max(least, -(-reading.decoded_bytes // SPLIT_BYTES)))
-    if len(pieces) <= 1:
+    """The rows of a read, in order. A big one is read ahead of who takes them. Raises CorruptData, LocationError."""
+    big = reading.decoded_bytes > ALONE_BYTES_MAX
+    if big and not reading.is_merged:
+        pieces = reading.split(max(SIDE_BY_SIDE, -(-reading.decoded_bytes // SPLIT_BYTES)))
+    else:
+        pieces = [reading] if reading.runs else []
+    if not big:
         for piece in pieces:
             async with aclosing(_piece(location, piece, columns, verify)) as found:
                 async for batch in found:
@@ -60,10 +67,12 @@ async def _piece(
         planned,
         settings=settings,
         attempts=location.attempts,
-        budget_bytes=settings.fetch_bytes_max // 8,
+        budget_bytes=settings.fetch_bytes_max // (4 if reading.is_merged else 8),
         verify=verify,
     )
-    batches = reading.batches(fetcher.reader, columns)
+    big = reading.decoded_bytes > ALONE_BYTES_MAX
+    ahead = ahead_in(ahead_pool()) if big and may_block(location.runtime) else None
+    batches = reading.batches(fetcher.reader, columns, ahead)
     try:
         size = sum(one.end - one.start for one in planned)
         if size <= SETTLED_BYTES_MAX or not may_block(location.runtime):

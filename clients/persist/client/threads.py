@@ -7,7 +7,7 @@ which need common threads. Only the real runtime has them; another one decides i
 import asyncio
 import functools
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TypeVar
 
 from persist.runtime import Runtime, SystemRuntime
@@ -25,6 +25,11 @@ def _pool(name: str) -> ThreadPoolExecutor:
 def may_block(runtime: Runtime) -> bool:
     """Decoding may wait for fetches: it has threads of its own."""
     return isinstance(runtime, SystemRuntime)
+
+
+def ahead_pool() -> Executor:
+    """The threads that decode ahead of those that ``decode`` is run in. What runs there may wait for fetches only."""
+    return _pool("ahead")
 
 
 async def encode(runtime: Runtime, function: Callable[..., T], *args: object) -> T:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from persist.core.data.encoding import encode_key, one_chunk, raw_buffers, words
 from persist.core.data.order import has_word_order
 from persist.core.data.schema import Schema
+from persist.core.data.types import T
 from persist.errors import CorruptData
 
 Key = Any
@@ -60,14 +61,22 @@ class KeyOrder:
     def keys(self, table: pa.Table) -> Keys:
         """The keys of all rows."""
         columns = [table.column(name) for name in self._names]
-        return ByteKeys(columns) if self._word_type is None else _WordKeys(columns[0])
+        if self._word_type is not None:
+            return _WordKeys(columns[0])
+        values = raw_values(columns)
+        return ByteKeys(columns) if values is None else _RawKeys(values)
 
     def ends(self, table: pa.Table) -> tuple[Key, Key]:
         """The keys of the first and the last row, at the cost of two rows. Raises CorruptData when they descend."""
         rows = len(table)
-        edge = pa.concat_tables([table.slice(0, 1), table.slice(rows - 1, 1)])
-        keys = self.keys(edge)
-        first, last = keys.at(0), keys.at(1)
+        values = None if self._word_type is not None else raw_values([table.column(name) for name in self._names])
+        if values is not None:
+            whole = _RawKeys(values)
+            first, last = whole.at(0), whole.at(rows - 1)
+        else:
+            edge = pa.concat_tables([table.slice(0, 1), table.slice(rows - 1, 1)])
+            keys = self.keys(edge)
+            first, last = keys.at(0), keys.at(1)
         if last < first:
             raise unsorted()
         return first, last
@@ -99,6 +108,39 @@ class _WordKeys:
         first = max(self._nulls, start)
         side: Literal["left", "right"] = "right" if right else "left"
         return int(first) + int(np.searchsorted(self._words[first:], np.uint64(key), side=side))
+
+    def encoded(self, start: int, rows: int) -> pa.LargeBinaryArray | None:
+        return None
+
+
+def raw_values(columns: Sequence[Any]) -> pa.Array | None:
+    """Keys whose order is that of their own bytes: one column of text or bytes without nulls. None for other keys."""
+    if len(columns) != 1 or columns[0].null_count or not _is_raw(columns[0].type):
+        return None
+    return one_chunk(columns[0])
+
+
+def _is_raw(given: pa.DataType) -> bool:
+    return bool(T.is_binary(given) or T.is_string(given) or T.is_large_binary(given) or T.is_large_string(given))
+
+
+class _RawKeys:
+    """Keys of ``raw_values``, read in place: their canonical bytes are a marker and the value."""
+
+    def __init__(self, values: pa.Array) -> None:
+        _, offsets, data = values.buffers()
+        wide = T.is_large_binary(values.type) or T.is_large_string(values.type)
+        kind = np.dtype(np.int64 if wide else np.int32)
+        self._rows = len(values)
+        self._offsets = np.frombuffer(offsets, kind, self._rows + 1, values.offset * kind.itemsize).data
+        self._data = memoryview(b"" if data is None else data)
+
+    def at(self, row: int) -> Key:
+        return b"\2" + self._data[self._offsets[row] : self._offsets[row + 1]]
+
+    def search(self, key: Key, start: int, *, right: bool = False) -> int:
+        cut = bisect.bisect_right if right else bisect.bisect_left
+        return cut(range(self._rows), key, lo=start, key=self.at)
 
     def encoded(self, start: int, rows: int) -> pa.LargeBinaryArray | None:
         return None

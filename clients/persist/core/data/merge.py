@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from persist.core.data.consolidation import consolidate_piece
-from persist.core.data.cursors import Cursor, Key, KeyOrder, PartSource, Piece, unsorted
+from persist.core.data.cursors import Cursor, Key, KeyOrder, PartSource, Piece, raw_values, unsorted
 from persist.core.data.encoding import encode_key, one_chunk
 from persist.core.data.order import may_repeat
 from persist.core.data.schema import TS, Schema
@@ -132,6 +132,12 @@ class _Merge:
     def _consolidated(self, pieces: list[Piece]) -> pa.Table:
         starts = np.cumsum([len(piece.table) for piece in pieces[:-1]], dtype=np.int64)
         table = pa.concat_tables([piece.table for piece in pieces])
+        names = self._schema.key.names
+        values = raw_values([table.column(name) for name in names])
+        if values is not None:
+            # The values order rows as their canonical bytes do, which need not be made then.
+            table = table.set_column(table.schema.get_field_index(names[0]), table.field(names[0]), values)
+            return consolidate_piece(table, self._schema, self._since, starts, values.cast(pa.large_binary()))
         keys = [self._keys(piece) for piece in pieces] if any(piece.keys is not None for piece in pieces) else []
         return consolidate_piece(table, self._schema, self._since, starts, pa.concat_arrays(keys) if keys else None)
 
