@@ -59,11 +59,15 @@ class TaskOutput(WriterCommitMessage):  # type: ignore[misc]  # pyspark is untyp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Where a commit lands: ``at_time`` None when the rows carry their own times."""
+    """Where a commit lands: ``at_time`` None when the rows carry their own times.
+
+    ``late``: there are rows below the shard's upper, so this write has happened before, or never will.
+    """
 
     expected: int
     new_upper: int
     at_time: int | None
+    late: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +125,8 @@ class Write:
     def commit(self, messages: Sequence[WriterCommitMessage | None], transaction: Transaction | None) -> CommitResult:
         """On the driver: make all the tasks' parts part of the shard, at once, or raise and change nothing.
 
-        Raises InvalidBounds (the upper is not where the write was pinned to), ShardClosed, Indeterminate.
+        Raises InvalidBounds (the upper is not where the write was pinned to, or beyond rows with times), ShardClosed,
+        Indeterminate.
         """
         outputs = [message for message in messages if isinstance(message, TaskOutput)]
         if len(outputs) != len(messages):
@@ -160,7 +165,7 @@ class _Commit:
             )
             if not isinstance(outcome, UpperMismatch):
                 return self._result(outcome, batches)
-            self._check_free(outcome.upper)
+            self._check_free(placement, outcome.upper)
             upper = outcome.upper
         raise Indeterminate(
             "the shard's upper moved at every attempt to commit",
@@ -187,7 +192,7 @@ class _Commit:
             )
         expected = options.expected_upper if options.expected_upper is not None else (upper.time or 0)
         if self.write.columns.has_times:
-            return Placement(expected=expected, new_upper=self._upper_of_rows(expected), at_time=None)
+            return self._place_rows(expected)
         if options.new_upper is not None:
             time = options.new_upper - 1
         elif options.commit_time is not None:
@@ -205,13 +210,30 @@ class _Commit:
         time = max(time, expected)
         return Placement(expected=expected, new_upper=time + 1, at_time=time)
 
+    def _place_rows(self, expected: int) -> Placement:
+        """Where the rows' own times say.
+
+        SUBTLE: rows below the upper may be there because an earlier attempt at this very write brought it there. Only
+        the shard knows: it is asked with an upper it no longer has, which no attempt can commit at anew.
+        """
+        earliest = [batch.min_ts for batch in self.prepared if batch.rows]
+        lower = min([expected, *(int(time) for time in earliest)])
+        return Placement(expected=lower, new_upper=self._upper_of_rows(expected), at_time=None, late=lower < expected)
+
     def _upper_of_rows(self, expected: int) -> int:
         if self.options.new_upper is not None:
             return self.options.new_upper
         latest = [batch.max_ts for batch in self.prepared if batch.rows]
         return max([expected, *(int(time) + 1 for time in latest)])
 
-    def _check_free(self, upper: Antichain) -> None:
+    def _check_free(self, placement: Placement, upper: Antichain) -> None:
+        if placement.late:
+            raise InvalidBounds(
+                "the rows' times are complete already: nothing was written",
+                hint="write rows at or beyond the upper, or without _ts",
+                earliest=placement.expected,
+                upper=upper,
+            )
         pinned = self.options.expected_upper
         if pinned is not None:
             raise InvalidBounds(

@@ -1,6 +1,10 @@
 """Data sources that fail at chosen moments. On the PYTHONPATH of Spark's workers: they are pickled by reference."""
 
-from collections.abc import Iterator
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from pyspark import TaskContext
@@ -34,6 +38,90 @@ class CommitFailsAfter(BatchWriter):
         raise Planned("after commit")
 
 
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def until(happened: Callable[[], bool], seconds: int = 60) -> None:
+    """Wait for what another process does. Gives up, so that nothing outlives a test whose driver was killed."""
+    for _ in range(seconds * 20):
+        if happened():
+            return
+        time.sleep(0.05)
+    raise Planned("nothing happened")
+
+
+def marker(write: Write) -> Path:
+    """A file beside the shards' directory by which attempts of one write tell each other something."""
+    directory = write.options.target.location.directory
+    assert directory is not None
+    return Path(directory).parent / f"marker-{write.options.target.shard}"
+
+
+class WorkerDies(BatchWriter):
+    """Two tasks' Python processes are killed: one has read some of its rows, one has uploaded all of them."""
+
+    def write(self, iterator: Iterator[Any]) -> Any:
+        context = TaskContext.get()
+        first = context.attemptNumber() == 0
+        if first and context.partitionId() == 0:
+            next(iterator)
+            os.kill(os.getpid(), signal.SIGKILL)
+        output = super().write(iterator)
+        if first and context.partitionId() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return output
+
+
+class ExecutorDies(BatchWriter):
+    """One task's executor is killed when the task has uploaded its rows: the JVM that started the Python daemon."""
+
+    def write(self, iterator: Iterator[Any]) -> Any:
+        output = super().write(iterator)
+        context = TaskContext.get()
+        if context.attemptNumber() == 0 and context.partitionId() == 0:
+            executor = parent_of(os.getppid())
+            assert b"CoarseGrainedExecutorBackend" in Path(f"/proc/{executor}/cmdline").read_bytes()
+            os.kill(executor, signal.SIGKILL)
+            until(lambda: False)
+        return output
+
+
+class FirstAttemptIsSlow(BatchWriter):
+    """One task's first attempt uploads its rows and waits until a second attempt has done so, too."""
+
+    def write(self, iterator: Iterator[Any]) -> Any:
+        output = super().write(iterator)
+        context = TaskContext.get()
+        if context.partitionId() == 0:
+            if context.attemptNumber() == 0:
+                until(marker(self.plan).exists)
+            else:
+                marker(self.plan).touch()
+        return output
+
+
+class StreamStops(StreamWriter):
+    """The third micro-batch goes no further than its tasks' uploads, and says so."""
+
+    def write(self, iterator: Iterator[Any]) -> Any:
+        output = super().write(iterator)
+        if TaskContext.get().getLocalProperty("streaming.sql.batchId") == "2":
+            marker(self.plan).touch()
+            until(lambda: False)
+        return output
+
+
+class StreamCommitStops(StreamWriter):
+    """The third micro-batch is committed, says so, and Spark never learns of it."""
+
+    def commit(self, messages: list[Any], batchId: int) -> None:
+        super().commit(messages, batchId)
+        if batchId == 2:
+            marker(self.plan).touch()
+            until(lambda: False)
+
+
 class StreamCommitFailsOnce(StreamWriter):
     def commit(self, messages: list[Any], batchId: int) -> None:
         super().commit(messages, batchId)
@@ -43,13 +131,14 @@ class StreamCommitFailsOnce(StreamWriter):
 
 class _Faulty(DefaultSource):
     made: type[BatchWriter] = BatchWriter
+    streams: type[StreamWriter] = StreamCommitFailsOnce
 
     def writer(self, schema: Any, overwrite: bool) -> Any:
         return self.made(Write.plan(parse_write(dict(self.options), WRITE), schema, overwrite=overwrite))
 
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:
         plan = Write.plan(parse_write(dict(self.options), SINK), schema, overwrite=overwrite)
-        return StreamCommitFailsOnce(plan, self.options.get("checkpointLocation"))
+        return self.streams(plan, self.options.get("checkpointLocation"))
 
 
 class RetriedSource(_Faulty):
@@ -76,4 +165,53 @@ class UnsureSource(_Faulty):
         return "persist_commit_fails_after"
 
 
-ALL = (RetriedSource, UncommittedSource, UnsureSource)
+class WorkerDiesSource(_Faulty):
+    made = WorkerDies
+
+    @classmethod
+    def name(cls) -> str:
+        return "persist_worker_dies"
+
+
+class ExecutorDiesSource(_Faulty):
+    made = ExecutorDies
+
+    @classmethod
+    def name(cls) -> str:
+        return "persist_executor_dies"
+
+
+class SlowSource(_Faulty):
+    made = FirstAttemptIsSlow
+
+    @classmethod
+    def name(cls) -> str:
+        return "persist_first_attempt_is_slow"
+
+
+class StreamStopsSource(_Faulty):
+    streams = StreamStops
+
+    @classmethod
+    def name(cls) -> str:
+        return "persist_stream_stops"
+
+
+class StreamCommitStopsSource(_Faulty):
+    streams = StreamCommitStops
+
+    @classmethod
+    def name(cls) -> str:
+        return "persist_stream_commit_stops"
+
+
+ALL = (
+    RetriedSource,
+    UncommittedSource,
+    UnsureSource,
+    WorkerDiesSource,
+    ExecutorDiesSource,
+    SlowSource,
+    StreamStopsSource,
+    StreamCommitStopsSource,
+)

@@ -345,6 +345,24 @@ def test_write_survives_pickling_with_its_token(where: Where, client: Any) -> No
     assert [r.already_committed for r in results] == [False, True]
 
 
+def test_write_of_times_that_happened_before_is_recognised_and_a_late_one_refused(
+    where: Where, client: Any, contents: Contents
+) -> None:
+    from pyspark.sql import types as st
+
+    client.open_writer(where["shard"], schema=persist.Schema(key={"id": pa.int64()}))
+    frame = st.StructType().add("id", "long").add("_ts", "long")
+    write = Write.plan(parse_write(where, WRITE), frame, overwrite=False)
+    output = write.write(iter([pa.record_batch({"id": [1, 2], "_ts": [3, 7]})]))
+    transactions = [persist.Transaction(app_id="a", version=n) for n in (1, 1, 2)]
+    assert [write.commit([output], t).already_committed for t in transactions[:2]] == [False, True]
+    late = Write.plan(parse_write(where, WRITE), frame, overwrite=False)
+    for transaction in (None, transactions[2]):
+        with pytest.raises(persist.InvalidBounds, match="complete already"):
+            late.commit([late.write(iter([pa.record_batch({"id": [9], "_ts": [5]})]))], transaction)
+    assert contents(where) == [(1, 1), (2, 1)]
+
+
 def test_commits_at_the_clock_follow_each_other_s_upper(where: Where, client: Any, contents: Contents) -> None:
     from pyspark.sql import types as st
 
