@@ -20,6 +20,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     # Executors import the fault injecting sources by name.
     sys.path.insert(0, HERE)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [HERE, os.environ.get("PYTHONPATH", "")]))
+    # Read by Spark's processes when the first of them starts, which may be before the S3 server does.
+    os.environ.setdefault("AWS_ACCESS_KEY_ID", "persist")
+    os.environ.setdefault("AWS_SECRET_ACCESS_KEY", "persist")
     session = local_session("tests", tmp_path_factory.mktemp("spark"), retries=2)
     session.sparkContext.setLogLevel("OFF")
     session.conf.set("spark.sql.shuffle.partitions", "1")
