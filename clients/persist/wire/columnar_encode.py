@@ -4,6 +4,7 @@ Settings are measured (zstd-1, 64 Ki rows per group, encodings by type and sampl
 one row group. Source: kernel.md section 5; performance.md A1.
 """
 
+import functools
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from persist.core.data.consolidation import checked_sum
-from persist.core.data.encoding import encode_key
+from persist.core.data.encoding import edge_keys, encode_key
 from persist.core.data.schema import DIFF, TS, Schema
 from persist.core.data.stats import BOUND_BYTES, FENCE_BYTES, StatsBuilder, truncate_down, truncate_up
 from persist.core.data.types import T, has_words, is_list, is_nested
@@ -36,6 +37,8 @@ _SAMPLE_ROWS: Final = 4096
 _DICTIONARY_BELOW: Final = 0.5
 _PAGE_BYTES: Final = 1 << 20
 _NEAR_EDGE: Final = 256
+_FEW_ROWS: Final = 256
+_FEW_BYTES: Final = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ def encode_parts(
             yield file.finish()
             file = None
         if file is None:
-            file = _File(schema, schema_id, group.table)
+            file = _File(schema, schema_id, group)
         file.add(group)
     if file is not None:
         yield file.finish()
@@ -73,9 +76,10 @@ def encode_parts(
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Rows of a row group; ``splits``: the rows after it continue its last key."""
+    """Rows of a row group, ``size`` Arrow bytes; ``splits``: the rows after it continue its last key."""
 
     table: pa.Table
+    size: int
     first_key: bytes
     last_key: bytes
     splits: bool
@@ -88,27 +92,26 @@ def _groups(tables: Iterable[pa.Table], schema: Schema, rows_max: int) -> Iterat
         if not table.num_rows:
             continue
         held.append(table.select(schema.updates.names))
-        rows, size = rows + table.num_rows, size + table.nbytes
+        rows, size = rows + table.num_rows, size + held[-1].nbytes
         # A group is cut only when the row after it is known.
         while rows > (limit := _row_limit(rows, size, rows_max)):
             buffered = pa.concat_tables(held)
             cut, splits = _key_change(buffered, schema, limit)
-            yield _group(buffered.slice(0, cut), schema, splits)
+            yield _group(group := buffered.slice(0, cut), group.nbytes, schema, splits)
             rest = buffered.slice(cut)
             held, rows, size = [rest], rest.num_rows, rest.nbytes
     if rows:
-        yield _group(pa.concat_tables(held), schema, False)
+        yield _group(held[0] if len(held) == 1 else pa.concat_tables(held), size, schema, False)
 
 
 def _row_limit(rows: int, size: int, rows_max: int) -> int:
     return max(1, min(rows_max, GROUP_BYTES * rows // max(size, 1)))
 
 
-def _group(table: pa.Table, schema: Schema, splits: bool) -> _Group:
-    edge = pa.concat_tables([table.slice(0, 1), table.slice(table.num_rows - 1, 1)])
-    first, last = encode_key([edge.column(name) for name in schema.key.names]).to_pylist()
+def _group(table: pa.Table, size: int, schema: Schema, splits: bool) -> _Group:
+    first, last = edge_keys([table.column(name) for name in schema.key.names])
     check(first <= last, "rows of a part are sorted")
-    return _Group(table, first, last, splits)
+    return _Group(table, size, first, last, splits)
 
 
 def _key_change(table: pa.Table, schema: Schema, limit: int) -> tuple[int, bool]:
@@ -125,7 +128,7 @@ def _key_change(table: pa.Table, schema: Schema, limit: int) -> tuple[int, bool]
 class _File:
     """One part file being written."""
 
-    def __init__(self, schema: Schema, schema_id: int, sample: pa.Table) -> None:
+    def __init__(self, schema: Schema, schema_id: int, sample: _Group) -> None:
         self._schema = schema
         self._schema_id = schema_id
         self._sink = pa.BufferOutputStream()
@@ -151,9 +154,9 @@ class _File:
         low, high = int(ts.min()), int(ts.max())
         self._times = (low, high) if self._times is None else (min(low, self._times[0]), max(high, self._times[1]))
         self._diffs_sum += checked_sum(table.column(DIFF.name).to_numpy())
-        self._stats.add(table)
+        self._stats.add(table, (group.first_key, group.last_key))
         self._groups.append((group.first_key, table.num_rows, self._sink.tell()))
-        self._group_bytes.append(table.nbytes)
+        self._group_bytes.append(group.size)
         self._last_key, self._splits = group.last_key, group.splits
         if not group.splits:
             self._clean_at = self._sink.tell()
@@ -219,9 +222,19 @@ def _blocks(groups: list[tuple[bytes, int, int]], data: memoryview) -> tuple[Blo
     return tuple(blocks)
 
 
-def _settings(schema: Schema, sample: pa.Table) -> dict[str, Any]:
-    """Options of the Parquet writer, by column types and a sample of rows."""
-    encodings, dictionary = {TS.name: "DELTA_BINARY_PACKED"}, [DIFF.name]
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What the Parquet options of a schema's files have in common; ``sampled``: columns whose rows decide."""
+
+    encodings: dict[str, str]
+    dictionary: tuple[str, ...]
+    sampled: tuple[str, ...]
+    sorting: tuple[Any, ...]
+
+
+@functools.lru_cache(maxsize=64)
+def _plan(schema: Schema) -> _Plan:
+    encodings, dictionary, sampled = {TS.name: "DELTA_BINARY_PACKED"}, [], []
     leading = schema.key.names[0]
     for field in [*schema.key, *schema.val]:
         delta = _sorted_encoding(field.type) if field.name == leading else None
@@ -229,12 +242,25 @@ def _settings(schema: Schema, sample: pa.Table) -> dict[str, Any]:
             encodings[field.name] = delta
         elif is_nested(field.type):
             dictionary += [path for path, _ in leaves(field.type, field.name)]
-        elif not T.is_boolean(field.type) and _repeats(sample.column(field.name)):
-            dictionary.append(field.name)
+        elif not T.is_boolean(field.type):
+            sampled.append(field.name)
     paths = [path for field in schema.updates for path, _ in leaves(field.type, field.name)]
     if len(set(paths)) < len(paths):
         # A dot in a name makes two leaves look alike, and options could reach the wrong one.
-        encodings, dictionary = {}, []
+        encodings, dictionary, sampled = {}, [], []
+    return _Plan(encodings, tuple(dictionary), tuple(sampled), tuple(_sorting(schema)))
+
+
+def _settings(schema: Schema, sample: _Group) -> dict[str, Any]:
+    """Options of the Parquet writer, by column types and a sample of rows."""
+    plan = _plan(schema)
+    few = sample.table.num_rows <= _FEW_ROWS and sample.size <= _FEW_BYTES
+    encodings, dictionary = plan.encodings, list(plan.dictionary)
+    if few and encodings:
+        # A dictionary saves less than it takes to look for one: zstd sees all the repetitions in so small a page.
+        encodings = encodings | {DIFF.name: "DELTA_BINARY_PACKED"}
+    elif encodings:
+        dictionary += [DIFF.name, *(name for name in plan.sampled if _repeats(sample.table.column(name)))]
     return {
         "compression": "zstd",
         "compression_level": 1,
@@ -242,11 +268,12 @@ def _settings(schema: Schema, sample: pa.Table) -> dict[str, Any]:
         "data_page_version": "1.0",
         "data_page_size": _PAGE_BYTES,
         "write_statistics": True,
-        "write_page_index": True,
+        # Of one page an index tells nothing new.
+        "write_page_index": not few,
         "store_schema": True,
         "use_dictionary": dictionary,
         "column_encoding": encodings,
-        "sorting_columns": _sorting(schema),
+        "sorting_columns": list(plan.sorting),
     }
 
 

@@ -5,7 +5,6 @@ little as compressing its buffers and is a third of the size; and its length is 
 Source: performance.md A1; reliability.md finding 9.
 """
 
-import dataclasses
 import struct
 from typing import Any, Final
 
@@ -13,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from persist.core.data.consolidation import checked_sum
-from persist.core.data.encoding import encode_key
+from persist.core.data.encoding import edge_keys
 from persist.core.data.schema import DIFF, TS, Schema
 from persist.core.data.stats import BOUND_BYTES, truncate_down, truncate_up
 from persist.core.shard.batch import PART_FORMAT, Part
@@ -35,8 +34,23 @@ def encode_inline(table: pa.Table, schema: Schema, schema_id: int) -> Part:
     batch = table.select(schema.updates.names).combine_chunks().to_batches()[0]
     message = batch.serialize()
     data = _HEADER.pack(_MAGIC, message.size) + _CODEC.compress(message, asbytes=True)
-    part = describe(table, schema, schema_id)
-    return dataclasses.replace(part, key=None, inline=data, encoded_bytes=len(data), checksum=crc32c(data))
+    first, last = edge_keys([table.column(name) for name in schema.key.names])
+    ts = table.column(TS.name).to_numpy()
+    # No column statistics: the rows are at hand wherever the description is, and the state is to stay small.
+    return Part(
+        key=None,
+        inline=data,
+        encoded_bytes=len(data),
+        decoded_bytes=table.nbytes,
+        rows=table.num_rows,
+        checksum=crc32c(data),
+        key_lower=truncate_down(first, BOUND_BYTES),
+        key_upper=truncate_up(last, BOUND_BYTES),
+        min_ts=int(ts.min()),
+        max_ts=int(ts.max()),
+        diffs_sum=checked_sum(table.column(DIFF.name).to_numpy()),
+        schema_id=schema_id,
+    )
 
 
 def decode_inline(part: Part, schema_of_part: Schema, *, decoded_bytes_max: int = DECODED_BYTES_MAX) -> pa.Table:
@@ -61,30 +75,6 @@ def decode_inline(part: Part, schema_of_part: Schema, *, decoded_bytes_max: int 
     if batch.num_rows != part.rows:
         raise corrupt("an inline part has another number of rows", part, "rows", got=batch.num_rows)
     return rewrite_times(pa.Table.from_batches([batch]), part.ts_rewrite)
-
-
-def describe(table: pa.Table, schema: Schema, schema_id: int) -> Part:
-    """A part's description of these rows, without bytes. Raises InvalidArgument when the sum of diffs leaves i64.
-
-    No column statistics: the rows are at hand wherever the description is, and the state is to stay small.
-    """
-    edge = pa.concat_tables([table.slice(0, 1), table.slice(table.num_rows - 1, 1)])
-    first, last = encode_key([edge.column(name) for name in schema.key.names]).to_pylist()
-    ts = table.column(TS.name).to_numpy()
-    return Part(
-        key="",
-        inline=None,
-        encoded_bytes=0,
-        decoded_bytes=table.nbytes,
-        rows=table.num_rows,
-        checksum=0,
-        key_lower=truncate_down(first, BOUND_BYTES),
-        key_upper=truncate_up(last, BOUND_BYTES),
-        min_ts=int(ts.min()),
-        max_ts=int(ts.max()),
-        diffs_sum=checked_sum(table.column(DIFF.name).to_numpy()),
-        schema_id=schema_id,
-    )
 
 
 def rewrite_times(table: pa.Table, ts_rewrite: int | None) -> pa.Table:

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from property.data.rows import any_types, arrays, key_types, plain, val_types
 
-from persist.core.data.encoding import encode_key
+from persist.core.data.encoding import edge_keys, encode_key
 from persist.core.data.types import storage_type
 from persist.core.data.values import stored
 
@@ -59,3 +59,11 @@ def test_stored_values_are_equal_bitwise_when_they_are_equal_and_storing_is_idem
         assert [value and sorted(k for k, _ in value) for value in array.to_pylist()] == [
             value and [k for k, _ in value] for value in once.to_pylist()
         ]
+
+
+@given(columns(val_types()))
+@settings(max_examples=60, deadline=None)
+def test_edges_are_the_encoding_of_the_first_and_the_last_row(columns):
+    encoded = encode_key(columns).to_pylist()
+    assert edge_keys(columns) == (encoded[0], encoded[-1])
+    assert edge_keys([pa.chunked_array([column[:1], column[1:]]) for column in columns]) == (encoded[0], encoded[-1])

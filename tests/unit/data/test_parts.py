@@ -99,6 +99,20 @@ def test_part_file_has_the_settings_of_the_format():
     assert "DELTA_BYTE_ARRAY" in pq.read_metadata(pa.BufferReader(encoded.data)).row_group(0).column(0).encodings
 
 
+def test_part_of_few_rows_has_no_dictionary_and_no_page_index():
+    """Both cost more than the rows themselves; what describes the part is the same."""
+    few, many = stored(rows(256)), stored(rows(257))
+    for blob, expected in ((few, False), (many, True)):
+        metadata = pq.read_metadata(pa.BufferReader(blob.data))
+        columns = {metadata.row_group(0).column(at).path_in_schema: metadata.row_group(0).column(at) for at in range(6)}
+        assert {column.has_column_index for column in columns.values()} == {expected}
+        assert columns["diff"].has_dictionary_page == expected
+        assert columns["name"].has_dictionary_page == expected
+        assert {column.compression for column in columns.values()} == {"ZSTD"}
+    assert few.table().equals(rows(256))
+    assert many.table().equals(rows(257))
+
+
 def test_small_part_is_read_at_once_and_a_large_one_by_its_blocks():
     small = stored(rows(100))
     assert small.table().equals(rows(100))

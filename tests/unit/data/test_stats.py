@@ -3,7 +3,7 @@ import math
 import pyarrow as pa
 import pytest
 
-from persist.core.data.encoding import encode_key
+from persist.core.data.encoding import edge_keys, encode_key
 from persist.core.data.schema import Schema
 from persist.core.data.stats import StatsBuilder, truncate_down, truncate_up
 
@@ -89,3 +89,16 @@ def test_stats_over_the_budget_leave_out_the_widest_columns():
     assert sum(8 + len(item.name) + len(item.lower or b"") + len(item.upper or b"") for item in found) <= 1024
     assert [item.name for item in found][:3] == ["k", "c0", "c1"]
     assert len(found) > 15
+
+
+@pytest.mark.parametrize("given", [pa.string(), pa.int64(), pa.float64(), pa.binary(2)], ids=str)
+@pytest.mark.parametrize("absent", [0, 2])
+def test_stats_of_sorted_keys_are_the_same_with_and_without_their_edges(given, absent):
+    values = {pa.string(): ["", "a\0", "é"], pa.binary(2): [b"\0\0", b"a\xff", b"\xff\xff"]}.get(given, [-5, 0, 7])
+    values = [None] * absent + values + ([math.nan] if given == pa.float64() else [])
+    key = pa.array(values, given)
+    table = pa.table({"k": key, "ts": [0] * len(values), "diff": [1] * len(values)})
+    plain, quick = StatsBuilder(Schema({"k": given})), StatsBuilder(Schema({"k": given}))
+    plain.add(table)
+    quick.add(table, edge_keys([key]))
+    assert quick.finish() == plain.finish()

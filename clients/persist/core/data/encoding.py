@@ -66,6 +66,18 @@ def encode(columns: Sequence[Column], *, last: bool) -> pa.LargeBinaryArray:
     return joined if joined.offset == 0 else pa.concat_arrays([joined, pa.array([], pa.large_binary())])
 
 
+def edge_keys(columns: Sequence[Column]) -> tuple[bytes, bytes]:
+    """The canonical bytes of the first and of the last of at least one row. Raises TypeNotSupported as encode_key."""
+    end = len(columns[0]) - 1
+    if len(columns) == 1 and (T.is_binary(columns[0].type) or T.is_string(columns[0].type)):
+        first, last = columns[0][0], columns[0][end]
+        if first.is_valid and last.is_valid:
+            return b"\2" + first.as_buffer().to_pybytes(), b"\2" + last.as_buffer().to_pybytes()
+    edges = [pa.concat_arrays([one_chunk(c.slice(0, 1)), one_chunk(c.slice(end, 1))]) for c in columns]
+    lower, upper = encode_key(edges).to_pylist()
+    return lower, upper
+
+
 def sort_key(columns: Sequence[Column]) -> pa.Array:
     """Binary or large binary values that compare as the rows' canonical bytes do, without a marker all rows share.
 

@@ -45,11 +45,13 @@ class StatsBuilder:
 
     def __init__(self, schema: Schema) -> None:
         self._columns = {field.name: _Column() for field in [*schema.key, *schema.val] if not is_nested(field.type)}
+        lone = schema.key.field(0) if len(schema.key) == 1 else None
+        self._lone_key = None if lone is None or T.is_floating(lone.type) else lone.name
 
-    def add(self, table: pa.Table) -> None:
-        """Count these rows in."""
+    def add(self, table: pa.Table, edges: tuple[bytes, bytes] | None = None) -> None:
+        """Count these rows in. ``edges``: canonical bytes of the first and last key, where the rows are sorted."""
         for name, column in self._columns.items():
-            column.add(table.column(name))
+            column.add(table.column(name), edges if name == self._lone_key else None)
 
     def finish(self, budget: int = STATS_BYTES) -> tuple[ColumnStats, ...]:
         """Statistics in the order of columns; over the budget the widest are left out first."""
@@ -70,8 +72,10 @@ class _Column:
         self._lower: bytes | None = None
         self._upper: bytes | None = None
 
-    def add(self, values: Any) -> None:
-        self._nulls += values.null_count
+    def add(self, values: Any, edges: tuple[bytes, bytes] | None = None) -> None:
+        """``edges``: the canonical bytes of the extremes, if there are no nulls."""
+        nulls = values.null_count
+        self._nulls += nulls
         if T.is_floating(values.type):
             nan = pc.is_nan(values)
             if bool(pc.any(nan).as_py()):
@@ -79,7 +83,7 @@ class _Column:
                 values = values.filter(pc.invert(nan))
         if len(values) == values.null_count:
             return
-        lower, upper = _extremes(values)
+        lower, upper = _extremes(values) if edges is None or nulls else edges
         self._lower = lower if self._lower is None else min(lower, self._lower)
         self._upper = upper if self._upper is None else max(upper, self._upper)
 
@@ -91,6 +95,11 @@ class _Column:
 
 def _extremes(values: Any) -> tuple[bytes, bytes]:
     given = values.type
+    if T.is_string(given) or T.is_binary(given):
+        # A value that stands alone is its marker and its bytes.
+        ends = pc.min_max(values)
+        lower, upper = (b"\2" + ends[name].as_buffer().to_pybytes() for name in ("min", "max"))
+        return lower, upper
     # Arrow finds no extremes of durations.
     comparable = values.cast(pa.int64()) if T.is_duration(given) else values
     found = pc.min_max(comparable)
