@@ -29,6 +29,10 @@ class Settings:
     """Inline bytes a state may hold before appends must go to Blob."""
     rollup_every: int = 128
     """Seqnos between rollups."""
+    gc_versions_max: int = 3840
+    """Seqnos one collection of garbage reaches over."""
+    maintenance_timeout_ms: int = 600_000
+    """Deadline of one collection of garbage or compaction."""
     recent_diffs_max: int = 3840
     """Diffs one scan page reads when catching up."""
     reader_lease_ms: int = 900_000

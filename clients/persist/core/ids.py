@@ -79,6 +79,19 @@ class WriterId(_Id):
     prefix = "w"
     noun = "writer id"
 
+    @classmethod
+    def born(cls, now_ms: int, raw: bytes) -> Self:
+        """The id of a writer that begins now, with 16 bytes of entropy: a uuid of version 7, which tells its age."""
+        stamped = bytearray(now_ms.to_bytes(6, "big") + raw[6:])
+        stamped[6] = 0x70 | stamped[6] & 0x0F
+        stamped[8] = 0x80 | stamped[8] & 0x3F
+        return cls.of(bytes(stamped))
+
+    @property
+    def born_ms(self) -> int | None:
+        """When the writer began, on its own clock; None when the id does not tell."""
+        return int(self.hex[:12], 16) if self.hex[12] == "7" else None
+
 
 class Token(_Id):
     """Names one logical mutation: a retry with the same token happens at most once."""

@@ -6,17 +6,18 @@ Source: design 001, state machine; persist-semantics.md section 2.2; reliability
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from persist.core.ids import ShardId
 from persist.core.shard.commands import Command
 from persist.core.shard.diff import diff
+from persist.core.shard.dispatch import Context
 from persist.core.shard.invariants import check_cheap
 from persist.core.shard.state import State
-from persist.core.shard.transitions import Context, apply, finish
-from persist.errors import Determinate, Indeterminate, LocationError, PersistError, ShardNotFound
+from persist.core.shard.transitions import apply, finish
+from persist.errors import Determinate, Indeterminate, LocationError, PersistError, ShardNotFound, StoreFull, StoreReadOnly
 from persist.machine.patience import Backoff, Deadline, repeat_read
 from persist.machine.versions import Version, Versions
 from persist.runtime import Runtime
@@ -37,8 +38,12 @@ class Folded:
 class Applier:
     """The commit loop of one shard. One commit at a time; reads never wait for commits."""
 
-    def __init__(self, shard: ShardId, versions: Versions, *, settings: Settings, runtime: Runtime) -> None:
+    def __init__(self, shard: ShardId, versions: Versions, *, settings: Settings, runtime: Runtime, owner: str) -> None:
+        """``owner`` names this process in claims."""
         self.shard = shard
+        self.owner = owner
+        self.on_commit: Callable[[], None] = lambda: None
+        """Called after every commit of this process."""
         self._versions = versions
         self._settings = settings
         self._runtime = runtime
@@ -103,6 +108,7 @@ class Applier:
             data = encode_diff(diff(base.state, folded.successor), self.shard)
             if await self._compare_and_set(base.seqno, data, deadline):
                 self._install(Version(state=folded.successor, diff_checksum=crc32c(data)))
+                self.on_commit()
                 return folded.outcomes
             await self.refresh(deadline)
             if self._newest() is base and not await backoff.pause():
@@ -131,9 +137,12 @@ class Applier:
         return Context(
             now_ms=self._runtime.now_ms(),
             hostname=self._runtime.hostname,
+            owner=self.owner,
             inline_total_bytes_max=self._settings.inline_total_bytes_max,
             token_history=self._settings.token_history,
             parts_per_append_max=self._settings.parts_per_append_max,
+            rollup_every=self._settings.rollup_every,
+            gc_versions_max=self._settings.gc_versions_max,
         )
 
     def _install(self, version: Version) -> None:
@@ -159,6 +168,9 @@ class Applier:
             except Indeterminate as error:
                 unanswered, failure = True, error
             except LocationError as error:
+                if isinstance(error, StoreFull | StoreReadOnly) and not unanswered:
+                    # Only a person can mend it.
+                    raise
                 failure = _unsure(error) if unanswered else error
             if unanswered:
                 stands = await self._stands(expected + 1, data, deadline)

@@ -1,12 +1,17 @@
-"""Work that commits leave behind, done off the commit path: rollups.
+"""Work that commits leave behind, done off the commit path: rollups and the collection of garbage.
 
-Source: design 001, rollups; persist-semantics.md section 2.7; reliability.md I9.
+A commit that makes such work due claims it for the process that commits (core.shard.retention); here the claims of
+this process are made good. Source: design 001, rollups and GC; persist-semantics.md section 2.7; reliability.md I9.
 """
+
+from collections.abc import Coroutine
+from typing import Any
 
 from persist.core.shard.commands import AddRollup, RollupAdded
 from persist.core.shard.state import State
 from persist.errors import Indeterminate, LocationError
 from persist.machine.applier import Applier
+from persist.machine.collector import Collector
 from persist.machine.patience import Deadline
 from persist.machine.tasks import Tasks
 from persist.machine.versions import Versions
@@ -14,14 +19,8 @@ from persist.runtime import Runtime
 from persist.settings import Settings
 
 
-def rollup_due(state: State, settings: Settings) -> bool:
-    """The newest rollup lies ``rollup_every`` seqnos back or more."""
-    newest, _ = state.latest_rollup
-    return state.seqno - newest >= settings.rollup_every
-
-
 class Maintenance:
-    """Writes a rollup when one is due: one at a time per shard, in the background, its failure harmless."""
+    """The rollups and collections of one shard that fall to this process: one of each at a time, in the background."""
 
     def __init__(
         self, applier: Applier, versions: Versions, tasks: Tasks, *, settings: Settings, runtime: Runtime
@@ -31,24 +30,42 @@ class Maintenance:
         self._tasks = tasks
         self._settings = settings
         self._runtime = runtime
-        self._busy = False
+        self.collector = Collector(applier, versions, settings=settings, runtime=runtime)
+        self._rolling_up = False
+        self._collecting = False
+        applier.on_commit = self.after_commit
 
     def after_commit(self) -> None:
-        """Start whatever the newest state calls for, without waiting for it."""
+        """Start what the newest state says is this process's to do, without waiting for it."""
         state = self._applier.cached
-        if state is None or self._busy or not rollup_due(state, self._settings):
+        if state is None:
             return
-        self._busy = True
-        self._tasks.start(self._roll_up(state))
+        owner = self._applier.owner
+        if not self._rolling_up and state.active_rollup is not None and state.active_rollup.owner == owner:
+            self._rolling_up = True
+            self._tasks.start(self._harmlessly(self._roll_up_claimed(state)))
+        if not self._collecting and state.active_gc is not None and state.active_gc.owner == owner:
+            self._collecting = True
+            self._tasks.start(self._harmlessly(self._collect_claimed()))
 
-    async def _roll_up(self, state: State) -> None:
+    async def _harmlessly(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except LocationError:
+            # The claim stands: this process tries again after its next commit, another one when the claim is old.
+            return
+
+    async def _roll_up_claimed(self, state: State) -> None:
         try:
             await self.roll_up(state)
-        except LocationError:
-            # The next commit finds the rollup still due and tries again.
-            return
         finally:
-            self._busy = False
+            self._rolling_up = False
+
+    async def _collect_claimed(self) -> None:
+        try:
+            await self.collector.collect(Deadline(self._runtime, self._settings.maintenance_timeout_ms / 1000))
+        finally:
+            self._collecting = False
 
     async def roll_up(self, state: State) -> bool:
         """Write ``state`` to Blob and link it. Whether it was linked. Raises LocationError."""

@@ -40,8 +40,10 @@ _SHARDS_CACHED_MAX = 10_000
 class _Shard:
     """What this process keeps for one shard: all of it can be lost at any time."""
 
-    def __init__(self, shard: ShardId, versions: Versions, tasks: Tasks, settings: Settings, runtime: Runtime) -> None:
-        self.applier = Applier(shard, versions, settings=settings, runtime=runtime)
+    def __init__(
+        self, shard: ShardId, versions: Versions, tasks: Tasks, owner: str, settings: Settings, runtime: Runtime
+    ) -> None:
+        self.applier = Applier(shard, versions, settings=settings, runtime=runtime, owner=owner)
         self.follower = Follower(self.applier, versions.consensus, tasks, settings=settings, runtime=runtime)
         self.maintenance = Maintenance(self.applier, versions, tasks, settings=settings, runtime=runtime)
         self.in_use = 0
@@ -57,6 +59,7 @@ class LocalShards:
         self._runtime = runtime or system()
         self._versions = Versions(blob, consensus, settings=self._settings, runtime=self._runtime)
         self._tasks = Tasks()
+        self._owner = f"{self._runtime.hostname}:{self._runtime.random_bytes(4).hex()}"
         self._shards: OrderedDict[ShardId, _Shard] = OrderedDict()
 
     @property
@@ -101,7 +104,6 @@ class LocalShards:
             return await known.applier.commit(commands, deadline)
         finally:
             known.in_use -= 1
-            known.maintenance.after_commit()
 
     async def snapshot(
         self, shard: ShardId, as_of: Antichain, *, reader_id: ReaderId | None = None, timeout: float
@@ -170,7 +172,8 @@ class LocalShards:
     def _of(self, shard: ShardId) -> _Shard:
         known = self._shards.get(shard)
         if known is None:
-            known = self._shards[shard] = _Shard(shard, self._versions, self._tasks, self._settings, self._runtime)
+            known = _Shard(shard, self._versions, self._tasks, self._owner, self._settings, self._runtime)
+            self._shards[shard] = known
             self._forget_idle()
         self._shards.move_to_end(shard)
         return known

@@ -44,6 +44,7 @@ class StateRollup(_message.Message):
     WRITERS_FIELD_NUMBER: _builtins.int
     TRANSACTIONS_FIELD_NUMBER: _builtins.int
     SCHEMAS_FIELD_NUMBER: _builtins.int
+    WRITERS_SINCE_MS_FIELD_NUMBER: _builtins.int
     shard_id: _builtins.str
     """shard_id of the shard."""
     seqno: _builtins.int
@@ -56,6 +57,8 @@ class StateRollup(_message.Message):
     """last_gc_req is the newest seqno garbage collection was asked for."""
     next_id: _builtins.int
     """next_id is the next free spine id."""
+    writers_since_ms: _builtins.int
+    """writers_since_ms: unknown writers born before it are refused."""
     @_builtins.property
     def active_rollup(self) -> Global___StateClaim:
         """active_rollup is set while somebody writes a rollup."""
@@ -120,10 +123,11 @@ class StateRollup(_message.Message):
         writers: _abc.Iterable[Global___StateWriter] | None = ...,
         transactions: _abc.Iterable[Global___StateTransaction] | None = ...,
         schemas: _abc.Iterable[_types_pb2.SchemaEntry] | None = ...,
+        writers_since_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["active_gc", b"active_gc", "active_rollup", b"active_rollup", "since", b"since", "upper", b"upper"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_gc", b"active_gc", "active_rollup", b"active_rollup", "critical_readers", b"critical_readers", "hostname", b"hostname", "last_gc_req", b"last_gc_req", "leased_readers", b"leased_readers", "next_id", b"next_id", "rollups", b"rollups", "schemas", b"schemas", "seqno", b"seqno", "shard_id", b"shard_id", "since", b"since", "spine", b"spine", "transactions", b"transactions", "upper", b"upper", "walltime_ms", b"walltime_ms", "writers", b"writers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_gc", b"active_gc", "active_rollup", b"active_rollup", "critical_readers", b"critical_readers", "hostname", b"hostname", "last_gc_req", b"last_gc_req", "leased_readers", b"leased_readers", "next_id", b"next_id", "rollups", b"rollups", "schemas", b"schemas", "seqno", b"seqno", "shard_id", b"shard_id", "since", b"since", "spine", b"spine", "transactions", b"transactions", "upper", b"upper", "walltime_ms", b"walltime_ms", "writers", b"writers", "writers_since_ms", b"writers_since_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -458,6 +462,7 @@ class StateDiff(_message.Message):
     TRANSACTIONS_ADDED_FIELD_NUMBER: _builtins.int
     SCHEMAS_ADDED_FIELD_NUMBER: _builtins.int
     SCHEMAS_KEPT_FIELD_NUMBER: _builtins.int
+    WRITERS_SINCE_MS_FIELD_NUMBER: _builtins.int
     seqno_from: _builtins.int
     """seqno_from is the seqno of the older state."""
     seqno_to: _builtins.int
@@ -552,6 +557,10 @@ class StateDiff(_message.Message):
     def schemas_added(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.SchemaEntry]:
         """schemas_added after those of the older state."""
 
+    @_builtins.property
+    def writers_since_ms(self) -> Global___StateNumberChange:
+        """writers_since_ms of both."""
+
     def __init__(
         self,
         *,
@@ -580,10 +589,11 @@ class StateDiff(_message.Message):
         transactions_added: _abc.Iterable[Global___StateTransaction] | None = ...,
         schemas_added: _abc.Iterable[_types_pb2.SchemaEntry] | None = ...,
         schemas_kept: _builtins.int = ...,
+        writers_since_ms: Global___StateNumberChange | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["active_gc", b"active_gc", "active_rollup", b"active_rollup", "hostname", b"hostname", "last_gc_req", b"last_gc_req", "latest_rollup", b"latest_rollup", "next_id", b"next_id", "since", b"since", "upper", b"upper", "walltime_ms", b"walltime_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["active_gc", b"active_gc", "active_rollup", b"active_rollup", "hostname", b"hostname", "last_gc_req", b"last_gc_req", "latest_rollup", b"latest_rollup", "next_id", b"next_id", "since", b"since", "upper", b"upper", "walltime_ms", b"walltime_ms", "writers_since_ms", b"writers_since_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_gc", b"active_gc", "active_rollup", b"active_rollup", "critical_readers_added", b"critical_readers_added", "critical_readers_removed", b"critical_readers_removed", "hostname", b"hostname", "last_gc_req", b"last_gc_req", "latest_rollup", b"latest_rollup", "leased_readers_added", b"leased_readers_added", "leased_readers_removed", b"leased_readers_removed", "next_id", b"next_id", "rollups_added", b"rollups_added", "rollups_removed", b"rollups_removed", "schemas_added", b"schemas_added", "schemas_kept", b"schemas_kept", "seqno_from", b"seqno_from", "seqno_to", b"seqno_to", "since", b"since", "spine_added", b"spine_added", "spine_removed", b"spine_removed", "splices", b"splices", "transactions_added", b"transactions_added", "transactions_removed", b"transactions_removed", "upper", b"upper", "walltime_ms", b"walltime_ms", "writers", b"writers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_gc", b"active_gc", "active_rollup", b"active_rollup", "critical_readers_added", b"critical_readers_added", "critical_readers_removed", b"critical_readers_removed", "hostname", b"hostname", "last_gc_req", b"last_gc_req", "latest_rollup", b"latest_rollup", "leased_readers_added", b"leased_readers_added", "leased_readers_removed", b"leased_readers_removed", "next_id", b"next_id", "rollups_added", b"rollups_added", "rollups_removed", b"rollups_removed", "schemas_added", b"schemas_added", "schemas_kept", b"schemas_kept", "seqno_from", b"seqno_from", "seqno_to", b"seqno_to", "since", b"since", "spine_added", b"spine_added", "spine_removed", b"spine_removed", "splices", b"splices", "transactions_added", b"transactions_added", "transactions_removed", b"transactions_removed", "upper", b"upper", "walltime_ms", b"walltime_ms", "writers", b"writers", "writers_since_ms", b"writers_since_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

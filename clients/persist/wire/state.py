@@ -98,6 +98,7 @@ def _state_to_proto(state: State) -> pb.StateRollup:
         walltime_ms=state.walltime_ms,
         hostname=state.hostname,
         last_gc_req=state.last_gc_req,
+        writers_since_ms=state.writers_since_ms,
         active_rollup=claim_to_proto(state.active_rollup),
         active_gc=claim_to_proto(state.active_gc),
         since=antichain_to_proto(state.since),
@@ -120,6 +121,7 @@ def _state_from_proto(message: pb.StateRollup) -> State:
         walltime_ms=message.walltime_ms,
         hostname=message.hostname,
         last_gc_req=message.last_gc_req,
+        writers_since_ms=message.writers_since_ms,
         active_rollup=_claim(message, "active_rollup"),
         active_gc=_claim(message, "active_gc"),
         trace=Trace(
@@ -185,7 +187,7 @@ def _diff_to_proto(diff: StateDiff) -> pb.StateDiff:
         since=_frontiers(diff.since),
         upper=_frontiers(diff.upper),
     )
-    for name in ("walltime_ms", "last_gc_req"):
+    for name in ("walltime_ms", "last_gc_req", "writers_since_ms"):
         if name in diff.scalars:
             _set_change(getattr(message, name), diff.scalars[name])
     if diff.next_id is not None:
@@ -211,7 +213,7 @@ def _diff_to_proto(diff: StateDiff) -> pb.StateDiff:
 
 def _diff_from_proto(message: pb.StateDiff) -> StateDiff:
     scalars: dict[str, Changed[Any]] = {}
-    for name in ("walltime_ms", "last_gc_req", "hostname"):
+    for name in ("walltime_ms", "last_gc_req", "writers_since_ms", "hostname"):
         if message.HasField(name):
             scalars[name] = _change(getattr(message, name))
     for name in ("active_rollup", "active_gc"):

@@ -7,7 +7,8 @@ from persist.core.shard import commands as c
 from persist.core.shard.diff import apply_diff, diff, invert
 from persist.core.shard.invariants import check_cheap, check_state
 from persist.core.shard.state import State
-from persist.core.shard.transitions import Context, apply, finish
+from persist.core.shard.dispatch import Context
+from persist.core.shard.transitions import apply, finish
 from persist.errors import LeaseExpired, UsageError
 from persist.wire.state import decode_diff, decode_rollup, encode_diff, encode_rollup
 

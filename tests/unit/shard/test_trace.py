@@ -26,7 +26,7 @@ def batch(lower: int, rows: int, width: int = 1) -> HollowBatch:
 def grown(*rows: int) -> Trace:
     trace = Trace()
     for lower, count in enumerate(rows):
-        trace, _ = push(trace, batch(lower, count))
+        trace = push(trace, batch(lower, count))
     return trace
 
 
@@ -56,14 +56,6 @@ def test_pushed_batches_carry_into_tiers(rows, expected):
     assert shape(grown(*rows)) == expected
 
 
-def test_carry_asks_to_merge_what_was_joined():
-    trace, requests = push(grown(1, 1, 1), batch(3, 1))
-    [request] = requests
-    assert (request.lo, request.hi, request.since) == (0, 4, trace.since)
-    assert request.batches == tuple(trace.batches)
-    assert push(grown(100), batch(1, 1))[1] == ()
-
-
 def test_progress_alone_never_makes_the_trace_grow():
     for first in (0, 1, 100):
         trace = grown(first, *[0] * 50)
@@ -81,16 +73,24 @@ def test_empty_batches_between_data_stay_one_each():
 
 def test_closing_with_an_empty_batch_joins_the_empty_one_before():
     closing = HollowBatch(desc=Description(lower=Antichain.of(2), upper=CLOSED))
-    trace, _ = push(grown(1, 0), closing)
+    trace = push(grown(1, 0), closing)
     assert [each.desc.upper for each in trace.batches] == [Antichain.of(1), CLOSED]
 
 
 def test_claimed_spine_batch_is_left_alone():
     trace = grown(1)
     claimed = dataclasses.replace(trace.spine[0], claim=BEFORE.active_gc)
-    trace, requests = push(dataclasses.replace(trace, spine=(claimed,)), batch(1, 1))
+    trace = push(dataclasses.replace(trace, spine=(claimed,)), batch(1, 1))
     assert trace.spine[0] is claimed
-    assert requests == ()
+    assert len(trace.spine) == 2
+
+
+def test_claimed_progress_is_left_alone():
+    trace = grown(1, 0)
+    claimed = dataclasses.replace(trace.spine[1], claim=BEFORE.active_gc)
+    trace = push(dataclasses.replace(trace, spine=(trace.spine[0], claimed)), batch(2, 0))
+    assert trace.spine[1] is claimed
+    assert len(trace.spine) == 3
 
 
 @pytest.mark.parametrize("lower", [0, 2], ids=["overlap", "gap"])
@@ -108,7 +108,7 @@ def test_newest_first_is_the_other_way_round():
 
 def test_pushing_shares_what_it_does_not_change():
     before = grown(*[1] * 64)
-    after, _ = push(before, batch(64, 1))
+    after = push(before, batch(64, 1))
     assert after.spine[0] is before.spine[0]
 
 
@@ -124,7 +124,7 @@ def test_diff_of_a_compaction_and_an_append_tells_only_what_they_touched():
     old = trace.spine[0]
     compacted = dataclasses.replace(old.batches[1], runs=batch(1, 40).runs)
     replaced = dataclasses.replace(old, batches=(old.batches[0], compacted, *old.batches[2:]), rows=340)
-    moved, _ = push(dataclasses.replace(trace, spine=(replaced, *trace.spine[1:])), batch(6, 1))
+    moved = push(dataclasses.replace(trace, spine=(replaced, *trace.spine[1:])), batch(6, 1))
     after = dataclasses.replace(before, seqno=1, walltime_ms=9_000, trace=moved)
     change = diff(before, after)
     assert change.spine is not None

@@ -62,6 +62,19 @@ def check_batch(state: State, writer_id: WriterId, batch: HollowBatch, *, parts_
         raise EmptyInterval(
             "data needs an interval that holds a time", hint="raise new_upper", lower=desc.lower, upper=desc.upper
         )
+    check_parts(state, writer_id, batch, parts_max=parts_max)
+
+
+def check_parts(
+    state: State, writer_id: WriterId, batch: HollowBatch, *, parts_max: int, reused: frozenset[str] = frozenset()
+) -> None:
+    """Raise InvalidBounds, InvalidId, InvalidArgument or RequestTooLarge unless its parts may be published.
+
+    ``reused``: keys that are in the state already, whoever wrote them.
+    """
+    desc = batch.desc
+    # Compaction moves times up to since, which may lie beyond the upper.
+    until = desc.upper.join(_beyond(desc.since)) if desc.since != MINIMUM else desc.upper
     count = sum(len(run.parts) for run in batch.runs)
     if count > parts_max:
         raise RequestTooLarge("too many parts in one append", hint="write larger parts", parts=count, limit=parts_max)
@@ -72,10 +85,16 @@ def check_batch(state: State, writer_id: WriterId, batch: HollowBatch, *, parts_
             if before.key_lower > after.key_lower:
                 raise InvalidArgument("the parts of a run are not in key order")
         for part in run.parts:
-            _check_place(state, writer_id, part)
+            if part.key is None or part.key not in reused:
+                _check_place(state, writer_id, part)
+            _check_form(state, part)
             _check_sizes(part)
             _check_blocks(part)
-            _check_times(part, desc.lower, desc.upper, truncated=batch.truncated)
+            _check_times(part, desc.lower, until, truncated=batch.truncated)
+
+
+def _beyond(frontier: Antichain) -> Antichain:
+    return Antichain() if frontier.time in (None, TIME_MAX) else Antichain.of(frontier.elements[0] + 1)
 
 
 def _check_place(state: State, writer_id: WriterId, part: Part) -> None:
@@ -88,6 +107,9 @@ def _check_place(state: State, writer_id: WriterId, part: Part) -> None:
             raise InvalidId(
                 "a part must lie under the key of the writer that appends it", key=part.key, writer=writer_id
             )
+
+
+def _check_form(state: State, part: Part) -> None:
     if part.format != PART_FORMAT or part.order_version != ORDER_VERSION:
         raise InvalidArgument("a part has an unknown format or order", format=part.format, order=part.order_version)
     if not 0 <= part.schema_id < len(state.schemas):

@@ -270,6 +270,130 @@ class AddRollup(Command[RollupAdded]):
     rollup: Rollup
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollupsRemoved:
+    """The state no longer names these rollups: their blobs may go once nobody reads states from before ``seqno``."""
+
+    rollups: tuple[Rollup, ...]
+    seqno: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveRollups(Command[RollupsRemoved]):
+    """Forget the rollups before ``below``, the newest of all excepted, and let go of the claim on collecting garbage.
+
+    Only after every diff before ``below`` was truncated. Those that are gone already are passed over.
+    """
+
+    below: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionClaimed:
+    """``batches`` are to become one, their times advanced to ``since``. The claim is on spine ids ``[lo, hi)``.
+
+    ``schemas`` are all of the shard's, oldest first: the result is written with the newest that its inputs have.
+    """
+
+    lo: int
+    hi: int
+    batches: tuple[HollowBatch, ...]
+    since: Antichain
+    schemas: tuple["SchemaEntry", ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NothingToCompact:
+    """Nothing is worth compacting now. ``claimed``: claims that others hold."""
+
+    claimed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimCompaction(Command["CompactionClaimed | NothingToCompact"]):
+    """Take on the compaction that is most worth it, or the one this owner has claimed already.
+
+    ``owner`` is the writer under whose id the result will be written. A claim older than ``takeover_ms`` counts as
+    abandoned. ``whole``: compact everything that is not claimed into one run, worth it or not.
+    """
+
+    owner: WriterId
+    takeover_ms: int
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimReleased:
+    """``existed``: the owner had a claim."""
+
+    existed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseCompaction(Command[ClaimReleased]):
+    """Give up what the owner has claimed."""
+
+    owner: WriterId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeApplied:
+    """The state names the output in place of the inputs. ``already``: an earlier attempt had done it."""
+
+    already: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeRefused:
+    """The inputs are not there any more, or not all: the output will never be used. ``reason`` is for people."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyMerge(Command["MergeApplied | MergeRefused"]):
+    """Replace adjacent batches, named by their fingerprints, by ``output``, which holds the same updates.
+
+    Raises InvalidArgument when the output cannot be theirs (other bounds, a since the shard has not reached, more
+    rows, another sum of diffs), InvalidId (foreign part keys), LeaseExpired (the owner was swept away).
+    """
+
+    owner: WriterId
+    inputs: tuple[bytes, ...]
+    output: HollowBatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WritersFenced:
+    """Writers born before ``born_before_ms`` that the shard does not know cannot publish any more."""
+
+    born_before_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FenceWriters(Command[WritersFenced]):
+    """Refuse, from now on, writers born before ``born_before_ms`` that are not known now. It never moves back."""
+
+    born_before_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finalized:
+    """``done``: nothing is left to take away. Otherwise repeat."""
+
+    done: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finalize(Command[Finalized]):
+    """Take away what a closed shard still holds, one small step per call, until only its tombstone is left.
+
+    ``force``: close it first, whoever still reads or writes. Raises InvalidArgument when it is open and not forced.
+    """
+
+    force: bool = False
+
+
 def shard_of_key(key: str) -> ShardId:
     """The shard a blob key belongs to."""
     return ShardId.parse(key.split("/", 1)[0])

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 Outcomes = tuple[TokenOutcome, ...]
 
-SCALARS: Final = ("walltime_ms", "hostname", "last_gc_req", "active_rollup", "active_gc")
+SCALARS: Final = ("walltime_ms", "hostname", "last_gc_req", "writers_since_ms", "active_rollup", "active_gc")
 MAPS: Final = ("rollups", "leased_readers", "critical_readers", "transactions")
 
 

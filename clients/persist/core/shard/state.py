@@ -67,7 +67,10 @@ class TransactionRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """A shard at one seqno."""
+    """A shard at one seqno.
+
+    ``writers_since_ms``: unknown writers born before are refused, so what they left in Blob may be swept.
+    """
 
     shard: ShardId
     seqno: int
@@ -77,6 +80,7 @@ class State:
     trace: Trace = field(default_factory=Trace)
     rollups: Mapping[int, Rollup] = field(default_factory=dict)
     last_gc_req: int = 0
+    writers_since_ms: int = 0
     active_rollup: Claim | None = None
     active_gc: Claim | None = None
     leased_readers: Mapping[str, LeasedReader] = field(default_factory=dict)

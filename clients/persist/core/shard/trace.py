@@ -10,6 +10,7 @@ Source: design 001, compaction; persist-semantics.md section 2.4.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from persist.core.frontier import MINIMUM, Antichain, Description
 from persist.core.shard.batch import HollowBatch
@@ -50,16 +51,6 @@ class SpineBatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MergeRequest:
-    """Two or more batches worth compacting: the ids they have, their order in time, and the since to advance to."""
-
-    lo: int
-    hi: int
-    batches: tuple[HollowBatch, ...]
-    since: Antichain
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
     """All batches of a shard. They tile ``[0, upper)``. ``since``: reads at or beyond it are correct."""
 
@@ -95,26 +86,72 @@ def level_of(rows: int) -> int:
     return max(rows - 1, 0).bit_length()
 
 
-def push(trace: Trace, batch: HollowBatch) -> tuple[Trace, tuple[MergeRequest, ...]]:
-    """The trace with one more batch, and what has become worth merging. Raises InvalidBounds unless it fits on top."""
+def push(trace: Trace, batch: HollowBatch) -> Trace:
+    """The trace with one more batch. Raises InvalidBounds unless it fits on top."""
     if batch.desc.lower != trace.upper or batch.desc.upper == trace.upper:
         raise InvalidBounds("a batch must start at the upper and move it", lower=batch.desc.lower, upper=trace.upper)
-    if batch.is_empty and trace.spine and trace.spine[-1].batches[-1].is_empty:
-        return _fused(trace, batch), ()
-    added = SpineBatch(
-        lo=trace.next_id,
-        hi=trace.next_id + 1,
-        level=level_of(batch.rows),
-        rows=batch.rows,
-        inline_bytes=batch.inline_bytes,
-        batches=(batch,),
-    )
+    newest = trace.spine[-1] if trace.spine else None
+    # A claimed spine batch stays as its claimant knows it.
+    if newest and batch.is_empty and newest.claim is None and newest.batches[-1].is_empty:
+        return _fused(trace, batch)
+    added = spine_batch(trace.next_id, trace.next_id + 1, (batch,))
     spine: tuple[SpineBatch, ...] = (*trace.spine, added)
-    requests: tuple[MergeRequest, ...] = ()
     if not batch.is_empty:
-        spine, requests = _carried(spine, trace.since)
-    pushed = Trace(since=trace.since, upper=batch.desc.upper, spine=spine, next_id=trace.next_id + 1)
-    return pushed, requests
+        spine = carried(spine)
+    return Trace(since=trace.since, upper=batch.desc.upper, spine=spine, next_id=trace.next_id + 1)
+
+
+def spine_batch(
+    lo: int, hi: int, batches: tuple[HollowBatch, ...], *, level: int = 0, claim: Claim | None = None
+) -> SpineBatch:
+    """The spine batch of some hollow batches, at ``level`` or the higher one its rows ask for."""
+    rows = sum(batch.rows for batch in batches)
+    return SpineBatch(
+        lo=lo,
+        hi=hi,
+        level=max(level_of(rows), level),
+        rows=rows,
+        inline_bytes=sum(batch.inline_bytes for batch in batches),
+        batches=batches,
+        claim=claim,
+    )
+
+
+def joined(spine: tuple[SpineBatch, ...]) -> SpineBatch:
+    """Adjacent spine batches as one, unclaimed."""
+    rows = sum(each.rows for each in spine)
+    return SpineBatch(
+        lo=spine[0].lo,
+        hi=spine[-1].hi,
+        level=max(level_of(rows), *(each.level for each in spine)),
+        rows=rows,
+        inline_bytes=sum(each.inline_bytes for each in spine),
+        batches=tuple(chain.from_iterable(each.batches for each in spine)),
+    )
+
+
+def carried(spine: tuple[SpineBatch, ...]) -> tuple[SpineBatch, ...]:
+    """Join the newest spine batches while the older is not of a higher tier. Claimed ones stay apart."""
+    start = len(spine) - 1
+    level, rows = spine[start].level, spine[start].rows
+    while start > 0 and _joins(spine[start - 1], level) and spine[start].claim is None:
+        start -= 1
+        rows += spine[start].rows
+        level = max(level_of(rows), level)
+    return spine if start == len(spine) - 1 else (*spine[:start], joined(spine[start:]))
+
+
+def settled(spine: tuple[SpineBatch, ...]) -> tuple[SpineBatch, ...]:
+    """Every carry that is due anywhere, after claims went or spine batches shrank. The newest may be progress only."""
+    done: tuple[SpineBatch, ...] = ()
+    for number, each in enumerate(spine):
+        progress = number == len(spine) - 1 and each.rows == 0
+        done = (*done, each) if progress else carried((*done, each))
+    return done
+
+
+def _joins(older: SpineBatch, level: int) -> bool:
+    return older.level <= level and older.claim is None
 
 
 def _fused(trace: Trace, batch: HollowBatch) -> Trace:
@@ -124,23 +161,3 @@ def _fused(trace: Trace, batch: HollowBatch) -> Trace:
     desc = Description(lower=before.lower, upper=batch.desc.upper, since=before.since.meet(batch.desc.since))
     fused = replace(last, hi=trace.next_id + 1, batches=(*last.batches[:-1], HollowBatch(desc=desc)))
     return replace(trace, upper=batch.desc.upper, spine=(*trace.spine[:-1], fused), next_id=trace.next_id + 1)
-
-
-def _carried(
-    spine: tuple[SpineBatch, ...], since: Antichain
-) -> tuple[tuple[SpineBatch, ...], tuple[MergeRequest, ...]]:
-    """Join the newest spine batches while the older is not of a higher tier. Only the widest request remains."""
-    request: MergeRequest | None = None
-    while len(spine) >= 2 and spine[-2].level <= spine[-1].level and spine[-2].claim is None:
-        older, newer = spine[-2:]
-        joined = SpineBatch(
-            lo=older.lo,
-            hi=newer.hi,
-            level=max(level_of(older.rows + newer.rows), newer.level),
-            rows=older.rows + newer.rows,
-            inline_bytes=older.inline_bytes + newer.inline_bytes,
-            batches=older.batches + newer.batches,
-        )
-        spine = (*spine[:-2], joined)
-        request = MergeRequest(lo=joined.lo, hi=joined.hi, batches=joined.batches, since=since)
-    return spine, (request,) if request else ()

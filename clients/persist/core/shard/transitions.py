@@ -6,21 +6,21 @@ Source: persist-semantics.md sections 2.2, 2.3 and 2.5.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import singledispatch
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from persist.core.frontier import Antichain
-from persist.core.ids import check_blob_key
 from persist.core.shard import commands as c
 from persist.core.shard.append import check_batch, is_heartbeat, rebased
+from persist.core.shard.dispatch import Context, transition
 from persist.core.shard.evolution import check_evolution, check_schema, differences, same_schema
+from persist.core.shard.retention import with_work
 from persist.core.shard.state import CriticalReader, LeasedReader, State, TokenOutcome, TransactionRecord, Writer
 from persist.core.shard.trace import push
+from persist.core.shard.upkeep import check_alive
 from persist.errors import (
     CodecMismatch,
     InvalidArgument,
-    InvalidId,
     LeaseExpired,
     RequestTooLarge,
     SchemaMismatch,
@@ -40,32 +40,30 @@ SCHEMAS_MAX: Final = 1000
 SCHEMA_BYTES_MAX: Final = 1 << 18
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
-    """What a transition may know of the world: the clock, this host's name, and limits."""
-
-    now_ms: int
-    hostname: str = ""
-    inline_total_bytes_max: int = 1 << 20
-    token_history: int = 64
-    parts_per_append_max: int = 10_000
-
-
 def apply(state: State, command: c.Command[T], context: Context) -> tuple[State, T]:
     """The state after ``command``, and its outcome. ``state.seqno`` stays: the commit being built is the next one.
 
     Raises UsageError and LeaseExpired as each command documents.
     """
-    successor, outcome = _apply(command, state, context)
+    successor, outcome = transition(command, state, context)
     return successor, outcome
 
 
 def finish(prev: State, state: State, context: Context) -> State:
     """One commit out of everything applied since ``prev``: the next seqno, a later walltime, expired leases gone.
 
-    Expiry does not move since: it moves at the next downgrade.
+    Whoever commits takes on the rollup or the collection that is due. Expiry does not move since: it moves at the next
+    downgrade.
     """
     now_ms = context.now_ms
+    state = with_work(
+        state,
+        seqno=prev.seqno + 1,
+        now_ms=now_ms,
+        owner=context.owner,
+        rollup_every=context.rollup_every,
+        versions_max=context.gc_versions_max,
+    )
     return state.evolved(
         seqno=prev.seqno + 1,
         walltime_ms=max(context.now_ms, prev.walltime_ms + 1),
@@ -81,15 +79,10 @@ def _living(holders: Mapping[str, H], now_ms: int) -> Mapping[str, H]:
     return {id_: holder for id_, holder in holders.items() if id_ not in late} if late else holders
 
 
-@singledispatch
-def _apply(command: c.Command[Any], state: State, context: Context) -> tuple[State, Any]:
-    raise InvalidArgument("this release knows no such command", command=type(command).__name__)
-
-
 # ---- writing -----------------------------------------------------------------------------------------------------
 
 
-@_apply.register
+@transition.register
 def _(command: c.CompareAndAppend, state: State, context: Context) -> tuple[State, Any]:
     # Before anything else: a repeated attempt learns what the first one did, even if that closed the shard.
     known = _known_outcome(command, state)
@@ -100,6 +93,7 @@ def _(command: c.CompareAndAppend, state: State, context: Context) -> tuple[Stat
             "the shard is closed for writing", hint="its upper is []: nothing can be added", shard=state.shard
         )
     batch = command.batch
+    check_alive(state, command.writer_id)
     check_batch(state, command.writer_id, batch, parts_max=context.parts_per_append_max)
     if command.rebase:
         batch = rebased(batch, state.upper)
@@ -108,7 +102,7 @@ def _(command: c.CompareAndAppend, state: State, context: Context) -> tuple[Stat
     if batch.inline_bytes and state.inline_bytes + batch.inline_bytes >= context.inline_total_bytes_max:
         return state, c.InlineBackpressure()
     outcome = c.Appended(upper=batch.desc.upper, seqno=state.seqno + 1)
-    trace = state.trace if is_heartbeat(batch) else push(state.trace, batch)[0]
+    trace = state.trace if is_heartbeat(batch) else push(state.trace, batch)
     return state.evolved(
         trace=trace,
         writers=_with_writer(command, state, outcome, context),
@@ -157,7 +151,7 @@ def _with_transaction(
     return {**state.transactions, transaction.app_id: record}
 
 
-@_apply.register
+@transition.register
 def _(command: c.ExpireWriter, state: State, context: Context) -> tuple[State, c.Expired]:
     if command.writer_id not in state.writers:
         return state, c.Expired(existed=False)
@@ -167,7 +161,7 @@ def _(command: c.ExpireWriter, state: State, context: Context) -> tuple[State, c
 # ---- reading -----------------------------------------------------------------------------------------------------
 
 
-@_apply.register
+@transition.register
 def _(command: c.RegisterLeasedReader, state: State, context: Context) -> tuple[State, c.ReaderRegistered]:
     known = state.leased_readers.get(command.reader_id)
     if known is None:
@@ -188,7 +182,7 @@ def _(command: c.RegisterLeasedReader, state: State, context: Context) -> tuple[
     return _with_reader(state, command.reader_id, reader), outcome
 
 
-@_apply.register
+@transition.register
 def _(command: c.DowngradeSince, state: State, context: Context) -> tuple[State, c.SinceDowngraded]:
     known = _leased(state, command.reader_id)
     held = state.seqno + 1 if command.outstanding_seqno is None else command.outstanding_seqno
@@ -203,21 +197,21 @@ def _(command: c.DowngradeSince, state: State, context: Context) -> tuple[State,
     return (_with_since(successor) if moved else successor), c.SinceDowngraded(since=reader.since)
 
 
-@_apply.register
+@transition.register
 def _(command: c.HeartbeatReader, state: State, context: Context) -> tuple[State, c.Heartbeaten]:
     known = _leased(state, command.reader_id)
     reader = replace(known, heartbeat_ms=max(known.heartbeat_ms, context.now_ms))
     return _with_reader(state, command.reader_id, reader), c.Heartbeaten()
 
 
-@_apply.register
+@transition.register
 def _(command: c.ExpireReader, state: State, context: Context) -> tuple[State, c.Expired]:
     if command.reader_id not in state.leased_readers:
         return state, c.Expired(existed=False)
     return state.evolved(leased_readers=_without(state.leased_readers, command.reader_id)), c.Expired(existed=True)
 
 
-@_apply.register
+@transition.register
 def _(command: c.RegisterCriticalReader, state: State, context: Context) -> tuple[State, c.CriticalRegistered]:
     known = state.critical_readers.get(command.critical_id)
     if known is None:
@@ -233,7 +227,7 @@ def _(command: c.RegisterCriticalReader, state: State, context: Context) -> tupl
     return state.evolved(critical_readers=readers), outcome
 
 
-@_apply.register
+@transition.register
 def _(command: c.CompareAndDowngradeSince, state: State, context: Context) -> tuple[State, Any]:
     known = state.critical_readers.get(command.critical_id)
     if known is None:
@@ -250,7 +244,7 @@ def _(command: c.CompareAndDowngradeSince, state: State, context: Context) -> tu
     return _with_since(state.evolved(critical_readers={**state.critical_readers, command.critical_id: reader})), outcome
 
 
-@_apply.register
+@transition.register
 def _(command: c.ExpireCriticalReader, state: State, context: Context) -> tuple[State, c.Expired]:
     if command.critical_id not in state.critical_readers:
         return state, c.Expired(existed=False)
@@ -285,7 +279,7 @@ def _with_since(state: State) -> State:
 # ---- schemas -----------------------------------------------------------------------------------------------------
 
 
-@_apply.register
+@transition.register
 def _(command: c.RegisterSchema, state: State, context: Context) -> tuple[State, c.SchemaRegistered]:
     for entry in reversed(state.schemas):
         if entry.codec == command.codec and same_schema(entry.schema, command.schema):
@@ -295,7 +289,7 @@ def _(command: c.RegisterSchema, state: State, context: Context) -> tuple[State,
     return _registered(state, command.schema, command.codec)
 
 
-@_apply.register
+@transition.register
 def _(command: c.EvolveSchema, state: State, context: Context) -> tuple[State, c.SchemaRegistered]:
     if not state.schemas:
         raise SchemaMismatch("the shard has no schema to evolve", hint="register one first", shard=state.shard)
@@ -337,23 +331,6 @@ def _other_schema(newest: c.SchemaEntry, schema: bytes, codec: str) -> SchemaMis
         hint="open it without a schema, or evolve it",
         **differences(newest.schema, schema),
     )
-
-
-# ---- maintenance -------------------------------------------------------------------------------------------------
-
-
-@_apply.register
-def _(command: c.AddRollup, state: State, context: Context) -> tuple[State, c.RollupAdded]:
-    check_blob_key(command.rollup.key, state.shard)
-    if not command.rollup.key.startswith(f"{state.shard}/rollup/{command.seqno}-"):
-        raise InvalidId("a rollup's key names its seqno", seqno=command.seqno, key=command.rollup.key)
-    known = state.rollups.get(command.seqno)
-    if known is not None:
-        return state, c.RollupAdded(applied=known.key == command.rollup.key)
-    if not 0 <= command.seqno <= state.seqno or command.seqno < min(state.rollups, default=0):
-        return state, c.RollupAdded(applied=False)
-    rollups = {**state.rollups, command.seqno: command.rollup}
-    return state.evolved(rollups=rollups, active_rollup=None), c.RollupAdded(applied=True)
 
 
 # ---- shared ------------------------------------------------------------------------------------------------------

@@ -1,0 +1,146 @@
+"""What to compact, who does it, and putting the result in place: pure functions over the spine.
+
+A result names its inputs by fingerprint, so it can only ever replace the very batches it was made from: applied a
+second time, or after somebody else compacted them, it finds nothing to replace. Joining spine batches is only
+bookkeeping, and merging happens beside the commits, so there is no fuel: docs/adr/0007.
+Source: design 001, compaction; persist-semantics.md sections 2.4 and 3; reliability.md I7.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from persist.core.frontier import Antichain
+from persist.core.ids import WriterId
+from persist.core.shard.batch import HollowBatch, Part
+from persist.core.shard.trace import Claim, SpineBatch, Trace, joined, settled, spine_batch
+
+INPUTS_MIN: Final = 8
+"""So many batches are worth one compaction, however small."""
+ROWS_MIN: Final = 65_536
+"""Two batches of so many rows together are worth one: each would cost every reader a merge."""
+
+
+def fingerprint(batch: HollowBatch) -> bytes:
+    """Sixteen bytes that name what a batch covers and the parts it is made of."""
+    digest = hashlib.sha256(f"{batch.desc.lower}{batch.desc.upper}{batch.desc.since}{batch.truncated}".encode())
+    for run in batch.runs:
+        digest.update(b"/")
+        for part in run.parts:
+            digest.update(f"|{part.key}{part.checksum}:{part.encoded_bytes}:{part.ts_rewrite}".encode())
+    return digest.digest()[:16]
+
+
+def worth_compacting(each: SpineBatch) -> bool:
+    """Many small batches, or few with many rows."""
+    return len(each.batches) >= INPUTS_MIN or (len(each.batches) > 1 and each.rows >= ROWS_MIN)
+
+
+def compaction_due(trace: Trace, now_ms: int, takeover_ms: int) -> bool:
+    """Something is worth compacting and nobody is at it."""
+    return any(worth_compacting(each) and _free(each, now_ms, takeover_ms) for each in trace.spine)
+
+
+def claimed_by(trace: Trace, owner: str) -> SpineBatch | None:
+    """What the owner is compacting."""
+    return next((each for each in trace.spine if each.claim is not None and each.claim.owner == owner), None)
+
+
+def most_worth(trace: Trace, now_ms: int, takeover_ms: int) -> SpineBatch | None:
+    """The compaction that rids readers of most batches."""
+    free = [each for each in trace.spine if worth_compacting(each) and _free(each, now_ms, takeover_ms)]
+    return max(free, key=lambda each: (len(each.batches), -each.rows), default=None)
+
+
+def claimed(trace: Trace, chosen: SpineBatch, claim: Claim) -> Trace:
+    """The trace with a claim on one of its spine batches."""
+    return replace(trace, spine=_replaced(trace.spine, chosen, replace(chosen, claim=claim)))
+
+
+def gathered(trace: Trace, now_ms: int, takeover_ms: int) -> tuple[Trace, SpineBatch] | None:
+    """The trace with everything that is free joined, as far as it is adjacent, and the largest that has work in it."""
+    groups: list[list[SpineBatch]] = []
+    for each in trace.spine:
+        if groups and _free(each, now_ms, takeover_ms) and _free(groups[-1][-1], now_ms, takeover_ms):
+            groups[-1].append(each)
+        else:
+            groups.append([each])
+    spine = tuple(group[0] if len(group) == 1 else joined(tuple(group)) for group in groups)
+    free = [each for each in spine if _free(each, now_ms, takeover_ms) and _has_work(each, trace.since)]
+    chosen = max(free, key=lambda each: each.rows, default=None)
+    return None if chosen is None else (replace(trace, spine=spine), chosen)
+
+
+def released(trace: Trace, owner: str) -> Trace | None:
+    """The trace without the owner's claim; None when it has none."""
+    mine = claimed_by(trace, owner)
+    if mine is None:
+        return None
+    return replace(trace, spine=settled(_replaced(trace.spine, mine, replace(mine, claim=None))))
+
+
+def found(trace: Trace, inputs: tuple[bytes, ...]) -> tuple[SpineBatch, int] | None:
+    """The spine batch that holds these batches side by side, and where in it they begin."""
+    for each in trace.spine:
+        if len(each.batches) < len(inputs):
+            continue
+        prints = [fingerprint(batch) for batch in each.batches]
+        for at in range(len(prints) - len(inputs) + 1):
+            if tuple(prints[at : at + len(inputs)]) == inputs:
+                return each, at
+    return None
+
+
+def merged(trace: Trace, each: SpineBatch, at: int, count: int, output: HollowBatch) -> Trace:
+    """The trace with ``count`` batches of a spine batch replaced: a claim on it is moot, and tiers are settled."""
+    batches = (*each.batches[:at], output, *each.batches[at + count :])
+    smaller = spine_batch(each.lo, each.hi, batches)
+    return replace(trace, spine=settled(_replaced(trace.spine, each, smaller)))
+
+
+def refusal(inputs: tuple[HollowBatch, ...], output: HollowBatch, since: Antichain) -> str | None:
+    """Why the output cannot be what the inputs hold; None when it may be."""
+    bounds, desc = (inputs[0].desc.lower, inputs[-1].desc.upper), output.desc
+    if (desc.lower, desc.upper) != bounds:
+        return "it covers other times than its inputs"
+    if not desc.since.less_equal(since):
+        return "it is advanced beyond the shard's since"
+    if not all(batch.desc.since.less_equal(desc.since) for batch in inputs):
+        return "it is advanced less than one of its inputs"
+    if output.rows > sum(batch.rows for batch in inputs):
+        return "it has more rows than its inputs"
+    if len(output.runs) > 1 or output.truncated or output.inline_bytes:
+        return "it is not one run of whole parts in Blob"
+    summed = sum(part.diffs_sum for part in _parts(inputs))
+    # Rows that a truncated batch hides are dropped by compaction, and their diffs with them.
+    if not any(batch.truncated for batch in inputs) and summed != sum(part.diffs_sum for part in output.parts):
+        return "its diffs have another sum than those of its inputs"
+    return None
+
+
+def _parts(batches: tuple[HollowBatch, ...]) -> Iterator[Part]:
+    return (part for batch in batches for run in batch.runs for part in run.parts)
+
+
+def owner_of(owner: WriterId, *, now_ms: int, seqno: int) -> Claim:
+    """The claim of one who begins now."""
+    return Claim(start_ms=now_ms, seqno=seqno, owner=owner)
+
+
+def _free(each: SpineBatch, now_ms: int, takeover_ms: int) -> bool:
+    return each.claim is None or each.claim.start_ms + takeover_ms <= now_ms
+
+
+def _has_work(each: SpineBatch, since: Antichain) -> bool:
+    """Not one run of parts in Blob whose times are as far advanced as they can be."""
+    if len(each.batches) > 1:
+        return True
+    [batch] = each.batches
+    behind = not batch.is_empty and batch.desc.since.less_than(since)
+    early = any(part.first_ts < (since.time or 0) for part in batch.parts)
+    return len(batch.runs) > 1 or batch.inline_bytes > 0 or batch.truncated or (behind and early)
+
+
+def _replaced(spine: tuple[SpineBatch, ...], old: SpineBatch, new: SpineBatch) -> tuple[SpineBatch, ...]:
+    return tuple(new if each is old else each for each in spine)

@@ -1,0 +1,33 @@
+"""Where a command meets its transition. The transitions themselves register in ``transitions`` and ``upkeep``."""
+
+from dataclasses import dataclass
+from functools import singledispatch
+from typing import Any
+
+from persist.core.shard.commands import Command
+from persist.core.shard.state import State
+from persist.errors import InvalidArgument
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What a transition may know of the world: the clock, this host and process, and limits.
+
+    ``owner`` names the process that commits: rollups and collections that become due are its work.
+    """
+
+    now_ms: int
+    hostname: str = ""
+    owner: str = ""
+    inline_total_bytes_max: int = 1 << 20
+    token_history: int = 64
+    parts_per_append_max: int = 10_000
+    parts_per_merge_max: int = 100_000
+    rollup_every: int = 128
+    gc_versions_max: int = 3840
+
+
+@singledispatch
+def transition(command: Command[Any], state: State, context: Context) -> tuple[State, Any]:
+    """The state after a command and its outcome."""
+    raise InvalidArgument("this release knows no such command", command=type(command).__name__)

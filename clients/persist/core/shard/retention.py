@@ -1,0 +1,82 @@
+"""Which versions of a shard's state are kept, who writes rollups and collects garbage, and how a closed shard empties.
+
+Work is handed out with the commit that makes it due: the claim names the process that made the commit, and costs no
+commit of its own.
+Source: design 001, rollups and GC; persist-semantics.md sections 2.3 and 2.7; reliability.md I8 and I11.
+"""
+
+from dataclasses import replace
+from typing import Final
+
+from persist.core.frontier import CLOSED, MINIMUM, Description
+from persist.core.shard.batch import HollowBatch
+from persist.core.shard.state import State
+from persist.core.shard.trace import Claim, SpineBatch, Trace, spine_batch
+
+ROLLUP_TAKEOVER_MS: Final = 5_000
+"""A rollup that takes longer is written by somebody else."""
+GC_TAKEOVER_MS: Final = 60_000
+"""A collection of garbage that takes longer is done by somebody else. Two at once do no harm."""
+
+
+def rollup_due(state: State, seqno: int, every: int) -> bool:
+    """The newest rollup lies ``every`` seqnos before ``seqno`` or more."""
+    return seqno - max(state.rollups, default=0) >= every
+
+
+def gc_boundary(state: State, *, versions_max: int) -> int | None:
+    """The rollup before which nothing needs to be kept, at most about ``versions_max`` beyond the oldest; or None."""
+    readable = sorted(seqno for seqno in state.rollups if seqno <= state.seqno_since)
+    if len(readable) < 2:
+        return None
+    oldest = readable[0]
+    near = [seqno for seqno in readable[1:] if seqno - oldest <= versions_max]
+    return max(near, default=readable[1])
+
+
+def with_work(state: State, *, seqno: int, now_ms: int, owner: str, rollup_every: int, versions_max: int) -> State:
+    """The state with what is due claimed by ``owner``, for the commit at ``seqno``. The same object if nothing is."""
+    if rollup_due(state, seqno, rollup_every) and _free(state.active_rollup, now_ms, ROLLUP_TAKEOVER_MS):
+        state = state.evolved(active_rollup=Claim(start_ms=now_ms, seqno=seqno, owner=owner))
+    boundary = gc_boundary(state, versions_max=versions_max)
+    if boundary is not None and _free(state.active_gc, now_ms, GC_TAKEOVER_MS):
+        state = state.evolved(active_gc=Claim(start_ms=now_ms, seqno=boundary, owner=owner), last_gc_req=boundary)
+    return state
+
+
+def shrunk(state: State) -> State:
+    """A tombstone with one thing less in it; the same object when nothing is left to take away."""
+    held = state.leased_readers or state.critical_readers or state.writers or state.transactions
+    if held:
+        return state.evolved(leased_readers={}, critical_readers={}, writers={}, transactions={})
+    full = next((each for each in state.trace.spine if any(not batch.is_empty for batch in each.batches)), None)
+    if full is not None:
+        emptied = spine_batch(full.lo, full.hi, (_nothing(full),), level=full.level)
+        spine = tuple(emptied if each is full else each for each in state.trace.spine)
+        return state.evolved(trace=replace(state.trace, spine=spine))
+    if len(state.trace.spine) > 1 or _is_several(state.trace):
+        desc = Description(lower=MINIMUM, upper=CLOSED, since=CLOSED)
+        last = spine_batch(0, state.trace.next_id, (HollowBatch(desc=desc),))
+        return state.evolved(trace=replace(state.trace, spine=(last,)))
+    return state
+
+
+def closed(trace: Trace) -> Trace:
+    """The trace closed for reading and writing."""
+    if not trace.upper.is_empty:
+        final = HollowBatch(desc=Description(lower=trace.upper, upper=CLOSED))
+        each = spine_batch(trace.next_id, trace.next_id + 1, (final,))
+        trace = Trace(since=trace.since, upper=CLOSED, spine=(*trace.spine, each), next_id=trace.next_id + 1)
+    return replace(trace, since=CLOSED)
+
+
+def _nothing(each: SpineBatch) -> HollowBatch:
+    return HollowBatch(desc=Description(lower=each.desc.lower, upper=each.desc.upper))
+
+
+def _is_several(trace: Trace) -> bool:
+    return any(len(each.batches) > 1 for each in trace.spine)
+
+
+def _free(claim: Claim | None, now_ms: int, takeover_ms: int) -> bool:
+    return claim is None or claim.start_ms + takeover_ms <= now_ms

@@ -1,0 +1,156 @@
+"""What maintenance commands do to a state: rollups, garbage, compactions, fences, the end of a shard.
+
+Source: persist-semantics.md sections 2.3, 2.4 and 2.7; reliability.md I7, I9, I11 and I12.
+"""
+
+from typing import Any
+
+from persist.core.ids import WriterId, check_blob_key
+from persist.core.shard import commands as c
+from persist.core.shard import compaction as k
+from persist.core.shard.append import check_parts
+from persist.core.shard.dispatch import Context, transition
+from persist.core.shard.retention import closed, shrunk
+from persist.core.shard.state import State
+from persist.errors import InvalidArgument, InvalidId, LeaseExpired
+
+_TAKEOVER_MS_MAX = 86_400_000
+
+
+@transition.register
+def _(command: c.AddRollup, state: State, context: Context) -> tuple[State, c.RollupAdded]:
+    check_blob_key(command.rollup.key, state.shard)
+    if not command.rollup.key.startswith(f"{state.shard}/rollup/{command.seqno}-"):
+        raise InvalidId("a rollup's key names its seqno", seqno=command.seqno, key=command.rollup.key)
+    known = state.rollups.get(command.seqno)
+    if known is not None:
+        return state, c.RollupAdded(applied=known.key == command.rollup.key)
+    if not 0 <= command.seqno <= state.seqno or command.seqno < min(state.rollups, default=0):
+        return state, c.RollupAdded(applied=False)
+    rollups = {**state.rollups, command.seqno: command.rollup}
+    return state.evolved(rollups=rollups, active_rollup=None), c.RollupAdded(applied=True)
+
+
+@transition.register
+def _(command: c.RemoveRollups, state: State, context: Context) -> tuple[State, c.RollupsRemoved]:
+    gone = {seqno for seqno in state.rollups if seqno < command.below}
+    if gone and (command.below not in state.rollups or command.below > state.seqno_since):
+        raise InvalidArgument(
+            "a rollup from which every readable state can be rebuilt stays",
+            hint="name one at or before the oldest seqno that is held",
+            below=command.below,
+        )
+    outcome = c.RollupsRemoved(
+        rollups=tuple(state.rollups[seqno] for seqno in sorted(gone)), seqno=state.seqno + 1 if gone else state.seqno
+    )
+    claim = state.active_gc
+    # The claim may be of a later pass by somebody who took over: then it is theirs.
+    mine = claim is not None and claim.seqno <= command.below
+    if not gone and not mine:
+        return state, outcome
+    kept = {seqno: rollup for seqno, rollup in state.rollups.items() if seqno not in gone}
+    return state.evolved(rollups=kept, active_gc=None if mine else claim), outcome
+
+
+# ---- compaction --------------------------------------------------------------------------------------------------
+
+
+@transition.register
+def _(
+    command: c.ClaimCompaction, state: State, context: Context
+) -> tuple[State, c.CompactionClaimed | c.NothingToCompact]:
+    if not 0 <= command.takeover_ms <= _TAKEOVER_MS_MAX:
+        raise InvalidArgument("a takeover time is at most a day", takeover_ms=command.takeover_ms)
+    check_alive(state, command.owner)
+    trace, now_ms = state.trace, context.now_ms
+    mine = k.claimed_by(trace, command.owner)
+    if mine is not None:
+        return state, _claimed(state, mine)
+    if state.since.is_empty:
+        # Nobody can read it any more: finalization takes everything away, without reading it first.
+        return state, c.NothingToCompact(claimed=0)
+    if command.whole:
+        gathered = k.gathered(trace, now_ms, command.takeover_ms)
+        trace, chosen = gathered if gathered is not None else (trace, None)
+    else:
+        chosen = k.most_worth(trace, now_ms, command.takeover_ms)
+    if chosen is None:
+        return state, c.NothingToCompact(claimed=sum(each.claim is not None for each in trace.spine))
+    claim = k.owner_of(command.owner, now_ms=now_ms, seqno=state.seqno + 1)
+    return state.evolved(trace=k.claimed(trace, chosen, claim)), _claimed(state, chosen)
+
+
+def _claimed(state: State, each: Any) -> c.CompactionClaimed:
+    return c.CompactionClaimed(lo=each.lo, hi=each.hi, batches=each.batches, since=state.since, schemas=state.schemas)
+
+
+@transition.register
+def _(command: c.ReleaseCompaction, state: State, context: Context) -> tuple[State, c.ClaimReleased]:
+    trace = k.released(state.trace, command.owner)
+    if trace is None:
+        return state, c.ClaimReleased(existed=False)
+    return state.evolved(trace=trace), c.ClaimReleased(existed=True)
+
+
+@transition.register
+def _(command: c.ApplyMerge, state: State, context: Context) -> tuple[State, c.MergeApplied | c.MergeRefused]:
+    if not command.inputs or any(len(each) != 16 for each in command.inputs):
+        raise InvalidArgument("a merge names its inputs by fingerprints of 16 bytes", inputs=len(command.inputs))
+    place = k.found(state.trace, command.inputs)
+    output = command.output
+    if place is None:
+        if k.found(state.trace, (k.fingerprint(output),)) is not None:
+            return state, c.MergeApplied(already=True)
+        return state, c.MergeRefused(reason="its inputs are not there any more")
+    check_alive(state, command.owner)
+    each, at = place
+    inputs = each.batches[at : at + len(command.inputs)]
+    reused = frozenset(part.key for batch in inputs for part in batch.parts if part.key is not None)
+    check_parts(state, command.owner, output, parts_max=context.parts_per_merge_max, reused=reused)
+    reason = k.refusal(inputs, output, state.since)
+    if reason is not None:
+        raise InvalidArgument(f"this is no merge of its inputs: {reason}", hint="stop and report it")
+    if (k.fingerprint(output),) == command.inputs:
+        # Nothing changed: the claim goes, the batch stays.
+        trace = k.released(state.trace, command.owner)
+        return (state if trace is None else state.evolved(trace=trace)), c.MergeApplied(already=True)
+    merged = k.merged(state.trace, each, at, len(inputs), output)
+    return state.evolved(trace=merged), c.MergeApplied()
+
+
+# ---- fences and the end ------------------------------------------------------------------------------------------
+
+
+def check_alive(state: State, writer_id: WriterId) -> None:
+    """Raise LeaseExpired for a writer the shard does not know, born before those it may forget were fenced off."""
+    born_ms = writer_id.born_ms
+    fenced = born_ms is not None and born_ms < state.writers_since_ms
+    if fenced and writer_id not in state.writers and k.claimed_by(state.trace, writer_id) is None:
+        raise LeaseExpired("the writer was silent for too long", hint="open a new writer", writer=writer_id)
+
+
+@transition.register
+def _(command: c.FenceWriters, state: State, context: Context) -> tuple[State, c.WritersFenced]:
+    if not 0 <= command.born_before_ms <= context.now_ms:
+        raise InvalidArgument("only writers of the past can be fenced", born_before_ms=command.born_before_ms)
+    if command.born_before_ms <= state.writers_since_ms:
+        return state, c.WritersFenced(born_before_ms=state.writers_since_ms)
+    return (
+        state.evolved(writers_since_ms=command.born_before_ms),
+        c.WritersFenced(born_before_ms=command.born_before_ms),
+    )
+
+
+@transition.register
+def _(command: c.Finalize, state: State, context: Context) -> tuple[State, c.Finalized]:
+    if not (state.upper.is_empty and state.since.is_empty):
+        if not command.force:
+            raise InvalidArgument(
+                "only a closed shard can be finalized",
+                hint="close it for writes (append up to []) and for reads (downgrade every since to []), or force it",
+                upper=state.upper,
+                since=state.since,
+            )
+        return state.evolved(trace=closed(state.trace), leased_readers={}, critical_readers={}), c.Finalized(done=False)
+    smaller = shrunk(state)
+    return smaller, c.Finalized(done=smaller is state)

@@ -1,0 +1,147 @@
+"""Collecting garbage: blobs that no readable state names any more, and the diffs of states that nobody reads.
+
+A pass goes from the oldest diff there is to one rollup, the boundary. Its steps stand in the only safe order: delete
+the blobs that were let go of before the boundary, truncate the diffs that named them, then forget the rollups before
+the boundary, and last of all delete those. Cut off anywhere, the next pass finds the same work and does it again.
+Source: design 001, GC; persist-semantics.md section 2.7; reliability.md I8 and I9.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from persist.core.ids import ShardId
+from persist.core.shard.batch import HollowBatch
+from persist.core.shard.commands import RemoveRollups, RollupsRemoved
+from persist.core.shard.diff import StateDiff
+from persist.core.shard.retention import gc_boundary
+from persist.core.shard.state import State
+from persist.errors import PersistError
+from persist.machine.applier import Applier
+from persist.machine.patience import Deadline, repeat, repeat_read
+from persist.machine.versions import Versions
+from persist.runtime import Runtime
+from persist.settings import Settings
+from persist.storage.ports import Entry
+from persist.wire.state import decode_diff
+
+DELETES_AT_ONCE: Final = 32
+_PAGE_DIFFS: Final = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """What a pass took away."""
+
+    blobs: int = 0
+    diffs: int = 0
+    rollups: int = 0
+
+
+class Collector:
+    """Collects the garbage of one shard. Two passes at once, by any processes, do no harm."""
+
+    def __init__(self, applier: Applier, versions: Versions, *, settings: Settings, runtime: Runtime) -> None:
+        self._applier = applier
+        self._versions = versions
+        self._settings = settings
+        self._runtime = runtime
+
+    async def collect(self, deadline: Deadline) -> Collected:
+        """One pass, from fresh knowledge. Raises LocationError: what was done stays done."""
+        state = await self._applier.refresh(deadline)
+        boundary = gc_boundary(state, versions_max=self._settings.gc_versions_max)
+        if boundary is None:
+            return Collected()
+        garbage = await self._garbage(state, boundary, deadline)
+        await self._delete(garbage, deadline)
+        diffs = await self._truncate(state.shard, boundary, deadline)
+        [outcome] = await self._applier.commit([RemoveRollups(below=boundary)], deadline)
+        if isinstance(outcome, PersistError):
+            raise outcome
+        rollups = await self._forget(outcome, deadline)
+        return Collected(blobs=len(garbage), diffs=diffs, rollups=rollups)
+
+    async def _garbage(self, state: State, boundary: int, deadline: Deadline) -> set[str]:
+        """Keys let go of by the diffs up to the boundary, and not taken up again."""
+        garbage: set[str] = set()
+        async for change in self._diffs(state.shard, boundary, deadline):
+            garbage |= _let_go(change)
+            garbage -= _taken_up(change)
+        # SUBTLE: nothing let go of comes back, as merges name their inputs; were that ever wrong, data would be lost.
+        return garbage - named_by(state)
+
+    async def _diffs(self, shard: ShardId, boundary: int, deadline: Deadline) -> AsyncIterator[StateDiff]:
+        limit, at = self._settings.store_timeout_ms, 0
+        while True:
+
+            async def scan(seconds: float, at: int = at) -> list[Entry]:
+                return await self._versions.consensus.scan(shard, at, _PAGE_DIFFS, timeout=seconds)
+
+            entries = await repeat_read(self._runtime, self._settings, deadline, limit, scan)
+            for entry in entries:
+                if entry.seqno > boundary:
+                    return
+                yield decode_diff(entry.data, shard, entry.seqno)
+            if len(entries) < _PAGE_DIFFS:
+                return
+            at = entries[-1].seqno + 1
+
+    async def _delete(self, keys: Iterable[str], deadline: Deadline) -> None:
+        room = asyncio.Semaphore(DELETES_AT_ONCE)
+
+        async def delete(key: str) -> None:
+            async def call(seconds: float) -> None:
+                await self._versions.blob.delete(key, timeout=seconds)
+
+            async with room:
+                await repeat(self._runtime, self._settings, deadline, self._settings.blob_timeout_ms, call)
+
+        # Every deletion is let end before a failure is told: none may go on behind the caller's back.
+        results = await asyncio.gather(*map(delete, sorted(keys)), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    async def _truncate(self, shard: ShardId, boundary: int, deadline: Deadline) -> int:
+        async def call(seconds: float) -> int:
+            return await self._versions.consensus.truncate(shard, boundary, timeout=seconds)
+
+        return await repeat(self._runtime, self._settings, deadline, self._settings.store_timeout_ms, call)
+
+    async def _forget(self, outcome: RollupsRemoved, deadline: Deadline) -> int:
+        """Delete rollups that the state just forgot, unless somebody still reads states that name them."""
+        state = await self._applier.refresh(deadline)
+        if state.seqno_since < outcome.seqno:
+            # The pass that truncates the diff which forgot them deletes them.
+            return 0
+        await self._delete((rollup.key for rollup in outcome.rollups), deadline)
+        return len(outcome.rollups)
+
+
+def named_by(state: State) -> set[str]:
+    """Every blob key a state names."""
+    keys = {part.key for batch in state.trace.batches for run in batch.runs for part in run.parts if part.key}
+    return keys | {rollup.key for rollup in state.rollups.values()}
+
+
+def _let_go(change: StateDiff) -> set[str]:
+    rollups = change.maps.get("rollups", {}).values()
+    keys = {each.old.key for each in rollups if each.old is not None and each.old != each.new}
+    if change.spine is not None:
+        for splice in change.spine.splices:
+            keys.update(_keys(splice.gone))
+    return keys
+
+
+def _taken_up(change: StateDiff) -> set[str]:
+    keys: set[str] = set()
+    if change.spine is not None:
+        for splice in change.spine.splices:
+            keys.update(_keys(splice.come))
+    return keys
+
+
+def _keys(batches: Iterable[HollowBatch]) -> Iterable[str]:
+    return (part.key for batch in batches for run in batch.runs for part in run.parts if part.key)
