@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from persist.core.data.cursors import ByteKeys
+from persist.core.data.cursors import canonical_ends, canonical_keys
 from persist.core.data.schema import DIFF, TS, Schema
 from persist.core.data.splits import EVERYTHING, KeyRange, blocks_in
 from persist.core.data.types import T
@@ -47,9 +47,9 @@ def part_batches(
     """The rows of a part in order, at most ``batch_rows`` at a time, never empty batches; times are rewritten.
 
     ``columns``: only these key and val columns (names the part's schema lacks are skipped), then ts and diff, in the
-    schema's order. ``key_range``: only rows with such keys; only blocks that may have any are read. Holds one block
-    and one decoded row group. Raises CorruptData (before unverified bytes are parsed), VersionMismatch, what ``read``
-    raises.
+    schema's order. ``key_range``: only rows with such keys; only blocks that may have any are read, and nothing is
+    decoded beyond the range. Holds one block and one decoded row group.
+    Raises CorruptData (before unverified bytes are parsed), VersionMismatch, what ``read`` raises.
     """
     wanted = _names(schema_of_part, columns)
     limits = EVERYTHING if key_range is None else key_range
@@ -59,9 +59,12 @@ def part_batches(
         check_format(part)
         tables = _File(part, read, schema_of_part, decoded_bytes_max).tables(wanted, limits, batch_rows)
     for table in tables:
-        for piece in _inside(table, schema_of_part, limits):
+        piece, goes_on = _inside(table, schema_of_part, limits)
+        if piece.num_rows:
             rewritten = rewrite_times(piece.select(wanted), part.ts_rewrite)
             yield from rewritten.combine_chunks().to_batches(max_chunksize=batch_rows)
+        if not goes_on:
+            return
 
 
 def _names(schema: Schema, columns: Iterable[str] | None) -> list[str]:
@@ -72,19 +75,21 @@ def _names(schema: Schema, columns: Iterable[str] | None) -> list[str]:
     return [name for name in names if name in kept]
 
 
-def _inside(table: pa.Table, schema: Schema, limits: KeyRange) -> Iterator[pa.Table]:
-    """The rows of a sorted table that lie in the range, if any."""
-    start, stop = 0, table.num_rows
-    if limits.lower is not None or limits.upper is not None:
-        edge = pa.concat_tables([table.slice(0, 1), table.slice(stop - 1, 1)]) if stop else table
-        names = schema.key.names
-        ends = ByteKeys([edge.column(name) for name in names]) if stop else None
-        if ends is not None and not (limits.contains(ends.at(0)) and limits.contains(ends.at(1))):
-            keys = ByteKeys([table.column(name) for name in names])
-            start = 0 if limits.lower is None else keys.search(limits.lower, 0)
-            stop = stop if limits.upper is None else keys.search(limits.upper, start)
-    if start < stop:
-        yield table.slice(start, stop - start)
+def _inside(table: pa.Table, schema: Schema, limits: KeyRange) -> tuple[pa.Table, bool]:
+    """The rows of a sorted table that lie in the range, and whether rows after them may."""
+    if limits == EVERYTHING or not table.num_rows:
+        return table, True
+    columns = [table.column(name) for name in schema.key.names]
+    first, last = canonical_ends(columns)
+    if limits.contains(first) and limits.contains(last):
+        return table, True
+    goes_on = limits.upper is None or last < limits.upper
+    if (limits.lower is not None and last < limits.lower) or (limits.upper is not None and limits.upper <= first):
+        return table.slice(0, 0), goes_on
+    keys = canonical_keys(columns)
+    start = 0 if limits.lower is None else keys.search(limits.lower, 0)
+    stop = table.num_rows if limits.upper is None else keys.search(limits.upper, start)
+    return table.slice(start, stop - start), goes_on
 
 
 class _File:

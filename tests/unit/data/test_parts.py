@@ -16,6 +16,7 @@ from persist.core.data.schema import Schema
 from persist.core.data.splits import KeyRange
 from persist.core.data.update import consolidate, normalise
 from persist.errors import CorruptData, InvalidArgument, VersionMismatch
+from persist.wire import columnar_decode
 from persist.wire.checksum import crc32c
 from persist.wire.columnar import decode_inline, encode_inline, encode_parts, part_batches
 
@@ -245,6 +246,21 @@ def test_long_keys_have_truncated_bounds_that_hold_them():
     assert found.column("s").to_pylist() == [names[33]]
 
 
+def test_nothing_is_read_beyond_the_end_of_a_key_range(monkeypatch):
+    monkeypatch.setattr(columnar_decode, "SMALL_BYTES", 0)
+    text = Schema({"k": pa.string()}, {"v": pa.int64()})
+    # Fences are cut off before the keys differ: they cannot tell in which block the range ends.
+    keys = [f"{'x' * 200}{at:04d}" for at in range(400)]
+    table = pa.table({"k": keys, "v": range(400), "ts": [0] * 400, "diff": [1] * 400}, schema=text.updates)
+    [encoded] = encode_parts([table], text, 0, row_group_rows=100)
+    blob = Stored(encoded)
+    assert len(blob.part.blocks) == 4
+    upper = encode_key([pa.array([keys[150]])])[0].as_py()
+    found = pa.Table.from_batches(part_batches(blob.part, blob.read, text, key_range=KeyRange(None, upper)))
+    assert found.equals(table.slice(0, 150))
+    assert len(blob.reads) == 1 + 2
+
+
 def test_unsorted_rows_are_not_written():
     with pytest.raises(CorruptData):
         list(encode_parts([rows(10, first=5), rows(3)], SCHEMA, 0, row_group_rows=5))
@@ -291,6 +307,32 @@ def test_any_rows_come_back_from_blobs_and_inline_parts(case, group_rows):
     inline = encode_inline(table, schema, 0)
     assert rows_of(decode_inline(inline, schema), schema) == rows_of(table, schema)
     assert rows_of(pa.Table.from_batches(part_batches(inline, blob.read, schema)), schema) == rows_of(table, schema)
+
+
+@given(schemas().flatmap(lambda schema: st.tuples(st.just(schema), updates(schema, 30))), st.data())
+@settings(max_examples=80, deadline=None)
+def test_a_key_range_gives_the_rows_whose_keys_it_contains(case, data):
+    schema, raw = case
+    table = consolidate(normalise(raw, schema), schema)
+    if not len(table):
+        return
+    keys = encode_key([table.column(name) for name in schema.key.names]).to_pylist()
+    bounds = (
+        st.none() | st.sampled_from(keys) | st.sampled_from(keys).map(lambda key: key + b"\0") | st.binary(max_size=3)
+    )
+    limits = KeyRange(data.draw(bounds), data.draw(bounds))
+    expected = table.filter(pa.array([limits.contains(key) for key in keys]))
+    parts = [encode_inline(table, schema, 0)]
+    blobs = {}
+    for encoded in encode_parts([table], schema, 0, row_group_rows=data.draw(st.sampled_from([1, 4, 100]))):
+        blob = Stored(encoded)
+        parts.append(blob.part)
+        blobs[blob.part] = blob
+    rows_in_parts = data.draw(st.sampled_from([1, 3, 65_536]))
+    for part in parts:
+        read = blobs[part].read if part in blobs else None
+        found = part_batches(part, read, schema, key_range=limits, batch_rows=rows_in_parts)
+        assert rows_of(pa.Table.from_batches(found, schema=schema.updates), schema) == rows_of(expected, schema)
 
 
 def test_columns_whose_names_hold_dots_come_back():

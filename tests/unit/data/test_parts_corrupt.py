@@ -134,10 +134,15 @@ def parquet_bomb(count, width, *, declared, encoding="dictionary"):
     return sink.getvalue().to_pybytes()
 
 
+METERS = []
+"""Kept for ever: Arrow's threads may give memory back after the call that took it has returned."""
+
+
 def peak_of(function):
     """Arrow bytes held at most while the function runs."""
     default = pa.default_memory_pool()
     meter = pa.proxy_memory_pool(default)
+    METERS.append(meter)
     pa.set_memory_pool(meter)
     try:
         function()

@@ -61,22 +61,15 @@ class KeyOrder:
     def keys(self, table: pa.Table) -> Keys:
         """The keys of all rows."""
         columns = [table.column(name) for name in self._names]
-        if self._word_type is not None:
-            return _WordKeys(columns[0])
-        values = raw_values(columns)
-        return ByteKeys(columns) if values is None else _RawKeys(values)
+        return canonical_keys(columns) if self._word_type is None else _WordKeys(columns[0])
 
     def ends(self, table: pa.Table) -> tuple[Key, Key]:
         """The keys of the first and the last row, at the cost of two rows. Raises CorruptData when they descend."""
-        rows = len(table)
-        values = None if self._word_type is not None else raw_values([table.column(name) for name in self._names])
-        if values is not None:
-            whole = _RawKeys(values)
-            first, last = whole.at(0), whole.at(rows - 1)
+        columns = [table.column(name) for name in self._names]
+        if self._word_type is None:
+            first, last = canonical_ends(columns)
         else:
-            edge = pa.concat_tables([table.slice(0, 1), table.slice(rows - 1, 1)])
-            keys = self.keys(edge)
-            first, last = keys.at(0), keys.at(1)
+            first, last = (_WordKeys(columns[0].slice(row, 1)).at(0) for row in (0, len(table) - 1))
         if last < first:
             raise unsorted()
         return first, last
@@ -113,6 +106,28 @@ class _WordKeys:
         return None
 
 
+def canonical_keys(columns: Sequence[Any]) -> Keys:
+    """The canonical bytes of ascending rows, made only where they cannot be read in place."""
+    values = raw_values(columns)
+    return ByteKeys(columns) if values is None else _RawKeys(values)
+
+
+def canonical_ends(columns: Sequence[Any]) -> tuple[bytes, bytes]:
+    """The canonical bytes of the first and the last of at least one row, at the cost of these two."""
+    rows = len(columns[0])
+    values = raw_values(columns)
+    if values is not None:
+        whole = _RawKeys(values)
+        return whole.at(0), whole.at(rows - 1)
+    edges = [pa.chunked_array([*_chunks(column.slice(0, 1)), *_chunks(column.slice(rows - 1))]) for column in columns]
+    keys = ByteKeys(edges)
+    return keys.at(0), keys.at(1)
+
+
+def _chunks(column: Any) -> list[pa.Array]:
+    return list(column.chunks) if isinstance(column, pa.ChunkedArray) else [column]
+
+
 def raw_values(columns: Sequence[Any]) -> pa.Array | None:
     """Keys whose order is that of their own bytes: one column of text or bytes without nulls. None for other keys."""
     if len(columns) != 1 or columns[0].null_count or not _is_raw(columns[0].type):
@@ -135,7 +150,7 @@ class _RawKeys:
         self._offsets = np.frombuffer(offsets, kind, self._rows + 1, values.offset * kind.itemsize).data
         self._data = memoryview(b"" if data is None else data)
 
-    def at(self, row: int) -> Key:
+    def at(self, row: int) -> bytes:
         return b"\2" + self._data[self._offsets[row] : self._offsets[row + 1]]
 
     def search(self, key: Key, start: int, *, right: bool = False) -> int:
@@ -154,7 +169,7 @@ class ByteKeys:
         offsets, data = raw_buffers(self._encoded)
         self._offsets, self._data = offsets.data, data.data
 
-    def at(self, row: int) -> Key:
+    def at(self, row: int) -> bytes:
         """The key of a row."""
         return bytes(self._data[self._offsets[row] : self._offsets[row + 1]])
 
