@@ -1,7 +1,8 @@
 """Repeating calls to the location until they answer or time is up.
 
-Usage errors and outcomes come back at once. Location errors are repeated with jittered exponential pauses: every
-command may be repeated, because appends carry a token and the others are idempotent.
+Usage errors and outcomes come back at once, and so does that a store is full or read-only. Other location errors are
+repeated with jittered exponential pauses: every command may be repeated, because appends carry a token and the others
+are idempotent.
 Source: persist-semantics.md sections 2.2 and 2.5; style.md rule 18.
 """
 
@@ -9,7 +10,15 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from persist.core.frontier import Antichain
-from persist.errors import Indeterminate, InvalidArgument, LocationError, NotYetAvailable, Overloaded
+from persist.errors import (
+    Indeterminate,
+    InvalidArgument,
+    LocationError,
+    NotYetAvailable,
+    Overloaded,
+    StoreFull,
+    StoreReadOnly,
+)
 from persist.machine.patience import Backoff, Deadline
 from persist.runtime import Runtime
 from persist.settings import Settings
@@ -62,6 +71,11 @@ class Attempts:
             try:
                 return await call(_seconds(deadline, limit_ms))
             except NotYetAvailable:
+                raise
+            except (StoreFull, StoreReadOnly) as error:
+                # Only a person can mend it.
+                if seen.any:
+                    raise _honest(error, seen) from error
                 raise
             except LocationError as error:
                 failure: LocationError = error

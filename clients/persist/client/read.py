@@ -20,6 +20,9 @@ from persist.errors import InvalidBounds, NotReadable
 from persist.machine.patience import Deadline
 from persist.machine.port import Change, NotYet, Plan
 
+LAST_SECONDS = 0.02
+"""After an answer of "not yet" with less than this left, asking again could only fail."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSummary:
@@ -184,7 +187,7 @@ class ReadHandle:
                 return answer
             assert isinstance(answer, NotYet)
             self._upper = answer.info.upper
-            if deadline.passed:
+            if deadline.remaining() < LAST_SECONDS:
                 raise not_yet(as_of, answer.info.upper)
 
     async def _changes_until(self, lower: Antichain, upper: Antichain, timeout: float | None) -> Change:
@@ -197,7 +200,9 @@ class ReadHandle:
                 raise not_yet(upper, change.info.upper)
             # The last incomplete time: passing it is what is waited for. For [] that is whatever comes next.
             last = change.info.upper if upper.time is None else Antichain.of(upper.time - 1)
-            await self._fetch(last.join(change.info.upper), deadline)
+            moved = await self._fetch(last.join(change.info.upper), deadline)
+            if not upper.less_equal(moved.info.upper) and deadline.remaining() < LAST_SECONDS:
+                raise not_yet(upper, moved.info.upper)
             change = await self._fetch_now(lower, deadline)
         return change
 

@@ -25,6 +25,8 @@ from persist.errors import (
     LocationError,
     Overloaded,
     RequestTooLarge,
+    StoreFull,
+    StoreReadOnly,
 )
 from persist.machine.patience import Backoff, Deadline
 from persist.machine.port import Change, NotYet, Plan, ShardInfo, Shards
@@ -204,6 +206,11 @@ class RemoteShards(Shards):
             peer = self._choose(shard)
             try:
                 return await attempt(peer, self._slice(deadline, whole=whole))
+            except (StoreFull, StoreReadOnly) as error:
+                # The server is well, and only a person can mend its store.
+                if unsure is not None:
+                    raise unsure from error
+                raise
             except Overloaded as error:
                 failure: LocationError = error
             except LocationError as error:

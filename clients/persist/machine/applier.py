@@ -17,7 +17,15 @@ from persist.core.shard.dispatch import Context
 from persist.core.shard.invariants import check_cheap
 from persist.core.shard.state import State
 from persist.core.shard.transitions import apply, finish
-from persist.errors import Determinate, Indeterminate, LocationError, PersistError, ShardNotFound, StoreFull, StoreReadOnly
+from persist.errors import (
+    Determinate,
+    Indeterminate,
+    LocationError,
+    PersistError,
+    ShardNotFound,
+    StoreFull,
+    StoreReadOnly,
+)
 from persist.machine.patience import Backoff, Deadline, repeat_read
 from persist.machine.versions import Version, Versions
 from persist.runtime import Runtime
