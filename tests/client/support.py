@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,15 +36,16 @@ Row = tuple[int, str, int, int]
 
 @dataclass(frozen=True)
 class Place:
-    """Where shards live: URIs of both stores."""
+    """Where shards live: URIs of both stores, and how clients reach them: local, remote or failover."""
 
     blob: str
     consensus: str
+    access: str = "local"
 
 
-def memory_place() -> Place:
+def memory_place(access: str = "local") -> Place:
     name = system().random_bytes(8).hex()
-    return Place(f"mem:{name}", f"mem:{name}")
+    return Place(f"mem:{name}", f"mem:{name}", access)
 
 
 def file_place(path: Path) -> Place:
@@ -52,19 +53,28 @@ def file_place(path: Path) -> Place:
 
 
 @asynccontextmanager
-async def client_of(place: Place, access: str = "local", *, settings: Settings = SMALL) -> AsyncIterator[aio.Client]:
-    """A client reaching a place directly, through a server, or through a server with the local loop to fall back on."""
-    if access == "local":
+async def client_of(place: Place, *, settings: Settings = SMALL) -> AsyncIterator[aio.Client]:
+    """A client reaching a place directly, through a server, or through two with the local loop to fall back on."""
+    if place.access == "local":
         async with await aio.embedded(blob=place.blob, consensus=place.consensus, settings=settings) as client:
             yield client
         return
-    host, address = await start_shard("127.0.0.1:0", place.blob, place.consensus, settings)
-    try:
-        stores = {"blob": place.blob, "consensus": place.consensus} if access == "failover" else {}
-        async with await aio.connect(str(address), settings=settings, **stores) as client:
+    failover = place.access == "failover"
+    stores = {"blob": place.blob, "consensus": place.consensus} if failover else {}
+    async with AsyncExitStack() as stack:
+        servers = [await stack.enter_async_context(server_of(place, settings)) for _ in range(1 + failover)]
+        async with await aio.connect(",".join(servers), settings=settings, **stores) as client:
             yield client
+
+
+@asynccontextmanager
+async def server_of(place: Place, settings: Settings = SMALL, *, listen: str = "127.0.0.1:0") -> AsyncIterator[str]:
+    """A server in this loop; its HOST:PORT."""
+    host, address = await start_shard(listen, place.blob, place.consensus, settings, with_reflection=False)
+    try:
+        yield str(address)
     finally:
-        await host.stop()
+        await host.stop(notice=0, grace=1)
 
 
 def table(rows: Iterable[Row]) -> pa.Table:

@@ -1,7 +1,6 @@
 """Appending: bounds, closing, heartbeats, tokens, transactions, every kind of input, everywhere."""
 
 import pytest
-from client.conftest import EVERYWHERE
 from client.support import SCHEMA, Ledger, Place, client_of, collect, rows_of, some_rows, table
 
 import persist
@@ -10,10 +9,10 @@ from persist import Antichain, Appended, ShardId, UpperMismatch, WriterId
 ROWS = [(1, "a", 0, 1), (2, "b", 3, 1), (1, "a", 4, -1)]
 
 
-@pytest.mark.parametrize(("place", "access"), EVERYWHERE, indirect=["place"])
-async def test_append_snapshot_and_listen_agree(place: Place, access: str):
+@pytest.mark.everywhere
+async def test_append_snapshot_and_listen_agree(place: Place):
     ledger = Ledger()
-    async with client_of(place, access) as client:
+    async with client_of(place) as client:
         writer, reader = await client.open(ShardId.new(), schema=SCHEMA)
         ledger.updates += ROWS
         assert await writer.append(table(ROWS), 5) == Appended(upper=Antichain.of(5), seqno=3)
@@ -30,9 +29,9 @@ async def test_append_snapshot_and_listen_agree(place: Place, access: str):
         assert rows_of(await (await reader.snapshot(1 << 40)).to_arrow()) == ledger.at(1 << 40)
 
 
-@pytest.mark.parametrize(("place", "access"), EVERYWHERE, indirect=["place"])
-async def test_compare_and_append_tells_the_upper_and_a_token_happens_once(place: Place, access: str):
-    async with client_of(place, access) as client:
+@pytest.mark.everywhere
+async def test_compare_and_append_tells_the_upper_and_a_token_happens_once(place: Place):
+    async with client_of(place) as client:
         writer, reader = await client.open(ShardId.new(), schema=SCHEMA)
         token = persist.Token.of(b"t" * 16)
         first = await writer.compare_and_append(table(ROWS), 0, 5, token=token)

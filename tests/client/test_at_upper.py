@@ -4,7 +4,6 @@ import asyncio
 
 import pyarrow as pa
 import pytest
-from client.conftest import EVERYWHERE
 from client.support import SCHEMA, Place, client_of, rows_of, table
 
 from persist import Antichain, ShardId, Token
@@ -16,9 +15,9 @@ def bare(rows: list[tuple[int, str]]) -> pa.Table:
     return pa.table({"id": [key for key, _ in rows], "name": [name for _, name in rows]})
 
 
-@pytest.mark.parametrize(("place", "access"), EVERYWHERE, indirect=["place"])
-async def test_writers_that_race_all_succeed_at_times_of_their_own(place: Place, access: str):
-    async with client_of(place, access) as client:
+@pytest.mark.everywhere
+async def test_writers_that_race_all_succeed_at_times_of_their_own(place: Place):
+    async with client_of(place) as client:
         writer, reader = await client.open(ShardId.new(), schema=SCHEMA)
         others = [await client.open_writer(writer.shard) for _ in range(4)]
 

@@ -94,8 +94,8 @@ READS = [
     pytest.param(lambda r: r.snapshot(-1), errors.InvalidArgument, id="negative"),
     pytest.param(lambda r: r.snapshot(1.5), errors.InvalidArgument, id="fraction"),
     pytest.param(lambda r: r.snapshot(1 << 64), errors.InvalidArgument, id="over-u64"),
-    pytest.param(lambda r: r.snapshot(20, timeout=0.05), errors.NotYetAvailable, id="not-complete"),
-    pytest.param(lambda r: r.diffs(6, 20, timeout=0.05), errors.NotYetAvailable, id="diffs-not-complete"),
+    pytest.param(lambda r: r.snapshot(20, timeout=0.3), errors.NotYetAvailable, id="not-complete"),
+    pytest.param(lambda r: r.diffs(6, 20, timeout=0.3), errors.NotYetAvailable, id="diffs-not-complete"),
     pytest.param(lambda r: r.listen(6, timeout=-1), errors.InvalidArgument, id="negative-timeout"),
 ]
 

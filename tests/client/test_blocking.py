@@ -1,10 +1,18 @@
-"""The blocking façade: same answers, no hanging threads, forks, closing, interpreter exit."""
+"""The blocking façade: same answers, no hanging threads, forks, closing, interpreter exit.
+
+What takes ``client`` runs embedded, through a server process, and through one with the stores to fall back on. What
+starts, forks or ends clients of its own is about this process alone, and embedded.
+"""
 
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
@@ -15,10 +23,32 @@ from persist import Antichain, Appended, Progress, ShardId, Updates, UpperMismat
 from persist.errors import UsageError
 
 
-@pytest.fixture
-def client(tmp_path: Path) -> Iterator[persist.Client]:
-    with persist.embedded(tmp_path / "data with blank") as client:
+@pytest.fixture(params=["local", "remote", "failover"])
+def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[persist.Client]:
+    root = tmp_path / "data with blank"
+    if request.param == "local":
+        with persist.embedded(root) as client:
+            yield client
+        return
+    stores = {"blob": f"file:{quote(str(root / 'blob'))}", "consensus": f"sqlite:{quote(str(root / 'consensus.db'))}"}
+    with (
+        server_process(*stores.values()) as endpoint,
+        persist.connect(endpoint, **(stores if request.param == "failover" else {})) as client,
+    ):
         yield client
+
+
+@contextmanager
+def server_process(blob: str, consensus: str) -> Iterator[str]:
+    """A server over these stores; its HOST:PORT."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-m", "persist_shard", "127.0.0.1:0", blob, consensus]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as server:
+        try:
+            assert server.stdout is not None
+            yield server.stdout.readline().split()[-1]
+        finally:
+            server.kill()
 
 
 def test_blocking_client_does_all_the_asynchronous_one_does(client: persist.Client):

@@ -6,7 +6,6 @@ import random
 
 import pyarrow as pa
 import pytest
-from client.conftest import EVERYWHERE
 from client.support import SCHEMA, Ledger, Place, client_of, collect, rows_of, some_rows, table, total
 
 from persist import Antichain, ShardId
@@ -24,11 +23,11 @@ async def write(client, shard, ledger: Ledger, entropy: random.Random, *, batche
     return writer.upper.time
 
 
-@pytest.mark.parametrize(("place", "access"), EVERYWHERE, indirect=["place"])
+@pytest.mark.everywhere
 @pytest.mark.timeout_s(120)
-async def test_reads_equal_the_model_at_every_time(place: Place, access: str):
-    entropy, ledger, shard = random.Random(f"{place.blob[:4]}{access}"), Ledger(), ShardId.new()
-    async with client_of(place, access) as client:
+async def test_reads_equal_the_model_at_every_time(place: Place):
+    entropy, ledger, shard = random.Random(f"{place.blob[:4]}{place.access}"), Ledger(), ShardId.new()
+    async with client_of(place) as client:
         upper = await write(client, shard, ledger, entropy, batches=12, most=150)
         reader = await client.open_reader(shard)
         for as_of in range(upper):

@@ -157,6 +157,7 @@ async def test_closing_a_listen_lets_go_of_its_parts(place: Place):
         assert sum(reader._lease._held.values()) == 0
 
 
+@pytest.mark.few
 async def test_heartbeats_keep_an_idle_reader_alive_and_its_loss_is_told(place: Place):
     async with client_of(place) as client:
         writer, _ = await client.open(ShardId.new(), schema=SCHEMA)

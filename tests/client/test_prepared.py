@@ -5,7 +5,7 @@ import pickle
 
 import pyarrow as pa
 import pytest
-from client.support import SCHEMA, Place, client_of, file_place, rows_of, table
+from client.support import SCHEMA, Place, client_of, rows_of, table
 
 import persist
 from persist import Appended, BatchSpec, PreparedBatch, ShardId, UpperMismatch
@@ -28,8 +28,8 @@ def work(spec: bytes, keys: range) -> bytes:
     return prepare(pickle.loads(spec), keys).to_bytes()
 
 
-async def test_prepared_batches_of_other_processes_are_one_append(tmp_path):
-    place = file_place(tmp_path)
+@pytest.mark.between_processes
+async def test_prepared_batches_of_other_processes_are_one_append(place: Place):
     async with client_of(place) as client:
         writer, reader = await client.open(ShardId.new(), schema=SCHEMA)
         spec = pickle.dumps(writer.batch_spec())
