@@ -29,6 +29,14 @@ class Settings:
     """Inline bytes a state may hold before appends must go to Blob."""
     rollup_every: int = 128
     """Seqnos between rollups."""
+    compaction: bool = True
+    """Compact in this process what its commits leave to compact; off where PersistCompaction does it."""
+    compaction_memory_bytes: int = 512 << 20
+    """What one compaction may take at its peak."""
+    compactions_at_once: int = 1
+    """Compactions a process runs at a time."""
+    compaction_takeover_ms: int = 120_000
+    """A claim on a compaction this old counts as abandoned."""
     gc_versions_max: int = 3840
     """Seqnos one collection of garbage reaches over."""
     maintenance_timeout_ms: int = 600_000
@@ -81,7 +89,17 @@ class Settings:
             if field.name == "allow_unsafe":
                 changes[field.name] = tuple(name for name in text.split(",") if name)
                 continue
+            if isinstance(field.default, bool):
+                changes[field.name] = _truth(f"PERSIST_{field.name.upper()}", text)
+                continue
             if not text.isdigit():
                 raise InvalidArgument(f"PERSIST_{field.name.upper()} must be a whole number", got=text)
             changes[field.name] = int(text)
         return dataclasses.replace(cls(), **changes)  # type: ignore[arg-type]  # fields are checked just above
+
+
+def _truth(name: str, text: str) -> bool:
+    known = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+    if text.lower() not in known:
+        raise InvalidArgument(f"{name} must be true or false", got=text)
+    return known[text.lower()]

@@ -109,6 +109,13 @@ class ShardServicer(PersistShardServicer):
                 some = []
         yield pb.ListShardsResponse(shard_ids=some)
 
+    async def WatchWork(self, request: pb.WatchWorkRequest, context: Any) -> AsyncIterator[pb.WatchWorkResponse]:
+        """Shards with something to compact."""
+        yield pb.WatchWorkResponse()
+        with self._waiting():
+            async for shard in self._shards.work(timeout=_left(context)):
+                yield pb.WatchWorkResponse(shard_ids=[shard])
+
     # ---- commands ------------------------------------------------------------------------------------------------
 
     async def CompareAndAppend(self, request: pb.CompareAndAppendRequest, context: Any) -> pb.CompareAndAppendResponse:
@@ -162,6 +169,28 @@ class ShardServicer(PersistShardServicer):
     async def EvolveSchema(self, request: pb.EvolveSchemaRequest, context: Any) -> pb.EvolveSchemaResponse:
         """Register a schema that only adds nullable val columns to the newest, whose id must be ``expected_id``."""
         return await self._command(pb.EvolveSchemaResponse, request, context)
+
+    async def ClaimCompaction(self, request: pb.ClaimCompactionRequest, context: Any) -> pb.ClaimCompactionResponse:
+        """Take on the compaction that is most worth it, or the one this owner has claimed already."""
+        return await self._command(pb.ClaimCompactionResponse, request, context)
+
+    async def ReleaseCompaction(
+        self, request: pb.ReleaseCompactionRequest, context: Any
+    ) -> pb.ReleaseCompactionResponse:
+        """Give up what the owner has claimed."""
+        return await self._command(pb.ReleaseCompactionResponse, request, context)
+
+    async def ApplyMerge(self, request: pb.ApplyMergeRequest, context: Any) -> pb.ApplyMergeResponse:
+        """Replace adjacent batches, named by their fingerprints, by one that holds the same updates."""
+        return await self._command(pb.ApplyMergeResponse, request, context)
+
+    async def FenceWriters(self, request: pb.FenceWritersRequest, context: Any) -> pb.FenceWritersResponse:
+        """Refuse writers born before a time that are not known."""
+        return await self._command(pb.FenceWritersResponse, request, context)
+
+    async def Finalize(self, request: pb.FinalizeRequest, context: Any) -> pb.FinalizeResponse:
+        """Take away what a closed shard still holds, one small step per call."""
+        return await self._command(pb.FinalizeResponse, request, context)
 
     async def Session(  # type: ignore[override]  # writes for itself: frames leave as soon as they are ready
         self, frames: AsyncIterator[pb.SessionRequest], context: Any

@@ -106,6 +106,10 @@ class MemoryShards:
         for shard in sorted(self.shards):
             yield shard
 
+    async def work(self, *, timeout: float) -> AsyncIterator[ShardId]:
+        for shard in sorted(self.shards):
+            yield shard
+
     async def close(self) -> None:
         self.closed = True
 

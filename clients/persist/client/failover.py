@@ -109,6 +109,11 @@ class FailoverShards(Shards):
         async for shard in self._local.list(timeout=timeout):
             yield shard
 
+    async def work(self, *, timeout: float) -> AsyncIterator[ShardId]:
+        """See Shards.work. Both ways see only what is committed their way."""
+        async for shard in (self._local if self.remote_is_away else self._remote).work(timeout=timeout):
+            yield shard
+
     async def close(self) -> None:
         """Close both."""
         await self._remote.close()

@@ -175,6 +175,17 @@ class RemoteShards(Shards):
             for text in message.shard_ids:
                 yield ShardId.parse(text)
 
+    async def work(self, *, timeout: float) -> AsyncIterator[ShardId]:
+        """See Shards.work. One server stream; never resumed here."""
+        peer = self._choose(None)
+        try:
+            async for message in peer.stream("WatchWork", pb.WatchWorkRequest(), None, timeout, quiet=True):
+                for text in message.shard_ids:
+                    yield ShardId.parse(text)
+        except LocationError:
+            self._down(peer)
+            raise
+
     async def close(self) -> None:
         """Cancel what is under way and close the connections. A later call makes new ones."""
         peers, self._peers, owner, self._owner = self._peers, (), self._owner, None

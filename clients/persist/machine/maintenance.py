@@ -8,10 +8,12 @@ from collections.abc import Coroutine
 from typing import Any
 
 from persist.core.shard.commands import AddRollup, RollupAdded
+from persist.core.shard.compaction import compaction_due
 from persist.core.shard.state import State
 from persist.errors import Indeterminate, LocationError
 from persist.machine.applier import Applier
 from persist.machine.collector import Collector
+from persist.machine.hints import Hints
 from persist.machine.patience import Deadline
 from persist.machine.tasks import Tasks
 from persist.machine.versions import Versions
@@ -23,9 +25,17 @@ class Maintenance:
     """The rollups and collections of one shard that fall to this process: one of each at a time, in the background."""
 
     def __init__(
-        self, applier: Applier, versions: Versions, tasks: Tasks, *, settings: Settings, runtime: Runtime
+        self,
+        applier: Applier,
+        versions: Versions,
+        tasks: Tasks,
+        hints: Hints,
+        *,
+        settings: Settings,
+        runtime: Runtime,
     ) -> None:
         self._applier = applier
+        self._hints = hints
         self._versions = versions
         self._tasks = tasks
         self._settings = settings
@@ -47,6 +57,8 @@ class Maintenance:
         if not self._collecting and state.active_gc is not None and state.active_gc.owner == owner:
             self._collecting = True
             self._tasks.start(self._harmlessly(self._collect_claimed()))
+        if compaction_due(state.trace, self._runtime.now_ms(), self._settings.compaction_takeover_ms):
+            self._hints.tell(state.shard)
 
     async def _harmlessly(self, work: Coroutine[Any, Any, None]) -> None:
         try:

@@ -102,6 +102,13 @@ class Shards(Protocol):
         """Every shard ever initialised here."""
         ...
 
+    def work(self, *, timeout: float) -> AsyncIterator[ShardId]:
+        """Shards that may have something to compact, as they come, for at most ``timeout`` seconds. Only hints.
+
+        Raises LocationError when the push breaks.
+        """
+        ...
+
     async def close(self) -> None:
         """Stop background work and release connections."""
         ...

@@ -22,6 +22,7 @@ from persist.errors import (
 )
 from persist.machine.applier import Applier
 from persist.machine.follower import Follower
+from persist.machine.hints import Hints
 from persist.machine.maintenance import Maintenance
 from persist.machine.patience import Deadline
 from persist.machine.port import Change, NotYet, Plan, ShardInfo
@@ -41,11 +42,18 @@ class _Shard:
     """What this process keeps for one shard: all of it can be lost at any time."""
 
     def __init__(
-        self, shard: ShardId, versions: Versions, tasks: Tasks, owner: str, settings: Settings, runtime: Runtime
+        self,
+        shard: ShardId,
+        versions: Versions,
+        tasks: Tasks,
+        hints: Hints,
+        owner: str,
+        settings: Settings,
+        runtime: Runtime,
     ) -> None:
         self.applier = Applier(shard, versions, settings=settings, runtime=runtime, owner=owner)
         self.follower = Follower(self.applier, versions.consensus, tasks, settings=settings, runtime=runtime)
-        self.maintenance = Maintenance(self.applier, versions, tasks, settings=settings, runtime=runtime)
+        self.maintenance = Maintenance(self.applier, versions, tasks, hints, settings=settings, runtime=runtime)
         self.in_use = 0
 
 
@@ -59,6 +67,7 @@ class LocalShards:
         self._runtime = runtime or system()
         self._versions = Versions(blob, consensus, settings=self._settings, runtime=self._runtime)
         self._tasks = Tasks()
+        self._hints = Hints()
         self._owner = f"{self._runtime.hostname}:{self._runtime.random_bytes(4).hex()}"
         self._shards: OrderedDict[ShardId, _Shard] = OrderedDict()
 
@@ -160,6 +169,10 @@ class LocalShards:
             except InvalidId:
                 continue
 
+    def work(self, *, timeout: float) -> AsyncIterator[ShardId]:
+        """Shards that commits of this process leave with something to compact."""
+        return self._hints.listen(self._deadline(timeout))
+
     async def close(self) -> None:
         """Stop background work, then close both stores."""
         await self._tasks.close()
@@ -172,7 +185,7 @@ class LocalShards:
     def _of(self, shard: ShardId) -> _Shard:
         known = self._shards.get(shard)
         if known is None:
-            known = _Shard(shard, self._versions, self._tasks, self._owner, self._settings, self._runtime)
+            known = _Shard(shard, self._versions, self._tasks, self._hints, self._owner, self._settings, self._runtime)
             self._shards[shard] = known
             self._forget_idle()
         self._shards.move_to_end(shard)

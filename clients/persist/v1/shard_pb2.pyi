@@ -1541,6 +1541,515 @@ class SchemaRegistered(_message.Message):
 Global___SchemaRegistered: _TypeAlias = SchemaRegistered  # noqa: Y015
 
 @_typing.final
+class ClaimCompactionRequest(_message.Message):
+    """ClaimCompactionRequest takes on a compaction."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHARD_ID_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    TAKEOVER_MS_FIELD_NUMBER: _builtins.int
+    WHOLE_FIELD_NUMBER: _builtins.int
+    shard_id: _builtins.str
+    """shard_id names the shard."""
+    owner: _builtins.str
+    """owner is the writer under whose id the result will be written: "w" and a uuid, a fresh one for each compaction."""
+    takeover_ms: _builtins.int
+    """takeover_ms: a claim older than this counts as abandoned, in milliseconds."""
+    whole: _builtins.bool
+    """whole: compact everything nobody else is compacting, worth it or not."""
+    def __init__(
+        self,
+        *,
+        shard_id: _builtins.str = ...,
+        owner: _builtins.str = ...,
+        takeover_ms: _builtins.int = ...,
+        whole: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["owner", b"owner", "shard_id", b"shard_id", "takeover_ms", b"takeover_ms", "whole", b"whole"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClaimCompactionRequest: _TypeAlias = ClaimCompactionRequest  # noqa: Y015
+
+@_typing.final
+class ClaimCompactionResponse(_message.Message):
+    """ClaimCompactionResponse tells what to compact."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COMPACTION_CLAIMED_FIELD_NUMBER: _builtins.int
+    NOTHING_TO_COMPACT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def compaction_claimed(self) -> Global___CompactionClaimed:
+        """compaction_claimed: this is yours to compact."""
+
+    @_builtins.property
+    def nothing_to_compact(self) -> Global___NothingToCompact:
+        """nothing_to_compact: there is nothing to do now."""
+
+    def __init__(
+        self,
+        *,
+        compaction_claimed: Global___CompactionClaimed | None = ...,
+        nothing_to_compact: Global___NothingToCompact | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["compaction_claimed", b"compaction_claimed", "nothing_to_compact", b"nothing_to_compact", "outcome", b"outcome"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compaction_claimed", b"compaction_claimed", "nothing_to_compact", b"nothing_to_compact", "outcome", b"outcome"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["compaction_claimed", "nothing_to_compact"]  # noqa: Y015
+    _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
+
+Global___ClaimCompactionResponse: _TypeAlias = ClaimCompactionResponse  # noqa: Y015
+
+@_typing.final
+class CompactionClaimed(_message.Message):
+    """CompactionClaimed says what to compact."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LO_FIELD_NUMBER: _builtins.int
+    HI_FIELD_NUMBER: _builtins.int
+    BATCHES_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    SCHEMAS_FIELD_NUMBER: _builtins.int
+    lo: _builtins.int
+    """lo is the first spine id of what is claimed."""
+    hi: _builtins.int
+    """hi is the spine id after the last."""
+    @_builtins.property
+    def batches(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.HollowBatch]:
+        """batches are adjacent, oldest first; they are to become one."""
+
+    @_builtins.property
+    def since(self) -> _types_pb2.Antichain:
+        """since is how far times are to be advanced. Always set."""
+
+    @_builtins.property
+    def schemas(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.SchemaEntry]:
+        """schemas are all of the shard's, oldest first."""
+
+    def __init__(
+        self,
+        *,
+        lo: _builtins.int = ...,
+        hi: _builtins.int = ...,
+        batches: _abc.Iterable[_types_pb2.HollowBatch] | None = ...,
+        since: _types_pb2.Antichain | None = ...,
+        schemas: _abc.Iterable[_types_pb2.SchemaEntry] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["since", b"since"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "hi", b"hi", "lo", b"lo", "schemas", b"schemas", "since", b"since"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CompactionClaimed: _TypeAlias = CompactionClaimed  # noqa: Y015
+
+@_typing.final
+class NothingToCompact(_message.Message):
+    """NothingToCompact says that nothing is worth compacting now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLAIMED_FIELD_NUMBER: _builtins.int
+    claimed: _builtins.int
+    """claimed counts the claims that others hold."""
+    def __init__(
+        self,
+        *,
+        claimed: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claimed", b"claimed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NothingToCompact: _TypeAlias = NothingToCompact  # noqa: Y015
+
+@_typing.final
+class ReleaseCompactionRequest(_message.Message):
+    """ReleaseCompactionRequest gives up a claim."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHARD_ID_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    shard_id: _builtins.str
+    """shard_id names the shard."""
+    owner: _builtins.str
+    """owner of the claim."""
+    def __init__(
+        self,
+        *,
+        shard_id: _builtins.str = ...,
+        owner: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["owner", b"owner", "shard_id", b"shard_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseCompactionRequest: _TypeAlias = ReleaseCompactionRequest  # noqa: Y015
+
+@_typing.final
+class ReleaseCompactionResponse(_message.Message):
+    """ReleaseCompactionResponse tells whether there was a claim."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLAIM_RELEASED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def claim_released(self) -> Global___ClaimReleased:
+        """claim_released: the owner has no claim."""
+
+    def __init__(
+        self,
+        *,
+        claim_released: Global___ClaimReleased | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["claim_released", b"claim_released", "outcome", b"outcome"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim_released", b"claim_released", "outcome", b"outcome"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["claim_released"]  # noqa: Y015
+    _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
+
+Global___ReleaseCompactionResponse: _TypeAlias = ReleaseCompactionResponse  # noqa: Y015
+
+@_typing.final
+class ClaimReleased(_message.Message):
+    """ClaimReleased says that an owner has no claim any more."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXISTED_FIELD_NUMBER: _builtins.int
+    existed: _builtins.bool
+    """existed: it had one."""
+    def __init__(
+        self,
+        *,
+        existed: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["existed", b"existed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClaimReleased: _TypeAlias = ClaimReleased  # noqa: Y015
+
+@_typing.final
+class ApplyMergeRequest(_message.Message):
+    """ApplyMergeRequest replaces adjacent batches by one that holds the same updates."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHARD_ID_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    INPUTS_FIELD_NUMBER: _builtins.int
+    OUTPUT_FIELD_NUMBER: _builtins.int
+    shard_id: _builtins.str
+    """shard_id names the shard."""
+    owner: _builtins.str
+    """owner wrote the new parts."""
+    @_builtins.property
+    def inputs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """inputs are the fingerprints (16 bytes) of the batches to replace, oldest first."""
+
+    @_builtins.property
+    def output(self) -> _types_pb2.HollowBatch:
+        """output takes their place. Must be set."""
+
+    def __init__(
+        self,
+        *,
+        shard_id: _builtins.str = ...,
+        owner: _builtins.str = ...,
+        inputs: _abc.Iterable[_builtins.bytes] | None = ...,
+        output: _types_pb2.HollowBatch | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["output", b"output"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["inputs", b"inputs", "output", b"output", "owner", b"owner", "shard_id", b"shard_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ApplyMergeRequest: _TypeAlias = ApplyMergeRequest  # noqa: Y015
+
+@_typing.final
+class ApplyMergeResponse(_message.Message):
+    """ApplyMergeResponse tells what became of a merge."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MERGE_APPLIED_FIELD_NUMBER: _builtins.int
+    MERGE_REFUSED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def merge_applied(self) -> Global___MergeApplied:
+        """merge_applied: the state names the output."""
+
+    @_builtins.property
+    def merge_refused(self) -> Global___MergeRefused:
+        """merge_refused: the inputs are gone. The output will never be used."""
+
+    def __init__(
+        self,
+        *,
+        merge_applied: Global___MergeApplied | None = ...,
+        merge_refused: Global___MergeRefused | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["merge_applied", b"merge_applied", "merge_refused", b"merge_refused", "outcome", b"outcome"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["merge_applied", b"merge_applied", "merge_refused", b"merge_refused", "outcome", b"outcome"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["merge_applied", "merge_refused"]  # noqa: Y015
+    _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
+
+Global___ApplyMergeResponse: _TypeAlias = ApplyMergeResponse  # noqa: Y015
+
+@_typing.final
+class MergeApplied(_message.Message):
+    """MergeApplied says that the output stands in place of its inputs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ALREADY_FIELD_NUMBER: _builtins.int
+    already: _builtins.bool
+    """already: an earlier attempt had done it."""
+    def __init__(
+        self,
+        *,
+        already: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["already", b"already"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MergeApplied: _TypeAlias = MergeApplied  # noqa: Y015
+
+@_typing.final
+class MergeRefused(_message.Message):
+    """MergeRefused says that the inputs are not there any more."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    """reason, for people."""
+    def __init__(
+        self,
+        *,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MergeRefused: _TypeAlias = MergeRefused  # noqa: Y015
+
+@_typing.final
+class FenceWritersRequest(_message.Message):
+    """FenceWritersRequest refuses old writers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHARD_ID_FIELD_NUMBER: _builtins.int
+    BORN_BEFORE_MS_FIELD_NUMBER: _builtins.int
+    shard_id: _builtins.str
+    """shard_id names the shard."""
+    born_before_ms: _builtins.int
+    """born_before_ms: writers born before, by their ids, that the shard does not know are refused from now on."""
+    def __init__(
+        self,
+        *,
+        shard_id: _builtins.str = ...,
+        born_before_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["born_before_ms", b"born_before_ms", "shard_id", b"shard_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FenceWritersRequest: _TypeAlias = FenceWritersRequest  # noqa: Y015
+
+@_typing.final
+class FenceWritersResponse(_message.Message):
+    """FenceWritersResponse tells where the fence stands."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WRITERS_FENCED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def writers_fenced(self) -> Global___WritersFenced:
+        """writers_fenced: this fence stands."""
+
+    def __init__(
+        self,
+        *,
+        writers_fenced: Global___WritersFenced | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["outcome", b"outcome", "writers_fenced", b"writers_fenced"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["outcome", b"outcome", "writers_fenced", b"writers_fenced"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["writers_fenced"]  # noqa: Y015
+    _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
+
+Global___FenceWritersResponse: _TypeAlias = FenceWritersResponse  # noqa: Y015
+
+@_typing.final
+class WritersFenced(_message.Message):
+    """WritersFenced says which writers are refused."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BORN_BEFORE_MS_FIELD_NUMBER: _builtins.int
+    born_before_ms: _builtins.int
+    """born_before_ms: unknown writers born before are refused."""
+    def __init__(
+        self,
+        *,
+        born_before_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["born_before_ms", b"born_before_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WritersFenced: _TypeAlias = WritersFenced  # noqa: Y015
+
+@_typing.final
+class FinalizeRequest(_message.Message):
+    """FinalizeRequest takes one step towards the end of a shard."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHARD_ID_FIELD_NUMBER: _builtins.int
+    FORCE_FIELD_NUMBER: _builtins.int
+    shard_id: _builtins.str
+    """shard_id names the shard."""
+    force: _builtins.bool
+    """force: close the shard first, whoever still reads or writes."""
+    def __init__(
+        self,
+        *,
+        shard_id: _builtins.str = ...,
+        force: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["force", b"force", "shard_id", b"shard_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FinalizeRequest: _TypeAlias = FinalizeRequest  # noqa: Y015
+
+@_typing.final
+class FinalizeResponse(_message.Message):
+    """FinalizeResponse tells how far it is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FINALIZED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def finalized(self) -> Global___Finalized:
+        """finalized: the step was taken."""
+
+    def __init__(
+        self,
+        *,
+        finalized: Global___Finalized | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["finalized", b"finalized", "outcome", b"outcome"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finalized", b"finalized", "outcome", b"outcome"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["finalized"]  # noqa: Y015
+    _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
+
+Global___FinalizeResponse: _TypeAlias = FinalizeResponse  # noqa: Y015
+
+@_typing.final
+class Finalized(_message.Message):
+    """Finalized says how far the end of a shard is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DONE_FIELD_NUMBER: _builtins.int
+    done: _builtins.bool
+    """done: nothing is left but its tombstone."""
+    def __init__(
+        self,
+        *,
+        done: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["done", b"done"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Finalized: _TypeAlias = Finalized  # noqa: Y015
+
+@_typing.final
+class WatchWorkRequest(_message.Message):
+    """WatchWorkRequest asks for hints of work."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchWorkRequest: _TypeAlias = WatchWorkRequest  # noqa: Y015
+
+@_typing.final
+class WatchWorkResponse(_message.Message):
+    """WatchWorkResponse is a hint of work."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHARD_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def shard_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """shard_ids may have something to compact. Empty in the first message: the stream stands."""
+
+    def __init__(
+        self,
+        *,
+        shard_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["shard_ids", b"shard_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchWorkResponse: _TypeAlias = WatchWorkResponse  # noqa: Y015
+
+@_typing.final
 class SessionRequest(_message.Message):
     """SessionRequest is one frame of calls. A client with several calls at hand sends them in one frame."""
 
@@ -1583,6 +2092,11 @@ class SessionCall(_message.Message):
     EXPIRE_WRITER_FIELD_NUMBER: _builtins.int
     REGISTER_SCHEMA_FIELD_NUMBER: _builtins.int
     EVOLVE_SCHEMA_FIELD_NUMBER: _builtins.int
+    CLAIM_COMPACTION_FIELD_NUMBER: _builtins.int
+    RELEASE_COMPACTION_FIELD_NUMBER: _builtins.int
+    APPLY_MERGE_FIELD_NUMBER: _builtins.int
+    FENCE_WRITERS_FIELD_NUMBER: _builtins.int
+    FINALIZE_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """id names the call on this stream. Chosen by the client, not reused while it has no answer."""
     timeout_ms: _builtins.int
@@ -1631,6 +2145,26 @@ class SessionCall(_message.Message):
     def evolve_schema(self) -> Global___EvolveSchemaRequest:
         """evolve_schema registers a further schema."""
 
+    @_builtins.property
+    def claim_compaction(self) -> Global___ClaimCompactionRequest:
+        """claim_compaction takes on a compaction."""
+
+    @_builtins.property
+    def release_compaction(self) -> Global___ReleaseCompactionRequest:
+        """release_compaction gives up a claim."""
+
+    @_builtins.property
+    def apply_merge(self) -> Global___ApplyMergeRequest:
+        """apply_merge puts a result in place."""
+
+    @_builtins.property
+    def fence_writers(self) -> Global___FenceWritersRequest:
+        """fence_writers refuses old writers."""
+
+    @_builtins.property
+    def finalize(self) -> Global___FinalizeRequest:
+        """finalize takes a step towards the end."""
+
     def __init__(
         self,
         *,
@@ -1647,12 +2181,17 @@ class SessionCall(_message.Message):
         expire_writer: Global___ExpireWriterRequest | None = ...,
         register_schema: Global___RegisterSchemaRequest | None = ...,
         evolve_schema: Global___EvolveSchemaRequest | None = ...,
+        claim_compaction: Global___ClaimCompactionRequest | None = ...,
+        release_compaction: Global___ReleaseCompactionRequest | None = ...,
+        apply_merge: Global___ApplyMergeRequest | None = ...,
+        fence_writers: Global___FenceWritersRequest | None = ...,
+        finalize: Global___FinalizeRequest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "compare_and_append", b"compare_and_append", "compare_and_downgrade_since", b"compare_and_downgrade_since", "downgrade_since", b"downgrade_since", "evolve_schema", b"evolve_schema", "expire_critical_reader", b"expire_critical_reader", "expire_reader", b"expire_reader", "expire_writer", b"expire_writer", "heartbeat_reader", b"heartbeat_reader", "register_critical_reader", b"register_critical_reader", "register_leased_reader", b"register_leased_reader", "register_schema", b"register_schema"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["apply_merge", b"apply_merge", "claim_compaction", b"claim_compaction", "command", b"command", "compare_and_append", b"compare_and_append", "compare_and_downgrade_since", b"compare_and_downgrade_since", "downgrade_since", b"downgrade_since", "evolve_schema", b"evolve_schema", "expire_critical_reader", b"expire_critical_reader", "expire_reader", b"expire_reader", "expire_writer", b"expire_writer", "fence_writers", b"fence_writers", "finalize", b"finalize", "heartbeat_reader", b"heartbeat_reader", "register_critical_reader", b"register_critical_reader", "register_leased_reader", b"register_leased_reader", "register_schema", b"register_schema", "release_compaction", b"release_compaction"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "compare_and_append", b"compare_and_append", "compare_and_downgrade_since", b"compare_and_downgrade_since", "downgrade_since", b"downgrade_since", "evolve_schema", b"evolve_schema", "expire_critical_reader", b"expire_critical_reader", "expire_reader", b"expire_reader", "expire_writer", b"expire_writer", "heartbeat_reader", b"heartbeat_reader", "id", b"id", "register_critical_reader", b"register_critical_reader", "register_leased_reader", b"register_leased_reader", "register_schema", b"register_schema", "timeout_ms", b"timeout_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["apply_merge", b"apply_merge", "claim_compaction", b"claim_compaction", "command", b"command", "compare_and_append", b"compare_and_append", "compare_and_downgrade_since", b"compare_and_downgrade_since", "downgrade_since", b"downgrade_since", "evolve_schema", b"evolve_schema", "expire_critical_reader", b"expire_critical_reader", "expire_reader", b"expire_reader", "expire_writer", b"expire_writer", "fence_writers", b"fence_writers", "finalize", b"finalize", "heartbeat_reader", b"heartbeat_reader", "id", b"id", "register_critical_reader", b"register_critical_reader", "register_leased_reader", b"register_leased_reader", "register_schema", b"register_schema", "release_compaction", b"release_compaction", "timeout_ms", b"timeout_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["compare_and_append", "register_leased_reader", "downgrade_since", "heartbeat_reader", "expire_reader", "register_critical_reader", "compare_and_downgrade_since", "expire_critical_reader", "expire_writer", "register_schema", "evolve_schema"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["compare_and_append", "register_leased_reader", "downgrade_since", "heartbeat_reader", "expire_reader", "register_critical_reader", "compare_and_downgrade_since", "expire_critical_reader", "expire_writer", "register_schema", "evolve_schema", "claim_compaction", "release_compaction", "apply_merge", "fence_writers", "finalize"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
@@ -1701,6 +2240,11 @@ class SessionAnswer(_message.Message):
     EXPIRE_WRITER_FIELD_NUMBER: _builtins.int
     REGISTER_SCHEMA_FIELD_NUMBER: _builtins.int
     EVOLVE_SCHEMA_FIELD_NUMBER: _builtins.int
+    CLAIM_COMPACTION_FIELD_NUMBER: _builtins.int
+    RELEASE_COMPACTION_FIELD_NUMBER: _builtins.int
+    APPLY_MERGE_FIELD_NUMBER: _builtins.int
+    FENCE_WRITERS_FIELD_NUMBER: _builtins.int
+    FINALIZE_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """id names the call."""
     @_builtins.property
@@ -1751,6 +2295,26 @@ class SessionAnswer(_message.Message):
     def evolve_schema(self) -> Global___EvolveSchemaResponse:
         """evolve_schema answers the call of that name."""
 
+    @_builtins.property
+    def claim_compaction(self) -> Global___ClaimCompactionResponse:
+        """claim_compaction answers the call of that name."""
+
+    @_builtins.property
+    def release_compaction(self) -> Global___ReleaseCompactionResponse:
+        """release_compaction answers the call of that name."""
+
+    @_builtins.property
+    def apply_merge(self) -> Global___ApplyMergeResponse:
+        """apply_merge answers the call of that name."""
+
+    @_builtins.property
+    def fence_writers(self) -> Global___FenceWritersResponse:
+        """fence_writers answers the call of that name."""
+
+    @_builtins.property
+    def finalize(self) -> Global___FinalizeResponse:
+        """finalize answers the call of that name."""
+
     def __init__(
         self,
         *,
@@ -1767,12 +2331,17 @@ class SessionAnswer(_message.Message):
         expire_writer: Global___ExpireWriterResponse | None = ...,
         register_schema: Global___RegisterSchemaResponse | None = ...,
         evolve_schema: Global___EvolveSchemaResponse | None = ...,
+        claim_compaction: Global___ClaimCompactionResponse | None = ...,
+        release_compaction: Global___ReleaseCompactionResponse | None = ...,
+        apply_merge: Global___ApplyMergeResponse | None = ...,
+        fence_writers: Global___FenceWritersResponse | None = ...,
+        finalize: Global___FinalizeResponse | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "compare_and_append", b"compare_and_append", "compare_and_downgrade_since", b"compare_and_downgrade_since", "downgrade_since", b"downgrade_since", "error", b"error", "evolve_schema", b"evolve_schema", "expire_critical_reader", b"expire_critical_reader", "expire_reader", b"expire_reader", "expire_writer", b"expire_writer", "heartbeat_reader", b"heartbeat_reader", "register_critical_reader", b"register_critical_reader", "register_leased_reader", b"register_leased_reader", "register_schema", b"register_schema"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "apply_merge", b"apply_merge", "claim_compaction", b"claim_compaction", "compare_and_append", b"compare_and_append", "compare_and_downgrade_since", b"compare_and_downgrade_since", "downgrade_since", b"downgrade_since", "error", b"error", "evolve_schema", b"evolve_schema", "expire_critical_reader", b"expire_critical_reader", "expire_reader", b"expire_reader", "expire_writer", b"expire_writer", "fence_writers", b"fence_writers", "finalize", b"finalize", "heartbeat_reader", b"heartbeat_reader", "register_critical_reader", b"register_critical_reader", "register_leased_reader", b"register_leased_reader", "register_schema", b"register_schema", "release_compaction", b"release_compaction"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "compare_and_append", b"compare_and_append", "compare_and_downgrade_since", b"compare_and_downgrade_since", "downgrade_since", b"downgrade_since", "error", b"error", "evolve_schema", b"evolve_schema", "expire_critical_reader", b"expire_critical_reader", "expire_reader", b"expire_reader", "expire_writer", b"expire_writer", "heartbeat_reader", b"heartbeat_reader", "id", b"id", "register_critical_reader", b"register_critical_reader", "register_leased_reader", b"register_leased_reader", "register_schema", b"register_schema"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "apply_merge", b"apply_merge", "claim_compaction", b"claim_compaction", "compare_and_append", b"compare_and_append", "compare_and_downgrade_since", b"compare_and_downgrade_since", "downgrade_since", b"downgrade_since", "error", b"error", "evolve_schema", b"evolve_schema", "expire_critical_reader", b"expire_critical_reader", "expire_reader", b"expire_reader", "expire_writer", b"expire_writer", "fence_writers", b"fence_writers", "finalize", b"finalize", "heartbeat_reader", b"heartbeat_reader", "id", b"id", "register_critical_reader", b"register_critical_reader", "register_leased_reader", b"register_leased_reader", "register_schema", b"register_schema", "release_compaction", b"release_compaction"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_answer: _TypeAlias = _typing.Literal["error", "compare_and_append", "register_leased_reader", "downgrade_since", "heartbeat_reader", "expire_reader", "register_critical_reader", "compare_and_downgrade_since", "expire_critical_reader", "expire_writer", "register_schema", "evolve_schema"]  # noqa: Y015
+    _WhichOneofReturnType_answer: _TypeAlias = _typing.Literal["error", "compare_and_append", "register_leased_reader", "downgrade_since", "heartbeat_reader", "expire_reader", "register_critical_reader", "compare_and_downgrade_since", "expire_critical_reader", "expire_writer", "register_schema", "evolve_schema", "claim_compaction", "release_compaction", "apply_merge", "fence_writers", "finalize"]  # noqa: Y015
     _WhichOneofArgType_answer: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_answer) -> _WhichOneofReturnType_answer | None: ...
 

@@ -125,6 +125,36 @@ class PersistShardStub:
                 request_serializer=persist_dot_v1_dot_shard__pb2.EvolveSchemaRequest.SerializeToString,
                 response_deserializer=persist_dot_v1_dot_shard__pb2.EvolveSchemaResponse.FromString,
                 _registered_method=True)
+        self.ClaimCompaction = channel.unary_unary(
+                '/persist.v1.PersistShard/ClaimCompaction',
+                request_serializer=persist_dot_v1_dot_shard__pb2.ClaimCompactionRequest.SerializeToString,
+                response_deserializer=persist_dot_v1_dot_shard__pb2.ClaimCompactionResponse.FromString,
+                _registered_method=True)
+        self.ReleaseCompaction = channel.unary_unary(
+                '/persist.v1.PersistShard/ReleaseCompaction',
+                request_serializer=persist_dot_v1_dot_shard__pb2.ReleaseCompactionRequest.SerializeToString,
+                response_deserializer=persist_dot_v1_dot_shard__pb2.ReleaseCompactionResponse.FromString,
+                _registered_method=True)
+        self.ApplyMerge = channel.unary_unary(
+                '/persist.v1.PersistShard/ApplyMerge',
+                request_serializer=persist_dot_v1_dot_shard__pb2.ApplyMergeRequest.SerializeToString,
+                response_deserializer=persist_dot_v1_dot_shard__pb2.ApplyMergeResponse.FromString,
+                _registered_method=True)
+        self.FenceWriters = channel.unary_unary(
+                '/persist.v1.PersistShard/FenceWriters',
+                request_serializer=persist_dot_v1_dot_shard__pb2.FenceWritersRequest.SerializeToString,
+                response_deserializer=persist_dot_v1_dot_shard__pb2.FenceWritersResponse.FromString,
+                _registered_method=True)
+        self.Finalize = channel.unary_unary(
+                '/persist.v1.PersistShard/Finalize',
+                request_serializer=persist_dot_v1_dot_shard__pb2.FinalizeRequest.SerializeToString,
+                response_deserializer=persist_dot_v1_dot_shard__pb2.FinalizeResponse.FromString,
+                _registered_method=True)
+        self.WatchWork = channel.unary_stream(
+                '/persist.v1.PersistShard/WatchWork',
+                request_serializer=persist_dot_v1_dot_shard__pb2.WatchWorkRequest.SerializeToString,
+                response_deserializer=persist_dot_v1_dot_shard__pb2.WatchWorkResponse.FromString,
+                _registered_method=True)
         self.Session = channel.stream_stream(
                 '/persist.v1.PersistShard/Session',
                 request_serializer=persist_dot_v1_dot_shard__pb2.SessionRequest.SerializeToString,
@@ -263,6 +293,49 @@ class PersistShardServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ClaimCompaction(self, request, context):
+        """ClaimCompaction takes on the compaction most worth it, or the one this owner has. Idempotent by owner.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReleaseCompaction(self, request, context):
+        """ReleaseCompaction gives up what an owner has claimed. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ApplyMerge(self, request, context):
+        """ApplyMerge puts the result of a compaction in the place of what it was made from. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FenceWriters(self, request, context):
+        """FenceWriters refuses old writers the shard does not know, so that what they left behind may be swept. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Finalize(self, request, context):
+        """Finalize takes away what a closed shard still holds, one small step per call. Repeat until done.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchWork(self, request, context):
+        """WatchWork streams the ids of shards that have something to compact, as commits here make it so. Hints only: they
+        may repeat and may be lost.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Session(self, request_iterator, context):
         """Session carries any of the commands above, pipelined; answers come as they are ready, in any order. About three
         times the rate of unary calls. When the stream breaks, every call without an answer may have happened: repeat it.
@@ -363,6 +436,36 @@ def add_PersistShardServicer_to_server(servicer, server):
                     servicer.EvolveSchema,
                     request_deserializer=persist_dot_v1_dot_shard__pb2.EvolveSchemaRequest.FromString,
                     response_serializer=persist_dot_v1_dot_shard__pb2.EvolveSchemaResponse.SerializeToString,
+            ),
+            'ClaimCompaction': grpc.unary_unary_rpc_method_handler(
+                    servicer.ClaimCompaction,
+                    request_deserializer=persist_dot_v1_dot_shard__pb2.ClaimCompactionRequest.FromString,
+                    response_serializer=persist_dot_v1_dot_shard__pb2.ClaimCompactionResponse.SerializeToString,
+            ),
+            'ReleaseCompaction': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleaseCompaction,
+                    request_deserializer=persist_dot_v1_dot_shard__pb2.ReleaseCompactionRequest.FromString,
+                    response_serializer=persist_dot_v1_dot_shard__pb2.ReleaseCompactionResponse.SerializeToString,
+            ),
+            'ApplyMerge': grpc.unary_unary_rpc_method_handler(
+                    servicer.ApplyMerge,
+                    request_deserializer=persist_dot_v1_dot_shard__pb2.ApplyMergeRequest.FromString,
+                    response_serializer=persist_dot_v1_dot_shard__pb2.ApplyMergeResponse.SerializeToString,
+            ),
+            'FenceWriters': grpc.unary_unary_rpc_method_handler(
+                    servicer.FenceWriters,
+                    request_deserializer=persist_dot_v1_dot_shard__pb2.FenceWritersRequest.FromString,
+                    response_serializer=persist_dot_v1_dot_shard__pb2.FenceWritersResponse.SerializeToString,
+            ),
+            'Finalize': grpc.unary_unary_rpc_method_handler(
+                    servicer.Finalize,
+                    request_deserializer=persist_dot_v1_dot_shard__pb2.FinalizeRequest.FromString,
+                    response_serializer=persist_dot_v1_dot_shard__pb2.FinalizeResponse.SerializeToString,
+            ),
+            'WatchWork': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchWork,
+                    request_deserializer=persist_dot_v1_dot_shard__pb2.WatchWorkRequest.FromString,
+                    response_serializer=persist_dot_v1_dot_shard__pb2.WatchWorkResponse.SerializeToString,
             ),
             'Session': grpc.stream_stream_rpc_method_handler(
                     servicer.Session,
@@ -857,6 +960,168 @@ class PersistShard:
             '/persist.v1.PersistShard/EvolveSchema',
             persist_dot_v1_dot_shard__pb2.EvolveSchemaRequest.SerializeToString,
             persist_dot_v1_dot_shard__pb2.EvolveSchemaResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ClaimCompaction(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/persist.v1.PersistShard/ClaimCompaction',
+            persist_dot_v1_dot_shard__pb2.ClaimCompactionRequest.SerializeToString,
+            persist_dot_v1_dot_shard__pb2.ClaimCompactionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReleaseCompaction(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/persist.v1.PersistShard/ReleaseCompaction',
+            persist_dot_v1_dot_shard__pb2.ReleaseCompactionRequest.SerializeToString,
+            persist_dot_v1_dot_shard__pb2.ReleaseCompactionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ApplyMerge(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/persist.v1.PersistShard/ApplyMerge',
+            persist_dot_v1_dot_shard__pb2.ApplyMergeRequest.SerializeToString,
+            persist_dot_v1_dot_shard__pb2.ApplyMergeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FenceWriters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/persist.v1.PersistShard/FenceWriters',
+            persist_dot_v1_dot_shard__pb2.FenceWritersRequest.SerializeToString,
+            persist_dot_v1_dot_shard__pb2.FenceWritersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Finalize(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/persist.v1.PersistShard/Finalize',
+            persist_dot_v1_dot_shard__pb2.FinalizeRequest.SerializeToString,
+            persist_dot_v1_dot_shard__pb2.FinalizeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchWork(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/persist.v1.PersistShard/WatchWork',
+            persist_dot_v1_dot_shard__pb2.WatchWorkRequest.SerializeToString,
+            persist_dot_v1_dot_shard__pb2.WatchWorkResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -81,6 +81,20 @@ class PersistShardStub:
     """RegisterSchema registers the first schema or finds an equal one. Idempotent."""
     EvolveSchema: _grpc.UnaryUnaryMultiCallable[_shard_pb2.EvolveSchemaRequest, _shard_pb2.EvolveSchemaResponse]
     """EvolveSchema registers a schema that only adds nullable val columns. Idempotent."""
+    ClaimCompaction: _grpc.UnaryUnaryMultiCallable[_shard_pb2.ClaimCompactionRequest, _shard_pb2.ClaimCompactionResponse]
+    """ClaimCompaction takes on the compaction most worth it, or the one this owner has. Idempotent by owner."""
+    ReleaseCompaction: _grpc.UnaryUnaryMultiCallable[_shard_pb2.ReleaseCompactionRequest, _shard_pb2.ReleaseCompactionResponse]
+    """ReleaseCompaction gives up what an owner has claimed. Idempotent."""
+    ApplyMerge: _grpc.UnaryUnaryMultiCallable[_shard_pb2.ApplyMergeRequest, _shard_pb2.ApplyMergeResponse]
+    """ApplyMerge puts the result of a compaction in the place of what it was made from. Idempotent."""
+    FenceWriters: _grpc.UnaryUnaryMultiCallable[_shard_pb2.FenceWritersRequest, _shard_pb2.FenceWritersResponse]
+    """FenceWriters refuses old writers the shard does not know, so that what they left behind may be swept. Idempotent."""
+    Finalize: _grpc.UnaryUnaryMultiCallable[_shard_pb2.FinalizeRequest, _shard_pb2.FinalizeResponse]
+    """Finalize takes away what a closed shard still holds, one small step per call. Repeat until done."""
+    WatchWork: _grpc.UnaryStreamMultiCallable[_shard_pb2.WatchWorkRequest, _shard_pb2.WatchWorkResponse]
+    """WatchWork streams the ids of shards that have something to compact, as commits here make it so. Hints only: they
+    may repeat and may be lost.
+    """
     Session: _grpc.StreamStreamMultiCallable[_shard_pb2.SessionRequest, _shard_pb2.SessionResponse]
     """Session carries any of the commands above, pipelined; answers come as they are ready, in any order. About three
     times the rate of unary calls. When the stream breaks, every call without an answer may have happened: repeat it.
@@ -129,6 +143,20 @@ class PersistShardAsyncStub(PersistShardStub):
     """RegisterSchema registers the first schema or finds an equal one. Idempotent."""
     EvolveSchema: _aio.UnaryUnaryMultiCallable[_shard_pb2.EvolveSchemaRequest, _shard_pb2.EvolveSchemaResponse]  # type: ignore[assignment]
     """EvolveSchema registers a schema that only adds nullable val columns. Idempotent."""
+    ClaimCompaction: _aio.UnaryUnaryMultiCallable[_shard_pb2.ClaimCompactionRequest, _shard_pb2.ClaimCompactionResponse]  # type: ignore[assignment]
+    """ClaimCompaction takes on the compaction most worth it, or the one this owner has. Idempotent by owner."""
+    ReleaseCompaction: _aio.UnaryUnaryMultiCallable[_shard_pb2.ReleaseCompactionRequest, _shard_pb2.ReleaseCompactionResponse]  # type: ignore[assignment]
+    """ReleaseCompaction gives up what an owner has claimed. Idempotent."""
+    ApplyMerge: _aio.UnaryUnaryMultiCallable[_shard_pb2.ApplyMergeRequest, _shard_pb2.ApplyMergeResponse]  # type: ignore[assignment]
+    """ApplyMerge puts the result of a compaction in the place of what it was made from. Idempotent."""
+    FenceWriters: _aio.UnaryUnaryMultiCallable[_shard_pb2.FenceWritersRequest, _shard_pb2.FenceWritersResponse]  # type: ignore[assignment]
+    """FenceWriters refuses old writers the shard does not know, so that what they left behind may be swept. Idempotent."""
+    Finalize: _aio.UnaryUnaryMultiCallable[_shard_pb2.FinalizeRequest, _shard_pb2.FinalizeResponse]  # type: ignore[assignment]
+    """Finalize takes away what a closed shard still holds, one small step per call. Repeat until done."""
+    WatchWork: _aio.UnaryStreamMultiCallable[_shard_pb2.WatchWorkRequest, _shard_pb2.WatchWorkResponse]  # type: ignore[assignment]
+    """WatchWork streams the ids of shards that have something to compact, as commits here make it so. Hints only: they
+    may repeat and may be lost.
+    """
     Session: _aio.StreamStreamMultiCallable[_shard_pb2.SessionRequest, _shard_pb2.SessionResponse]  # type: ignore[assignment]
     """Session carries any of the commands above, pipelined; answers come as they are ready, in any order. About three
     times the rate of unary calls. When the stream breaks, every call without an answer may have happened: repeat it.
@@ -282,6 +310,56 @@ class PersistShardServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_shard_pb2.EvolveSchemaResponse, _abc.Awaitable[_shard_pb2.EvolveSchemaResponse]]:
         """EvolveSchema registers a schema that only adds nullable val columns. Idempotent."""
+
+    @_abc_1.abstractmethod
+    def ClaimCompaction(
+        self,
+        request: _shard_pb2.ClaimCompactionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_shard_pb2.ClaimCompactionResponse, _abc.Awaitable[_shard_pb2.ClaimCompactionResponse]]:
+        """ClaimCompaction takes on the compaction most worth it, or the one this owner has. Idempotent by owner."""
+
+    @_abc_1.abstractmethod
+    def ReleaseCompaction(
+        self,
+        request: _shard_pb2.ReleaseCompactionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_shard_pb2.ReleaseCompactionResponse, _abc.Awaitable[_shard_pb2.ReleaseCompactionResponse]]:
+        """ReleaseCompaction gives up what an owner has claimed. Idempotent."""
+
+    @_abc_1.abstractmethod
+    def ApplyMerge(
+        self,
+        request: _shard_pb2.ApplyMergeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_shard_pb2.ApplyMergeResponse, _abc.Awaitable[_shard_pb2.ApplyMergeResponse]]:
+        """ApplyMerge puts the result of a compaction in the place of what it was made from. Idempotent."""
+
+    @_abc_1.abstractmethod
+    def FenceWriters(
+        self,
+        request: _shard_pb2.FenceWritersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_shard_pb2.FenceWritersResponse, _abc.Awaitable[_shard_pb2.FenceWritersResponse]]:
+        """FenceWriters refuses old writers the shard does not know, so that what they left behind may be swept. Idempotent."""
+
+    @_abc_1.abstractmethod
+    def Finalize(
+        self,
+        request: _shard_pb2.FinalizeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_shard_pb2.FinalizeResponse, _abc.Awaitable[_shard_pb2.FinalizeResponse]]:
+        """Finalize takes away what a closed shard still holds, one small step per call. Repeat until done."""
+
+    @_abc_1.abstractmethod
+    def WatchWork(
+        self,
+        request: _shard_pb2.WatchWorkRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_shard_pb2.WatchWorkResponse], _abc.AsyncIterator[_shard_pb2.WatchWorkResponse]]:
+        """WatchWork streams the ids of shards that have something to compact, as commits here make it so. Hints only: they
+        may repeat and may be lost.
+        """
 
     @_abc_1.abstractmethod
     def Session(

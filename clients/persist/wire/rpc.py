@@ -72,6 +72,17 @@ METHODS: Final = (
     _method("ExpireWriter", "expire_writer", c.ExpireWriter, expired=c.Expired),
     _method("RegisterSchema", "register_schema", c.RegisterSchema, schema_registered=c.SchemaRegistered),
     _method("EvolveSchema", "evolve_schema", c.EvolveSchema, schema_registered=c.SchemaRegistered),
+    _method(
+        "ClaimCompaction",
+        "claim_compaction",
+        c.ClaimCompaction,
+        compaction_claimed=c.CompactionClaimed,
+        nothing_to_compact=c.NothingToCompact,
+    ),
+    _method("ReleaseCompaction", "release_compaction", c.ReleaseCompaction, claim_released=c.ClaimReleased),
+    _method("ApplyMerge", "apply_merge", c.ApplyMerge, merge_applied=c.MergeApplied, merge_refused=c.MergeRefused),
+    _method("FenceWriters", "fence_writers", c.FenceWriters, writers_fenced=c.WritersFenced),
+    _method("Finalize", "finalize", c.Finalize, finalized=c.Finalized),
 )
 
 BY_COMMAND: Final[Mapping[type[Any], Method]] = {method.command: method for method in METHODS}
@@ -217,6 +228,17 @@ def _transaction(message: Any, name: str) -> c.Transaction | None:
     return c.Transaction(app_id=found.app_id, version=found.version)
 
 
+def _extend(to_item: Callable[[Any], Any]) -> Callable[[Any, str, Any], None]:
+    def encode(message: Any, name: str, values: Any) -> None:
+        getattr(message, name).extend([to_item(value) for value in values])
+
+    return encode
+
+
+def _each(of_item: Callable[[Any], Any]) -> Callable[[Any, str], Any]:
+    return lambda message, name: tuple([of_item(item) for item in getattr(message, name)])
+
+
 _PLAIN = _Kind(_set, getattr)
 
 _KINDS: Final[Mapping[Any, _Kind]] = {
@@ -230,6 +252,11 @@ _KINDS: Final[Mapping[Any, _Kind]] = {
     Antichain: _Kind(_copy(wire_batch.antichain_to_proto), _present(wire_batch.antichain_from_proto)),
     HollowBatch: _Kind(_copy(wire_batch.batch_to_proto), _present(wire_batch.batch_from_proto)),
     c.SchemaEntry: _Kind(_copy(wire_batch.schema_entry_to_proto), _present(wire_batch.schema_entry_from_proto)),
+    tuple[bytes, ...]: _Kind(_extend(bytes), _each(bytes)),
+    tuple[HollowBatch, ...]: _Kind(_extend(wire_batch.batch_to_proto), _each(wire_batch.batch_from_proto)),
+    tuple[c.SchemaEntry, ...]: _Kind(
+        _extend(wire_batch.schema_entry_to_proto), _each(wire_batch.schema_entry_from_proto)
+    ),
     int | None: _Kind(_set_optional, _optional_int),
     c.Transaction | None: _Kind(_set_transaction, _transaction),
 }

@@ -3,7 +3,9 @@
 Source: persist-semantics.md sections 2.3, 2.4 and 2.7; reliability.md I7, I9, I11 and I12.
 """
 
-from typing import Any
+import bisect
+import itertools
+from typing import Any, Final
 
 from persist.core.ids import WriterId, check_blob_key
 from persist.core.shard import commands as c
@@ -14,7 +16,9 @@ from persist.core.shard.retention import closed, shrunk
 from persist.core.shard.state import State
 from persist.errors import InvalidArgument, InvalidId, LeaseExpired
 
-_TAKEOVER_MS_MAX = 86_400_000
+PARTS_PER_CLAIM_MAX: Final = 3_000
+"""Parts in what one compaction takes on."""
+_TAKEOVER_MS_MAX: Final = 86_400_000
 
 
 @transition.register
@@ -81,7 +85,13 @@ def _(
 
 
 def _claimed(state: State, each: Any) -> c.CompactionClaimed:
-    return c.CompactionClaimed(lo=each.lo, hi=each.hi, batches=each.batches, since=state.since, schemas=state.schemas)
+    batches: tuple[Any, ...] = each.batches
+    parts = list(itertools.accumulate(sum(len(run.parts) for run in batch.runs) for batch in batches))
+    # More would not fit one message: the rest is another compaction.
+    fitting = max(2, bisect.bisect_right(parts, PARTS_PER_CLAIM_MAX))
+    return c.CompactionClaimed(
+        lo=each.lo, hi=each.hi, batches=batches[:fitting], since=state.since, schemas=state.schemas
+    )
 
 
 @transition.register
