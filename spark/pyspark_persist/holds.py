@@ -58,6 +58,14 @@ def open_reader(target: Target, *, ttl_seconds: int) -> Any:
     return target.client().open_reader(target.shard_id, lease=ttl_seconds, purpose="spark", timeout=target.timeout)
 
 
+def since_of_others(reader: Any, target: Target) -> int | None:
+    """The smallest time any other reader of the shard holds, leased or critical; None when nobody holds one."""
+    state = target.client().inspect(target.shard_id, timeout=target.timeout)
+    held = {**state["leased_readers"], **state["critical_readers"]}
+    held.pop(str(reader.reader_id), None)
+    return min((int(holder["since"][0]) for holder in held.values() if holder["since"]), default=None)
+
+
 def is_alive(reader: Any, target: Target) -> bool:
     """Renew the reader's lease; False when it is gone."""
     try:

@@ -67,6 +67,7 @@ OPTIONS: Final = (
     Option(name="maxTimesPerTrigger", uses=frozenset({STREAM})),
     Option(name="failOnDataLoss", uses=frozenset({STREAM})),
     Option(name="ignoreDeletes", uses=frozenset({STREAM})),
+    Option(name="downgradeSince", uses=frozenset({STREAM})),
     Option(name="skipChangeCommits", uses=frozenset({STREAM})),
     Option(name="commitTime", uses=frozenset({WRITE})),
     Option(name="expectedUpper", uses=frozenset({WRITE})),

@@ -87,6 +87,7 @@ class ReadOptions:
     pushdown: bool = False
     fail_on_data_loss: bool = True
     ignore_deletes: bool = False
+    downgrade_since: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,7 @@ from pyspark_persist.options import (
 def parse_schema_target(raw: Mapping[str, str]) -> ReadOptions:
     """Options when Spark asks for the schema, which does not tell batch from streaming: either will do."""
     lower = {key.lower() for key in raw}
-    only_streams = {"withsnapshot", "failondataloss", "ignoredeletes", "skipchangecommits"}
+    only_streams = {"withsnapshot", "failondataloss", "ignoredeletes", "downgradesince", "skipchangecommits"}
     if lower & only_streams or any(key.startswith("max") and key.endswith("pertrigger") for key in lower):
         return parse_stream(raw)
     try:
@@ -113,6 +113,7 @@ def parse_stream(raw: Mapping[str, str]) -> ReadOptions:
         ),
         fail_on_data_loss=given.flag("failOnDataLoss", True),
         ignore_deletes=given.flag("ignoreDeletes", False),
+        downgrade_since=given.flag("downgradeSince", False),
         partitioning=_partitioning(given),
     )
 

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from persist import InvalidArgument, LeaseExpired, NotReadable, PersistError
+from persist import Antichain, InvalidArgument, LeaseExpired, NotReadable, PersistError
 from pyspark_persist import holds, planning
 from pyspark_persist.options import ReadOptions
 from pyspark_persist.planning import TIMES_END, SplitPartition, Where
@@ -113,12 +113,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return read_split(partition, self.view)
 
     def commit(self, end: dict[str, object]) -> None:
-        """Let compaction have what the query will not read again."""
+        """Hold no longer what the query will not read again, as far as that is the query's to decide (see _let_go)."""
         upper = self._time(end)
         self._pins = [(until, pin) for until, pin in self._pins if until > upper]
         if 0 < upper < TIMES_END:
             with contextlib.suppress(LeaseExpired):
-                self._leased().downgrade_since(upper - 1, timeout=self.options.target.timeout)
+                self._let_go(upper - 1)
 
     def stop(self) -> None:
         """Give the hold back. Spark rarely calls this; the lease runs out in any case."""
@@ -136,6 +136,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         if self._reader is None or not holds.is_alive(self._reader, self.options.target):
             self._reader = self._fresh_reader()
         return self._reader
+
+    def _let_go(self, passed: int) -> None:
+        """Move the hold up to ``passed`` with downgradeSince, else only as far as everybody else has gone.
+
+        SUBTLE: since is the meet of all holds, so the only reader of a shard ends its history by following it. That is
+        not what a query is for: without the option since is where it would be if there were no such query.
+        """
+        reader = self._leased()
+        if not reader.since.less_than(Antichain.of(passed)):
+            return
+        if not self.options.downgrade_since:
+            others = holds.since_of_others(reader, self.options.target)
+            if others is None:
+                return
+            passed = min(passed, others)
+        reader.downgrade_since(passed, timeout=self.options.target.timeout)
 
     def _upper(self) -> int:
         return planning.current_upper(self.options.target)

@@ -111,8 +111,6 @@ def test_stream_under_one_app_id_survives_a_lost_checkpoint(
 def test_stream_limits_cut_micro_batches_at_batches(
     spark: Any, source: Where, feed: Any, client: Any, tmp_path: Path
 ) -> None:
-    # A committed micro-batch gives up the history before it: somebody else keeps it for the next query.
-    keeper = client.open_reader(source["shard"])
     for n in range(6):
         feed(10 * (n + 1), *((10 * n + k, "x", 10 * n + k, 1) for k in range(5)))
     options = {"startingVersion": 1, "mode": "diffs"}
@@ -124,7 +122,47 @@ def test_stream_limits_cut_micro_batches_at_batches(
     assert [p["numInputRows"] for p in batches(by_bytes)] == [4, 5, 5, 5, 5, 5]
     everything = run(stream(spark, source, **options), {}, tmp_path / "e", fmt="noop")
     assert [p["numInputRows"] for p in batches(everything)] == [29]
-    assert keeper.since == persist.Antichain.of(0)
+    assert client.open_reader(source["shard"]).since == persist.Antichain.of(0)
+
+
+@pytest.mark.parametrize(
+    ("options", "held", "since"),
+    [
+        # The stream is the only reader: history ends only if it is told to end it.
+        ({}, None, 0),
+        ({"downgradeSince": "true"}, None, 19),
+        # Somebody else decides: the stream follows, but never beyond its own position, and never ahead.
+        ({}, 15, 15),
+        ({}, 25, 19),
+        ({"downgradeSince": "true"}, 15, 15),
+    ],
+)
+def test_stream_ends_history_only_when_asked(
+    spark: Any,
+    source: Where,
+    feed: Any,
+    client: Any,
+    tmp_path: Path,
+    options: dict[str, str],
+    held: int | None,
+    since: int,
+) -> None:
+    for n in range(3):
+        feed(10 * (n + 1), (n, "x", 10 * n + 1, 1))
+    frame = stream(spark, source, startingVersion=1, mode="diffs", maxFilesPerTrigger=1, **options)
+    # The last micro-batch of such a run is never told to be committed: the position is 20.
+    with persist.embedded(source["location"]) as other:
+        critical = other.open_since("retention", source["shard"]) if held is not None else None
+
+        def decide(batch: Any, number: int) -> None:
+            if number == 0 and critical is not None:
+                critical.compare_and_downgrade(b"", held)
+
+        writer = frame.writeStream.foreachBatch(decide).option("checkpointLocation", str(tmp_path / "c"))
+        query = writer.trigger(availableNow=True).start()
+        assert query.awaitTermination(60)
+        assert query.exception() is None
+        assert client.inspect(source["shard"])["since"] == [since]
 
 
 def test_stream_offsets_are_readable_frontiers(
