@@ -29,7 +29,7 @@ BATCH_ROWS_MAX = 65_536
 DECODE_ROWS = 4_096
 """Rows decoded at once for a merge, which gathers them itself."""
 MERGE_ROWS_MIN = 4_096
-MERGE_BYTES_MAX = 20 << 20
+MERGE_BYTES_MAX = 40 << 20
 """What a merge of many runs should hold."""
 AHEAD_RUNS_MAX = 32
 """Runs decoded ahead: of more, the rows made ahead would take too much memory."""
