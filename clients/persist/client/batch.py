@@ -107,13 +107,15 @@ class BatchBuilder:
 
     async def finish(self) -> tuple[Run, ...]:
         """The runs of everything added, all parts uploaded or inline. Raises what any of the work raised."""
+        size = self._chunker.size
         rest = self._chunker.rest()
         if rest:
-            table = await self._sorted(rest, sum(piece.nbytes for piece in rest))
-            inline = self._inline(table) if not self._chunks else None
+            table = await self._sorted(rest, size)
+            size = table.nbytes
+            inline = self._inline(table, size) if not self._chunks else None
             if inline is not None:
                 return (Run(parts=(inline,)),)
-            await self._write(table)
+            await self._write(table, size)
         await self._settle()
         return runs_of(self._chunks)
 
@@ -155,26 +157,27 @@ class BatchBuilder:
     async def _sorted(self, chunk: list[pa.Table], size: int) -> pa.Table:
         return await self._compute(size, sort_chunk, chunk, self._target.schema, self._bounds)
 
-    def _inline(self, table: pa.Table) -> Part | None:
+    def _inline(self, table: pa.Table, size: int) -> Part | None:
         limit = self._settings.inline_part_bytes_max
         # Compression rarely gains more than this: larger tables are not worth trying.
-        if not table.num_rows or not limit or table.nbytes > 16 * limit:
+        if not table.num_rows or size > 16 * limit:
             return None
-        part = encode_inline(table, self._target.schema, self._target.schema_id)
+        part = encode_inline(table, self._target.schema, self._target.schema_id, size=size)
         if part.inline_bytes > limit:
             return None
         return part
 
-    async def _write(self, table: pa.Table) -> None:
+    async def _write(self, table: pa.Table, size: int | None = None) -> None:
+        """``size``: the table's ``nbytes``, where it is known."""
         if not table.num_rows:
             return
         await self._encoding.acquire()
         parts: list[Part] = []
         self._chunks.append(parts)
-        self._work.append(self._tasks.start(self._encode(table, parts)))
+        size = table.nbytes if size is None else size
+        self._work.append(self._tasks.start(self._encode(table, size, parts)))
 
-    async def _encode(self, table: pa.Table, parts: list[Part]) -> None:
-        size = table.nbytes
+    async def _encode(self, table: pa.Table, size: int, parts: list[Part]) -> None:
         encoder = encode_parts(
             iter((table,)),
             self._target.schema,

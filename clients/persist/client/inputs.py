@@ -54,6 +54,11 @@ class Chunker:
         self._rows = 0
         self._bytes = 0
 
+    @property
+    def size(self) -> int:
+        """About how many bytes ``rest`` would give."""
+        return self._bytes
+
     def push(self, table: pa.Table) -> Iterator[list[pa.Table]]:
         """Take a table in; the chunks that became full, as slices."""
         at = 0

@@ -27,8 +27,11 @@ _HEADER: Final = struct.Struct("<4sI")
 _CODEC: Final = pa.Codec("zstd", compression_level=1)
 
 
-def encode_inline(table: pa.Table, schema: Schema, schema_id: int) -> Part:
-    """A sorted, consolidated table with at least one row as an inline part. Raises InvalidArgument when it is empty."""
+def encode_inline(table: pa.Table, schema: Schema, schema_id: int, *, size: int | None = None) -> Part:
+    """A sorted, consolidated table with at least one row as an inline part. ``size``: its ``nbytes``, where known.
+
+    Raises InvalidArgument when it is empty.
+    """
     if not table.num_rows:
         raise InvalidArgument("a part has at least one row", hint="append a batch without parts")
     batch = table.select(schema.updates.names).combine_chunks().to_batches()[0]
@@ -41,7 +44,7 @@ def encode_inline(table: pa.Table, schema: Schema, schema_id: int) -> Part:
         key=None,
         inline=data,
         encoded_bytes=len(data),
-        decoded_bytes=table.nbytes,
+        decoded_bytes=table.nbytes if size is None else size,
         rows=table.num_rows,
         checksum=crc32c(data),
         key_lower=truncate_down(first, BOUND_BYTES),

@@ -39,14 +39,26 @@ def _equally_wide(array: pa.Array, rows: I64) -> pa.Array | None:
         if not width or len(rows) * width >= 1 << 31:
             return None
         start = int(np.frombuffer(array.buffers()[1], np.int32, 1, array.offset * 4)[0])
-        taken = np.take(_matrix(array, start, width), rows, axis=0)
         offsets = np.arange(0, (len(rows) + 1) * width, width, dtype=np.int32)
-        return pa.Array.from_buffers(given, len(rows), [None, pa.py_buffer(offsets), pa.py_buffer(taken)])
+        taken = _taken(_matrix(array, start, width), rows)
+        return pa.Array.from_buffers(given, len(rows), [None, pa.py_buffer(offsets), taken])
     width = _fixed_width(given)
     if not width:
         return None
-    taken = np.take(_matrix(array, array.offset * width, width), rows, axis=0)
-    return pa.Array.from_buffers(given, len(rows), [None, pa.py_buffer(taken)])
+    taken = _taken(_matrix(array, array.offset * width, width), rows)
+    return pa.Array.from_buffers(given, len(rows), [None, taken])
+
+
+def _taken(values: npt.NDArray[Any], rows: I64) -> pa.Buffer:
+    """The rows of a matrix, in memory of Arrow's: it gives back what is freed, where the C library would keep it."""
+    if int(rows.min()) < 0 or int(rows.max()) >= len(values):
+        raise IndexError("a row that is not there")
+    shape = (len(rows), *values.shape[1:])
+    buffer = pa.allocate_buffer(int(np.prod(shape)) * values.itemsize)
+    out = np.frombuffer(buffer, values.dtype).reshape(shape)
+    # Rows are known to be there; any other mode would gather into a copy first.
+    np.take(values, rows, axis=0, out=out, mode="clip")
+    return buffer
 
 
 def _width(array: pa.Array) -> int:
