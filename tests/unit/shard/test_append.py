@@ -9,8 +9,8 @@ from persist.core.frontier import CLOSED, Antichain, Description
 from persist.core.ids import ShardId, Token, WriterId, part_key
 from persist.core.shard import commands as c
 from persist.core.shard.batch import Block, ColumnStats, HollowBatch, Part, Run
-from persist.core.shard.state import State
 from persist.core.shard.dispatch import Context
+from persist.core.shard.state import State
 from persist.core.shard.transitions import apply, finish
 from persist.errors import EmptyInterval, InvalidArgument, InvalidBounds, InvalidId, RequestTooLarge, ShardClosed
 

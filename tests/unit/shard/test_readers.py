@@ -7,8 +7,8 @@ from property.shard.histories import append, first_state, reader
 
 from persist.core.frontier import CLOSED, Antichain
 from persist.core.shard import commands as c
-from persist.core.shard.state import State
 from persist.core.shard.dispatch import Context
+from persist.core.shard.state import State
 from persist.core.shard.transitions import apply, finish
 from persist.errors import InvalidArgument, LeaseExpired
 

@@ -10,9 +10,9 @@ from persist.core.data.schema import Schema
 from persist.core.frontier import CLOSED
 from persist.core.ids import ShardId, rollup_key
 from persist.core.shard import commands as c
+from persist.core.shard.dispatch import Context
 from persist.core.shard.state import State
 from persist.core.shard.trace import Trace
-from persist.core.shard.dispatch import Context
 from persist.core.shard.transitions import SCHEMA_BYTES_MAX, apply, finish
 from persist.errors import (
     CodecMismatch,
