@@ -309,5 +309,3 @@ def _is_key(text: str) -> bool:
 
 def _overlaps(folder: str, prefix: str) -> bool:
     return folder.startswith(prefix) or prefix.startswith(folder)
-
-

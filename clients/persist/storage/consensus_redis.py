@@ -410,5 +410,3 @@ def _topology(info: Mapping[str, str]) -> list[Finding]:
     if replicas != "0":
         found.append(_finding("replicated", "connected_slaves", replicas))
     return found
-
-

@@ -68,4 +68,3 @@ class Pool(Generic[C]):
         self._closed = True
         while self._idle:
             self._discard(self._idle.pop())
-

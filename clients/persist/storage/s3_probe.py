@@ -42,6 +42,4 @@ _CONSEQUENCES: Final = {
 
 
 def _finding(name: str, setting: str, found: str, required: str) -> Finding:
-    return Finding(
-        name=f"s3-{name}", setting=setting, found=found, required=required, consequence=_CONSEQUENCES[name]
-    )
+    return Finding(name=f"s3-{name}", setting=setting, found=found, required=required, consequence=_CONSEQUENCES[name])
