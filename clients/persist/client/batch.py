@@ -1,6 +1,6 @@
 """Turning updates into the parts of a batch, in bounded memory.
 
-Rows are gathered into chunks; one chunk is sorted while the one before it is encoded and earlier ones are uploaded.
+Rows are gathered into chunks; one chunk is sorted while two before it are encoded and earlier ones are uploaded.
 Each chunk becomes a run; chunks that follow each other in key order share one. A tiny batch stays inline.
 Source: design 001, WriteHandle; persist-semantics.md feature rows 21, 24, 25, 26.
 """
@@ -34,8 +34,11 @@ T = TypeVar("T")
 WRITER_VERSION = 1
 """The release number in the keys of parts."""
 
-_CHUNK_BYTES_MAX = 32 << 20
-"""Arrow bytes of a chunk: an append takes about six times as much at its peak."""
+_CHUNK_BYTES_MAX = 24 << 20
+"""Arrow bytes of a chunk: an append takes about eight times as much at its peak."""
+
+_ENCODED_AT_ONCE = 2
+"""Encoding takes twice as long as sorting: one encoder would leave a second core idle."""
 
 _ON_LOOP_BYTES_MAX = 64 << 10
 """Work on less than this is done on the event loop: a thread hop would cost more."""
@@ -55,7 +58,7 @@ class Target:
 
 
 class BatchBuilder:
-    """Takes tables and makes runs of uploaded parts. Holds two chunks of at most 32 MiB, and what is being uploaded.
+    """Takes tables and makes runs of uploaded parts. Holds three chunks of at most 24 MiB, and what is being uploaded.
 
     Nothing names the parts until somebody commits them: whoever gives up calls ``discard``.
     """
@@ -78,7 +81,7 @@ class BatchBuilder:
         self._chunker = Chunker(rows_max=settings.sort_rows, bytes_max=_CHUNK_BYTES_MAX)
         self._chunks: list[list[Part]] = []
         self._keys: list[str] = []
-        self._encoding = asyncio.Semaphore(1)
+        self._encoding = asyncio.Semaphore(_ENCODED_AT_ONCE)
         self._uploading = asyncio.Semaphore(max(1, settings.uploads_outstanding))
         self._tasks = Tasks()
         self._work: list[asyncio.Task[Any]] = []
@@ -100,7 +103,7 @@ class BatchBuilder:
             raise
 
     async def add(self, table: pa.Table) -> None:
-        """Take a table in; waits while two chunks are under way."""
+        """Take a table in; waits while three chunks are under way."""
         for chunk in self._chunker.push(table):
             await self._write(await self._sorted(chunk, sum(piece.nbytes for piece in chunk)))
         self._raise_failure()
