@@ -42,7 +42,7 @@ def flipped(data: bytes, at: int) -> bytes:
 )
 @pytest.mark.parametrize("whole", [True, False], ids=["whole", "ranges"])
 async def test_damaged_part_is_corrupt_data(place: Place, monkeypatch, damage: Callable[[bytes], bytes], whole: bool):
-    from persist.client import fetch
+    from persist.machine.parts import fetch
     from persist.wire import columnar_decode
 
     if not whole:

@@ -170,7 +170,7 @@ async def test_changes_since_lists_batches_by_their_uppers(place: Place):
 
 @pytest.mark.parametrize("times", [1, 5], ids=["splits", "ahead"])
 async def test_big_snapshot_is_read_side_by_side_in_key_order(place: Place, monkeypatch, times: int):
-    from persist.client import stream
+    from persist.machine.parts import stream
 
     monkeypatch.setattr(stream, "SPLIT_BYTES", 4096)
     monkeypatch.setattr(stream, "ALONE_BYTES_MAX", 0)

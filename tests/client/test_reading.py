@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from property.data.rows import rows_of, schemas, summed, updates
 
-from persist.client import reading as reading_module
-from persist.client.ahead import AHEAD_ROWS, ahead_in
-from persist.client.reading import Reading, RunView
 from persist.core.data.schema import TS, Schema
 from persist.core.data.update import consolidate, normalise
 from persist.core.shard.commands import SchemaEntry
 from persist.errors import CorruptData
+from persist.machine.parts import reading as reading_module
+from persist.machine.parts.ahead import AHEAD_ROWS, ahead_in
+from persist.machine.parts.reading import Reading, RunView
 from persist.wire.columnar import encode_inline, encode_parts
 
 PLAIN = Schema({"k": pa.binary()}, {"v": pa.int64()})

@@ -14,15 +14,15 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from persist.client.attempts import Attempts
 from persist.client.inputs import Chunker, UpdatesLike, is_instant, tables
-from persist.client.threads import encode
 from persist.core.data.schema import Schema
 from persist.core.data.update import check_bounds, consolidate, normalise
 from persist.core.frontier import Antichain
 from persist.core.ids import ShardId, WriterId, part_key
 from persist.core.shard.batch import Part, Run
 from persist.errors import LocationError
+from persist.machine.attempts import Attempts
+from persist.machine.parts.threads import encode
 from persist.machine.tasks import Tasks
 from persist.runtime import Runtime
 from persist.settings import Settings

@@ -13,16 +13,16 @@ from typing import Self
 
 import pyarrow as pa
 
-from persist.client.attempts import Attempts
-from persist.client.fetch import WHOLE_BYTES_MAX
 from persist.client.lease import Lease, Pin
 from persist.client.location import Location
-from persist.client.reading import changes_of
 from persist.client.snapshot import Snapshot
-from persist.client.stream import rows
 from persist.core.frontier import TIME_MAX, Antichain
 from persist.core.shard.batch import HollowBatch
 from persist.errors import LocationError, NotReadable
+from persist.machine.attempts import Attempts
+from persist.machine.parts.fetch import WHOLE_BYTES_MAX
+from persist.machine.parts.reading import changes_of
+from persist.machine.parts.stream import rows
 from persist.machine.patience import Backoff, Deadline
 from persist.machine.port import Change, ShardInfo
 from persist.machine.tasks import Tasks

@@ -4,8 +4,8 @@ import contextlib
 import weakref
 from typing import Protocol
 
-from persist.client.attempts import Attempts
 from persist.errors import UsageError
+from persist.machine.attempts import Attempts
 from persist.machine.port import Shards
 from persist.machine.tasks import Tasks
 from persist.runtime import Runtime

@@ -7,16 +7,16 @@ import weakref
 from dataclasses import dataclass
 from typing import Self
 
-from persist.client.attempts import not_yet
 from persist.client.lease import Lease, Pin
 from persist.client.listen import Listen
 from persist.client.location import Location
-from persist.client.reading import changes_of, snapshot_of
 from persist.client.snapshot import Diffs, Snapshot
 from persist.core.data.schema import Schema
 from persist.core.frontier import TIME_MAX, Antichain, AntichainLike, check_time
 from persist.core.ids import ReaderId, ShardId
 from persist.errors import InvalidBounds, NotReadable
+from persist.machine.attempts import not_yet
+from persist.machine.parts.reading import changes_of, snapshot_of
 from persist.machine.patience import Deadline
 from persist.machine.port import Change, NotYet, Plan
 

@@ -11,11 +11,11 @@ import pyarrow as pa
 from persist.client.keys import KeysLike, key_range_of
 from persist.client.lease import Lease, Pin
 from persist.client.location import Location
-from persist.client.reading import Reading, parse_where
 from persist.client.split import Split
-from persist.client.stream import rows
 from persist.core.data.schema import Schema
 from persist.core.frontier import Antichain
+from persist.machine.parts.reading import Reading, parse_where
+from persist.machine.parts.stream import rows
 
 
 class _Read:

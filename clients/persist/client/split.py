@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from persist.client.attempts import Attempts
 from persist.client.background import LoopThread, process_loop
-from persist.client.fetch import Fetcher, ranges
-from persist.client.reading import Reading, parse_where
 from persist.client.stores import process_blob
+from persist.machine.attempts import Attempts
+from persist.machine.parts.fetch import Fetcher, ranges
+from persist.machine.parts.reading import Reading, parse_where
 from persist.runtime import system
 from persist.settings import Settings
 

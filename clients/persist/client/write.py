@@ -7,7 +7,6 @@ import dataclasses
 from collections.abc import Sequence
 from typing import assert_never
 
-from persist.client.attempts import Doubt
 from persist.client.batch import BatchBuilder, Bounds, Target
 from persist.client.inputs import UpdatesLike
 from persist.client.location import Location
@@ -26,6 +25,7 @@ from persist.core.shard.commands import (
     UpperMismatch,
 )
 from persist.errors import InvalidBounds, ShardClosed, UsageError, VersionMismatch
+from persist.machine.attempts import Doubt
 from persist.machine.patience import Deadline
 
 

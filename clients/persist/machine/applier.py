@@ -46,10 +46,20 @@ class Folded:
 class Applier:
     """The commit loop of one shard. One commit at a time; reads never wait for commits."""
 
-    def __init__(self, shard: ShardId, versions: Versions, *, settings: Settings, runtime: Runtime, owner: str) -> None:
-        """``owner`` names this process in claims."""
+    def __init__(
+        self,
+        shard: ShardId,
+        versions: Versions,
+        *,
+        settings: Settings,
+        runtime: Runtime,
+        owner: str,
+        compactor: str = "",
+    ) -> None:
+        """``owner`` names this process in claims, ``compactor`` in those on compactions (empty: it does none)."""
         self.shard = shard
         self.owner = owner
+        self.compactor = compactor
         self.on_commit: Callable[[], None] = lambda: None
         """Called after every commit of this process."""
         self._versions = versions
@@ -146,6 +156,8 @@ class Applier:
             now_ms=self._runtime.now_ms(),
             hostname=self._runtime.hostname,
             owner=self.owner,
+            compactor=self.compactor,
+            compaction_takeover_ms=self._settings.compaction_takeover_ms,
             inline_total_bytes_max=self._settings.inline_total_bytes_max,
             token_history=self._settings.token_history,
             parts_per_append_max=self._settings.parts_per_append_max,

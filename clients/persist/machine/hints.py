@@ -4,7 +4,7 @@ Hints are all they are: they repeat, and a slow listener is told each shard once
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from persist.core.ids import ShardId
 from persist.machine.patience import Deadline
@@ -15,9 +15,16 @@ class Hints:
 
     def __init__(self) -> None:
         self._listeners: set[_Listener] = set()
+        self._also: list[Callable[[ShardId], None]] = []
+
+    def tell_also(self, told: Callable[[ShardId], None]) -> None:
+        """Call this with every hint, at once and for good."""
+        self._also.append(told)
 
     def tell(self, shard: ShardId) -> None:
         """Some work waits at this shard."""
+        for told in self._also:
+            told(shard)
         for listener in self._listeners:
             listener.waiting[shard] = None
             listener.stirred.set()

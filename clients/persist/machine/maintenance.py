@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from persist.core.shard.commands import AddRollup, RollupAdded
-from persist.core.shard.compaction import compaction_due
+from persist.core.shard.compaction import claimed_by, compaction_due
 from persist.core.shard.state import State
 from persist.errors import Indeterminate, LocationError
 from persist.machine.applier import Applier
@@ -57,7 +57,8 @@ class Maintenance:
         if not self._collecting and state.active_gc is not None and state.active_gc.owner == owner:
             self._collecting = True
             self._tasks.start(self._harmlessly(self._collect_claimed()))
-        if compaction_due(state.trace, self._runtime.now_ms(), self._settings.compaction_takeover_ms):
+        mine = claimed_by(state.trace, self._applier.compactor) if self._applier.compactor else None
+        if mine or compaction_due(state.trace, self._runtime.now_ms(), self._settings.compaction_takeover_ms):
             self._hints.tell(state.shard)
 
     async def _harmlessly(self, work: Coroutine[Any, Any, None]) -> None:

@@ -21,6 +21,9 @@ from persist.errors import (
     PersistError,
 )
 from persist.machine.applier import Applier
+from persist.machine.attempts import Attempts
+from persist.machine.compactions import Compactions
+from persist.machine.compactor import Compactor
 from persist.machine.follower import Follower
 from persist.machine.hints import Hints
 from persist.machine.maintenance import Maintenance
@@ -48,10 +51,11 @@ class _Shard:
         tasks: Tasks,
         hints: Hints,
         owner: str,
+        compactor: str,
         settings: Settings,
         runtime: Runtime,
     ) -> None:
-        self.applier = Applier(shard, versions, settings=settings, runtime=runtime, owner=owner)
+        self.applier = Applier(shard, versions, settings=settings, runtime=runtime, owner=owner, compactor=compactor)
         self.follower = Follower(self.applier, versions.consensus, tasks, settings=settings, runtime=runtime)
         self.maintenance = Maintenance(self.applier, versions, tasks, hints, settings=settings, runtime=runtime)
         self.in_use = 0
@@ -70,6 +74,24 @@ class LocalShards:
         self._hints = Hints()
         self._owner = f"{self._runtime.hostname}:{self._runtime.random_bytes(4).hex()}"
         self._shards: OrderedDict[ShardId, _Shard] = OrderedDict()
+        self.attempts = Attempts(settings=self._settings, runtime=self._runtime)
+        self._compactor_id = ""
+        if self._settings.compaction:
+            compactor = Compactor(self, self)
+            owner = compactor.new_owner()
+            self._compactor_id = owner
+            self._compactions = Compactions(compactor, owner, at_once=self._settings.compactions_at_once)
+            self._hints.tell_also(self._compactions.offer)
+
+    @property
+    def settings(self) -> Settings:
+        """Knobs."""
+        return self._settings
+
+    @property
+    def runtime(self) -> Runtime:
+        """Clock, entropy and threads."""
+        return self._runtime
 
     @property
     def blob(self) -> Blob:
@@ -175,6 +197,8 @@ class LocalShards:
 
     async def close(self) -> None:
         """Stop background work, then close both stores."""
+        if self._compactor_id:
+            await self._compactions.close()
         await self._tasks.close()
         await self._versions.consensus.close()
         await self._versions.blob.close()
@@ -185,7 +209,16 @@ class LocalShards:
     def _of(self, shard: ShardId) -> _Shard:
         known = self._shards.get(shard)
         if known is None:
-            known = _Shard(shard, self._versions, self._tasks, self._hints, self._owner, self._settings, self._runtime)
+            known = _Shard(
+                shard,
+                self._versions,
+                self._tasks,
+                self._hints,
+                self._owner,
+                self._compactor_id,
+                self._settings,
+                self._runtime,
+            )
             self._shards[shard] = known
             self._forget_idle()
         self._shards.move_to_end(shard)

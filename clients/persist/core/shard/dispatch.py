@@ -13,12 +13,15 @@ from persist.errors import InvalidArgument
 class Context:
     """What a transition may know of the world: the clock, this host and process, and limits.
 
-    ``owner`` names the process that commits: rollups and collections that become due are its work.
+    ``owner`` names the process that commits: rollups and collections that become due are its work. ``compactor`` is
+    the writer under whose id it compacts; empty: it does not.
     """
 
     now_ms: int
     hostname: str = ""
     owner: str = ""
+    compactor: str = ""
+    compaction_takeover_ms: int = 120_000
     inline_total_bytes_max: int = 1 << 20
     token_history: int = 64
     parts_per_append_max: int = 10_000

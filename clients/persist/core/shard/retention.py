@@ -10,6 +10,7 @@ from typing import Final
 
 from persist.core.frontier import CLOSED, MINIMUM, Description
 from persist.core.shard.batch import HollowBatch
+from persist.core.shard.compaction import claimed, claimed_by, compaction_due, most_worth
 from persist.core.shard.state import State
 from persist.core.shard.trace import Claim, SpineBatch, Trace, spine_batch
 
@@ -42,6 +43,16 @@ def with_work(state: State, *, seqno: int, now_ms: int, owner: str, rollup_every
     if boundary is not None and _free(state.active_gc, now_ms, GC_TAKEOVER_MS):
         state = state.evolved(active_gc=Claim(start_ms=now_ms, seqno=boundary, owner=owner), last_gc_req=boundary)
     return state
+
+
+def with_compaction(state: State, *, seqno: int, now_ms: int, compactor: str, takeover_ms: int) -> State:
+    """The state with the compaction that is most worth it claimed by ``compactor``, unless it has one."""
+    trace = state.trace
+    if state.since.is_empty or not compaction_due(trace, now_ms, takeover_ms) or claimed_by(trace, compactor):
+        return state
+    chosen = most_worth(trace, now_ms, takeover_ms)
+    assert chosen is not None, "what is due is worth it"
+    return state.evolved(trace=claimed(trace, chosen, Claim(start_ms=now_ms, seqno=seqno, owner=compactor)))
 
 
 def shrunk(state: State) -> State:

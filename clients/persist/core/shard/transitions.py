@@ -14,7 +14,7 @@ from persist.core.shard import commands as c
 from persist.core.shard.append import check_batch, is_heartbeat, rebased
 from persist.core.shard.dispatch import Context, transition
 from persist.core.shard.evolution import check_evolution, check_schema, differences, same_schema
-from persist.core.shard.retention import with_work
+from persist.core.shard.retention import with_compaction, with_work
 from persist.core.shard.state import CriticalReader, LeasedReader, State, TokenOutcome, TransactionRecord, Writer
 from persist.core.shard.trace import push
 from persist.core.shard.upkeep import check_alive
@@ -52,8 +52,8 @@ def apply(state: State, command: c.Command[T], context: Context) -> tuple[State,
 def finish(prev: State, state: State, context: Context) -> State:
     """One commit out of everything applied since ``prev``: the next seqno, a later walltime, expired leases gone.
 
-    Whoever commits takes on the rollup or the collection that is due. Expiry does not move since: it moves at the next
-    downgrade.
+    Whoever commits takes on what is due: rollup, collection, compaction. Expiry does not move since: it moves at the
+    next downgrade.
     """
     now_ms = context.now_ms
     state = with_work(
@@ -64,6 +64,14 @@ def finish(prev: State, state: State, context: Context) -> State:
         rollup_every=context.rollup_every,
         versions_max=context.gc_versions_max,
     )
+    if context.compactor:
+        state = with_compaction(
+            state,
+            seqno=prev.seqno + 1,
+            now_ms=now_ms,
+            compactor=context.compactor,
+            takeover_ms=context.compaction_takeover_ms,
+        )
     return state.evolved(
         seqno=prev.seqno + 1,
         walltime_ms=max(context.now_ms, prev.walltime_ms + 1),

@@ -4,6 +4,7 @@ Source: persist-semantics.md sections 2.3, 2.4 and 2.7; reliability.md I7, I9, I
 """
 
 import bisect
+import dataclasses
 import itertools
 from typing import Any, Final
 
@@ -68,8 +69,11 @@ def _(
     check_alive(state, command.owner)
     trace, now_ms = state.trace, context.now_ms
     mine = k.claimed_by(trace, command.owner)
-    if mine is not None:
-        return state, _claimed(state, mine)
+    if mine is not None and mine.claim is not None:
+        renewed = dataclasses.replace(mine.claim, start_ms=max(mine.claim.start_ms, now_ms))
+        if renewed.start_ms - mine.claim.start_ms < command.takeover_ms // 4:
+            return state, _claimed(state, mine)
+        return state.evolved(trace=k.claimed(trace, mine, renewed)), _claimed(state, mine)
     if state.since.is_empty:
         # Nobody can read it any more: finalization takes everything away, without reading it first.
         return state, c.NothingToCompact(claimed=0)

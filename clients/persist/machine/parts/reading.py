@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from persist.client.ahead import Ahead
 from persist.core.data.merge import PartSource, merge
 from persist.core.data.predicate import Predicate
 from persist.core.data.schema import Schema
@@ -21,6 +20,7 @@ from persist.core.frontier import TIME_MAX
 from persist.core.shard.batch import HollowBatch, Part
 from persist.core.shard.commands import SchemaEntry
 from persist.errors import CorruptData, InvalidArgument, UsageError
+from persist.machine.parts.ahead import Ahead
 from persist.machine.port import ShardInfo
 from persist.settings import Settings
 from persist.wire.columnar import part_batches
@@ -60,7 +60,8 @@ class Reading:
     """One definite read: which updates, at which ``since``, of which keys. Picklable.
 
     ``times``: the rows keep their ts (a change feed); otherwise they are a snapshot's. ``schemas`` hold every schema
-    the parts were written with; the last is what rows are shown in. ``decoded_bytes_max`` bounds one row group.
+    the parts were written with; the last is what rows are shown in. ``decoded_bytes_max`` bounds one row group,
+    ``merge_bytes_max`` what a merge of many runs should hold.
     """
 
     schemas: tuple[SchemaEntry, ...]
@@ -70,6 +71,7 @@ class Reading:
     key_range: KeyRange | None = None
     where: tuple[Predicate, ...] = ()
     decoded_bytes_max: int
+    merge_bytes_max: int = MERGE_BYTES_MAX
 
     @property
     def parts(self) -> Iterator[Part]:
@@ -189,7 +191,7 @@ class Reading:
     def _merge_rows(self) -> int:
         """Rows to hold of each run: a merge takes about three times as much per run, keys included."""
         row_bytes = self.decoded_bytes // max(1, self.rows) + _KEY_BYTES
-        fit = MERGE_BYTES_MAX // (3 * row_bytes * max(1, len(self.runs)))
+        fit = self.merge_bytes_max // (3 * row_bytes * max(1, len(self.runs)))
         return max(MERGE_ROWS_MIN, min(BATCH_ROWS_MAX, fit))
 
     def _rows(
@@ -227,14 +229,22 @@ class Reading:
 def snapshot_of(batches: Iterable[HollowBatch], info: ShardInfo, settings: Settings, as_of: int) -> Reading:
     """The read of everything at or before ``as_of``, with times advanced to it."""
     upper = None if as_of == TIME_MAX else as_of + 1
-    return _reading(batches, info, settings, 0, upper, since=as_of, times=False)
+    return _reading(batches, info.schemas, settings, 0, upper, since=as_of, times=False)
 
 
 def changes_of(
     batches: Iterable[HollowBatch], info: ShardInfo, settings: Settings, lower: int, upper: int | None
 ) -> Reading:
     """The read of every update at a time in ``[lower, upper)``, at its own time."""
-    return _reading(batches, info, settings, lower, upper, since=0, times=True)
+    return _reading(batches, info.schemas, settings, lower, upper, since=0, times=True)
+
+
+def compaction_of(
+    batches: Sequence[HollowBatch], schemas: tuple[SchemaEntry, ...], settings: Settings, since: int
+) -> Reading:
+    """The read of every update of some batches, times advanced to ``since``, in the newest schema of their parts."""
+    newest = max((part.schema_id for batch in batches for part in batch.parts), default=0)
+    return _reading(batches, schemas[: newest + 1], settings, 0, None, since=since, times=True)
 
 
 def parse_where(where: object) -> Predicate | None:
@@ -244,7 +254,7 @@ def parse_where(where: object) -> Predicate | None:
 
 def _reading(
     batches: Iterable[HollowBatch],
-    info: ShardInfo,
+    schemas: tuple[SchemaEntry, ...],
     settings: Settings,
     lower: int,
     upper: int | None,
@@ -264,10 +274,10 @@ def _reading(
             parts = tuple(filter(view.touches, run.parts))
             if parts:
                 views.append(dataclasses.replace(view, parts=parts))
-    if not info.schemas:
-        raise UsageError("the shard has no schema yet", hint="open it with schema= first", shard=info.shard)
+    if not schemas:
+        raise UsageError("the shard has no schema yet", hint="open it with schema= first")
     return Reading(
-        schemas=info.schemas,
+        schemas=schemas,
         runs=tuple(views),
         since=since,
         times=times,

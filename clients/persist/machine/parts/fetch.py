@@ -9,10 +9,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from persist.client.attempts import Attempts
 from persist.core.data.splits import KeyRange, blocks_in
 from persist.core.shard.batch import Block, Part
 from persist.errors import CorruptData
+from persist.machine.attempts import Attempts
 from persist.machine.tasks import Tasks
 from persist.settings import Settings
 from persist.storage.ports import Blob

@@ -13,11 +13,11 @@ from contextlib import aclosing
 
 import pyarrow as pa
 
-from persist.client.ahead import ahead_in
-from persist.client.fetch import Fetcher, Verify, ranges
-from persist.client.location import Location
-from persist.client.reading import Reading
-from persist.client.threads import ahead_pool, decode, may_block
+from persist.machine.parts.ahead import ahead_in
+from persist.machine.parts.fetch import Fetcher, Verify, ranges
+from persist.machine.parts.place import Place
+from persist.machine.parts.reading import Reading
+from persist.machine.parts.threads import ahead_pool, decode, may_block
 from persist.machine.tasks import Tasks
 
 SETTLED_BYTES_MAX = 8 << 20
@@ -34,7 +34,7 @@ _ON_LOOP_BYTES_MAX = 256 << 10
 
 
 async def rows(
-    location: Location, reading: Reading, columns: Sequence[str] | None, *, verify: Verify | None = None
+    place: Place, reading: Reading, columns: Sequence[str] | None, *, verify: Verify | None = None
 ) -> AsyncGenerator[pa.RecordBatch, None]:
     """The rows of a read, in order. A big one is read ahead of who takes them. Raises CorruptData, LocationError."""
     big = reading.decoded_bytes > ALONE_BYTES_MAX
@@ -44,11 +44,11 @@ async def rows(
         pieces = [reading] if reading.runs else []
     if not big:
         for piece in pieces:
-            async with aclosing(_piece(location, piece, columns, verify)) as found:
+            async with aclosing(_piece(place, piece, columns, verify)) as found:
                 async for batch in found:
                     yield batch
         return
-    ahead = _Ahead(location, pieces, columns, verify)
+    ahead = _Ahead(place, pieces, columns, verify)
     try:
         async with aclosing(ahead.rows()) as found:
             async for batch in found:
@@ -58,27 +58,27 @@ async def rows(
 
 
 async def _piece(
-    location: Location, reading: Reading, columns: Sequence[str] | None, verify: Verify | None
+    place: Place, reading: Reading, columns: Sequence[str] | None, verify: Verify | None
 ) -> AsyncGenerator[pa.RecordBatch, None]:
-    settings = location.settings
+    settings = place.settings
     planned = ranges(reading.parts, reading.key_range)
     fetcher = Fetcher(
-        location.blob,
+        place.blob,
         planned,
         settings=settings,
-        attempts=location.attempts,
+        attempts=place.attempts,
         budget_bytes=settings.fetch_bytes_max // (4 if reading.is_merged else 8),
         verify=verify,
     )
     big = reading.decoded_bytes > ALONE_BYTES_MAX
-    ahead = ahead_in(ahead_pool()) if big and may_block(location.runtime) else None
+    ahead = ahead_in(ahead_pool()) if big and may_block(place.runtime) else None
     batches = reading.batches(fetcher.reader, columns, ahead)
     try:
         size = sum(one.end - one.start for one in planned)
-        if size <= SETTLED_BYTES_MAX or not may_block(location.runtime):
+        if size <= SETTLED_BYTES_MAX or not may_block(place.runtime):
             await fetcher.settle()
         on_loop = size <= SETTLED_BYTES_MAX and reading.decoded_bytes <= _ON_LOOP_BYTES_MAX
-        step = _here if on_loop else functools.partial(decode, location.runtime)
+        step = _here if on_loop else functools.partial(decode, place.runtime)
         while (batch := await step(next, batches, None)) is not None:
             yield batch
     finally:
@@ -93,9 +93,9 @@ class _Ahead:
     """Reads pieces side by side into bounded queues and hands their rows out in order."""
 
     def __init__(
-        self, location: Location, pieces: Sequence[Reading], columns: Sequence[str] | None, verify: Verify | None
+        self, place: Place, pieces: Sequence[Reading], columns: Sequence[str] | None, verify: Verify | None
     ) -> None:
-        self._location = location
+        self._place = place
         self._pieces = pieces
         self._columns = columns
         self._verify = verify
@@ -116,7 +116,7 @@ class _Ahead:
     async def _read(self, piece: Reading, queue: "_Queue") -> None:
         async with self._slots:
             try:
-                async with aclosing(_piece(self._location, piece, self._columns, self._verify)) as found:
+                async with aclosing(_piece(self._place, piece, self._columns, self._verify)) as found:
                     async for batch in found:
                         await queue.put(batch)
             finally:

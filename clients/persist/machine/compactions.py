@@ -1,0 +1,54 @@
+"""Compacting in the process that commits: shards are offered as they become due, and worked off a few at a time.
+
+Whatever fails is left to the next commit, or to another process once the claim is old.
+"""
+
+import logging
+
+from persist.core.ids import ShardId, WriterId
+from persist.errors import PersistError
+from persist.machine.compactor import Compactor
+from persist.machine.tasks import Tasks
+
+_log = logging.getLogger("persist.compaction")
+
+
+class Compactions:
+    """A queue of shards and the few workers that live while there is something in it."""
+
+    def __init__(self, compactor: Compactor, owner: WriterId, *, at_once: int) -> None:
+        self._compactor = compactor
+        self._owner = owner
+        self._at_once = max(1, at_once)
+        self._waiting: dict[ShardId, None] = {}
+        self._working: set[ShardId] = set()
+        self._tasks = Tasks()
+
+    def offer(self, shard: ShardId) -> None:
+        """Something may be due at this shard. Returns at once."""
+        self._waiting[shard] = None
+        if len(self._working) < self._at_once:
+            self._begin()
+
+    async def close(self) -> None:
+        """Stop; claims are released as far as the stores answer."""
+        self._waiting.clear()
+        await self._tasks.close()
+        await self._compactor.close()
+
+    def _begin(self) -> None:
+        shard = next((each for each in self._waiting if each not in self._working), None)
+        if shard is not None:
+            del self._waiting[shard]
+            self._working.add(shard)
+            self._tasks.start(self._work(shard))
+
+    async def _work(self, shard: ShardId) -> None:
+        try:
+            while await self._compactor.compact(shard, self._owner) is not None:
+                continue
+        except PersistError as error:
+            _log.info("a compaction was given up", extra={"shard": shard, "error": str(error)})
+        finally:
+            self._working.discard(shard)
+            self._begin()

@@ -1,0 +1,225 @@
+"""Carrying out compactions: claim, merge, offer the result, and clean up what certainly nobody will ever name.
+
+The claim is renewed while the merge runs; one that was taken over ends the merge. Works over any ``Shards``: in the
+process that commits, or in a service of its own. Source: design 001, PersistCompaction; persist-semantics.md section
+2.4; reliability.md I7 and I9.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from persist.core.frontier import Description
+from persist.core.ids import ShardId, WriterId
+from persist.core.shard.batch import HollowBatch, Part, Run
+from persist.core.shard.commands import (
+    ApplyMerge,
+    ClaimCompaction,
+    CompactionClaimed,
+    MergeApplied,
+    MergeRefused,
+    ReleaseCompaction,
+)
+from persist.core.shard.compaction import fingerprint
+from persist.errors import LeaseExpired, PersistError
+from persist.machine.attempts import Doubt
+from persist.machine.parts.merging import Budget, Merging
+from persist.machine.parts.place import Place
+from persist.machine.parts.reading import compaction_of
+from persist.machine.port import Shards
+from persist.machine.tasks import Tasks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a compaction is. ``rows_written`` ends at or below ``rows``, as rows that cancel go."""
+
+    batches: int
+    rows: int
+    bytes: int
+    rows_written: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compacted:
+    """What a compaction came to. ``applied`` False: somebody else had replaced its inputs, and nothing was lost."""
+
+    batches: int
+    runs: int
+    rows_before: int
+    rows_after: int
+    bytes_before: int
+    bytes_after: int
+    parts_reused: int
+    applied: bool
+
+
+Report = Callable[[Progress], None]
+
+
+class Compactor:
+    """Compacts shards, as many at once as it is asked to."""
+
+    def __init__(self, shards: Shards, place: Place) -> None:
+        self._shards = shards
+        self._place = place
+        self._tasks = Tasks()
+
+    def new_owner(self) -> WriterId:
+        """A name to compact under."""
+        runtime = self._place.runtime
+        return WriterId.born(runtime.now_ms(), runtime.random_bytes(16))
+
+    async def compact(
+        self,
+        shard: ShardId,
+        owner: WriterId,
+        *,
+        whole: bool = False,
+        report: Report = lambda progress: None,
+    ) -> Compacted | None:
+        """Claim a compaction and carry it out; None when nothing is worth it.
+
+        ``whole``: all that nobody else compacts, worth it or not. When it fails or is cancelled the claim is released.
+        Raises UsageError, LeaseExpired (the claim was taken over), CorruptData, LocationError.
+        """
+        claim = await self._claim(shard, owner, whole=whole)
+        if claim is None:
+            return None
+        try:
+            return await self._carry_out(shard, owner, claim, whole=whole, report=report)
+        except BaseException:
+            await self._release(shard, owner)
+            raise
+
+    async def close(self) -> None:
+        """Stop what runs beside compactions."""
+        await self._tasks.close()
+
+    async def _claim(self, shard: ShardId, owner: WriterId, *, whole: bool) -> CompactionClaimed | None:
+        takeover_ms = self._place.settings.compaction_takeover_ms
+        command = ClaimCompaction(owner=owner, takeover_ms=takeover_ms, whole=whole)
+        attempts = self._place.attempts
+        outcome = await attempts.repeat(
+            attempts.deadline(None), lambda seconds: self._shards.apply(shard, command, timeout=seconds)
+        )
+        return outcome if isinstance(outcome, CompactionClaimed) else None
+
+    async def _carry_out(
+        self, shard: ShardId, owner: WriterId, claim: CompactionClaimed, *, whole: bool, report: Report
+    ) -> Compacted:
+        settings = self._place.settings
+        budget = Budget.of(
+            settings.compaction_memory_bytes,
+            part_bytes_max=settings.part_bytes_max,
+            fetch_bytes_max=settings.fetch_bytes_max,
+        )
+        rows = sum(batch.rows for batch in claim.batches)
+        size = sum(batch.encoded_bytes for batch in claim.batches)
+        written = 0
+
+        def on_rows(count: int) -> None:
+            nonlocal written
+            written += count
+            report(Progress(batches=len(claim.batches), rows=rows, bytes=size, rows_written=written))
+
+        async def verify() -> None:
+            if not await self._holds(shard, owner, claim, whole=whole):
+                raise _lost(shard)
+
+        report(Progress(batches=len(claim.batches), rows=rows, bytes=size))
+        merging = Merging(self._place, shard=shard, owner=owner, budget=budget, verify=verify, on_rows=on_rows)
+        try:
+            parts = await self._merged(merging, shard, owner, claim, whole=whole)
+        except BaseException:
+            # Nothing names the parts, as no command did.
+            await merging.discard()
+            raise
+        output = _batch(claim, parts)
+        applied = await self._apply(shard, owner, claim, output, merging)
+        await merging.tidy()
+        return Compacted(
+            batches=len(claim.batches),
+            runs=sum(len(batch.runs) for batch in claim.batches),
+            rows_before=rows,
+            rows_after=output.rows,
+            bytes_before=size,
+            bytes_after=output.encoded_bytes,
+            parts_reused=merging.reused,
+            applied=applied,
+        )
+
+    async def _merged(
+        self, merging: Merging, shard: ShardId, owner: WriterId, claim: CompactionClaimed, *, whole: bool
+    ) -> tuple[Part, ...]:
+        """The merged parts, made while the claim is kept fresh."""
+        if not any(batch.rows for batch in claim.batches):
+            return ()
+        since = claim.since.time or 0
+        reading = compaction_of(claim.batches, claim.schemas, self._place.settings, since)
+        work = self._tasks.start(merging.run(reading))
+        keeping = self._tasks.start(self._keep(shard, owner, claim, whole=whole))
+        try:
+            await asyncio.wait({work, keeping}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                # Keeping only ends by failing: the claim is somebody else's now.
+                await keeping
+            parts: tuple[Part, ...] = await work
+            return parts
+        finally:
+            for task in (work, keeping):
+                task.cancel()
+            await asyncio.wait({work, keeping})
+
+    async def _keep(self, shard: ShardId, owner: WriterId, claim: CompactionClaimed, *, whole: bool) -> None:
+        """Renew the claim every third of the time after which it counts as abandoned."""
+        while True:
+            await self._place.runtime.sleep(self._place.settings.compaction_takeover_ms / 3000)
+            if not await self._holds(shard, owner, claim, whole=whole):
+                raise _lost(shard)
+
+    async def _holds(self, shard: ShardId, owner: WriterId, claim: CompactionClaimed, *, whole: bool) -> bool:
+        now = await self._claim(shard, owner, whole=whole)
+        return now is not None and (now.lo, now.hi) == (claim.lo, claim.hi)
+
+    async def _apply(
+        self, shard: ShardId, owner: WriterId, claim: CompactionClaimed, output: HollowBatch, merging: Merging
+    ) -> bool:
+        inputs = tuple(map(fingerprint, claim.batches))
+        command = ApplyMerge(owner=owner, inputs=inputs, output=output)
+        attempts, doubt = self._place.attempts, Doubt()
+        try:
+            outcome: MergeApplied | MergeRefused = await attempts.repeat(
+                attempts.deadline(None),
+                lambda seconds: self._shards.apply(shard, command, timeout=seconds),
+                doubt=doubt,
+            )
+        except PersistError as error:
+            if not doubt.any and getattr(error, "determinate", True):
+                await merging.discard()
+            raise
+        if isinstance(outcome, MergeApplied):
+            return True
+        # SUBTLE: an attempt without an answer may have been applied, and its output compacted further since. The
+        # parts are then named, or being read, or garbage: whichever, they are not this process's to delete.
+        if not doubt.any:
+            await merging.discard()
+        return False
+
+    async def _release(self, shard: ShardId, owner: WriterId) -> None:
+        """Give the claim up, if that is possible at once; otherwise it grows old."""
+        timeout = self._place.settings.store_timeout_ms / 1000
+        with contextlib.suppress(PersistError, TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._shards.apply(shard, ReleaseCompaction(owner=owner), timeout=timeout)
+
+
+def _batch(claim: CompactionClaimed, parts: tuple[Part, ...]) -> HollowBatch:
+    first, last = claim.batches[0].desc, claim.batches[-1].desc
+    desc = Description(lower=first.lower, upper=last.upper, since=claim.since)
+    return HollowBatch(desc=desc, runs=(Run(parts=parts),) if parts else ())
+
+
+def _lost(shard: ShardId) -> LeaseExpired:
+    return LeaseExpired("the claim on this compaction was taken over", hint="claim another", shard=shard)

@@ -1,0 +1,1 @@
+"""Parts between Blob and rows: fetching ahead, decoding, merging, in bounded memory."""
