@@ -63,6 +63,18 @@ def test_few_small_batches_are_not_worth_it_and_many_are():
     assert compaction_due(grown(2, rows=40_000).trace, 5_000, TAKEOVER_MS)
 
 
+def test_one_batch_of_many_runs_is_worth_it():
+    state = first_state()
+    made = append(state, rows=1, width=1, number=1)
+    runs = tuple(Run(parts=(part(made.writer_id, n, rows=1, lower=0, upper=1),)) for n in range(INPUTS_MIN))
+    state, _ = commit(state, dataclasses.replace(made, batch=dataclasses.replace(made.batch, runs=runs)))
+    state, outcome = commit(state, claim())
+    assert isinstance(outcome, c.CompactionClaimed)
+    state, applied = commit(state, merge_of(state, outcome.batches, ONE, 100))
+    assert applied == c.MergeApplied()
+    assert commit(state, claim())[1] == c.NothingToCompact(claimed=0)
+
+
 def test_claim_stands_for_its_owner_and_nobody_else_until_it_is_old():
     state, outcome = claimed()
     assert outcome.batches == tuple(state.trace.batches)

@@ -17,7 +17,7 @@ from persist.core.shard.batch import HollowBatch, Part
 from persist.core.shard.trace import Claim, SpineBatch, Trace, joined, settled, spine_batch
 
 INPUTS_MIN: Final = 8
-"""So many batches are worth one compaction, however small."""
+"""So many batches or runs are worth one compaction, however small."""
 ROWS_MIN: Final = 65_536
 """Two batches of so many rows together are worth one: each would cost every reader a merge."""
 
@@ -33,8 +33,10 @@ def fingerprint(batch: HollowBatch) -> bytes:
 
 
 def worth_compacting(each: SpineBatch) -> bool:
-    """Many small batches, or few with many rows."""
-    return len(each.batches) >= INPUTS_MIN or (len(each.batches) > 1 and each.rows >= ROWS_MIN)
+    """Many batches or runs, or few with many rows."""
+    if len(each.batches) > 1 and each.rows >= ROWS_MIN:
+        return True
+    return sum([max(1, len(batch.runs)) for batch in each.batches]) >= INPUTS_MIN
 
 
 def compaction_due(trace: Trace, now_ms: int, takeover_ms: int) -> bool:
