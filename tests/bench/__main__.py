@@ -28,6 +28,7 @@ SUITES: dict[str, tuple[str, ...]] = {
     "bulk": ("P6",),
     "listening": ("P7",),
     "spark": ("P8",),
+    "long": ("P9", "P10", "P11", "B15"),
 }
 
 

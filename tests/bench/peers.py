@@ -21,7 +21,8 @@ class Delta:
 
     name = "deltalake"
 
-    def __init__(self, endpoint: str, table: str, *, create: bool = True) -> None:
+    def __init__(self, endpoint: str, table: str, *, create: bool = True, feed: bool = False) -> None:
+        """``feed``: with a change data feed."""
         from deltalake import DeltaTable
 
         self._uri = f"s3://{BUCKET}/delta/{table}"
@@ -34,7 +35,12 @@ class Delta:
             "aws_conditional_put": "etag",
         }
         self._table: Any = (
-            DeltaTable.create(self._uri, schema=SCHEMA, storage_options=self._options)
+            DeltaTable.create(
+                self._uri,
+                schema=SCHEMA,
+                storage_options=self._options,
+                configuration={"delta.enableChangeDataFeed": "true"} if feed else None,
+            )
             if create
             else DeltaTable(self._uri, storage_options=self._options)
         )
@@ -49,6 +55,17 @@ class Delta:
         from deltalake import DeltaTable
 
         return DeltaTable(self._uri, storage_options=self._options).to_pyarrow_table()
+
+    def changes(self, first: int) -> pa.Table:
+        """The change feed from a version on."""
+        from deltalake import DeltaTable
+
+        table = DeltaTable(self._uri, storage_options=self._options)
+        return pa.table(table.load_cdf(starting_version=first).read_all())
+
+    def compact(self) -> None:
+        """Its own compaction: small files into few."""
+        self._table.optimize.compact()
 
 
 class Iceberg:
