@@ -14,6 +14,7 @@ from typing import Any, Self
 from persist.client import client as aio
 from persist.client import connect as ways
 from persist.client.background import LoopThread
+from persist.client.blocking_compaction import Compaction
 from persist.client.blocking_read import ReadHandle
 from persist.client.blocking_write import SinceHandle, WriteHandle
 from persist.core.data.schema import Schema
@@ -124,6 +125,12 @@ class Client:
         loop, core = self._core()
         opening = core.open_since(name, shard, opaque=opaque, purpose=purpose, timeout=timeout)
         return SinceHandle(self, loop, loop.run(opening))
+
+    def begin_compaction(self, shard: ShardId | str) -> Compaction | None:
+        """Claim a whole shard for compaction by other processes. See aio.Client.begin_compaction."""
+        loop, core = self._core()
+        begun = loop.run(core.begin_compaction(shard))
+        return None if begun is None else Compaction(self, loop, begun)
 
     def recent_upper(self, shard: ShardId | str, *, timeout: float | None = None) -> Antichain:
         """The shard's upper, linearizable. See aio.Client.recent_upper."""

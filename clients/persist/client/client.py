@@ -6,6 +6,7 @@ Source: design 001, Client; architecture.md section 8; persist-semantics.md feat
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Self
 
+from persist.client.distributed import Compaction
 from persist.client.lease import Lease
 from persist.client.location import Location
 from persist.client.read import ReadHandle
@@ -62,7 +63,7 @@ class Client:
 
         Two RPCs at most. Raises as ``open``.
         """
-        the_id = WriterId.parse(writer_id) if writer_id is not None else self._fresh(WriterId)
+        the_id = WriterId.parse(writer_id) if writer_id is not None else self._newborn()
         info, entry, opened = await self._open(ShardId.parse(shard), schema, create=schema is not None, timeout=timeout)
         return WriteHandle(
             self._location,
@@ -182,6 +183,16 @@ class Client:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    async def begin_compaction(self, shard: ShardId | str) -> Compaction | None:
+        """Claim a whole shard for compaction by other processes; None when it is as compact as it can be.
+
+        Run ``pieces(n)`` anywhere, then ``commit`` their results, or ``abandon``. One RPC. Raises ShardNotFound,
+        LocationError.
+        """
+        the_shard = ShardId.parse(shard)
+        await self._info(the_shard, create=False, timeout=None)
+        return await Compaction.begin(self._location, the_shard)
+
     async def _open(
         self, shard: ShardId, schema: Schema | None, *, create: bool, timeout: float | None
     ) -> tuple[ShardInfo, SchemaEntry, Schema]:
@@ -249,6 +260,10 @@ class Client:
         )
         self._readers = {held for held in self._readers if held.alive} | {registered}
         return ReadHandle(location, registered, schema=schema, upper=answer.upper)
+
+    def _newborn(self) -> WriterId:
+        runtime = self._location.runtime
+        return WriterId.born(runtime.now_ms(), runtime.random_bytes(16))
 
     def _fresh(self, kind: type[Any]) -> Any:
         return kind.of(self._location.runtime.random_bytes(16))

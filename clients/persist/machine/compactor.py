@@ -7,7 +7,7 @@ process that commits, or in a service of its own. Source: design 001, PersistCom
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from persist.core.frontier import Description
@@ -45,6 +45,7 @@ class Progress:
 class Compacted:
     """What a compaction came to. ``applied`` False: somebody else had replaced its inputs, and nothing was lost."""
 
+    desc: Description
     batches: int
     runs: int
     rows_before: int
@@ -84,20 +85,22 @@ class Compactor:
         ``whole``: all that nobody else compacts, worth it or not. When it fails or is cancelled the claim is released.
         Raises UsageError, LeaseExpired (the claim was taken over), CorruptData, LocationError.
         """
-        claim = await self._claim(shard, owner, whole=whole)
-        if claim is None:
-            return None
         try:
+            claim = await self.claim(shard, owner, whole=whole)
+            if claim is None:
+                return None
             return await self._carry_out(shard, owner, claim, whole=whole, report=report)
         except BaseException:
-            await self._release(shard, owner)
+            # Also when claiming failed or was cancelled: the claim may have been committed all the same.
+            await self.release(shard, owner)
             raise
 
     async def close(self) -> None:
         """Stop what runs beside compactions."""
         await self._tasks.close()
 
-    async def _claim(self, shard: ShardId, owner: WriterId, *, whole: bool) -> CompactionClaimed | None:
+    async def claim(self, shard: ShardId, owner: WriterId, *, whole: bool) -> CompactionClaimed | None:
+        """What the owner is to compact, claimed now or before; None when nothing is worth it. Raises LocationError."""
         takeover_ms = self._place.settings.compaction_takeover_ms
         command = ClaimCompaction(owner=owner, takeover_ms=takeover_ms, whole=whole)
         attempts = self._place.attempts
@@ -136,10 +139,11 @@ class Compactor:
             # Nothing names the parts, as no command did.
             await merging.discard()
             raise
-        output = _batch(claim, parts)
-        applied = await self._apply(shard, owner, claim, output, merging)
+        output = batch_of(claim, parts)
+        applied = await self.offer(shard, owner, claim, output, merging.discard)
         await merging.tidy()
         return Compacted(
+            desc=output.desc,
             batches=len(claim.batches),
             runs=sum(len(batch.runs) for batch in claim.batches),
             rows_before=rows,
@@ -159,7 +163,7 @@ class Compactor:
         since = claim.since.time or 0
         reading = compaction_of(claim.batches, claim.schemas, self._place.settings, since)
         work = self._tasks.start(merging.run(reading))
-        keeping = self._tasks.start(self._keep(shard, owner, claim, whole=whole))
+        keeping = self._tasks.start(self.keep(shard, owner, claim, whole=whole))
         try:
             await asyncio.wait({work, keeping}, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
@@ -172,7 +176,7 @@ class Compactor:
                 task.cancel()
             await asyncio.wait({work, keeping})
 
-    async def _keep(self, shard: ShardId, owner: WriterId, claim: CompactionClaimed, *, whole: bool) -> None:
+    async def keep(self, shard: ShardId, owner: WriterId, claim: CompactionClaimed, *, whole: bool) -> None:
         """Renew the claim every third of the time after which it counts as abandoned."""
         while True:
             await self._place.runtime.sleep(self._place.settings.compaction_takeover_ms / 3000)
@@ -180,12 +184,22 @@ class Compactor:
                 raise _lost(shard)
 
     async def _holds(self, shard: ShardId, owner: WriterId, claim: CompactionClaimed, *, whole: bool) -> bool:
-        now = await self._claim(shard, owner, whole=whole)
+        now = await self.claim(shard, owner, whole=whole)
         return now is not None and (now.lo, now.hi) == (claim.lo, claim.hi)
 
-    async def _apply(
-        self, shard: ShardId, owner: WriterId, claim: CompactionClaimed, output: HollowBatch, merging: Merging
+    async def offer(
+        self,
+        shard: ShardId,
+        owner: WriterId,
+        claim: CompactionClaimed,
+        output: HollowBatch,
+        discard: Callable[[], Awaitable[None]],
     ) -> bool:
+        """Put the output in place of what was claimed; whether it stands there now.
+
+        ``discard`` deletes the output's new parts; it is called when certainly no state names them or ever will.
+        Raises UsageError, LeaseExpired, LocationError.
+        """
         inputs = tuple(map(fingerprint, claim.batches))
         command = ApplyMerge(owner=owner, inputs=inputs, output=output)
         attempts, doubt = self._place.attempts, Doubt()
@@ -197,25 +211,26 @@ class Compactor:
             )
         except PersistError as error:
             if not doubt.any and getattr(error, "determinate", True):
-                await merging.discard()
+                await discard()
             raise
         if isinstance(outcome, MergeApplied):
             return True
         # SUBTLE: an attempt without an answer may have been applied, and its output compacted further since. The
         # parts are then named, or being read, or garbage: whichever, they are not this process's to delete.
         if not doubt.any:
-            await merging.discard()
+            await discard()
         return False
 
-    async def _release(self, shard: ShardId, owner: WriterId) -> None:
-        """Give the claim up, if that is possible at once; otherwise it grows old."""
+    async def release(self, shard: ShardId, owner: WriterId) -> None:
+        """Give the claim up if that is possible at once; otherwise it grows old."""
         timeout = self._place.settings.store_timeout_ms / 1000
         with contextlib.suppress(PersistError, TimeoutError):
             async with asyncio.timeout(timeout):
                 await self._shards.apply(shard, ReleaseCompaction(owner=owner), timeout=timeout)
 
 
-def _batch(claim: CompactionClaimed, parts: tuple[Part, ...]) -> HollowBatch:
+def batch_of(claim: CompactionClaimed, parts: tuple[Part, ...]) -> HollowBatch:
+    """What the claimed batches become: one run of these parts."""
     first, last = claim.batches[0].desc, claim.batches[-1].desc
     desc = Description(lower=first.lower, upper=last.upper, since=claim.since)
     return HollowBatch(desc=desc, runs=(Run(parts=parts),) if parts else ())

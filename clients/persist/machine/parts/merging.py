@@ -156,6 +156,10 @@ class Merging:
                 parts += await self._merged(segment)
         return tuple(parts)
 
+    async def merged(self, reading: Reading) -> tuple[Part, ...]:
+        """As ``run``, and no part is kept as it is: for a range of keys, in which parts may lie by halves."""
+        return tuple(await self._merged(reading))
+
     async def tidy(self) -> None:
         """Delete what only passed between two passes of this merge."""
         await self._delete(self._between)
@@ -191,7 +195,7 @@ class Merging:
         """The rows of a read as new parts: one is built while the one before it is uploaded."""
         place, budget = self._place, self._budget
         reading = dataclasses.replace(reading, merge_bytes_max=budget.merge_bytes)
-        planned = ranges(reading.parts, None)
+        planned = ranges(reading.parts, reading.key_range)
         fetcher = Fetcher(
             place.blob,
             planned,
