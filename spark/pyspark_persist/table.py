@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from persist import Antichain, Transaction
+from pyspark_persist.compact import compact
 from pyspark_persist.location import Target
 from pyspark_persist.metadata import METADATA_SCHEMAS, metadata_table
 from pyspark_persist.names import WRITE
@@ -111,6 +112,14 @@ class PersistTable:
         if txnAppId is not None and txnVersion is not None:
             transaction = Transaction(app_id=txnAppId, version=txnVersion)
         return write.commit(messages, transaction)
+
+    def compact(self, *, pieces: int | None = None) -> Any:
+        """Merge the shard into one run, on the executors; what it came to, or None when there was nothing to do.
+
+        ``pieces``: how many tasks, about; None: as many as its size asks for. Reads at or beyond since stay the same.
+        Raises LeaseExpired, LocationError, and what Spark raises.
+        """
+        return compact(self._spark, self._target, pieces=pieces)
 
     def _load(self, options: Mapping[str, object]) -> "DataFrame":
         return self._spark.read.format("persist").options(**self._options, **_texts(options)).load()

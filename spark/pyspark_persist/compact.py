@@ -1,0 +1,67 @@
+"""Compaction on Spark, for shards beyond one machine: executors merge key ranges, the driver commits once.
+
+The planning and the merge are those of every compaction (``Client.begin_compaction``). The driver holds the claim and
+keeps it fresh; a task that is tried again leaves parts behind that nobody names, for the sweeper.
+Source: architecture.md section 7; spark.md section 2.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from pyspark_persist.location import Target
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["compact"]
+
+PIECE_BYTES = 64 << 20
+"""Encoded bytes of a piece, unless told how many pieces."""
+
+
+def compact(
+    spark: "SparkSession", target: Target, *, pieces: int | None = None, begun: Callable[[Any], None] | None = None
+) -> Any:
+    """Compact everything of a shard that nobody else compacts into one run; None when there is nothing to do.
+
+    ``pieces``: how many tasks, about; None: one for each 64 MiB. ``begun``
+    is told what was claimed before the job starts. Raises LeaseExpired (somebody else took it over), LocationError,
+    and what Spark raises when a task fails for good; then nothing has changed, and what was written is deleted as far
+    as it is known.
+    """
+    compaction = target.client().begin_compaction(target.shard_id)
+    if compaction is None:
+        return None
+    results: list[bytes] = []
+    try:
+        if begun is not None:
+            begun(compaction)
+        made = compaction.pieces(pieces or -(-max(1, compaction.encoded_bytes) // PIECE_BYTES))
+        if made:
+            results = _run(spark, made)
+    except BaseException:
+        compaction.abandon(results)
+        raise
+    return compaction.commit(results)
+
+
+def _run(spark: "SparkSession", made: list[Any]) -> list[bytes]:
+    """Each piece in a task of its own; results in the order of the pieces."""
+    numbers = spark.range(0, len(made), 1, numPartitions=len(made))
+    done = numbers.mapInArrow(_CarryOut(made), "number long, result binary").collect()
+    return [bytes(row["result"]) for row in sorted(done, key=lambda row: int(row["number"]))]
+
+
+class _CarryOut:
+    """What executors run: pieces by number in, their results out."""
+
+    def __init__(self, pieces: list[Any]) -> None:
+        self._pieces = pieces
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                arrays = [pa.array([number], pa.int64()), pa.array([self._pieces[number].run()], pa.binary())]
+                yield pa.RecordBatch.from_arrays(arrays, names=["number", "result"])
