@@ -89,9 +89,10 @@ async def test_listen_that_downgrades_stays_one_frontier_behind(place: Place, mo
         listen = await reader.listen(0, timeout=0.2, downgrade=True)
         async for event in listen:
             if isinstance(event, Progress):
-                assert reader.since == told[max(0, len(told) - 2)]
+                assert reader.since.less_equal(told[max(0, len(told) - 2)])
                 told.append(event.upper)
-        assert reader.since == told[-2]
+        while reader.since != told[-2]:  # the downgrade goes on beside the listen
+            await asyncio.sleep(0.01)
 
 
 class Faulty:

@@ -46,7 +46,7 @@ OUTCOMES = {
         c.InlineBackpressure(),
     ],
     c.RegisterLeasedReader: [c.ReaderRegistered(since=MINIMUM, upper=CLOSED, seqno=0)],
-    c.DowngradeSince: [c.SinceDowngraded(since=CLOSED), c.SinceDowngraded(since=AT)],
+    c.DowngradeSince: [c.SinceDowngraded(since=CLOSED), c.SinceDowngraded(since=AT, seqno=9, held_seqno=2**63)],
     c.HeartbeatReader: [c.Heartbeaten()],
     c.ExpireReader: [c.Expired(existed=True), c.Expired(existed=False)],
     c.RegisterCriticalReader: [c.CriticalRegistered(since=AT, opaque=b"\0")],

@@ -1,21 +1,30 @@
 """A reader's lease: kept alive in the background, and what it holds back from garbage collection.
 
 Every heartbeat is a downgrade to the since already held, so it also moves the reader's seqno hold up to the oldest
-parts it still fetches. Source: persist-semantics.md section 2.6 (seqno leases, heartbeats); reliability.md I10.
+parts it still fetches. A reader that follows a busy shard moves its hold as often as the shard writes rollups, or
+garbage would wait for it. Source: persist-semantics.md section 2.6 (seqno leases, heartbeats); reliability.md I10.
 """
 
 import asyncio
 import contextlib
 import weakref
 from collections import Counter
+from collections.abc import Awaitable
+from typing import TypeVar
 
 from persist.client.location import Location
 from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, ShardId
 from persist.core.shard.commands import DowngradeSince, ExpireReader, SinceDowngraded
-from persist.errors import LeaseExpired, LocationError, PersistError, UsageError
+from persist.errors import LeaseExpired, PersistError, UsageError
+
+T = TypeVar("T")
 
 FOLLOW_SECONDS = 1.0
+BEATS_PER_LEASE = 4
+_REST = 4
+"""After a downgrade that was not a heartbeat, nothing for so many times as long as it took: it must not be the load."""
+_AGAIN_SECONDS_MAX = 1.0
 
 
 class Pin:
@@ -41,7 +50,11 @@ class Pin:
 
 
 class Lease:
-    """One registered reader, as long as it lives. Expired means for ever."""
+    """One registered reader, as long as it lives. Expired means for ever.
+
+    What it tells the shard to hold is always a seqno this process has been told of before, never "the newest": an
+    attempt may arrive long after a read was planned that needs older parts.
+    """
 
     def __init__(
         self, location: Location, *, shard: ShardId, reader_id: ReaderId, lease_ms: int, since: Antichain, seqno: int
@@ -51,12 +64,17 @@ class Lease:
         self.since = since
         self._location = location
         self._lease_ms = lease_ms
-        self._seqno = seqno
         self._held: Counter[int] = Counter()
+        self._seen = seqno
+        self._asked = seqno
+        self._step = max(1, location.settings.rollup_every // 2)
+        self._look_at = seqno + self._step
         self._failure: PersistError | None = None
+        self._waiting: set[asyncio.Timeout] = set()
         self._wanted = since
         self._told_at = location.runtime.monotonic()
         self._loop = asyncio.get_running_loop()
+        self._stirred = asyncio.Event()
         self._beating: asyncio.Task[None] | None = location.tasks.start(self._beat())
 
     @property
@@ -70,9 +88,25 @@ class Lease:
         if self._failure is not None:
             raise type(self._failure)(self._failure.message, hint=self._failure.hint, **self._failure.details)
 
+    async def unless_lost(self, waiting: Awaitable[T]) -> T:
+        """What ``waiting`` gives. Raises LeaseExpired as soon as the lease is known to be gone."""
+        try:
+            async with asyncio.timeout(None) as scope:
+                self._waiting.add(scope)
+                try:
+                    return await waiting
+                finally:
+                    self._waiting.discard(scope)
+        except TimeoutError:
+            self.check()
+            raise
+        except LeaseExpired as error:
+            self._fail(error)
+            raise
+
     def pin(self) -> Pin:
-        """Hold what this reader holds now, until the pin is moved or released."""
-        return Pin(self, self._seqno)
+        """Hold what a read planned from now on may name, until the pin is moved or released."""
+        return Pin(self, self._seen)
 
     def hold(self, seqno: int) -> None:
         """Count one more user of a seqno."""
@@ -82,10 +116,22 @@ class Lease:
         """Count one less. Safe from any thread: finalizers call it."""
         self._held.subtract(seqno)
 
+    def saw(self, seqno: int, *, busy: bool = False) -> None:
+        """The shard is at ``seqno`` or beyond; ``busy``: rows were committed to it, so its garbage may be waiting.
+
+        SUBTLE: only rows stir the lease. Its downgrades are commits as well, and other readers see them.
+        """
+        self._seen = max(self._seen, seqno)
+        if busy and self._seen >= self._look_at:
+            self._look_at = self._seen + self._step
+            if self._outstanding() - self._asked >= self._step:
+                self._stirred.set()
+
     async def downgrade(self, since: Antichain, *, timeout: float | None = None) -> Antichain:
         """Give up reading below ``since`` and extend the lease. One RPC. Raises LeaseExpired, LocationError."""
         self.check()
-        outstanding = min((seqno for seqno, users in list(self._held.items()) if users > 0), default=None)
+        outstanding = max(self._asked, self._outstanding())
+        self._asked = outstanding
         command = DowngradeSince(reader_id=self.reader_id, since=since, outstanding_seqno=outstanding)
         attempts = self._location.attempts
         try:
@@ -96,18 +142,21 @@ class Lease:
         except LeaseExpired as error:
             self._fail(error)
             raise
+        if answer.held_seqno > self._asked:
+            # Nobody moves this hold but its owner: it ran out, and the id was registered again since.
+            self._fail(_taken_over(self.reader_id))
+            self.check()
         self.since = self.since.join(answer.since)
         self._told_at = self._location.runtime.monotonic()
-        if outstanding is not None:
-            self._seqno = max(self._seqno, outstanding)
-        self._held = Counter({seqno: users for seqno, users in self._held.items() if users > 0})
+        self.saw(answer.seqno)
+        self._held = Counter({seqno: users for seqno, users in list(self._held.items()) if users > 0})
         return self.since
 
-    async def follow(self, since: Antichain) -> None:
-        """Downgrade to ``since`` now and then: at once when the last RPC was a second ago, else with a later one."""
+    def follow(self, since: Antichain) -> None:
+        """Downgrade to ``since`` in the background: now if the last RPC was a second ago, else with a later one."""
         self._wanted = self._wanted.join(since)
         if self._location.runtime.monotonic() - self._told_at >= FOLLOW_SECONDS:
-            await self.downgrade(self._wanted)
+            self._stirred.set()
 
     async def verify(self) -> None:
         """Return when the lease is alive for certain. Raises LeaseExpired, LocationError."""
@@ -136,15 +185,53 @@ class Lease:
         if self._failure is None and not self._location.closing:
             self._location.tasks.start(self.expire())
 
+    def _outstanding(self) -> int:
+        """The oldest seqno that anything read through this lease may still need."""
+        return min((seqno for seqno, users in list(self._held.items()) if users > 0), default=self._seen)
+
     async def _beat(self) -> None:
-        runtime = self._location.runtime
+        """Renew the lease several times before it runs out, and move what it holds along when stirred."""
+        runtime, pause = self._location.runtime, self._lease_ms / 1000 / BEATS_PER_LEASE
         while self._failure is None:
-            await runtime.sleep(self._lease_ms / 4000)
-            with contextlib.suppress(LocationError):
-                await self.downgrade(self.since.join(self._wanted), timeout=max(self._lease_ms / 4000, 1.0))
+            stirred = await self._stirred_within(pause)
+            began = runtime.monotonic()
+            try:
+                await self.downgrade(self.since.join(self._wanted), timeout=max(pause, 1.0))
+                if not stirred and self._outstanding() - self._asked >= self._step:
+                    # A reader that rests learns where the shard is by its heartbeat alone.
+                    await self.downgrade(self.since, timeout=max(pause, 1.0))
+            except LeaseExpired:
+                return
+            except PersistError:
+                await runtime.sleep(min(pause / BEATS_PER_LEASE, _AGAIN_SECONDS_MAX))
+                self._stirred.set()
+            else:
+                if stirred:
+                    await runtime.sleep(min(_REST * (runtime.monotonic() - began), pause))
+
+    async def _stirred_within(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stirred.wait()
+        except TimeoutError:
+            return False
+        self._stirred.clear()
+        return True
 
     def _fail(self, failure: PersistError) -> None:
+        if self._failure is not None:
+            return
         self._failure = failure
+        for scope in list(self._waiting):
+            scope.reschedule(self._loop.time())
         if self._beating is not None and self._beating is not asyncio.current_task():
             self._beating.cancel()
         self._beating = None
+
+
+def _taken_over(reader_id: ReaderId) -> LeaseExpired:
+    return LeaseExpired(
+        "the reader's lease ran out, or another process goes on under its id",
+        hint="open a new reader",
+        reader=reader_id,
+    )

@@ -106,6 +106,9 @@ class Listen:
                 self._snapshot = None
             async with aclosing(self._changes()) as changes:
                 async for change in changes:
+                    # The parts must be held before this reader lets go of older versions.
+                    self._pin.move(change.info.seqno)
+                    self._lease.saw(change.info.seqno, busy=bool(change.batches))
                     async for event in self._deliver(change):
                         yield event
         finally:
@@ -123,12 +126,10 @@ class Listen:
         yield Progress(upper=self._told)
 
     async def _deliver(self, change: Change) -> AsyncGenerator[Event, None]:
-        # The parts must be held before this reader lets go of older versions.
-        self._pin.move(change.info.seqno)
         fresh = [batch for batch in change.batches if self._frontier.less_than(batch.desc.upper)]
         async with aclosing(self._read_ahead(fresh, change.info)) as found:
             async for batch, tables in found:
-                self._check(batch, change.info.since)
+                await self._check(batch, change.info.since)
                 async with aclosing(tables):
                     async for table in tables:
                         yield Updates(table=table)
@@ -139,7 +140,7 @@ class Listen:
                     yield Progress(upper=self._frontier)
                 if self._downgrade:
                     # One frontier back: whoever resumes must still tell the last frontier from the times before it.
-                    await self._lease.follow(previous)
+                    self._lease.follow(previous)
 
     async def _read_ahead(
         self, batches: Sequence[HollowBatch], info: ShardInfo
@@ -167,11 +168,11 @@ class Listen:
             async for piece in found:
                 yield pa.Table.from_batches([piece])
 
-    def _check(self, batch: HollowBatch, since: Antichain) -> None:
+    async def _check(self, batch: HollowBatch, since: Antichain) -> None:
         """Refuse a batch in which times at the frontier are already blurred: this reader's hold did not protect it."""
         blurred = batch.desc.since
         if not (blurred.less_than(self._frontier) if self._began else blurred.less_equal(self._frontier)):
-            self._lease.check()
+            await self._lease.verify()
             raise NotReadable(
                 "the changes at the listen's frontier were compacted away",
                 hint="downgrade the since of a reader only up to what its listens have told",
@@ -188,10 +189,10 @@ class Listen:
             try:
                 stream = location.shards.watch(shard, self._frontier, timeout=quiet.remaining(WATCH_SECONDS))
                 async with aclosing(_closable(stream)) as told:
-                    async for change in told:
+                    while (change := await self._lease.unless_lost(anext(told, None))) is not None:
                         patience.refill()
+                        yield change
                         if change.batches:
-                            yield change
                             quiet.restart()
                         self._lease.check()
             except LocationError as error:
@@ -200,6 +201,8 @@ class Listen:
                 if fetched is not None and fetched.batches:
                     yield fetched
                     quiet.restart()
+        # Ending tells that there was no news; who lost the hold does not know.
+        self._lease.check()
 
     async def _fetched(self, asked: Antichain) -> Change | None:
         seconds = self._location.settings.poll_first_ms / 1000

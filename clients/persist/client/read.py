@@ -94,7 +94,7 @@ class ReadHandle:
         frontier = Antichain.of(check_time(as_of))
         self._check_readable(frontier)
         pin = self._lease.pin()
-        plan = await self._plan(frontier, timeout)
+        plan = await self._plan(frontier, pin, timeout)
         pin.move(plan.info.seqno)
         self._upper = plan.info.upper
         reading = snapshot_of(plan.batches, plan.info, self._location.settings, as_of)
@@ -126,11 +126,15 @@ class ReadHandle:
         begin, end = Antichain.coerce(lower), Antichain.coerce(upper)
         if not begin.less_equal(end):
             raise InvalidBounds("upper lies below lower", hint="times only move forward", lower=begin, upper=end)
+        self._lease.check()
         self._check_exact(begin, self.since)
         pin = self._lease.pin()
         change = await self._changes_until(begin, end, timeout)
         pin.move(change.info.seqno)
         self._upper = change.info.upper
+        if not _is_exact(begin, change.info.since):
+            # Since went on without this reader: most likely because its lease ran out.
+            await self._lease.verify()
         self._check_exact(begin, change.info.since)
         batches = [batch for batch in change.batches if batch.desc.lower.less_than(end)]
         times = (TIME_MAX if begin.time is None else begin.time, end.time)
@@ -173,19 +177,27 @@ class ReadHandle:
             owner=self,
         )
 
-    async def _plan(self, as_of: Antichain, timeout: float | None) -> Plan:
+    async def _plan(self, as_of: Antichain, pin: Pin, timeout: float | None) -> Plan:
         location = self._location
         deadline = location.attempts.deadline(timeout)
         while True:
             self._lease.check()
-            answer = await location.attempts.repeat(
-                deadline,
-                lambda seconds: location.shards.snapshot(self.shard, as_of, reader_id=self.reader_id, timeout=seconds),
-                limit_ms=location.settings.timeout_ms,
+            answer = await self._lease.unless_lost(
+                location.attempts.repeat(
+                    deadline,
+                    lambda seconds: location.shards.snapshot(
+                        self.shard, as_of, reader_id=self.reader_id, timeout=seconds
+                    ),
+                    limit_ms=location.settings.timeout_ms,
+                )
             )
             if isinstance(answer, Plan):
+                self._lease.saw(answer.info.seqno)
                 return answer
             assert isinstance(answer, NotYet)
+            # Nothing is planned yet, so nothing older is needed.
+            self._lease.saw(answer.info.seqno)
+            pin.move(answer.info.seqno)
             self._upper = answer.info.upper
             if deadline.remaining() < LAST_SECONDS:
                 raise not_yet(as_of, answer.info.upper)
@@ -212,14 +224,17 @@ class ReadHandle:
         info = await location.attempts.repeat(
             deadline, lambda seconds: location.shards.open(self.shard, create=False, timeout=seconds)
         )
+        self._lease.saw(info.seqno)
         if info.upper.less_equal(frontier):
             return Change(info=info, batches=())
         return await self._fetch(frontier, deadline)
 
     async def _fetch(self, frontier: Antichain, deadline: Deadline) -> Change:
         location = self._location
-        return await location.attempts.repeat(
-            deadline, lambda seconds: location.shards.fetch(self.shard, frontier, timeout=seconds)
+        return await self._lease.unless_lost(
+            location.attempts.repeat(
+                deadline, lambda seconds: location.shards.fetch(self.shard, frontier, timeout=seconds)
+            )
         )
 
     def _check_readable(self, as_of: Antichain) -> None:
@@ -229,11 +244,15 @@ class ReadHandle:
             raise NotReadable("as_of lies below this handle's since", hint=hint, as_of=as_of, since=self.since)
 
     def _check_exact(self, lower: Antichain, since: Antichain) -> None:
-        self._lease.check()
-        if not (since.less_than(lower) or since == lower == Antichain.of(0)):
+        if not _is_exact(lower, since):
             raise NotReadable(
                 "changes at and after lower are no longer told apart from those before",
                 hint="start at a time beyond since" if not since.is_empty else "the shard is closed for reading",
                 lower=lower,
                 since=since,
             )
+
+
+def _is_exact(lower: Antichain, since: Antichain) -> bool:
+    """Updates at and after ``lower`` are still told apart from those before."""
+    return since.less_than(lower) or since == lower == Antichain.of(0)

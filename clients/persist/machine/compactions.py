@@ -23,15 +23,20 @@ class Compactions:
         self._waiting: dict[ShardId, None] = {}
         self._working: set[ShardId] = set()
         self._tasks = Tasks()
+        self._closed = False
 
     def offer(self, shard: ShardId) -> None:
         """Something may be due at this shard. Returns at once."""
+        if self._closed:
+            # Ending a compaction releases its claim, with a commit that offers the shard again.
+            return
         self._waiting[shard] = None
         if len(self._working) < self._at_once:
             self._begin()
 
     async def close(self) -> None:
         """Stop; claims are released as far as the stores answer."""
+        self._closed = True
         self._waiting.clear()
         await self._tasks.close()
         await self._compactor.close()

@@ -915,11 +915,17 @@ Global___DowngradeSinceResponse: _TypeAlias = DowngradeSinceResponse  # noqa: Y0
 
 @_typing.final
 class SinceDowngraded(_message.Message):
-    """SinceDowngraded says where the reader's since is."""
+    """SinceDowngraded says what the reader holds."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     SINCE_FIELD_NUMBER: _builtins.int
+    SEQNO_FIELD_NUMBER: _builtins.int
+    HELD_SEQNO_FIELD_NUMBER: _builtins.int
+    seqno: _builtins.int
+    """seqno is the state this was answered from. 0: a release that does not tell."""
+    held_seqno: _builtins.int
+    """held_seqno is the oldest seqno whose parts the reader keeps from being deleted. 0: a release that does not tell."""
     @_builtins.property
     def since(self) -> _types_pb2.Antichain:
         """since is the reader's since. Always set."""
@@ -928,10 +934,12 @@ class SinceDowngraded(_message.Message):
         self,
         *,
         since: _types_pb2.Antichain | None = ...,
+        seqno: _builtins.int = ...,
+        held_seqno: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["since", b"since"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["since", b"since"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["held_seqno", b"held_seqno", "seqno", b"seqno", "since", b"since"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

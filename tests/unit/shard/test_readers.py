@@ -68,7 +68,7 @@ def test_since_is_the_meet_of_all_who_hold_it_and_never_goes_back():
     state, _ = commit(state, downgrade(TWO, 20))
     assert state.since == Antichain.of(7)
     state, outcome = commit(state, downgrade(TWO, 5))
-    assert outcome == c.SinceDowngraded(since=Antichain.of(20))
+    assert outcome.since == Antichain.of(20)
     assert state.since == Antichain.of(7)
 
 
@@ -115,15 +115,28 @@ def test_heartbeat_in_time_keeps_the_lease_also_within_the_commit_that_would_end
 def test_seqno_hold_moves_to_the_oldest_outstanding_one_and_never_back(outstanding, held):
     state = with_readers(7)
     assert state.leased_readers[ONE].seqno == 3
-    state, _ = commit(state, downgrade(ONE, 8, outstanding_seqno=outstanding))
+    state, outcome = commit(state, downgrade(ONE, 8, outstanding_seqno=outstanding))
     assert state.leased_readers[ONE].seqno == held
+    assert (outcome.held_seqno, outcome.seqno) == (held, state.seqno)
+
+
+def test_reader_registered_again_after_its_lease_ran_out_gets_a_new_hold_and_its_owner_is_told():
+    state = with_readers(7)
+    lost = state.leased_readers[ONE]
+    state, _ = commit(state, append(state, rows=1, width=1, number=3), now_ms=9_000)
+    assert ONE not in state.leased_readers
+    state, again = commit(state, register(ONE), now_ms=9_000)
+    assert again.seqno == state.seqno > lost.seqno
+    # Whoever still thinks it holds the old seqno learns that nothing keeps it.
+    _, outcome = commit(state, downgrade(ONE, 7, outstanding_seqno=lost.seqno), now_ms=9_000)
+    assert outcome.held_seqno == again.seqno
 
 
 def test_closing_since_takes_every_reader():
     state, _ = commit(with_readers(7, 3), downgrade(ONE, None))
     assert state.since == Antichain.of(3)
     state, outcome = commit(state, downgrade(TWO, None))
-    assert outcome == c.SinceDowngraded(since=CLOSED)
+    assert outcome.since == CLOSED
     assert state.since == CLOSED
     assert not state.is_tombstone
 

@@ -115,9 +115,11 @@ class RegisterLeasedReader(Command[ReaderRegistered]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinceDowngraded:
-    """The reader's since is now ``since``."""
+    """The reader's since is now ``since``, and it keeps what ``held_seqno`` names; ``seqno`` is the state's."""
 
     since: Antichain
+    seqno: int = 0
+    held_seqno: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -202,7 +202,9 @@ def _(command: c.DowngradeSince, state: State, context: Context) -> tuple[State,
     )
     moved = reader.since != known.since
     successor = _with_reader(state, command.reader_id, reader)
-    return (_with_since(successor) if moved else successor), c.SinceDowngraded(since=reader.since)
+    seqno = state.seqno if successor is state else state.seqno + 1
+    outcome = c.SinceDowngraded(since=reader.since, seqno=seqno, held_seqno=reader.seqno)
+    return (_with_since(successor) if moved else successor), outcome
 
 
 @transition.register
