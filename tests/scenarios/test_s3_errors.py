@@ -1,4 +1,4 @@
-"""An S3 server that answers 503 and 409, before or after doing as asked: nothing lost, nothing twice, well again soon."""
+"""An S3 server that answers 503 and 409, before or after doing as asked: nothing lost or doubled, and soon well again."""
 
 import asyncio
 import random
