@@ -1,4 +1,7 @@
-"""P6: five million rows appended at once and read back, each time by a fresh process."""
+"""P6: five million rows appended at once and read back, each time by a fresh process.
+
+persist is read as it was appended, and as compaction leaves it (which the process that commits would begin at once).
+"""
 
 import tempfile
 import uuid
@@ -22,7 +25,7 @@ SYSTEMS = ("floor", "persist", "deltalake")
 async def run(stage: Stage, plan: Plan) -> Outcome:
     outcome = Outcome()
     figures: dict[str, list[dict[str, float]]] = {}
-    with tempfile.TemporaryDirectory() as directory, stage.shard_server() as (endpoint, _):
+    with tempfile.TemporaryDirectory() as directory, stage.shard_server(settings={"compaction": 0}) as (endpoint, _):
         plan.say(f"P6 making {ROWS:,} rows")
         source = Path(directory) / "input.arrow"
         expected, arrow_mb = _write_input(source)
@@ -40,9 +43,25 @@ async def run(stage: Stage, plan: Plan) -> Outcome:
                         found = Sum()
                         found.join(answer["rows"], answer["digest"])
                         outcome.gate_rows("P6", f"{system} {operation}", expected, found)
+            await _compacted(stage, tables["persist"])
+            for operation in ("read", "stream"):
+                request = {**where, "system": "persist", "operation": operation, "table": tables["persist"]}
+                answer = job("bench.jobs.bulk", request)
+                figures.setdefault(f"persist {operation}, compacted", []).append(_figure(answer, arrow_mb))
+                found = Sum()
+                found.join(answer["rows"], answer["digest"])
+                outcome.gate_rows("P6", f"persist {operation}, compacted", expected, found)
     outcome.keep("bulk", figures)
     _judge(outcome, figures)
     return outcome
+
+
+async def _compacted(stage: Stage, shard: str) -> None:
+    """Leave the shard as one run."""
+    request = {"blob": stage.blob_uri(), "consensus": stage.redis_uri, "table": shard, "memory_bytes": 256 << 20}
+    answer = job("bench.jobs.compaction", {**request, "system": "persist"})
+    if not answer["applied"]:
+        raise RuntimeError("the compaction was not taken")
 
 
 def _write_input(path: Path) -> tuple[Sum, float]:
@@ -77,7 +96,10 @@ def _judge(outcome: Outcome, figures: dict[str, list[dict[str, float]]]) -> None
         ("append", "deltalake append", 1.0),
         ("read", "floor read", 0.7),
         ("read", "deltalake read", 1.0),
+        ("read, compacted", "floor read", 0.7),
+        ("read, compacted", "deltalake read", 1.0),
         ("stream", "floor read", None),
+        ("stream, compacted", "floor read", None),
     ):
         mine = speed(f"persist {operation}")
         what = f"{operation} {ROWS:,} rows, MB/s against {theirs.split()[0]}"
