@@ -1,4 +1,4 @@
-"""An S3 server that answers 503 and 409, before or after doing as asked: nothing is lost or doubled, and it recovers."""
+"""An S3 server that answers 503 and 409, before or after doing as asked: nothing is lost or doubled; it recovers."""
 
 import asyncio
 import random
