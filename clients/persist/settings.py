@@ -37,6 +37,8 @@ class Settings:
     """Compactions a process runs at a time."""
     compaction_takeover_ms: int = 120_000
     """A claim on a compaction this old counts as abandoned."""
+    compaction_sweep_ms: int = 60_000
+    """PersistCompaction looks at every shard once in so long, beside those it is told of."""
     gc_versions_max: int = 3840
     """Seqnos one collection of garbage reaches over."""
     maintenance_timeout_ms: int = 600_000

@@ -6,7 +6,18 @@ from typing import Annotated
 
 import typer
 
-from persist_cli.options import AllowUnsafe, Invocation, Json, directory_stores, invocation
+from persist_cli.options import (
+    AllowUnsafe,
+    BlobUri,
+    ConsensusUri,
+    Endpoint,
+    Invocation,
+    Json,
+    Location,
+    Target,
+    directory_stores,
+    invocation,
+)
 
 app = typer.Typer(help="Run one service.", no_args_is_help=True)
 
@@ -22,6 +33,7 @@ SideListen = Annotated[
     ),
 ]
 LogLevel = Annotated[str, typer.Option(envvar="PERSIST_LOG_LEVEL", help="debug, info, warning or error.")]
+Reflection = Annotated[bool, typer.Option(help="Answer gRPC reflection.")]
 OtlpEndpoint = Annotated[
     str,
     typer.Option(metavar="URL", envvar="PERSIST_OTLP_ENDPOINT", help="Send traces and metrics there; empty: nowhere."),
@@ -40,14 +52,25 @@ def serve_shard(
     listen: Listen = "127.0.0.1:7100",
     side_listen: SideListen = "",
     otlp_endpoint: OtlpEndpoint = "",
-    reflection: Annotated[bool, typer.Option(help="Answer gRPC reflection.")] = True,
+    reflection: Reflection = True,
     log_level: LogLevel = "warning",
     allow_unsafe: AllowUnsafe = None,
+    compaction: Annotated[
+        bool | None,
+        typer.Option(
+            "--compaction/--no-compaction",
+            help="Compact in this process, too; off where PersistCompaction runs. Default: PERSIST_COMPACTION, or on.",
+        ),
+    ] = None,
 ) -> None:
     """Serve PersistShard until SIGTERM. Exits with 78 when a store is set up so that data could be lost."""
+    import dataclasses
+
     from persist_shard import serve_shard as serve
 
     settings = invocation(context).settings(allow_unsafe)
+    if compaction is not None:
+        settings = dataclasses.replace(settings, compaction=compaction)
     code = serve(
         listen,
         blob,
@@ -57,6 +80,49 @@ def serve_shard(
         otlp_endpoint=otlp_endpoint,
         with_reflection=reflection,
         log_level=log_level,
+    )
+    raise typer.Exit(code)
+
+
+@app.command("compaction")
+def serve_compaction(
+    context: typer.Context,
+    endpoint: Endpoint = None,
+    location: Location = None,
+    blob: BlobUri = None,
+    consensus: ConsensusUri = None,
+    listen: Listen = "127.0.0.1:7200",
+    side_listen: SideListen = "",
+    otlp_endpoint: OtlpEndpoint = "",
+    reflection: Reflection = True,
+    log_level: LogLevel = "warning",
+    json: Json = False,
+    allow_unsafe: AllowUnsafe = None,
+) -> None:
+    """Serve PersistCompaction until SIGTERM: merge what the commits of PersistShard leave to merge.
+
+    With --endpoint it learns of work at once, and the servers say where the parts are unless --blob does. With
+    --blob and --consensus it looks at every shard once in PERSIST_COMPACTION_SWEEP_MS. Run any number of them.
+    """
+    from persist_compaction import Reach
+    from persist_compaction import serve_compaction as serve
+
+    settings = invocation(context, json=json).settings(allow_unsafe)
+    target = Target.of(context, endpoint, location, blob, consensus)
+    if target.endpoint is not None:
+        reach = Reach(endpoints=target.endpoint, blob_uri=target.blob or "")
+    else:
+        blob_uri, consensus_uri = target.stores()
+        reach = Reach(blob_uri=blob_uri, consensus_uri=consensus_uri)
+    code = serve(
+        listen,
+        reach,
+        settings,
+        side_listen=side_listen,
+        otlp_endpoint=otlp_endpoint,
+        with_reflection=reflection,
+        log_level=log_level,
+        json=json,
     )
     raise typer.Exit(code)
 

@@ -22,6 +22,15 @@ _HELP: Final = {
     "persist_outcomes_total": "outcomes of commands, by kind",
     "persist_session_calls_total": "commands that came over sessions",
     "persist_watch_changes_total": "changes pushed to watchers",
+    "persist_compactions_started_total": "compactions that claimed something",
+    "persist_compactions_finished_total": "compactions whose result was put in place",
+    "persist_compactions_lost_total": "compactions somebody else took over or was faster with",
+    "persist_compactions_failed_total": "compactions that failed",
+    "persist_compactions_cancelled_total": "compactions stopped by their caller or by draining",
+    "persist_compaction_seconds_total": "seconds spent in compactions",
+    "persist_compaction_rows_total": "rows merged",
+    "persist_compaction_bytes_total": "encoded bytes merged",
+    "persist_compaction_overloaded_total": "requests for compactions refused because too many waited",
     "persist_consensus_unsafe": "1 for each unsafe setting that was accepted by name",
 }
 

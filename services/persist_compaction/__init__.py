@@ -1,0 +1,6 @@
+"""PersistCompaction: compacts shards beside the servers that commit to them."""
+
+from persist_compaction.serve import Reach, serve_compaction, start_compaction
+from persist_compaction.service import CompactionService
+
+__all__ = ["CompactionService", "Reach", "serve_compaction", "start_compaction"]

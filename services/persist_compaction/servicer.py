@@ -1,0 +1,97 @@
+"""The handlers of PersistCompaction, and jobs as messages.
+
+Source: style.md rule 12; protos/persist/v1/compaction.proto.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Any, assert_never
+
+from persist.core.frontier import Description
+from persist.core.ids import ShardId
+from persist.machine.compactor import Compacted
+from persist.v1 import compaction_pb2 as pb
+from persist.v1 import types_pb2
+from persist.v1.compaction_pb2_grpc import PersistCompactionServicer
+from persist.wire.rpc_reads import frontier_message
+from persist_compaction.job import News, Queued, Underway
+from persist_compaction.workers import Workers
+
+
+class CompactionServicer(PersistCompactionServicer):
+    """PersistCompaction over a few workers."""
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+
+    async def Compact(self, request: pb.CompactRequest, context: Any) -> AsyncIterator[pb.CompactResponse]:
+        """Compact a shard and tell how it goes."""
+        job = self._workers.request(ShardId.parse(request.shard_id), whole=request.whole)
+        compactions = 0
+        try:
+            async for news in job.news():
+                compactions += isinstance(news, Compacted)
+                yield response_of(news)
+        finally:
+            job.cancel()
+        yield pb.CompactResponse(done=pb.CompactDone(compactions=compactions))
+
+    async def ListCompactions(self, request: pb.ListCompactionsRequest, context: Any) -> pb.ListCompactionsResponse:
+        """What is compacted here at the moment."""
+        return pb.ListCompactionsResponse(
+            compactions=[
+                pb.Compaction(
+                    shard_id=job.shard,
+                    start_ms=job.underway.start_ms,
+                    requested=job.requested,
+                    progress=_progress(job.underway),
+                )
+                for job in self._workers.running
+                if job.underway is not None
+            ],
+            requests_waiting=self._workers.requests_waiting,
+            shards_waiting=self._workers.shards_waiting,
+        )
+
+
+def response_of(news: News) -> pb.CompactResponse:
+    """The message of a piece of news."""
+    match news:
+        case Queued():
+            return pb.CompactResponse(queued=pb.CompactQueued(ahead=news.ahead))
+        case Underway():
+            return pb.CompactResponse(progress=_progress(news))
+        case Compacted():
+            return pb.CompactResponse(result=_result(news))
+        case _:
+            assert_never(news)
+
+
+def _progress(underway: Underway) -> pb.CompactProgress:
+    progress = underway.progress
+    return pb.CompactProgress(
+        batches=progress.batches,
+        rows=progress.rows,
+        bytes=progress.bytes,
+        rows_written=progress.rows_written,
+        rows_per_second=underway.rows_per_second,
+    )
+
+
+def _result(result: Compacted) -> pb.CompactResult:
+    return pb.CompactResult(
+        desc=_description(result.desc),
+        batches=result.batches,
+        runs=result.runs,
+        rows_before=result.rows_before,
+        rows_after=result.rows_after,
+        bytes_before=result.bytes_before,
+        bytes_after=result.bytes_after,
+        parts_reused=result.parts_reused,
+        applied=result.applied,
+    )
+
+
+def _description(desc: Description) -> types_pb2.Description:
+    return types_pb2.Description(
+        lower=frontier_message(desc.lower), upper=frontier_message(desc.upper), since=frontier_message(desc.since)
+    )

@@ -1,0 +1,217 @@
+"""Which shard is compacted next: a few at a time, requests first, then what is due, in the order it was told of.
+
+A shard that fails is put aside for a while, longer each time, and the others go on. While the stores fail, nothing
+that is merely due is begun. A shard takes one turn at a time, so a busy one does not keep the others waiting.
+Source: architecture.md section 6; style.md rule 27.
+"""
+
+import asyncio
+import contextlib
+import functools
+import logging
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+from typing import Final
+
+from persist.core.ids import ShardId
+from persist.errors import Determinate, LeaseExpired, LocationError, Overloaded, PersistError
+from persist.machine.tasks import Tasks
+from persist.runtime import Runtime
+from persist.settings import Settings
+from persist_compaction.carrier import Carrier
+from persist_compaction.job import Job, kind_of
+from persist_host import Telemetry
+
+REQUESTS_WAITING_MAX: Final = 64
+"""Requests that wait before the next is refused."""
+DUE_MAX: Final = 10_000
+"""Shards that wait because they seem due. What is told beyond is told again by the next sweep."""
+ASIDE_SECONDS: Final = 1.0
+ASIDE_SECONDS_MAX: Final = 600.0
+CANCELLED_SECONDS: Final = 60.0
+"""Whoever cancels a request does not want the same merge to begin again at once, although it may be due."""
+REST_SECONDS: Final = 0.1
+REST_SECONDS_MAX: Final = 16.0
+DRAIN_SECONDS: Final = 15.0
+"""How long cancelled merges may take to delete what they wrote and release their claims."""
+_RETRY_MS_MIN: Final = 100
+_RETRY_MS_MAX: Final = 60_000
+
+_log = logging.getLogger("persist.compaction")
+
+
+@dataclass(frozen=True, slots=True)
+class _Aside:
+    """A shard that failed is left alone until then; after another failure for longer than ``seconds``."""
+
+    until: float
+    seconds: float
+
+
+class Workers:
+    """Runs ``settings.compactions_at_once`` jobs at a time and keeps bounded queues of those that wait."""
+
+    def __init__(self, carrier: Carrier, *, settings: Settings, runtime: Runtime, telemetry: Telemetry) -> None:
+        self._carrier = carrier
+        self._runtime = runtime
+        self._telemetry = telemetry
+        self._at_once = max(1, settings.compactions_at_once)
+        self._requests: deque[Job] = deque()
+        self._due: OrderedDict[ShardId, None] = OrderedDict()
+        self._running: dict[Job, None] = {}
+        self._aside: OrderedDict[ShardId, _Aside] = OrderedDict()
+        self._rest_seconds = 0.0
+        self._rest_until = 0.0
+        self._turn_ms = float(_RETRY_MS_MIN)
+        self._room = asyncio.Event()
+        self._tasks = Tasks()
+        self._draining = False
+
+    @property
+    def running(self) -> tuple[Job, ...]:
+        """Jobs that have their turn, the oldest first."""
+        return tuple(self._running)
+
+    @property
+    def requests_waiting(self) -> int:
+        """Requests that wait for their turn."""
+        return sum(not job.cancelled for job in self._requests)
+
+    @property
+    def shards_waiting(self) -> int:
+        """Shards that seem due and wait for their turn."""
+        return len(self._due)
+
+    def request(self, shard: ShardId, *, whole: bool) -> Job:
+        """Compact this on somebody's behalf, soon. Raises Overloaded, Determinate (draining)."""
+        if self._draining:
+            raise _leaving()
+        waiting = self.requests_waiting
+        if waiting >= REQUESTS_WAITING_MAX:
+            self._telemetry.count("persist_compaction_overloaded_total")
+            retry_after_ms = int(min(max(self._turn_ms, _RETRY_MS_MIN), _RETRY_MS_MAX))
+            raise Overloaded("too many requests for compactions wait", hint="ask later", retry_after_ms=retry_after_ms)
+        job = Job(shard, runtime=self._runtime, whole=whole, requested=True)
+        self._requests.append(job)
+        self._begin()
+        if job.task is None:
+            job.waits(waiting)
+        return job
+
+    def offer(self, shard: ShardId) -> None:
+        """Something may be due at this shard. Returns at once; may be forgotten, so offer it again some day."""
+        aside = self._aside.get(shard)
+        if self._draining or (aside is not None and aside.until > self._runtime.monotonic()):
+            return
+        if len(self._due) < DUE_MAX:
+            self._due[shard] = None
+            self._begin()
+
+    async def room(self) -> None:
+        """Return once nothing that is due waits for its turn."""
+        while self._due:
+            self._room.clear()
+            await self._room.wait()
+
+    async def drain(self) -> None:
+        """Begin nothing any more and stop what runs: claims are released as far as the stores answer in time."""
+        self._draining = True
+        self._due.clear()
+        while self._requests:
+            self._requests.popleft().end(_leaving())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_SECONDS):
+                await self._tasks.close()
+
+    async def close(self) -> None:
+        """Stop for good. Cuts short what ``drain`` left running."""
+        if not self._draining:
+            await self.drain()
+        await self._tasks.close()
+        await self._carrier.close()
+
+    def _begin(self) -> None:
+        while len(self._running) < self._at_once and not self._draining:
+            job = self._next()
+            if job is None:
+                return
+            self._running[job] = None
+            job.task = self._tasks.start(self._run(job))
+            job.task.add_done_callback(functools.partial(self._ended, job, self._runtime.monotonic()))
+            if not self._due:
+                self._room.set()
+
+    def _next(self) -> Job | None:
+        while self._requests:
+            job = self._requests.popleft()
+            if not job.cancelled:
+                return job
+        if self._runtime.monotonic() < self._rest_until:
+            return None
+        busy = {job.shard for job in self._running if not job.requested}
+        shard = next((each for each in self._due if each not in busy), None)
+        if shard is None:
+            return None
+        del self._due[shard]
+        return Job(shard, runtime=self._runtime)
+
+    async def _run(self, job: Job) -> bool:
+        """Whether there may be more to do at the shard."""
+        if job.requested:
+            await self._carrier.fulfil(job)
+            return False
+        more = await self._carrier.once(job) is not None
+        self._aside.pop(job.shard, None)
+        self._rest_seconds = 0.0
+        return more
+
+    def _ended(self, job: Job, began: float, task: asyncio.Task[bool]) -> None:
+        # SUBTLE: not at the end of _run, which never begins when it is cancelled at once.
+        del self._running[job]
+        self._turn_ms = 0.5 * self._turn_ms + 500.0 * (self._runtime.monotonic() - began)
+        if task.cancelled():
+            # A caller that is gone hears nothing of it; one that is still there is being drained.
+            job.end(_leaving())
+            self._put_aside(job.shard, CANCELLED_SECONDS)
+        elif (error := task.exception()) is not None:
+            job.end(error)
+            self._failed(job, error)
+        else:
+            job.end()
+            if task.result():
+                self.offer(job.shard)
+        self._begin()
+
+    def _failed(self, job: Job, error: BaseException) -> None:
+        told = {"shard": job.shard, "kind": kind_of(error), "error": str(error)}
+        if isinstance(error, LeaseExpired):
+            _log.info("a compaction was lost to another process", extra=told)
+            return
+        if not isinstance(error, PersistError):
+            _log.error("unexpected failure of a compaction", exc_info=error, extra=told)
+        elif not job.requested:
+            _log.warning("a compaction failed", extra=told)
+        if not job.requested:
+            self._put_aside(job.shard)
+            if isinstance(error, LocationError):
+                self._rest()
+
+    def _put_aside(self, shard: ShardId, at_least: float = 0.0) -> None:
+        """Leave a shard alone, unless somebody asks, for longer each time it fails."""
+        before = self._aside.pop(shard, None)
+        seconds = ASIDE_SECONDS if before is None else min(2 * before.seconds, ASIDE_SECONDS_MAX)
+        self._aside[shard] = _Aside(self._runtime.monotonic() + max(seconds, at_least), seconds)
+        # The release of its claim may have been a hint.
+        self._due.pop(shard, None)
+        if len(self._aside) > DUE_MAX:
+            self._aside.popitem(last=False)
+
+    def _rest(self) -> None:
+        """Begin nothing that is merely due for a while."""
+        self._rest_seconds = min(max(REST_SECONDS, 2 * self._rest_seconds), REST_SECONDS_MAX)
+        self._rest_until = self._runtime.monotonic() + self._rest_seconds
+        asyncio.get_running_loop().call_later(self._rest_seconds + 0.001, self._begin)
+
+
+def _leaving() -> Determinate:
+    return Determinate("the server is draining", hint="ask another one")

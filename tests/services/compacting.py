@@ -1,0 +1,199 @@
+"""Shards to compact, servers that do it, in this event loop and as processes, and looks at what became of them."""
+
+import asyncio
+import dataclasses
+import json
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import pyarrow as pa
+from client.support import Place
+from services.support import child_environment, new_shard
+
+import persist
+from persist import aio
+from persist.core.frontier import MINIMUM
+from persist.core.ids import ShardId
+from persist.settings import Settings
+from persist.v1 import compaction_pb2 as pb
+from persist.v1.compaction_pb2_grpc import PersistCompactionStub
+from persist_compaction import Reach, start_compaction
+from persist_host import Telemetry
+
+SCHEMA = persist.Schema(key={"id": pa.int64()}, val={"name": pa.string()})
+# No inline parts, so that every append leaves a blob behind.
+SETTINGS = Settings(compaction=False, inline_part_bytes_max=0, compaction_sweep_ms=200, poll_first_ms=5, poll_max_ms=50)
+# A merge in so little memory takes several passes: long enough to be interrupted.
+SLOW = dataclasses.replace(SETTINGS, compaction_memory_bytes=2 << 20, compaction_sweep_ms=3_600_000)
+SLOW_ROWS = 60_000
+SLOW_BATCHES = 16
+POLL_SECONDS = 0.02
+
+
+@dataclass
+class Compacting:
+    """A PersistCompaction in this loop."""
+
+    endpoint: str
+    telemetry: Telemetry
+    host: Any
+
+
+@asynccontextmanager
+async def compacting(reach: Reach, settings: Settings = SETTINGS, **options: Any) -> AsyncIterator[Compacting]:
+    """A server for the length of a block."""
+    telemetry = Telemetry(service="test")
+    host, address = await start_compaction("127.0.0.1:0", reach, settings, telemetry=telemetry, **options)
+    try:
+        yield Compacting(str(address), telemetry, host)
+    finally:
+        await host.stop(notice=0, grace=0)
+
+
+class ServeProcess:
+    """``persist serve SERVICE`` as a real process. ``line``: what it said when it was ready."""
+
+    def __init__(self, service: str, *options: str, **environment: str) -> None:
+        self._command = [sys.executable, "-m", "persist_cli", "serve", service, *options]
+        self._environment = environment
+        self._process: asyncio.subprocess.Process | None = None
+        self.endpoint = "127.0.0.1:0"
+        self.line = ""
+
+    async def start(self) -> "ServeProcess":
+        """Start and wait until it listens; on the port it had before, if it had one."""
+        self._process = await asyncio.create_subprocess_exec(
+            *self._command, "--listen", self.endpoint,
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=child_environment(**self._environment),
+        )  # fmt: skip
+        assert self._process.stdout is not None
+        self.line = (await self._process.stdout.readline()).decode()
+        assert self.line, await self.end()
+        found = re.search(r"127\.0\.0\.1:\d+", self.line)
+        assert found is not None, self.line
+        self.endpoint = found.group()
+        return self
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    async def end(self) -> tuple[int, str]:
+        """Wait for the process to end; its exit code and what it said on standard error."""
+        assert self._process is not None
+        _, said = await self._process.communicate()
+        code, self._process = self._process.returncode, None
+        assert code is not None
+        return code, said.decode()
+
+    async def kill(self) -> None:
+        if self._process is not None:
+            self.signal(signal.SIGKILL)
+            await self.end()
+
+
+@asynccontextmanager
+async def serve_process(service: str, *options: str, **environment: str) -> AsyncIterator[ServeProcess]:
+    process = ServeProcess(service, *options, **environment)
+    try:
+        yield await process.start()
+    finally:
+        await process.kill()
+
+
+@asynccontextmanager
+async def stub_of(endpoint: str) -> AsyncIterator[PersistCompactionStub]:
+    async with grpc.aio.insecure_channel(endpoint, options=[("grpc.enable_retries", 0)]) as channel:
+        yield PersistCompactionStub(channel)
+
+
+async def compact(endpoint: str, shard: ShardId, *, whole: bool = False, timeout: float = 50) -> list[Any]:
+    """Everything a call of Compact tells."""
+    async with stub_of(endpoint) as stub:
+        return [news async for news in stub.Compact(pb.CompactRequest(shard_id=shard, whole=whole), timeout=timeout)]
+
+
+def stores_of(place: Place) -> tuple[str, ...]:
+    """The options that name a place's stores."""
+    return "--blob", place.blob, "--consensus", place.consensus
+
+
+def direct(place: Place) -> Reach:
+    return Reach(blob_uri=place.blob, consensus_uri=place.consensus)
+
+
+def updates(number: int, rows: int) -> pa.Table:
+    """Rows of one append: keys mixed over the whole range, all at one time."""
+    ids = [(key * 7919 + number) % (rows * 4) for key in range(rows)]
+    names = [f"name {key % 97}" for key in ids]
+    columns = [pa.array(ids), pa.array(names), pa.array([number] * rows, pa.uint64()), pa.array([1] * rows)]
+    fields = SCHEMA.updates
+    return pa.table([column.cast(field.type) for column, field in zip(columns, fields, strict=True)], schema=fields)
+
+
+async def append_many(client: aio.Client, count: int, rows: int, *, shard: ShardId | None = None) -> ShardId:
+    """A shard with ``count`` batches of ``rows`` rows, at the times 0 to ``count`` - 1."""
+    shard = shard or new_shard()
+    writer = await client.open_writer(shard, schema=SCHEMA)
+    for number in range(count):
+        await writer.append(updates(number, rows), number + 1)
+    return shard
+
+
+async def snapshot(client: aio.Client, shard: ShardId, as_of: int) -> pa.Table:
+    """The rows at a time, in an order of their own."""
+    reader = await client.open_reader(shard, schema=SCHEMA)
+    found = await (await reader.snapshot(as_of)).to_arrow()
+    return found.sort_by([(name, "ascending") for name in ("id", "name", "diff")])
+
+
+async def check_snapshot(client: aio.Client, shard: ShardId, count: int, rows: int) -> None:
+    """The shard holds what ``append_many`` put there."""
+    found = await snapshot(client, shard, count - 1)
+    table = pa.concat_tables([updates(number, rows) for number in range(count)])
+    summed = table.group_by(["id", "name"]).aggregate([("diff", "sum")]).rename_columns(["id", "name", "diff"])
+    wanted = summed.sort_by([(name, "ascending") for name in ("id", "name", "diff")]).cast(found.schema)
+    assert found.equals(wanted)
+
+
+async def until(check: Callable[[], Awaitable[bool]]) -> None:
+    """Return once the check holds; the test's time limit is the only other end."""
+    while not await check():
+        await asyncio.sleep(POLL_SECONDS)
+
+
+async def batches(shards: Any, shard: ShardId) -> tuple[Any, ...]:
+    """The live batches that hold anything."""
+    found = await shards.fetch(shard, MINIMUM, timeout=10)
+    return tuple(batch for batch in found.batches if batch.rows)
+
+
+async def claims(shards: Any, shard: ShardId) -> list[Any]:
+    """The claims on compactions that the newest state holds."""
+    state = json.dumps(await shards.inspect(shard, timeout=10))
+    return [claim for claim in _found(json.loads(state), "claim") if claim is not None]
+
+
+def _found(value: Any, name: str) -> list[Any]:
+    if isinstance(value, list):
+        return [each for item in value for each in _found(item, name)]
+    if isinstance(value, dict):
+        inside = [each for item in value.values() for each in _found(item, name)]
+        return inside + ([value[name]] if name in value else [])
+    return []
+
+
+async def unnamed(shards: Any, shard: ShardId, place: Place) -> set[str]:
+    """Keys of part files that no batch of the newest state names."""
+    root = Path(place.blob.removeprefix("file:"))
+    files = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file() and ".tmp" not in path.name}
+    parts = {name for name in files if name.startswith(shard) and "/rollup/" not in name}
+    named = {part.key for batch in await batches(shards, shard) for part in batch.parts}
+    return parts - named
