@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -35,11 +36,14 @@ from services.compacting import (
 from services.support import new_shard
 
 from persist import aio
+from persist.client.location import Location
 from persist.client.remote import RemoteShards
 from persist.core.ids import WriterId
 from persist.core.shard.commands import ClaimCompaction, CompactionClaimed, ReleaseCompaction
 from persist.errors import InvalidArgument, InvalidId, MissingDeadline, Overloaded, PersistError, ShardNotFound
+from persist.machine.compactor import Compactor
 from persist.runtime import system
+from persist.storage.blob_file import FileBlob
 from persist.v1 import compaction_pb2 as pb
 from persist.wire.rpc_errors import DETAILS_KEY, error_of_status
 from persist_compaction import Reach
@@ -382,3 +386,35 @@ async def test_one_way_to_the_shards_is_named(given):
     with pytest.raises(InvalidArgument):
         async with compacting(Reach(blob_uri="mem:x", **given)):
             pass
+
+
+class SlowDisk(FileBlob):
+    """Files on a disk that keeps every write waiting until ``gate`` is set."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(str(path), system())
+        self.begun, self.gate, self.written = threading.Event(), threading.Event(), threading.Event()
+
+    def _set(self, key: str, value: bytes | memoryview) -> None:
+        self.begun.set()
+        assert self.gate.wait(30)
+        super()._set(key, value)
+        self.written.set()
+
+
+async def test_merge_cancelled_while_a_part_is_on_its_way_leaves_no_blob(tmp_path):
+    async with scene_at(tmp_path) as scene:
+        shard = await append_many(scene.client, 3, 50)
+        disk = SlowDisk(tmp_path / "blob")
+        place = Location(scene.remote, blob=disk, settings=SETTINGS, runtime=system(), owns_blob=True)
+        compactor = Compactor(scene.remote, place)
+        work = asyncio.ensure_future(compactor.compact(shard, compactor.new_owner(), whole=True))
+        await asyncio.to_thread(disk.begun.wait)
+        work.cancel()
+        await asyncio.sleep(0.1)
+        disk.gate.set()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+        await asyncio.to_thread(disk.written.wait)
+        assert await _tidy(scene, shard)
+        assert await claims(scene.remote, shard) == []

@@ -141,6 +141,7 @@ class Merging:
         self._verify = verify
         self._on_rows = on_rows
         self._uploads = Tasks()
+        self._writes = Tasks()
         self._keys: set[str] = set()
         self._between: set[str] = set()
         self.reused = 0
@@ -240,11 +241,19 @@ class Merging:
     async def _upload(self, part: Part, encoded: Encoded) -> None:
         place, key = self._place, part.key
         assert key is not None
-        await place.attempts.repeat(
-            place.attempts.deadline(None),
-            lambda seconds: place.blob.set(key, encoded.data, timeout=seconds),
-            limit_ms=place.settings.blob_timeout_ms,
+        setting = self._writes.start(
+            place.attempts.repeat(
+                place.attempts.deadline(None),
+                lambda seconds: place.blob.set(key, encoded.data, timeout=seconds),
+                limit_ms=place.settings.blob_timeout_ms,
+            )
         )
+        try:
+            await asyncio.shield(setting)
+        except asyncio.CancelledError:
+            # SUBTLE: a thread may be writing it all the same, and what is deleted before it is written would stay.
+            await asyncio.wait({setting})
+            raise
         self._on_rows(part.rows)
 
 
