@@ -10,6 +10,7 @@ import pyarrow as pa
 from persist import Progress
 from persist.core.frontier import TIME_MAX
 from persist.errors import NotReadable
+from persist.runtime import system
 from persist_cli import tables_out
 from persist_cli.options import shard_id
 from persist_cli.terminal import counted, frontier, note, print_json, print_json_line, print_table, progress, shown
@@ -41,12 +42,55 @@ def list_shards(client: Any, *, timeout: float, json: bool) -> None:
 
 
 def inspect(client: Any, shard: str, *, timeout: float, json: bool) -> None:
-    """Print a shard's state: all of it as JSON, or its scalars and the number of everything else."""
+    """Print a shard's state: all of it as JSON, or its scalars, sizes, and who holds what."""
     state = client.inspect(shard_id(shard), timeout=timeout)
     if json:
         print_json(state)
         return
     print_table(("what", "value"), [[name, value] for name, value in _summary(state)])
+    holders = list(_holders(state, system().now_ms()))
+    if holders:
+        print_table(("who", "holds", "heard of", "lease", "purpose", "host"), holders)
+
+
+def _holders(state: Mapping[str, Any], now_ms: int) -> Iterator[list[str]]:
+    """Everybody on whose account something is kept, and whatever is being worked on."""
+    for name, reader in state["leased_readers"].items():
+        holds = f"since {_frontier_text(reader['since'])}, seqno {reader['seqno']:,}"
+        yield [name, holds, _ago(now_ms, reader["heartbeat_ms"]), _span(reader["lease_ms"]), reader["purpose"],
+               reader["hostname"]]  # fmt: skip
+    for name, critical in state["critical_readers"].items():
+        yield [name, f"since {_frontier_text(critical['since'])}", "", "none", critical["purpose"], ""]
+    for name, writer in state["writers"].items():
+        yield [name, "its tokens", _ago(now_ms, writer["heartbeat_ms"]), _span(writer["lease_ms"]), "", ""]
+    for each in state["spine"]:
+        if each["claim"]:
+            what = f"{len(each['batches'])} batches, to compact"
+            yield [each["claim"]["owner"], what, _ago(now_ms, each["claim"]["start_ms"]), "", "compaction", ""]
+    for name in ("active_rollup", "active_gc"):
+        if state[name]:
+            what = f"seqno {state[name]['seqno']:,}"
+            yield [state[name]["owner"], what, _ago(now_ms, state[name]["start_ms"]), "", _WORK[name], ""]
+
+
+_WORK = {"active_rollup": "rollup", "active_gc": "garbage collection"}
+
+
+def _frontier_text(elements: list[int]) -> str:
+    """A frontier as people write it."""
+    return "[]" if not elements else str(elements[0])
+
+
+def _ago(now_ms: int, then_ms: int) -> str:
+    return f"{_span(max(0, now_ms - then_ms))} ago"
+
+
+def _span(milliseconds: int) -> str:
+    seconds = milliseconds / 1000
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
 
 
 def _summary(state: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

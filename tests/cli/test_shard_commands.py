@@ -92,7 +92,10 @@ def test_list_and_inspect_tell_the_frontiers(persist, here, people):
     state = persist("shard", "inspect", "people", "--json", *here).json
     assert state["shard"] == listed["shard"]
     assert listed["shard"] in persist("shard", "list", *here).out
-    assert "upper" in persist("shard", "inspect", "people", *here).out
+    shown = persist("shard", "inspect", "people", *here).out
+    assert "upper" in shown
+    assert "its tokens" in shown
+    assert next(iter(state["writers"])) in shown
 
 
 def test_listen_tells_updates_and_progress_as_json_lines(persist, here, people):
