@@ -33,6 +33,8 @@ from persist.runtime import system
 from pyspark_persist.ingest import Columns, columns_of, open_writer
 from pyspark_persist.options import WriteOptions
 
+_WRITER_MS: Final = 1_800_000
+
 ATTEMPTS: Final = 100
 """How often a commit follows a moving upper before it gives up."""
 
@@ -87,7 +89,7 @@ class Write:
 
         Raises SchemaMismatch, ShardNotFound, TypeNotSupported, InvalidArgument.
         """
-        writer_id = _writer_id(os.getpid())
+        writer_id = _writer_id(os.getpid(), system().now_ms() // _WRITER_MS)
         writer = open_writer(options, schema, writer_id)
         columns = columns_of(schema, writer.schema)
         if columns.has_times and options.commit_time is not None:
@@ -273,10 +275,13 @@ class _Commit:
         )
 
 
-@functools.cache
-def _writer_id(pid: int) -> WriterId:
-    """One writer for all the writes this process plans: the shard remembers each writer until its lease ends."""
-    return WriterId.of(system().random_bytes(16))
+@functools.lru_cache(maxsize=2)
+def _writer_id(pid: int, period: int) -> WriterId:
+    """One writer for the writes this process plans in half an hour: the shard remembers each until its lease ends.
+
+    A new one each period, as a shard may refuse old ones that it does not know.
+    """
+    return WriterId.born(system().now_ms(), system().random_bytes(16))
 
 
 def _negated(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -2,12 +2,14 @@
 
 import asyncio
 import secrets
+from collections.abc import Callable
 
 import pytest
 from conformance.handles import T, blob_key, blobs, shard
 
 from persist.core.ids import rollup_key
 from persist.errors import Determinate, InvalidArgument, InvalidId
+from persist.storage.blob_s3 import S3Blob
 
 
 async def test_get_of_a_missing_key_is_none(blob_uri: str) -> None:
@@ -170,3 +172,25 @@ async def test_closed_store_refuses_calls(blob_uri: str) -> None:
         await blob.close()
         with pytest.raises(Determinate):
             await blob.get(blob_key(), timeout=T)
+
+
+async def test_abort_uploads_leaves_what_is_finished_and_what_is_young(blob_uri: str) -> None:
+    key = blob_key()
+    async with blobs(blob_uri) as [blob]:
+        await blob.set(key, b"value", timeout=T)
+        assert await blob.abort_uploads("", older_than_ms=0, timeout=T) == 0
+        assert await blob.get(key, timeout=T) == b"value"
+
+
+async def test_abort_uploads_gives_up_an_upload_whose_process_died(fresh_s3_uri: Callable[[], str]) -> None:
+    key, other = blob_key(), blob_key()
+    async with blobs(fresh_s3_uri()) as [blob]:
+        assert isinstance(blob, S3Blob)
+        for name in (key, other):
+            blob._client.create_multipart_upload(Bucket=blob._location.bucket, Key=blob._location.key(name))
+        shard_of_key = key.split("/")[0] + "/"
+        assert await blob.abort_uploads(shard_of_key, older_than_ms=3_600_000, timeout=T) == 0
+        assert await blob.abort_uploads(shard_of_key, older_than_ms=-60_000, dry_run=True, timeout=T) == 1
+        assert await blob.abort_uploads(shard_of_key, older_than_ms=-60_000, timeout=T) == 1
+        assert await blob.abort_uploads(shard_of_key, older_than_ms=-60_000, timeout=T) == 0
+        assert await blob.abort_uploads("", older_than_ms=-60_000, timeout=T) == 1

@@ -161,6 +161,11 @@ class Client:
 
         return loop.run(collect())
 
+    def finalize(self, shard: ShardId | str, *, force: bool = False, timeout: float | None = None) -> None:
+        """Take away all that a closed shard still holds, for ever. See aio.Client.finalize."""
+        loop, core = self._core()
+        loop.run(core.finalize(shard, force=force, timeout=timeout))
+
     def close(self) -> None:
         """Expire this client's readers, release connections, end its thread. Closing again does nothing."""
         self._loop.stop()

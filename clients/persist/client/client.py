@@ -23,6 +23,7 @@ from persist.core.shard.commands import (
     SchemaEntry,
 )
 from persist.errors import InvalidArgument, PersistError, ShardNotFound, UsageError
+from persist.machine.finalizer import finalize
 from persist.machine.port import ShardInfo
 
 LEASE_SECONDS_MIN = 1.0
@@ -164,6 +165,18 @@ class Client:
         seconds = location.attempts.deadline(timeout).remaining()
         async for shard in location.shards.list(timeout=seconds):
             yield shard
+
+    async def finalize(self, shard: ShardId | str, *, force: bool = False, timeout: float | None = None) -> None:
+        """Take away all that a closed shard still holds; its id is dead for ever, and nothing revives it.
+
+        The shard must be closed for writing and for reading (upper and since ``[]``). ``force`` closes it first,
+        whoever uses it: readers and writers learn so at their next call. Afterwards a tombstone and one rollup remain.
+        Repeat it after an error, or any time. ``timeout`` is for each step; one RPC each. Raises ShardNotFound,
+        InvalidArgument (it is open: the message says how to close it).
+        """
+        the_shard = ShardId.parse(shard)
+        await self._info(the_shard, create=False, timeout=timeout)
+        await finalize(self._location.shards, self._location.attempts, the_shard, force=force, timeout=timeout)
 
     async def close(self) -> None:
         """End its listens, expire its readers as far as they answer, stop background work, release connections."""

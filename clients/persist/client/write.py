@@ -12,6 +12,7 @@ from persist.client.inputs import UpdatesLike
 from persist.client.location import Location
 from persist.client.prepared import BatchSpec, PreparedBatch, completed, moved, placed
 from persist.client.window import AppendWindow
+from persist.client.writer_ids import WriterIds
 from persist.core.data.schema import Schema
 from persist.core.frontier import TIME_MAX, Antichain, AntichainLike, Description, check_time
 from persist.core.ids import ShardId, Token, WriterId
@@ -49,7 +50,7 @@ class WriteHandle:
     ) -> None:
         """``owns_id``: nobody else writes under this writer id."""
         self.shard = shard
-        self.writer_id = writer_id
+        self._ids = WriterIds(writer_id, owned=owns_id, settings=location.settings, runtime=location.runtime)
         self.schema = schema
         self.schema_id = schema_id
         self._location = location
@@ -57,6 +58,11 @@ class WriteHandle:
         self._owns_id = owns_id
         self._appends = 0
         self._window = AppendWindow(location.settings.token_history // 2)
+
+    @property
+    def writer_id(self) -> WriterId:
+        """The id this handle writes under. Asking fixes it: until then an idle handle of its own id takes a new one."""
+        return self._ids.fixed()
 
     @property
     def upper(self) -> Antichain:
@@ -74,7 +80,8 @@ class WriteHandle:
         """
         lower, upper = self._upper, Antichain.coerce(new_upper)
         _check_bounds(lower, upper)
-        deadline, builder, runs = await self._build(updates, (lower, upper), timeout)
+        writer_id = self._ids.for_append()
+        deadline, builder, runs = await self._build(writer_id, updates, (lower, upper), timeout)
         token, doubt, begin, begun = self._new_token(), Doubt(), lower, self._appends
         while True:
             batch = HollowBatch(
@@ -82,7 +89,7 @@ class WriteHandle:
             )
             try:
                 async with self._window.append(repeatable=False):
-                    outcome = await self._commit(batch, token, None, deadline, doubt)
+                    outcome = await self._commit(writer_id, batch, token, None, deadline, doubt)
             except ShardClosed:
                 # Whoever closed it had written everything before; only a handle that knew it closed is mistaken.
                 if lower.is_empty:
@@ -134,9 +141,10 @@ class WriteHandle:
         bounds = (Antichain.coerce(expected_upper), Antichain.coerce(new_upper))
         _check_bounds(*bounds, expected=True)
         the_token = self._new_token() if token is None else Token.parse(token)
-        deadline, builder, runs = await self._build(updates, bounds, timeout)
+        writer_id = self._ids.for_append(named=token is not None)
+        deadline, builder, runs = await self._build(writer_id, updates, bounds, timeout)
         async with self._window.append(repeatable=False):
-            return await self._append_once(runs, bounds, the_token, transaction, deadline, builder)
+            return await self._append_once(writer_id, runs, bounds, the_token, transaction, deadline, builder)
 
     def batch_spec(self) -> BatchSpec:
         """What another process needs to write parts for this shard: picklable and small. No RPC."""
@@ -174,7 +182,7 @@ class WriteHandle:
         runs = placed(batches, self.shard, bounds, None if at_time is None else check_time(at_time))
         deadline = self._location.attempts.deadline(timeout)
         async with self._window.append(repeatable=False):
-            return await self._append_once(runs, bounds, the_token, transaction, deadline, None)
+            return await self._append_once(self._ids.fixed(), runs, bounds, the_token, transaction, deadline, None)
 
     async def append_at_upper(
         self,
@@ -195,9 +203,10 @@ class WriteHandle:
         """
         bounds = _bounds_until(not_before)
         the_token = self._new_token() if token is None else Token.parse(token)
-        deadline, builder, runs = await self._build(completed(updates, self.schema), bounds, timeout)
+        writer_id = self._ids.for_append(named=token is not None)
+        deadline, builder, runs = await self._build(writer_id, completed(updates, self.schema), bounds, timeout)
         runs = tuple(moved(run, not_before) for run in runs)
-        return await self._append_moved(runs, bounds, the_token, transaction, deadline, builder)
+        return await self._append_moved(writer_id, runs, bounds, the_token, transaction, deadline, builder)
 
     async def append_batches_at_upper(
         self,
@@ -217,18 +226,20 @@ class WriteHandle:
         self._location.check_open()
         deadline = self._location.attempts.deadline(timeout)
         runs = tuple(moved(run, not_before) for run in placed(batches, self.shard, bounds, None))
-        return await self._append_moved(runs, bounds, the_token, transaction, deadline, None)
+        return await self._append_moved(self._ids.fixed(), runs, bounds, the_token, transaction, deadline, None)
 
     async def expire(self, *, timeout: float | None = None) -> None:
         """Forget this writer and the tokens of its appends. Optional. One RPC."""
-        command = ExpireWriter(writer_id=self.writer_id)
+        command = ExpireWriter(writer_id=self._ids.current)
         await self._location.attempts.repeat(
             self._location.attempts.deadline(timeout),
             lambda seconds: self._location.shards.apply(self.shard, command, timeout=seconds),
         )
+        self._ids.renew()
 
     async def _append_once(
         self,
+        writer_id: WriterId,
         runs: tuple[Run, ...],
         bounds: Bounds,
         token: Token,
@@ -243,7 +254,7 @@ class WriteHandle:
         while True:
             batch = HollowBatch(desc=Description(lower=lower, upper=upper), runs=runs)
             try:
-                outcome = await self._commit(batch, token, transaction, deadline, doubt, rebase=rebase)
+                outcome = await self._commit(writer_id, batch, token, transaction, deadline, doubt, rebase=rebase)
             except UsageError:
                 if builder is not None:
                     await self._give_up(builder, doubt, begun)
@@ -253,7 +264,7 @@ class WriteHandle:
                     self._upper, self._appends = self._upper.join(outcome.upper), self._appends + 1
                     return outcome
                 case InlineBackpressure():
-                    runs = await (builder or self._builder(None, None)).spill(runs)
+                    runs = await (builder or self._builder(writer_id, None, None)).spill(runs)
                 case UpperMismatch():
                     # SUBTLE: an upper short of ``lower`` could still reach it, and a late attempt then succeed.
                     if builder is not None and lower.less_than(outcome.upper):
@@ -265,6 +276,7 @@ class WriteHandle:
 
     async def _append_moved(
         self,
+        writer_id: WriterId,
         runs: tuple[Run, ...],
         bounds: Bounds,
         token: Token,
@@ -273,7 +285,9 @@ class WriteHandle:
         builder: BatchBuilder | None,
     ) -> Appended:
         async with self._window.append(repeatable=True):
-            outcome = await self._append_once(runs, bounds, token, transaction, deadline, builder, rebase=True)
+            outcome = await self._append_once(
+                writer_id, runs, bounds, token, transaction, deadline, builder, rebase=True
+            )
         if isinstance(outcome, Appended):
             return outcome
         raise VersionMismatch(
@@ -281,20 +295,20 @@ class WriteHandle:
         )
 
     async def _build(
-        self, updates: UpdatesLike, bounds: Bounds, timeout: float | None
+        self, writer_id: WriterId, updates: UpdatesLike, bounds: Bounds, timeout: float | None
     ) -> tuple[Deadline, BatchBuilder, tuple[Run, ...]]:
         self._location.check_open()
         self._location.attempts.deadline(timeout)  # a bad timeout is refused before any upload
-        builder = self._builder(bounds, timeout)
+        builder = self._builder(writer_id, bounds, timeout)
         runs = await builder.consume(updates)
         return self._location.attempts.deadline(timeout), builder, runs
 
-    def _builder(self, bounds: Bounds | None, timeout: float | None) -> BatchBuilder:
+    def _builder(self, writer_id: WriterId, bounds: Bounds | None, timeout: float | None) -> BatchBuilder:
         location = self._location
         target = Target(
             blob=location.blob,
             shard=self.shard,
-            writer_id=self.writer_id,
+            writer_id=writer_id,
             schema=self.schema,
             schema_id=self.schema_id,
         )
@@ -317,6 +331,7 @@ class WriteHandle:
 
     async def _commit(
         self,
+        writer_id: WriterId,
         batch: HollowBatch,
         token: Token,
         transaction: Transaction | None,
@@ -327,16 +342,22 @@ class WriteHandle:
     ) -> Appended | UpperMismatch | InlineBackpressure:
         location = self._location
         command = CompareAndAppend(
-            writer_id=self.writer_id,
+            writer_id=writer_id,
             token=token,
             batch=batch,
             lease_ms=location.settings.writer_lease_ms,
             transaction=transaction,
             rebase=rebase,
         )
-        return await location.attempts.repeat(
-            deadline, lambda seconds: location.shards.apply(self.shard, command, timeout=seconds), doubt=doubt
-        )
+        begun, committed = self._ids.begin(), False
+        try:
+            outcome: Appended | UpperMismatch | InlineBackpressure = await location.attempts.repeat(
+                deadline, lambda seconds: location.shards.apply(self.shard, command, timeout=seconds), doubt=doubt
+            )
+            committed = isinstance(outcome, Appended) and writer_id == self._ids.current
+            return outcome
+        finally:
+            self._ids.end(begun, committed=committed)
 
 
 def _bounds_until(time: int) -> Bounds:

@@ -7,7 +7,7 @@ Source: design 001, GC; persist-semantics.md section 2.7; reliability.md I8 and 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,15 +19,12 @@ from persist.core.shard.retention import gc_boundary
 from persist.core.shard.state import State
 from persist.errors import PersistError
 from persist.machine.applier import Applier
-from persist.machine.patience import Deadline, repeat, repeat_read
+from persist.machine.patience import Deadline, repeat
 from persist.machine.versions import Versions
 from persist.runtime import Runtime
 from persist.settings import Settings
-from persist.storage.ports import Entry
-from persist.wire.state import decode_diff
 
 DELETES_AT_ONCE: Final = 32
-_PAGE_DIFFS: Final = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +52,7 @@ class Collector:
         if boundary is None:
             return Collected()
         garbage = await self._garbage(state, boundary, deadline)
-        await self._delete(garbage, deadline)
+        await self.delete(garbage, deadline)
         diffs = await self._truncate(state.shard, boundary, deadline)
         [outcome] = await self._applier.commit([RemoveRollups(below=boundary)], deadline)
         if isinstance(outcome, PersistError):
@@ -66,29 +63,14 @@ class Collector:
     async def _garbage(self, state: State, boundary: int, deadline: Deadline) -> set[str]:
         """Keys let go of by the diffs up to the boundary, and not taken up again."""
         garbage: set[str] = set()
-        async for change in self._diffs(state.shard, boundary, deadline):
-            garbage |= _let_go(change)
-            garbage -= _taken_up(change)
+        async for change in self._versions.diffs(state.shard, boundary, deadline):
+            garbage |= let_go(change)
+            garbage -= taken_up(change)
         # SUBTLE: nothing let go of comes back, as merges name their inputs; were that ever wrong, data would be lost.
         return garbage - named_by(state)
 
-    async def _diffs(self, shard: ShardId, boundary: int, deadline: Deadline) -> AsyncIterator[StateDiff]:
-        limit, at = self._settings.store_timeout_ms, 0
-        while True:
-
-            async def scan(seconds: float, at: int = at) -> list[Entry]:
-                return await self._versions.consensus.scan(shard, at, _PAGE_DIFFS, timeout=seconds)
-
-            entries = await repeat_read(self._runtime, self._settings, deadline, limit, scan)
-            for entry in entries:
-                if entry.seqno > boundary:
-                    return
-                yield decode_diff(entry.data, shard, entry.seqno)
-            if len(entries) < _PAGE_DIFFS:
-                return
-            at = entries[-1].seqno + 1
-
-    async def _delete(self, keys: Iterable[str], deadline: Deadline) -> None:
+    async def delete(self, keys: Iterable[str], deadline: Deadline) -> None:
+        """Delete blobs, many at a time. Raises LocationError once all have been tried."""
         room = asyncio.Semaphore(DELETES_AT_ONCE)
 
         async def delete(key: str) -> None:
@@ -116,7 +98,7 @@ class Collector:
         if state.seqno_since < outcome.seqno:
             # The pass that truncates the diff which forgot them deletes them.
             return 0
-        await self._delete((rollup.key for rollup in outcome.rollups), deadline)
+        await self.delete((rollup.key for rollup in outcome.rollups), deadline)
         return len(outcome.rollups)
 
 
@@ -126,7 +108,8 @@ def named_by(state: State) -> set[str]:
     return keys | {rollup.key for rollup in state.rollups.values()}
 
 
-def _let_go(change: StateDiff) -> set[str]:
+def let_go(change: StateDiff) -> set[str]:
+    """Keys that the older state names and the newer one does not."""
     rollups = change.maps.get("rollups", {}).values()
     keys = {each.old.key for each in rollups if each.old is not None and each.old != each.new}
     if change.spine is not None:
@@ -135,7 +118,8 @@ def _let_go(change: StateDiff) -> set[str]:
     return keys
 
 
-def _taken_up(change: StateDiff) -> set[str]:
+def taken_up(change: StateDiff) -> set[str]:
+    """Keys of parts that the newer state names in place of others."""
     keys: set[str] = set()
     if change.spine is not None:
         for splice in change.spine.splices:

@@ -4,9 +4,10 @@ Whatever fails is left to the next commit, or to another process once the claim 
 """
 
 import logging
+from collections.abc import Callable
 
 from persist.core.ids import ShardId, WriterId
-from persist.errors import PersistError
+from persist.errors import LeaseExpired, PersistError
 from persist.machine.compactor import Compactor
 from persist.machine.tasks import Tasks
 
@@ -16,9 +17,13 @@ _log = logging.getLogger("persist.compaction")
 class Compactions:
     """A queue of shards and the few workers that live while there is something in it."""
 
-    def __init__(self, compactor: Compactor, owner: WriterId, *, at_once: int) -> None:
+    def __init__(
+        self, compactor: Compactor, owner: WriterId, *, at_once: int, on_renewal: Callable[[WriterId], None]
+    ) -> None:
+        """``on_renewal`` is told the id under which compactions are claimed from then on."""
         self._compactor = compactor
         self._owner = owner
+        self._on_renewal = on_renewal
         self._at_once = max(1, at_once)
         self._waiting: dict[ShardId, None] = {}
         self._working: set[ShardId] = set()
@@ -50,10 +55,19 @@ class Compactions:
 
     async def _work(self, shard: ShardId) -> None:
         try:
-            while await self._compactor.compact(shard, self._owner) is not None:
-                continue
+            try:
+                await self._compact(shard)
+            except LeaseExpired:
+                # The shard refuses writers as old as this one: a new one is known from its claim on.
+                self._owner = self._compactor.new_owner()
+                self._on_renewal(self._owner)
+                await self._compact(shard)
         except PersistError as error:
             _log.info("a compaction was given up", extra={"shard": shard, "error": str(error)})
         finally:
             self._working.discard(shard)
             self._begin()
+
+    async def _compact(self, shard: ShardId) -> None:
+        while await self._compactor.compact(shard, self._owner) is not None:
+            continue

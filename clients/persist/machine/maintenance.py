@@ -4,6 +4,7 @@ A commit that makes such work due claims it for the process that commits (core.s
 this process are made good. Source: design 001, rollups and GC; persist-semantics.md section 2.7; reliability.md I9.
 """
 
+import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
@@ -43,6 +44,7 @@ class Maintenance:
         self.collector = Collector(applier, versions, settings=settings, runtime=runtime)
         self._rolling_up = False
         self._collecting = False
+        self._running: set[asyncio.Task[None]] = set()
         applier.on_commit = self.after_commit
 
     def after_commit(self) -> None:
@@ -53,13 +55,23 @@ class Maintenance:
         owner = self._applier.owner
         if not self._rolling_up and state.active_rollup is not None and state.active_rollup.owner == owner:
             self._rolling_up = True
-            self._tasks.start(self._harmlessly(self._roll_up_claimed(state)))
+            self._begin(self._roll_up_claimed(state))
         if not self._collecting and state.active_gc is not None and state.active_gc.owner == owner:
             self._collecting = True
-            self._tasks.start(self._harmlessly(self._collect_claimed()))
+            self._begin(self._collect_claimed())
         mine = claimed_by(state.trace, self._applier.compactor) if self._applier.compactor else None
         if mine or compaction_due(state.trace, self._runtime.now_ms(), self._settings.compaction_takeover_ms):
             self._hints.tell(state.shard)
+
+    async def settled(self, deadline: Deadline) -> None:
+        """Return once what this process claimed is done, or the deadline has passed."""
+        if self._running:
+            await asyncio.wait(set(self._running), timeout=deadline.remaining())
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._tasks.start(self._harmlessly(work))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
 
     async def _harmlessly(self, work: Coroutine[Any, Any, None]) -> None:
         try:

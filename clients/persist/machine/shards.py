@@ -9,14 +9,15 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from persist.core.frontier import Antichain
-from persist.core.ids import ReaderId, ShardId
+from persist.core.ids import ReaderId, ShardId, WriterId
 from persist.core.shard.batch import HollowBatch
-from persist.core.shard.commands import Command
+from persist.core.shard.commands import Command, Finalized
 from persist.core.shard.state import State
 from persist.errors import (
     Indeterminate,
     InvalidId,
     LeaseExpired,
+    LocationError,
     NotReadable,
     PersistError,
 )
@@ -24,6 +25,7 @@ from persist.machine.applier import Applier
 from persist.machine.attempts import Attempts
 from persist.machine.compactions import Compactions
 from persist.machine.compactor import Compactor
+from persist.machine.finalizer import Finalizer
 from persist.machine.follower import Follower
 from persist.machine.hints import Hints
 from persist.machine.maintenance import Maintenance
@@ -58,6 +60,7 @@ class _Shard:
         self.applier = Applier(shard, versions, settings=settings, runtime=runtime, owner=owner, compactor=compactor)
         self.follower = Follower(self.applier, versions.consensus, tasks, settings=settings, runtime=runtime)
         self.maintenance = Maintenance(self.applier, versions, tasks, hints, settings=settings, runtime=runtime)
+        self.finalizer = Finalizer(self.applier, versions, self.maintenance, settings=settings, runtime=runtime)
         self.in_use = 0
 
 
@@ -80,7 +83,9 @@ class LocalShards:
             compactor = Compactor(self, self)
             owner = compactor.new_owner()
             self._compactor_id = owner
-            self._compactions = Compactions(compactor, owner, at_once=self._settings.compactions_at_once)
+            self._compactions = Compactions(
+                compactor, owner, at_once=self._settings.compactions_at_once, on_renewal=self._compact_as
+            )
             self._hints.tell_also(self._compactions.offer)
 
     @property
@@ -132,9 +137,20 @@ class LocalShards:
     async def _commit(self, known: _Shard, commands: Sequence[Command[Any]], deadline: Deadline) -> list[Any]:
         known.in_use += 1
         try:
-            return await known.applier.commit(commands, deadline)
+            outcomes = await known.applier.commit(commands, deadline)
+            if Finalized(done=True) in outcomes:
+                outcomes = await self._buried(known, outcomes, deadline)
+            return outcomes
         finally:
             known.in_use -= 1
+
+    async def _buried(self, known: _Shard, outcomes: list[Any], deadline: Deadline) -> list[Any]:
+        """The outcomes, once a tombstone has nothing left in the stores; the failure in their place otherwise."""
+        try:
+            await known.finalizer.bury(deadline)
+        except LocationError as error:
+            return [error if outcome == Finalized(done=True) else outcome for outcome in outcomes]
+        return outcomes
 
     async def snapshot(
         self, shard: ShardId, as_of: Antichain, *, reader_id: ReaderId | None = None, timeout: float
@@ -202,6 +218,11 @@ class LocalShards:
         await self._tasks.close()
         await self._versions.consensus.close()
         await self._versions.blob.close()
+
+    def _compact_as(self, owner: WriterId) -> None:
+        self._compactor_id = owner
+        for known in self._shards.values():
+            known.applier.compactor = owner
 
     def _deadline(self, timeout: float) -> Deadline:
         return Deadline(self._runtime, timeout)

@@ -7,6 +7,7 @@ Source: design 001, "incremental state"; persist-semantics.md section 2.7; relia
 
 import contextlib
 import dataclasses
+from collections.abc import AsyncIterator
 
 from persist.core.ids import ABSENT, ShardId, rollup_key
 from persist.core.shard.commands import Rollup
@@ -21,6 +22,7 @@ from persist.wire.checksum import crc32c
 from persist.wire.state import decode_diff, decode_rollup, encode_diff, encode_rollup
 
 _STALE_HEADS_MAX = 16
+_PAGE_DIFFS = 512
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +113,19 @@ class Versions:
         if decode_diff(entries[0].data, winner.state.shard, 0).latest_rollup[1].key != rollup.key:
             with contextlib.suppress(LocationError):
                 await self.blob.delete(rollup.key, timeout=deadline.slice(self._settings.blob_timeout_ms))
+
+    async def diffs(self, shard: ShardId, until: int, deadline: Deadline) -> AsyncIterator[StateDiff]:
+        """The diffs that are still there, oldest first, up to the one that made the state at ``until``."""
+        at = 0
+        while True:
+            entries = await self._scan(shard, at, _PAGE_DIFFS, deadline)
+            for entry in entries:
+                if entry.seqno > until:
+                    return
+                yield decode_diff(entry.data, shard, entry.seqno)
+            if len(entries) < _PAGE_DIFFS:
+                return
+            at = entries[-1].seqno + 1
 
     async def write_rollup(self, state: State, deadline: Deadline) -> Rollup:
         """Write the whole state to Blob under a fresh key and describe it. Nothing names it yet."""

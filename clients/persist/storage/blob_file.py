@@ -108,10 +108,15 @@ class FileBlob:
         if await self.get(key, byte_range=(0, 0), timeout=timeout) is None:
             raise Determinate("cannot restore: this store keeps nothing deleted", key=key)
 
-    async def clean(self, *, older_than_ms: int = 3_600_000) -> int:
-        """Remove temporary files that crashed writers left behind, and return how many."""
+    async def abort_uploads(self, prefix: str, *, older_than_ms: int, dry_run: bool = False, timeout: float) -> int:
+        """Removes the temporary files that crashed writers left behind."""
+        start = tuple(prefix.split("/")[:-1])
+        if not all(_NAME.fullmatch(name) for name in start):
+            return 0
         before = self._runtime.now_ms() - older_than_ms
-        return await self._runtime.offload(self._clean, before)
+        return await offloaded(
+            self._runtime, "blob abort_uploads", timeout, self._abort, prefix, before, dry_run, mutation=True
+        )
 
     async def findings(self) -> Sequence[Finding]:
         """Whether the folder survives a power cut."""
@@ -217,17 +222,16 @@ class FileBlob:
             raise classify(error, "list") from error
         return names, files
 
-    def _clean(self, before_ms: int) -> int:
+    def _abort(self, prefix: str, before_ms: int, dry_run: bool) -> int:
         gone = 0
-        for _, _, files, folder in os.fwalk(self._root, follow_symlinks=False):
-            for name in files:
-                if not name.startswith(_TEMPORARY):
-                    continue
-                with suppress(FileNotFoundError):
-                    status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-                    if status.st_mtime_ns // 1_000_000 < before_ms:
-                        os.unlink(name, dir_fd=folder)
-                        gone += 1
+        try:
+            for path, folders, files, folder in os.fwalk(self._root, follow_symlinks=False):
+                at = "" if path == self._root else os.path.relpath(path, self._root) + "/"
+                folders[:] = [name for name in folders if _overlaps(f"{at}{name}/", prefix)]
+                if at.startswith(prefix):
+                    gone += sum(_abandoned(name, folder, before_ms, dry_run=dry_run) for name in files)
+        except OSError as error:
+            raise classify(error, "abort_uploads") from error
         return gone
 
     @contextmanager
@@ -289,6 +293,19 @@ def _read(file: int, start: int, end: int) -> bytes:
         at += count
     view.release()
     return bytes(data)
+
+
+def _abandoned(name: str, folder: int, before_ms: int, *, dry_run: bool) -> bool:
+    """Whether a file is a temporary one of before then. Removed, unless ``dry_run``."""
+    if not name.startswith(_TEMPORARY):
+        return False
+    with suppress(FileNotFoundError):
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if status.st_mtime_ns // 1_000_000 < before_ms:
+            if not dry_run:
+                os.unlink(name, dir_fd=folder)
+            return True
+    return False
 
 
 def _sync_folder(path: str) -> None:

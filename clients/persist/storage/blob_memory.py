@@ -70,6 +70,11 @@ class MemoryBlob:
         if not there:
             raise Determinate("cannot restore: this store keeps nothing deleted", key=key)
 
+    async def abort_uploads(self, prefix: str, *, older_than_ms: int, dry_run: bool = False, timeout: float) -> int:
+        """Nothing is ever unfinished."""
+        check_timeout(timeout)
+        return 0
+
     async def findings(self) -> Sequence[Finding]:
         """Nothing: who writes ``mem:`` asks for memory."""
         return ()

@@ -122,6 +122,10 @@ class ObstoreBlob:
         if await self.get(key, byte_range=(0, 0), timeout=timeout) is None:
             raise Determinate("cannot restore with this client", hint="open the store without client=obstore", key=key)
 
+    async def abort_uploads(self, prefix: str, *, older_than_ms: int, dry_run: bool = False, timeout: float) -> int:
+        """0: obstore does not list unfinished uploads. The same store without ``client=obstore`` does."""
+        return 0
+
     async def findings(self) -> Sequence[Finding]:
         """Probes on a scratch object what the port needs."""
         name = self._location.key(f"probe/{self._runtime.random_bytes(8).hex()}")

@@ -118,6 +118,23 @@ class S3Blob:
         if not await self._call("restore", timeout, self._restore, name, mutation=True):
             raise Determinate("cannot restore: the bucket keeps no deleted versions", key=key)
 
+    async def abort_uploads(self, prefix: str, *, older_than_ms: int, dry_run: bool = False, timeout: float) -> int:
+        """Aborts multipart uploads: two requests for each, one per thousand without any."""
+        check_timeout(timeout)
+        before_ms = self._runtime.now_ms() - older_than_ms
+        count, after = 0, ("", "")
+        while True:
+            found, more = await self._call("abort_uploads", timeout, self._uploads, self._location.key(prefix), after)
+            for name, upload, begun_ms in found:
+                if begun_ms >= before_ms:
+                    continue
+                count += 1
+                if not dry_run:
+                    await self._call("abort_uploads", timeout, self._abort_upload, name, upload, mutation=True)
+            if more is None:
+                return count
+            after = more
+
     async def findings(self) -> Sequence[Finding]:
         """Probes on scratch objects what the port needs: reading and listing one's writes, ranges, deletes."""
         return await self._call("probe", 60.0, self._probe)
@@ -235,6 +252,30 @@ class S3Blob:
         answer = self._client.list_objects_v2(**wanted)
         found = [(item["Key"], item["Size"]) for item in answer.get("Contents", ())]
         return found, answer["NextContinuationToken"] if answer.get("IsTruncated") else None
+
+    def _uploads(
+        self, prefix: str, after: tuple[str, str]
+    ) -> tuple[Sequence[tuple[str, str, int]], tuple[str, str] | None]:
+        """A page of unfinished uploads (key, id, when begun), and where the next one starts."""
+        wanted: dict[str, Any] = {"Bucket": self._location.bucket, "Prefix": prefix}
+        if after[0]:
+            wanted.update(KeyMarker=after[0], UploadIdMarker=after[1])
+        answer = self._client.list_multipart_uploads(**wanted)
+        found = [
+            (item["Key"], item["UploadId"], int(item["Initiated"].timestamp() * 1000))
+            for item in answer.get("Uploads", ())
+        ]
+        if not answer.get("IsTruncated"):
+            return found, None
+        return found, (answer["NextKeyMarker"], answer.get("NextUploadIdMarker", ""))
+
+    def _abort_upload(self, name: str, upload: str) -> None:
+        try:
+            self._client.abort_multipart_upload(Bucket=self._location.bucket, Key=name, UploadId=upload)
+        except exceptions.ClientError as error:
+            # Completed, or aborted by somebody else, meanwhile.
+            if error.response.get("Error", {}).get("Code", "") not in (*_MISSING, "NoSuchUpload"):
+                raise
 
     def _restore(self, name: str) -> bool:
         if self._get(name, (0, 0)) is not None:

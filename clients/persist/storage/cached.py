@@ -62,6 +62,10 @@ class CachedBlob:
         """That of the store."""
         await self._blob.restore(key, timeout=timeout)
 
+    async def abort_uploads(self, prefix: str, *, older_than_ms: int, dry_run: bool = False, timeout: float) -> int:
+        """Those of the store."""
+        return await self._blob.abort_uploads(prefix, older_than_ms=older_than_ms, dry_run=dry_run, timeout=timeout)
+
     async def findings(self) -> Sequence[Finding]:
         """Those of the store."""
         return await self._blob.findings()

@@ -154,6 +154,12 @@ class MeteredBlob(_Metered):
         with self._measured("blob.restore"):
             await self._blob.restore(key, timeout=timeout)
 
+    async def abort_uploads(self, prefix: str, *, older_than_ms: int, dry_run: bool = False, timeout: float) -> int:
+        """One call, however many requests it takes."""
+        with self._measured("blob.abort_uploads"):
+            return await self._blob.abort_uploads(prefix, older_than_ms=older_than_ms, dry_run=dry_run, timeout=timeout)
+        raise AssertionError("unreachable")
+
     async def findings(self) -> Sequence[Finding]:
         """Those of the store."""
         return await self._blob.findings()

@@ -60,6 +60,14 @@ class Blob(Protocol):
         """Bring a deleted value back where the store can. Raises Determinate where it cannot."""
         ...
 
+    async def abort_uploads(self, prefix: str, *, older_than_ms: int, dry_run: bool = False, timeout: float) -> int:
+        """Give up what was begun, and never finished, under keys that start with prefix, and return how many.
+
+        Only what began longer ago than ``older_than_ms``: younger ones may still be going on. ``dry_run`` counts only.
+        0 where a store keeps nothing unfinished, or does not tell. ``timeout`` is for each request.
+        """
+        ...
+
     async def findings(self) -> Sequence[Finding]:
         """What is unsafe about this store, by live checks. Empty: nothing."""
         ...

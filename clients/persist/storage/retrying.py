@@ -83,6 +83,14 @@ class RetryingBlob(_Retrying):
         """Not retried: where a store cannot, it never can."""
         await self._blob.restore(key, timeout=timeout)
 
+    async def abort_uploads(self, prefix: str, *, older_than_ms: int, dry_run: bool = False, timeout: float) -> int:
+        """Retried; counts what the last try found."""
+        return await self._repeat(
+            timeout,
+            lambda left: self._blob.abort_uploads(prefix, older_than_ms=older_than_ms, dry_run=dry_run, timeout=left),
+            idempotent=True,
+        )
+
     async def findings(self) -> Sequence[Finding]:
         """Those of the store."""
         return await self._blob.findings()

@@ -115,6 +115,13 @@ class UnreliableBlob:
         """May happen, may tell."""
         await self._faults.mutate("restore", lambda: self._blob.restore(key, timeout=timeout))
 
+    async def abort_uploads(self, prefix: str, *, older_than_ms: int, dry_run: bool = False, timeout: float) -> int:
+        """May happen, may tell."""
+        return await self._faults.mutate(
+            "abort_uploads",
+            lambda: self._blob.abort_uploads(prefix, older_than_ms=older_than_ms, dry_run=dry_run, timeout=timeout),
+        )
+
     async def findings(self) -> Sequence[Finding]:
         """Those of the store."""
         return await self._blob.findings()

@@ -108,8 +108,8 @@ async def test_leftovers_of_a_crash_are_not_listed_and_can_be_cleaned(tmp_path: 
     leftover = tmp_path / _FOLDER / ".tmp-0011223344556677"
     leftover.write_bytes(b"half")
     assert [entry async for entry in blob.list("", timeout=T)] == [(KEY, 5)]
-    assert await blob.clean() == 0
-    assert await blob.clean(older_than_ms=-60_000) == 1
+    assert await blob.abort_uploads("", older_than_ms=3_600_000, timeout=5) == 0
+    assert await blob.abort_uploads("", older_than_ms=-60_000, timeout=5) == 1
     assert not leftover.exists()
     assert await blob.get(KEY, timeout=T) == b"value"
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from persist.core.frontier import CLOSED, MINIMUM, Description
+from persist.core.ids import WriterId
 from persist.core.shard.batch import HollowBatch
 from persist.core.shard.compaction import claimed, claimed_by, compaction_due, most_worth
 from persist.core.shard.state import State
@@ -48,11 +49,21 @@ def with_work(state: State, *, seqno: int, now_ms: int, owner: str, rollup_every
 def with_compaction(state: State, *, seqno: int, now_ms: int, compactor: str, takeover_ms: int) -> State:
     """The state with the compaction that is most worth it claimed by ``compactor``, unless it has one."""
     trace = state.trace
+    # SUBTLE: a fenced one that got a claim again could publish parts that were swept meanwhile.
+    if is_fenced(state, WriterId.parse(compactor)):
+        return state
     if state.since.is_empty or not compaction_due(trace, now_ms, takeover_ms) or claimed_by(trace, compactor):
         return state
     chosen = most_worth(trace, now_ms, takeover_ms)
     assert chosen is not None, "what is due is worth it"
     return state.evolved(trace=claimed(trace, chosen, Claim(start_ms=now_ms, seqno=seqno, owner=compactor)))
+
+
+def is_fenced(state: State, writer_id: WriterId) -> bool:
+    """Whether the shard does not know this writer and has fenced off those of its age: it can publish nothing."""
+    born_ms = writer_id.born_ms
+    old = born_ms is not None and born_ms < state.writers_since_ms
+    return old and writer_id not in state.writers and claimed_by(state.trace, writer_id) is None
 
 
 def shrunk(state: State) -> State:

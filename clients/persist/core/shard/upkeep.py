@@ -13,7 +13,7 @@ from persist.core.shard import commands as c
 from persist.core.shard import compaction as k
 from persist.core.shard.append import check_parts
 from persist.core.shard.dispatch import Context, transition
-from persist.core.shard.retention import closed, shrunk
+from persist.core.shard.retention import closed, is_fenced, shrunk
 from persist.core.shard.state import State
 from persist.errors import InvalidArgument, InvalidId, LeaseExpired
 
@@ -137,9 +137,7 @@ def _(command: c.ApplyMerge, state: State, context: Context) -> tuple[State, c.M
 
 def check_alive(state: State, writer_id: WriterId) -> None:
     """Raise LeaseExpired for a writer the shard does not know, born before those it may forget were fenced off."""
-    born_ms = writer_id.born_ms
-    fenced = born_ms is not None and born_ms < state.writers_since_ms
-    if fenced and writer_id not in state.writers and k.claimed_by(state.trace, writer_id) is None:
+    if is_fenced(state, writer_id):
         raise LeaseExpired("the writer was silent for too long", hint="open a new writer", writer=writer_id)
 
 
