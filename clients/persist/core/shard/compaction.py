@@ -34,7 +34,9 @@ def fingerprint(batch: HollowBatch) -> bytes:
 
 def worth_compacting(each: SpineBatch) -> bool:
     """Many batches or runs, or few with many rows."""
-    if len(each.batches) > 1 and each.rows >= ROWS_MIN:
+    count = len(each.batches)
+    # Asked after every commit: many batches must not be looked at one by one.
+    if count >= INPUTS_MIN or (count > 1 and each.rows >= ROWS_MIN):
         return True
     return sum([max(1, len(batch.runs)) for batch in each.batches]) >= INPUTS_MIN
 
