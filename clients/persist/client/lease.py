@@ -117,9 +117,9 @@ class Lease:
         self._held.subtract(seqno)
 
     def saw(self, seqno: int, *, busy: bool = False) -> None:
-        """The shard is at ``seqno`` or beyond; ``busy``: rows were committed to it, so its garbage may be waiting.
+        """The shard is at ``seqno`` or beyond; ``busy``: there was something to read, so garbage may be waiting.
 
-        SUBTLE: only rows stir the lease. Its downgrades are commits as well, and other readers see them.
+        SUBTLE: only reads stir the lease. Its downgrades are commits as well, and other readers see them.
         """
         self._seen = max(self._seen, seqno)
         if busy and self._seen >= self._look_at:

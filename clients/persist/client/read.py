@@ -131,6 +131,7 @@ class ReadHandle:
         pin = self._lease.pin()
         change = await self._changes_until(begin, end, timeout)
         pin.move(change.info.seqno)
+        self._lease.saw(change.info.seqno, busy=True)
         self._upper = change.info.upper
         if not _is_exact(begin, change.info.since):
             # Since went on without this reader: most likely because its lease ran out.
@@ -192,7 +193,7 @@ class ReadHandle:
                 )
             )
             if isinstance(answer, Plan):
-                self._lease.saw(answer.info.seqno)
+                self._lease.saw(answer.info.seqno, busy=True)
                 return answer
             assert isinstance(answer, NotYet)
             # Nothing is planned yet, so nothing older is needed.
