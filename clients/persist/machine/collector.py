@@ -6,10 +6,8 @@ the boundary, and last of all delete those. Cut off anywhere, the next pass find
 Source: design 001, GC; persist-semantics.md section 2.7; reliability.md I8 and I9.
 """
 
-import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
 
 from persist.core.ids import ShardId
 from persist.core.shard.batch import HollowBatch
@@ -23,8 +21,6 @@ from persist.machine.patience import Deadline, repeat
 from persist.machine.versions import Versions
 from persist.runtime import Runtime
 from persist.settings import Settings
-
-DELETES_AT_ONCE: Final = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +48,7 @@ class Collector:
         if boundary is None:
             return Collected()
         garbage = await self._garbage(state, boundary, deadline)
-        await self.delete(garbage, deadline)
+        await self._versions.delete(garbage, deadline)
         diffs = await self._truncate(state.shard, boundary, deadline)
         [outcome] = await self._applier.commit([RemoveRollups(below=boundary)], deadline)
         if isinstance(outcome, PersistError):
@@ -69,23 +65,6 @@ class Collector:
         # SUBTLE: nothing let go of comes back, as merges name their inputs; were that ever wrong, data would be lost.
         return garbage - named_by(state)
 
-    async def delete(self, keys: Iterable[str], deadline: Deadline) -> None:
-        """Delete blobs, many at a time. Raises LocationError once all have been tried."""
-        room = asyncio.Semaphore(DELETES_AT_ONCE)
-
-        async def delete(key: str) -> None:
-            async def call(seconds: float) -> None:
-                await self._versions.blob.delete(key, timeout=seconds)
-
-            async with room:
-                await repeat(self._runtime, self._settings, deadline, self._settings.blob_timeout_ms, call)
-
-        # Every deletion is let end before a failure is told: none may go on behind the caller's back.
-        results = await asyncio.gather(*map(delete, sorted(keys)), return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
-
     async def _truncate(self, shard: ShardId, boundary: int, deadline: Deadline) -> int:
         async def call(seconds: float) -> int:
             return await self._versions.consensus.truncate(shard, boundary, timeout=seconds)
@@ -98,7 +77,7 @@ class Collector:
         if state.seqno_since < outcome.seqno:
             # The pass that truncates the diff which forgot them deletes them.
             return 0
-        await self.delete((rollup.key for rollup in outcome.rollups), deadline)
+        await self._versions.delete((rollup.key for rollup in outcome.rollups), deadline)
         return len(outcome.rollups)
 
 

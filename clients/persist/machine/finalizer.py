@@ -94,9 +94,9 @@ class Finalizer:
                 continue
             dead.add(key)
             if len(dead) >= _DELETED_AT_ONCE:
-                await self._maintenance.collector.delete(dead, deadline)
+                await self._versions.delete(dead, deadline)
                 dead.clear()
-        await self._maintenance.collector.delete(dead, deadline)
+        await self._versions.delete(dead, deadline)
 
 
 def _keeps_house(change: StateDiff) -> bool:

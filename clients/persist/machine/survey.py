@@ -7,6 +7,7 @@ to name it: its writer was fenced off, or its rollup can never be linked. Source
 import enum
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import Final
 
 from persist.core.ids import ShardId, WriterId, check_blob_key
 from persist.core.shard.retention import is_fenced
@@ -18,6 +19,8 @@ from persist.machine.versions import Versions
 from persist.runtime import Runtime
 from persist.settings import Settings
 from persist.storage.ports import Entry
+
+_AGELESS: Final = "its writer's id does not tell its age"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +55,20 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A blob in the store: its key, its bytes, and what it is, with the reason for people."""
+    """A blob in the store: its key, its bytes, and what it is, with the reason for people.
+
+    Such a blob that is ``ageless`` stays for ever unless its shard is finalized.
+    """
 
     key: str
     size: int
     verdict: Verdict
     reason: str = ""
+
+    @property
+    def ageless(self) -> bool:
+        """Only its writer's id stands in the way of telling what it is."""
+        return self.reason == _AGELESS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +107,7 @@ class Names:
         if self.state.is_tombstone and not self.state.trace.rows:
             return Verdict.LEAKED, "the shard is gone"
         if writer_id.born_ms is None:
-            return Verdict.UNLINKED, "its writer's id does not tell its age"
+            return Verdict.UNLINKED, _AGELESS
         if is_fenced(self.state.evolved(writers_since_ms=fence_ms), writer_id):
             return Verdict.LEAKED, "its writer can publish nothing any more"
         return Verdict.UNLINKED, "its writer may still publish it"

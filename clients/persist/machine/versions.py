@@ -5,9 +5,10 @@ costs one head, one scan bounded by the rollup interval and one blob, however lo
 Source: design 001, "incremental state"; persist-semantics.md section 2.7; reliability.md I14 and section 4, watchdog.
 """
 
+import asyncio
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 
 from persist.core.ids import ABSENT, ShardId, rollup_key
 from persist.core.shard.commands import Rollup
@@ -23,6 +24,7 @@ from persist.wire.state import decode_diff, decode_rollup, encode_diff, encode_r
 
 _STALE_HEADS_MAX = 16
 _PAGE_DIFFS = 512
+DELETES_AT_ONCE = 32
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +60,7 @@ class Versions:
                 return None
             newest = decode_diff(head.data, shard, head.seqno)
             seqno, rollup = newest.latest_rollup
-            state = await self._rollup(shard, seqno, rollup, deadline)
+            state = await self.rollup(shard, seqno, rollup, deadline)
             if state is None:
                 # The rollup was collected after this head was read, so a newer head names a newer one.
                 continue
@@ -127,6 +129,23 @@ class Versions:
                 return
             at = entries[-1].seqno + 1
 
+    async def delete(self, keys: Iterable[str], deadline: Deadline) -> None:
+        """Delete blobs, many at a time. Raises LocationError once all have been tried."""
+        room = asyncio.Semaphore(DELETES_AT_ONCE)
+
+        async def delete(key: str) -> None:
+            async def call(seconds: float) -> None:
+                await self.blob.delete(key, timeout=seconds)
+
+            async with room:
+                await repeat(self._runtime, self._settings, deadline, self._settings.blob_timeout_ms, call)
+
+        # Every deletion is let end before a failure is told: none may go on behind the caller's back.
+        results = await asyncio.gather(*map(delete, sorted(keys)), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
     async def write_rollup(self, state: State, deadline: Deadline) -> Rollup:
         """Write the whole state to Blob under a fresh key and describe it. Nothing names it yet."""
         key = rollup_key(state.shard, state.seqno, self._runtime.random_bytes(16))
@@ -152,7 +171,9 @@ class Versions:
 
         return await repeat_read(self._runtime, self._settings, deadline, limit, call)
 
-    async def _rollup(self, shard: ShardId, seqno: int, rollup: Rollup, deadline: Deadline) -> State | None:
+    async def rollup(self, shard: ShardId, seqno: int, rollup: Rollup, deadline: Deadline) -> State | None:
+        """The state a rollup is of; None when its blob is not there. Raises CorruptData, VersionMismatch."""
+
         async def call(seconds: float) -> bytes | None:
             return await self.blob.get(rollup.key, timeout=seconds)
 

@@ -49,10 +49,10 @@ def with_work(state: State, *, seqno: int, now_ms: int, owner: str, rollup_every
 def with_compaction(state: State, *, seqno: int, now_ms: int, compactor: str, takeover_ms: int) -> State:
     """The state with the compaction that is most worth it claimed by ``compactor``, unless it has one."""
     trace = state.trace
+    if state.since.is_empty or not compaction_due(trace, now_ms, takeover_ms) or claimed_by(trace, compactor):
+        return state
     # SUBTLE: a fenced one that got a claim again could publish parts that were swept meanwhile.
     if is_fenced(state, WriterId.parse(compactor)):
-        return state
-    if state.since.is_empty or not compaction_due(trace, now_ms, takeover_ms) or claimed_by(trace, compactor):
         return state
     chosen = most_worth(trace, now_ms, takeover_ms)
     assert chosen is not None, "what is due is worth it"

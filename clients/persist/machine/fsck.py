@@ -1,0 +1,344 @@
+"""Checking a shard: every live state is rebuilt and verified, and everything it names is looked for.
+
+Walks from the rollup of the oldest diff to the newest state. Changes nothing; safe beside everything else: what it
+misses and somebody has collected meanwhile is not told. Source: reliability.md I8, I12, I13, I14 and I24.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from persist.core.ids import ShardId
+from persist.core.shard.batch import Part
+from persist.core.shard.commands import Rollup
+from persist.core.shard.diff import StateDiff, apply_diff
+from persist.core.shard.invariants import check_cheap, check_state
+from persist.core.shard.state import State
+from persist.errors import CorruptData, PersistError, VersionMismatch
+from persist.machine.patience import Deadline, repeat_read
+from persist.machine.survey import Survey, Verdict, place_of
+from persist.machine.sweeper import SAFE_AGE_MS
+from persist.runtime import Runtime
+from persist.settings import Settings
+from persist.storage.ports import Entry
+from persist.wire.checksum import crc32c
+from persist.wire.state import decode_diff, encode_rollup
+
+BATCHES_MAX: Final = 64
+"""Live batches a shard whose compaction keeps up has, and for each tier ``BATCHES_PER_TIER`` more."""
+BATCHES_PER_TIER: Final = 8
+ROLLUPS_BEHIND_MAX: Final = 4
+"""Rollup intervals of diffs that nobody holds."""
+_PAGE_DIFFS: Final = 512
+
+MISSING: Final = "a live state names it, and it is missing"
+RESTORE: Final = "persist admin restore brings it back where the bucket keeps versions; otherwise a backup"
+DAMAGED: Final = "stop writing; restore the bytes from a versioned bucket or a backup"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """What is wrong: which invariant does not hold, at which blob or seqno, and what to do next."""
+
+    shard: str
+    invariant: str
+    where: str
+    what: str
+    next_step: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """What a state says about a blob."""
+
+    bytes: int
+    checksum: int
+
+
+@dataclass(slots=True)
+class _Walk:
+    """The history as far as it could be rebuilt: its newest state, and what states that may be read name."""
+
+    state: State | None = None
+    named: dict[str, Named] | None = None
+
+
+Report = Callable[[int], None]
+Tell = Callable[[str, object, str, str], None]
+
+
+class Fsck:
+    """Checks shards. Memory: the state, and one entry per blob of the shard that is checked."""
+
+    def __init__(self, survey: Survey, *, settings: Settings, runtime: Runtime) -> None:
+        self._survey = survey
+        self._versions = survey.versions
+        self._settings = settings
+        self._runtime = runtime
+
+    async def check(
+        self,
+        shard: ShardId,
+        *,
+        deep: bool = False,
+        safe_age_ms: int = SAFE_AGE_MS,
+        report: Report = lambda steps: None,
+    ) -> list[Problem]:
+        """Everything wrong with a shard; empty when it is sound. ``deep`` reads every blob and checks its bytes.
+
+        ``report`` is told each number of steps done: one per live diff, one per blob read. Raises LocationError.
+        """
+        deadline = Deadline(self._runtime, self._settings.maintenance_timeout_ms / 1000)
+        sizes = {key: size async for key, size in self._survey.blobs(shard)}
+        problems: list[Problem] = []
+
+        def tell(invariant: str, where: object, what: str, next_step: str) -> None:
+            problems.append(Problem(shard=shard, invariant=invariant, where=str(where), what=what, next_step=next_step))
+
+        # The head is read after the listing: what was listed is of a state at or before it.
+        head = await self._head(shard, deadline)
+        if head is None:
+            if sizes:
+                what = f"{len(sizes)} blobs and no state: it was never initialised, or Consensus has lost it"
+                tell("I12", shard, what, "is this the right Consensus? then restore it; or open the shard")
+            return problems
+        _check_rewound(sizes, head.seqno, tell)
+        walk = await self._walk(shard, head, deadline, tell, report)
+        missing = await self._check_blobs(walk, sizes, deep=deep, deadline=deadline, tell=tell, report=report)
+        if walk.state is None:
+            for key in missing:
+                tell("I8", key, MISSING, RESTORE)
+        else:
+            await self._check_missing(shard, missing, deadline, tell)
+            await self._check_leaks(shard, safe_age_ms, deadline, tell)
+        return problems
+
+    async def missing(self, shard: ShardId) -> list[str]:
+        """Keys that states which may be read name, and that are not there. Raises LocationError, CorruptData."""
+        deadline = Deadline(self._runtime, self._settings.maintenance_timeout_ms / 1000)
+        names = await self._survey.names(shard, deadline)
+        there = {key async for key, _ in self._survey.blobs(shard)}
+        gone = sorted(names.current - there) if names is not None else []
+        again = await self._survey.names(shard, deadline)
+        return [key for key in gone if again is not None and key in again.current]
+
+    async def _head(self, shard: ShardId, deadline: Deadline) -> Entry | None:
+        async def call(seconds: float) -> Entry | None:
+            return await self._versions.consensus.head(shard, timeout=seconds)
+
+        return await repeat_read(self._runtime, self._settings, deadline, self._settings.store_timeout_ms, call)
+
+    async def _walk(self, shard: ShardId, head: Entry, deadline: Deadline, tell: Tell, report: Report) -> _Walk:
+        """Rebuild every live state in turn. Ends early at the first one that cannot be."""
+        newest = await self._newest(shard, deadline, tell)
+        walk = _Walk(named=None if newest is None else {})
+        before: State | None = None
+        at = 0
+        while True:
+            entries = await self._scan(shard, at, deadline)
+            for entry in entries:
+                if newest is not None and entry.seqno > newest.seqno:
+                    return self._ended(walk, before, newest, tell)
+                change = _decoded(shard, entry, at, tell)
+                report(1)
+                if change is None:
+                    return walk
+                at = entry.seqno + 1
+                if newest is None:
+                    continue
+                if before is None:
+                    before = await self._first(shard, change, newest, deadline, tell)
+                else:
+                    before = _next(before, change, tell)
+                if before is None:
+                    return walk
+                await self._check_rollup(before, newest, deadline, tell)
+                _take_names(walk, before, newest)
+            if len(entries) < _PAGE_DIFFS:
+                return self._ended(walk, before, newest, tell)
+
+    async def _newest(self, shard: ShardId, deadline: Deadline, tell: Tell) -> State | None:
+        try:
+            version = await self._versions.load(shard, deadline)
+        except (CorruptData, VersionMismatch) as error:
+            tell("I8" if "missing" in error.message else "I24", "newest state", error.message, DAMAGED)
+            return None
+        return None if version is None else version.state
+
+    def _ended(self, walk: _Walk, last: State | None, newest: State | None, tell: Tell) -> _Walk:
+        if last is None or newest is None:
+            return walk
+        if encode_rollup(last) != encode_rollup(newest):
+            tell(
+                "I14", f"seqno {newest.seqno}", "the newest state differs from the one rebuilt from the start", DAMAGED
+            )
+        _check_bounds(newest, self._settings, tell)
+        walk.state = newest
+        return walk
+
+    async def _scan(self, shard: ShardId, at: int, deadline: Deadline) -> list[Entry]:
+        async def call(seconds: float) -> list[Entry]:
+            return await self._versions.consensus.scan(shard, at, _PAGE_DIFFS, timeout=seconds)
+
+        return await repeat_read(self._runtime, self._settings, deadline, self._settings.store_timeout_ms, call)
+
+    async def _first(
+        self, shard: ShardId, change: StateDiff, newest: State, deadline: Deadline, tell: Tell
+    ) -> State | None:
+        """The state that the oldest diff made: it has a rollup, or is the first of all."""
+        seqno = change.seqno_to
+        rollup = change.latest_rollup[1] if seqno == 0 else None
+        if rollup is None:
+            rollup = newest.rollups.get(seqno)
+        if rollup is None:
+            what = "no rollup is of the oldest diff: older states than the newest cannot be rebuilt"
+            tell("I8", f"seqno {seqno}", what, "persist admin gc writes a rollup and lets the older states go")
+            return None
+        try:
+            state = await self._versions.rollup(shard, seqno, rollup, deadline)
+        except (CorruptData, VersionMismatch) as error:
+            tell("I24", rollup.key, error.message, error.hint or DAMAGED)
+            return None
+        if state is None:
+            tell("I8", rollup.key, "the rollup of the oldest diff is missing", RESTORE)
+        return state
+
+    async def _check_rollup(self, state: State, newest: State, deadline: Deadline, tell: Tell) -> None:
+        """Whether the rollup of this state, if there is one, is what was rebuilt."""
+        rollup = newest.rollups.get(state.seqno)
+        if rollup is None or state.seqno == 0:
+            return
+        try:
+            stored = await self._versions.rollup(state.shard, state.seqno, rollup, deadline)
+        except (CorruptData, VersionMismatch) as error:
+            tell("I24", rollup.key, error.message, error.hint or DAMAGED)
+            return
+        if stored is not None and encode_rollup(stored) != encode_rollup(state):
+            tell("I14", rollup.key, "a rollup differs from the state rebuilt by diffs", DAMAGED)
+
+    async def _check_blobs(
+        self,
+        walk: _Walk,
+        sizes: dict[str, int],
+        *,
+        deep: bool,
+        deadline: Deadline,
+        tell: Tell,
+        report: Report,
+    ) -> list[str]:
+        """The named blobs that are not there; the damaged ones are told."""
+        missing = []
+        for key, named in sorted((walk.named or {}).items()):
+            size = sizes.get(key)
+            if size is None:
+                missing.append(key)
+                continue
+            if size != named.bytes:
+                tell("I8", key, f"it has {size:,} bytes, and must have {named.bytes:,}", DAMAGED)
+            elif deep:
+                await self._check_bytes(key, named, deadline, tell)
+                report(1)
+        return missing
+
+    async def _check_bytes(self, key: str, named: Named, deadline: Deadline, tell: Tell) -> None:
+        async def call(seconds: float) -> bytes | None:
+            return await self._versions.blob.get(key, timeout=seconds)
+
+        limit = self._settings.blob_timeout_ms
+        data = await repeat_read(self._runtime, self._settings, deadline, limit, call)
+        # Gone since it was listed: collected meanwhile, or the next check tells.
+        if data is not None and await self._runtime.offload(crc32c, data) != named.checksum:
+            tell("I24", key, "its bytes are not those that were written", DAMAGED)
+
+    async def _check_missing(self, shard: ShardId, missing: list[str], deadline: Deadline, tell: Tell) -> None:
+        """Tell of those that states still name, and that are still not there."""
+        names = await self._survey.names(shard, deadline) if missing else None
+        for key in missing:
+
+            async def call(seconds: float, key: str = key) -> bytes | None:
+                return await self._versions.blob.get(key, byte_range=(0, 0), timeout=seconds)
+
+            limit = self._settings.blob_timeout_ms
+            there = await repeat_read(self._runtime, self._settings, deadline, limit, call) is not None
+            if names is not None and key in names.current | names.held and not there:
+                tell("I8", key, MISSING, RESTORE)
+
+    async def _check_leaks(self, shard: ShardId, safe_age_ms: int, deadline: Deadline, tell: Tell) -> None:
+        names = await self._survey.names(shard, deadline)
+        if names is None:
+            return
+        count = size = 0
+        async for found in self._survey.found(names, fence_ms=max(0, self._runtime.now_ms() - safe_age_ms)):
+            if found.verdict is Verdict.LEAKED:
+                count, size = count + 1, size + found.size
+        if count:
+            tell("I12", f"{shard}/", f"{count:,} leaked blobs of {size:,} bytes", "persist admin sweep --commit")
+
+
+def _check_rewound(sizes: Iterable[str], head: int, tell: Tell) -> None:
+    for key in sizes:
+        seqno = place_of(key).seqno
+        if seqno is not None and seqno > head:
+            what = f"a rollup of seqno {seqno} is there, and Consensus ends at {head}: its history was rewound"
+            tell("I3", key, what, "stop writing: a restored backup, a fail-over or the wrong database")
+
+
+def _decoded(shard: ShardId, entry: Entry, at: int, tell: Tell) -> StateDiff | None:
+    if at and entry.seqno != at:
+        tell("I1", f"seqno {at}", f"the diff is missing, the next one is {entry.seqno}", DAMAGED)
+        return None
+    try:
+        return decode_diff(entry.data, shard, entry.seqno)
+    except (CorruptData, VersionMismatch) as error:
+        tell("I24", f"seqno {entry.seqno}", error.message, error.hint or DAMAGED)
+        return None
+
+
+def _next(before: State, change: StateDiff, tell: Tell) -> State | None:
+    where = f"seqno {change.seqno_to}"
+    try:
+        state = apply_diff(before, change)
+    except PersistError as error:
+        tell("I14", where, f"the diff does not fit the state before it: {error.message}", DAMAGED)
+        return None
+    try:
+        check_cheap(before, state)
+        check_state(state)
+    except PersistError as error:
+        tell("state", where, error.message, "report it: no release writes such a state")
+    return state
+
+
+def _take_names(walk: _Walk, state: State, newest: State) -> None:
+    """States before the oldest one that is held are read by nobody, and their blobs may be gone already."""
+    if walk.named is None or state.seqno < newest.seqno_since:
+        return
+    for batch in state.trace.batches:
+        for part in batch.parts:
+            _take_part(walk.named, part)
+    for rollup in state.rollups.values():
+        _take_rollup(walk.named, rollup)
+
+
+def _take_part(named: dict[str, Named], part: Part) -> None:
+    if part.key is not None and part.key not in named:
+        named[part.key] = Named(bytes=part.encoded_bytes, checksum=part.checksum)
+
+
+def _take_rollup(named: dict[str, Named], rollup: Rollup) -> None:
+    named[rollup.key] = Named(bytes=rollup.encoded_bytes, checksum=rollup.checksum)
+
+
+def _check_bounds(state: State, settings: Settings, tell: Tell) -> None:
+    batches = sum(len(each.batches) for each in state.trace.spine)
+    limit = BATCHES_MAX + BATCHES_PER_TIER * state.trace.rows.bit_length()
+    if batches > limit:
+        what = f"{batches:,} live batches, {limit:,} at most when compaction keeps up"
+        tell("I13", f"seqno {state.seqno}", what, "persist admin compact --commit, or run persist serve compaction")
+    behind = state.seqno_since - min(state.rollups)
+    if behind > ROLLUPS_BEHIND_MAX * settings.rollup_every + settings.gc_versions_max:
+        what = f"{behind:,} diffs that nobody holds are still there"
+        tell("I13", f"seqno {min(state.rollups)}", what, "persist admin gc --commit")
+    if state.inline_bytes > settings.inline_total_bytes_max:
+        what = f"{state.inline_bytes:,} inline bytes, at most {settings.inline_total_bytes_max:,} are allowed"
+        tell("I13", f"seqno {state.seqno}", what, "persist admin compact --commit")

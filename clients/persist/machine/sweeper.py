@@ -1,0 +1,115 @@
+"""Sweeping: deleting blobs that no live state names and that nobody can ever publish.
+
+The order makes it safe: fence writers of that age off, then read the state and every live diff, then list, then delete.
+A writer born before the fence that the state read does not know can publish nothing from then on, so what it left is
+garbage whatever it still does. Ids that do not tell their age are never swept. Source: reliability.md I9 and I12.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from persist.core.ids import ShardId
+from persist.core.shard.commands import FenceWriters
+from persist.errors import InvalidArgument, ShardNotFound
+from persist.machine.patience import Deadline
+from persist.machine.port import Shards
+from persist.machine.survey import Found, Survey, Verdict
+from persist.runtime import Runtime
+from persist.settings import Settings
+
+SAFE_AGE_MS: Final = 86_400_000
+"""A write takes less: one that takes longer may be refused, and is then repeated."""
+_DELETED_AT_ONCE: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swept:
+    """What a sweep of one shard found: leaked blobs and their bytes, what must stay, and unfinished uploads.
+
+    ``deleted`` is False for a dry run.
+    """
+
+    shard: ShardId
+    leaked: int = 0
+    leaked_bytes: int = 0
+    unlinked: int = 0
+    unlinked_bytes: int = 0
+    ageless: int = 0
+    uploads: int = 0
+    deleted: bool = False
+
+
+Report = Callable[[Found], None]
+
+
+class Sweeper:
+    """Sweeps shards, one after the other. Cut off anywhere, the next sweep goes on. Memory: the names in one shard."""
+
+    def __init__(self, shards: Shards, survey: Survey, *, settings: Settings, runtime: Runtime) -> None:
+        self._shards = shards
+        self._survey = survey
+        self._settings = settings
+        self._runtime = runtime
+
+    async def sweep(
+        self,
+        shard: ShardId,
+        *,
+        safe_age_ms: int = SAFE_AGE_MS,
+        commit: bool = False,
+        report: Report = lambda found: None,
+    ) -> Swept:
+        """Delete what is leaked; only find it without ``commit``. ``report`` hears of each blob that no state names.
+
+        Raises ShardNotFound, InvalidArgument, LocationError, CorruptData.
+        """
+        fence_ms = self._runtime.now_ms() - safe_age_ms
+        if safe_age_ms < 0 or fence_ms < 0:
+            raise InvalidArgument("a safe age is a time before now", hint="give milliseconds", safe_age_ms=safe_age_ms)
+        deadline = Deadline(self._runtime, self._settings.maintenance_timeout_ms / 1000)
+        if commit:
+            await self._fence(shard, fence_ms)
+        names = await self._survey.names(shard, deadline)
+        if names is None:
+            raise ShardNotFound("no such shard here", hint="check the id and the location", shard=shard)
+        leaked = leaked_bytes = unlinked = unlinked_bytes = ageless = 0
+        dead: list[str] = []
+        # Committed, the state says what is fenced off; otherwise it is as if.
+        async for found in self._survey.found(names, fence_ms=0 if commit else fence_ms):
+            if found.verdict is Verdict.LEAKED:
+                leaked, leaked_bytes = leaked + 1, leaked_bytes + found.size
+                dead.append(found.key)
+            elif found.verdict is Verdict.UNLINKED:
+                unlinked, unlinked_bytes = unlinked + 1, unlinked_bytes + found.size
+                ageless += found.ageless
+            else:
+                continue
+            report(found)
+            if commit and len(dead) >= _DELETED_AT_ONCE:
+                await self._survey.versions.delete(dead, deadline)
+            if len(dead) >= _DELETED_AT_ONCE:
+                dead.clear()
+        if commit:
+            await self._survey.versions.delete(dead, deadline)
+        return Swept(
+            shard=shard,
+            leaked=leaked,
+            leaked_bytes=leaked_bytes,
+            unlinked=unlinked,
+            unlinked_bytes=unlinked_bytes,
+            ageless=ageless,
+            uploads=await self._uploads(f"{shard}/", safe_age_ms, commit=commit),
+            deleted=commit,
+        )
+
+    async def _fence(self, shard: ShardId, fence_ms: int) -> None:
+        timeout = self._settings.timeout_ms / 1000
+        await self._shards.open(shard, create=False, timeout=timeout)
+        await self._shards.apply(shard, FenceWriters(born_before_ms=fence_ms), timeout=timeout)
+
+    async def _uploads(self, prefix: str, safe_age_ms: int, *, commit: bool) -> int:
+        """Unfinished uploads nobody has gone on with for so long, given up."""
+        timeout = self._settings.blob_timeout_ms / 1000
+        blob = self._survey.versions.blob
+        return await blob.abort_uploads(prefix, older_than_ms=safe_age_ms, dry_run=not commit, timeout=timeout)
