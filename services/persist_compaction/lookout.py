@@ -1,8 +1,11 @@
 """Finding out what to compact: hints from the servers that commit, and a slow look at every shard.
 
-Hints come at once but may be lost, and a server tells of its own commits only; the sweep forgets nobody.
+Hints come at once but may be lost, and a server tells of its own commits only; the sweep forgets nobody. It begins at
+once when the process starts and when a source is heard again after it broke off.
 """
 
+import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
@@ -16,9 +19,11 @@ from persist_compaction.workers import Workers
 
 LISTEN_SECONDS: Final = 3600.0
 PAUSE_SECONDS: Final = 0.1
-PAUSE_SECONDS_MAX: Final = 16.0
-FIRST_SWEEP_PAUSE_MAX: Final = 0.02
-"""The first sweep hurries: what was told while no server listened is waiting."""
+PAUSE_SECONDS_MAX: Final = 5.0
+SETTLED_SECONDS: Final = 1.0
+"""A source that has not broken off for so long is heard again."""
+HURRIED_PAUSE_MAX: Final = 0.02
+"""Between two shards of a sweep that hurries: what was told while nobody listened is waiting."""
 
 _log = logging.getLogger("persist.compaction")
 
@@ -35,6 +40,8 @@ class Lookout:
         self._sweep_seconds = max(1, settings.compaction_sweep_ms) / 1000
         self._list_seconds = settings.timeout_ms / 1000
         self._runtime = runtime
+        self._hurry = asyncio.Event()
+        self._hurry.set()
         self._tasks = Tasks()
 
     def start(self) -> None:
@@ -48,29 +55,45 @@ class Lookout:
         await self._tasks.close()
 
     async def _listen(self, source: Shards) -> None:
-        pause = PAUSE_SECONDS
+        loop, pause, broke_off = asyncio.get_running_loop(), PAUSE_SECONDS, False
         while True:
+            began = self._runtime.monotonic()
+            heard = loop.call_later(SETTLED_SECONDS, self._hurry.set) if broke_off else None
             try:
                 async for shard in source.work(timeout=LISTEN_SECONDS):
                     self._workers.offer(shard)
-                    pause = PAUSE_SECONDS
             except Exception as error:  # whatever it is: looking out goes on
                 _log.info("hints broke off", extra={"error": str(error)})
+            finally:
+                if heard is not None:
+                    heard.cancel()
+            lasted = self._runtime.monotonic() - began > SETTLED_SECONDS
+            pause, broke_off = PAUSE_SECONDS if lasted else min(2 * pause, PAUSE_SECONDS_MAX), True
             await self._runtime.sleep(pause * (0.5 + self._runtime.random() / 2))
-            pause = min(2 * pause, PAUSE_SECONDS_MAX)
 
     async def _sweep(self) -> None:
-        hurry = FIRST_SWEEP_PAUSE_MAX
+        again = PAUSE_SECONDS
         while True:
-            began = self._runtime.monotonic()
+            began, hurry = self._runtime.monotonic(), self._hurry.is_set()
+            self._hurry.clear()
             try:
                 shards = [shard async for shard in self._listed()]
-                await self._offer_all(shards, min(hurry, self._sweep_seconds / max(1, len(shards))))
-                hurry = self._sweep_seconds
+                pause = self._sweep_seconds / max(1, len(shards))
+                await self._offer_all(shards, min(pause, HURRIED_PAUSE_MAX) if hurry else pause)
+                again = PAUSE_SECONDS
             except Exception as error:
                 _log.warning("the shards cannot be listed", extra={"error": str(error)})
+                again = min(2 * again, PAUSE_SECONDS_MAX)
+                await self._runtime.sleep(again)
+                self._hurry.set()
             left = began + self._sweep_seconds - self._runtime.monotonic()
-            await self._runtime.sleep(max(left, PAUSE_SECONDS) * (0.75 + self._runtime.random() / 4))
+            await self._rest(max(left, PAUSE_SECONDS) * (0.75 + self._runtime.random() / 4))
+
+    async def _rest(self, seconds: float) -> None:
+        """Return after that long, or when there is reason to hurry."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._hurry.wait()
 
     def _listed(self) -> AsyncIterator[ShardId]:
         return self._shards.list(timeout=self._list_seconds)
@@ -81,4 +104,4 @@ class Lookout:
         for shard in (*shards[first:], *shards[:first]):
             await self._workers.room()
             self._workers.offer(shard)
-            await self._runtime.sleep(pause)
+            await self._rest(pause)

@@ -138,8 +138,6 @@ class Workers:
             self._running[job] = None
             job.task = self._tasks.start(self._run(job))
             job.task.add_done_callback(functools.partial(self._ended, job, self._runtime.monotonic()))
-            if not self._due:
-                self._room.set()
 
     def _next(self) -> Job | None:
         while self._requests:
@@ -152,7 +150,7 @@ class Workers:
         shard = next((each for each in self._due if each not in busy), None)
         if shard is None:
             return None
-        del self._due[shard]
+        self._no_longer_due(shard)
         return Job(shard, runtime=self._runtime)
 
     async def _run(self, job: Job) -> bool:
@@ -202,9 +200,14 @@ class Workers:
         seconds = ASIDE_SECONDS if before is None else min(2 * before.seconds, ASIDE_SECONDS_MAX)
         self._aside[shard] = _Aside(self._runtime.monotonic() + max(seconds, at_least), seconds)
         # The release of its claim may have been a hint.
-        self._due.pop(shard, None)
+        self._no_longer_due(shard)
         if len(self._aside) > DUE_MAX:
             self._aside.popitem(last=False)
+
+    def _no_longer_due(self, shard: ShardId) -> None:
+        self._due.pop(shard, None)
+        if not self._due:
+            self._room.set()
 
     def _rest(self) -> None:
         """Begin nothing that is merely due for a while."""

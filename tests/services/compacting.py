@@ -120,11 +120,6 @@ async def compact(endpoint: str, shard: ShardId, *, whole: bool = False, timeout
         return [news async for news in stub.Compact(pb.CompactRequest(shard_id=shard, whole=whole), timeout=timeout)]
 
 
-def stores_of(place: Place) -> tuple[str, ...]:
-    """The options that name a place's stores."""
-    return "--blob", place.blob, "--consensus", place.consensus
-
-
 def direct(place: Place) -> Reach:
     return Reach(blob_uri=place.blob, consensus_uri=place.consensus)
 

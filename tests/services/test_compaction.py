@@ -33,20 +33,29 @@ from services.compacting import (
     until,
     updates,
 )
-from services.support import new_shard
+from services.support import ANY_PORT, new_shard
 
 from persist import aio
 from persist.client.location import Location
 from persist.client.remote import RemoteShards
 from persist.core.ids import WriterId
 from persist.core.shard.commands import ClaimCompaction, CompactionClaimed, ReleaseCompaction
-from persist.errors import InvalidArgument, InvalidId, MissingDeadline, Overloaded, PersistError, ShardNotFound
+from persist.errors import (
+    InvalidArgument,
+    InvalidId,
+    MissingDeadline,
+    Overloaded,
+    PersistError,
+    ShardNotFound,
+    StoreFull,
+)
 from persist.machine.compactor import Compactor
 from persist.runtime import system
 from persist.storage.blob_file import FileBlob
 from persist.v1 import compaction_pb2 as pb
 from persist.wire.rpc_errors import DETAILS_KEY, error_of_status
-from persist_compaction import Reach
+from persist_compaction import CompactionService, Reach
+from persist_host import Host, Telemetry
 
 HOUR_MS = 3_600_000
 
@@ -170,15 +179,50 @@ async def test_a_shard_that_cannot_be_read_does_not_stop_the_others(tmp_path):
         async with compacting(Reach(endpoints=scene.endpoint)) as server:
             for shard in good:
                 await until(lambda shard=shard: _few(scene, shard, 15))
-            await until(lambda: _failed_twice(server))
+            await until(lambda: _failed(server.telemetry, 2))
             assert await claims(scene.remote, bad) == []
             later = await append_many(scene.client, 30, 5)
             await until(lambda: _few(scene, later, 15))
         assert not await unnamed(scene.remote, bad, scene.place)
 
 
-async def _failed_twice(server) -> bool:
-    return server.telemetry.value("persist_compactions_failed_total") >= 2
+class FullDisk(FileBlob):
+    """Files on a disk without room, until somebody makes some."""
+
+    full = True
+
+    def _set(self, key: str, value: bytes | memoryview) -> None:
+        if self.full:
+            raise StoreFull("no room", hint="make some")
+        super()._set(key, value)
+
+
+async def test_full_store_is_tried_again_until_it_has_room_and_a_request_says_so(tmp_path):
+    async with scene_at(tmp_path) as scene:
+        shards = [await append_many(scene.client, 30, 5) for _ in range(3)]
+        disk, telemetry = FullDisk(str(tmp_path / "blob"), system()), Telemetry(service="test")
+        place = Location(RemoteShards(scene.endpoint), blob=disk, settings=SETTINGS, runtime=system(), owns_blob=True)
+        service = CompactionService(place, telemetry=telemetry)
+        host = Host((service,), settings=SETTINGS, runtime=system(), telemetry=telemetry)
+        address = await host.start(ANY_PORT)
+        service.start()
+        try:
+            await until(lambda: _failed(telemetry, 4))
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await compact(str(address), shards[0], whole=True)
+            assert isinstance(failure(caught.value), StoreFull)
+            disk.full = False
+            for shard in shards:
+                await until(lambda shard=shard: _few(scene, shard, 15))
+        finally:
+            await host.stop(notice=0, grace=0)
+        for shard in shards:
+            assert await claims(scene.remote, shard) == []
+            await check_snapshot(scene.client, shard, 30, 5)
+
+
+async def _failed(telemetry: Telemetry, times: int) -> bool:
+    return telemetry.value("persist_compactions_failed_total") >= times
 
 
 # ---- requests ------------------------------------------------------------------------------------------------------
