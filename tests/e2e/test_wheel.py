@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("persist", "persist_cli", "persist_host", "persist_shard", "pyspark_persist")
+PACKAGES = ("persist", "persist_cli", "persist_compaction", "persist_host", "persist_shard", "pyspark_persist")
 
 
 @pytest.fixture(scope="module")
