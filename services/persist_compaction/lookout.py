@@ -7,10 +7,11 @@ once when the process starts and when a source is heard again after it broke off
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from persist.core.ids import ShardId
+from persist.errors import LocationError
 from persist.machine.port import Shards
 from persist.machine.tasks import Tasks
 from persist.runtime import Runtime
@@ -77,7 +78,7 @@ class Lookout:
             began, hurry = self._runtime.monotonic(), self._hurry.is_set()
             self._hurry.clear()
             try:
-                shards = [shard async for shard in self._listed()]
+                shards = await self._listed()
                 pause = self._sweep_seconds / max(1, len(shards))
                 await self._offer_all(shards, min(pause, HURRIED_PAUSE_MAX) if hurry else pause)
                 again = PAUSE_SECONDS
@@ -95,8 +96,16 @@ class Lookout:
             async with asyncio.timeout(seconds):
                 await self._hurry.wait()
 
-    def _listed(self) -> AsyncIterator[ShardId]:
-        return self._shards.list(timeout=self._list_seconds)
+    async def _listed(self) -> list[ShardId]:
+        """Every shard, from whoever answers."""
+        failure: LocationError | None = None
+        for each in (self._shards, *self._sources):
+            try:
+                return [shard async for shard in each.list(timeout=self._list_seconds)]
+            except LocationError as error:
+                failure = error
+        assert failure is not None
+        raise failure
 
     async def _offer_all(self, shards: Sequence[ShardId], pause: float) -> None:
         """Offer each shard when there is time for it, beginning anywhere: several servers rarely meet."""

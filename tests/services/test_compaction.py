@@ -143,10 +143,12 @@ async def test_without_a_compaction_server_nothing_is_compacted(tmp_path):
         assert len(await batches(scene.remote, shard)) == 40
 
 
-async def test_what_was_due_before_the_server_started_is_found(tmp_path):
+@pytest.mark.parametrize("silent", [0, 7], ids=["alone", "beside-silent-ones"])
+async def test_what_was_due_before_the_server_started_is_found(tmp_path, silent):
     async with scene_at(tmp_path) as scene:
         shards = [await append_many(scene.client, 30, 2) for _ in range(5)]
-        async with compacting(Reach(endpoints=scene.endpoint)):
+        endpoints = [*(f"127.0.0.1:{port}" for port in range(1, silent + 1)), scene.endpoint]
+        async with compacting(Reach(endpoints=",".join(endpoints))):
             for shard in shards:
                 await until(lambda shard=shard: _few(scene, shard, 15))
                 await check_snapshot(scene.client, shard, 30, 2)
