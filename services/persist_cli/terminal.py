@@ -74,8 +74,8 @@ def note(text: str) -> None:
 
 
 @contextlib.contextmanager
-def progress(what: str, total_rows: int | None = None) -> Iterator[Callable[[int], None]]:
-    """Yields a function to call with each number of rows done. Shows a bar on a terminal, nothing elsewhere."""
+def progress(what: str, total: int | None = None, *, unit: str = "rows") -> Iterator[Callable[[int], None]]:
+    """Yields a function to call with each number of ``unit`` done. Shows a bar on a terminal, nothing elsewhere."""
     if not sys.stderr.isatty():
         yield lambda rows: None
         return
@@ -85,9 +85,9 @@ def progress(what: str, total_rows: int | None = None) -> Iterator[Callable[[int
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("{task.completed:,.0f} rows"),
+        TextColumn(f"{{task.completed:,.0f}} {unit}"),
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=total_rows)
+        task = bar.add_task(what, total=total)
         yield lambda rows: bar.update(task, advance=rows)

@@ -21,6 +21,7 @@ _HELP: Final = {
     "persist_lane_overloaded_total": "commands refused because a queue was full",
     "persist_outcomes_total": "outcomes of commands, by kind",
     "persist_session_calls_total": "commands that came over sessions",
+    "persist_store_requests_total": "requests to an S3 Blob, by kind",
     "persist_watch_changes_total": "changes pushed to watchers",
     "persist_compactions_started_total": "compactions that claimed something",
     "persist_compactions_finished_total": "compactions whose result was put in place",

@@ -3,6 +3,8 @@
 Source: architecture.md sections 6 and 8.
 """
 
+import threading
+from collections.abc import Callable
 from typing import Final
 
 from persist.machine.shards import LocalShards
@@ -66,7 +68,7 @@ async def start_shard(
     """
     runtime = runtime or system()
     telemetry = telemetry or Telemetry(service="persist-shard")
-    blob = open_blob(blob_uri, settings=settings, runtime=runtime)
+    blob = open_blob(blob_uri, settings=settings, runtime=runtime, count_request=_counting(telemetry))
     consensus = open_consensus(consensus_uri, settings=settings, runtime=runtime)
     shards = LocalShards(blob, consensus, settings=settings, runtime=runtime)
     service = ShardService(shards, settings=settings, runtime=runtime, telemetry=telemetry)
@@ -88,3 +90,14 @@ async def start_shard(
         await service.close()
         raise
     return host, address
+
+
+def _counting(telemetry: Telemetry) -> Callable[[str], None]:
+    """Counts requests to Blob by kind, from any thread."""
+    lock = threading.Lock()
+
+    def count(kind: str) -> None:
+        with lock:
+            telemetry.count("persist_store_requests_total", (("kind", kind),))
+
+    return count

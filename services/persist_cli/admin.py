@@ -1,0 +1,160 @@
+"""``persist admin``: compact, collect, sweep, restore, finalize. Without --commit each only tells what it would do."""
+
+from typing import Annotated
+
+import typer
+
+from persist_cli.options import (
+    TIMEOUT_SECONDS,
+    AllowUnsafe,
+    BlobUri,
+    ConsensusUri,
+    Endpoint,
+    Json,
+    Location,
+    ShardArgument,
+    Target,
+    Timeout,
+    invocation,
+)
+
+app = typer.Typer(
+    help="Clean up: every command only tells what it would do, unless --commit is given.", no_args_is_help=True
+)
+
+Commit = Annotated[bool, typer.Option("--commit", help="Do it. Otherwise only tell what would be done.")]
+Shards = Annotated[
+    list[str] | None, typer.Option("--shard", metavar="SHARD", help="A shard id or table name; repeatable.")
+]
+All = Annotated[bool, typer.Option("--all", help="Every shard of the location.")]
+Age = Annotated[
+    float,
+    typer.Option(
+        "--safe-age",
+        metavar="HOURS",
+        min=0.0,
+        help="Writers that began earlier, and that the shard does not know, are refused from then on.",
+    ),
+]
+
+
+@app.command()
+def compact(
+    context: typer.Context,
+    shard: Shards = None,
+    every: All = False,
+    whole: Annotated[bool, typer.Option("--whole", help="Into one run, also what is not worth it yet.")] = False,
+    engine: Annotated[str, typer.Option(help="local: in this process.")] = "local",
+    commit: Commit = False,
+    location: Location = None,
+    blob: BlobUri = None,
+    consensus: ConsensusUri = None,
+    json: Json = False,
+    allow_unsafe: AllowUnsafe = None,
+) -> None:
+    """Merge the batches of shards, so that reads get faster and what cancels out takes no room."""
+    settings = invocation(context, json=json).settings(allow_unsafe)
+    if engine != "local":
+        raise typer.BadParameter(f"--engine {engine} is not there yet: use --engine local")
+    target = Target.of(context, None, location, blob, consensus)
+    from persist_cli import admin_work, machine
+
+    machine.check_choice(shard or [], every)
+    machine.run(target, settings, lambda m: admin_work.compact(m, shard or [], whole=whole, commit=commit, json=json))
+
+
+@app.command()
+def gc(
+    context: typer.Context,
+    shard: Shards = None,
+    every: All = False,
+    commit: Commit = False,
+    location: Location = None,
+    blob: BlobUri = None,
+    consensus: ConsensusUri = None,
+    json: Json = False,
+    allow_unsafe: AllowUnsafe = None,
+) -> None:
+    """Write a rollup now, and collect what only older states need that nobody holds."""
+    settings = invocation(context, json=json).settings(allow_unsafe)
+    target = Target.of(context, None, location, blob, consensus)
+    from persist_cli import admin_work, machine
+
+    machine.check_choice(shard or [], every)
+    machine.run(target, settings, lambda m: admin_work.gc(m, shard or [], commit=commit, json=json))
+
+
+@app.command()
+def sweep(
+    context: typer.Context,
+    shard: Shards = None,
+    every: All = False,
+    safe_age: Age = 24.0,
+    commit: Commit = False,
+    location: Location = None,
+    blob: BlobUri = None,
+    consensus: ConsensusUri = None,
+    json: Json = False,
+    allow_unsafe: AllowUnsafe = None,
+) -> None:
+    """Delete blobs of crashed writers: those no state names and nobody can publish any more.
+
+    A write that takes longer than the safe age is refused when it commits, and must be repeated.
+    """
+    settings = invocation(context, json=json).settings(allow_unsafe)
+    target = Target.of(context, None, location, blob, consensus)
+    from persist_cli import admin_work, machine
+
+    machine.check_choice(shard or [], every)
+    safe_age_ms = int(safe_age * 3_600_000)
+    machine.run(
+        target,
+        settings,
+        lambda m: admin_work.sweep(m, shard or [], safe_age_ms=safe_age_ms, commit=commit, json=json),
+    )
+
+
+@app.command()
+def restore(
+    context: typer.Context,
+    key: Annotated[str | None, typer.Argument(metavar="[KEY]", help="The key of one blob.")] = None,
+    shard: Shards = None,
+    every: All = False,
+    commit: Commit = False,
+    location: Location = None,
+    blob: BlobUri = None,
+    consensus: ConsensusUri = None,
+    json: Json = False,
+    allow_unsafe: AllowUnsafe = None,
+) -> None:
+    """Bring back blobs that a shard's state names and that are gone, from a bucket that keeps versions."""
+    settings = invocation(context, json=json).settings(allow_unsafe)
+    target = Target.of(context, None, location, blob, consensus)
+    from persist_cli import admin_work, machine
+
+    machine.check_choice(shard or [], every, key)
+    code = machine.run(target, settings, lambda m: admin_work.restore(m, key, shard or [], commit=commit, json=json))
+    raise typer.Exit(code)
+
+
+@app.command()
+def finalize(
+    context: typer.Context,
+    shard: ShardArgument,
+    force: Annotated[bool, typer.Option("--force", help="Close it first, whoever reads or writes it.")] = False,
+    commit: Commit = False,
+    endpoint: Endpoint = None,
+    location: Location = None,
+    blob: BlobUri = None,
+    consensus: ConsensusUri = None,
+    timeout: Timeout = TIMEOUT_SECONDS,
+    json: Json = False,
+    allow_unsafe: AllowUnsafe = None,
+) -> None:
+    """Delete a closed shard for ever: only a marker stays, and its id can never be used again."""
+    target = Target.of(context, endpoint, location, blob, consensus)
+    settings = invocation(context, json=json).settings(allow_unsafe)
+    from persist_cli import admin_work
+
+    with target.open(settings) as client:
+        admin_work.finalize(client, shard, force=force, commit=commit, timeout=timeout, json=json)

@@ -1,0 +1,63 @@
+"""``persist fsck``: rebuild every live state and look for everything it names."""
+
+from typing import Annotated, Any
+
+import typer
+
+from persist_cli.admin import Age
+from persist_cli.options import AllowUnsafe, BlobUri, ConsensusUri, Json, Location, Target, invocation
+
+
+def fsck(
+    context: typer.Context,
+    shard: Annotated[
+        list[str] | None, typer.Option("--shard", metavar="SHARD", help="Only this one; repeatable.")
+    ] = None,
+    deep: Annotated[bool, typer.Option("--deep", help="Read every blob and check its bytes.")] = False,
+    safe_age: Age = 24.0,
+    location: Location = None,
+    blob: BlobUri = None,
+    consensus: ConsensusUri = None,
+    json: Json = False,
+    allow_unsafe: AllowUnsafe = None,
+) -> None:
+    """Check shards: all that live states name is there and whole. Exits with 1 when something is not.
+
+    Changes nothing, and may run beside everything else.
+    """
+    target = Target.of(context, None, location, blob, consensus)
+    settings = invocation(context, json=json).settings(allow_unsafe)
+    from persist_cli import machine
+
+    problems = machine.run(
+        target,
+        settings,
+        lambda m: _check(m, shard or [], deep=deep, safe_age_ms=int(safe_age * 3_600_000), json=json),
+    )
+    raise typer.Exit(1 if problems else 0)
+
+
+async def _check(m: Any, shards: list[str], *, deep: bool, safe_age_ms: int, json: bool) -> int:
+    import dataclasses
+
+    from persist_cli.terminal import counted, print_json, print_table, progress
+
+    problems = []
+    chosen = await m.chosen(shards)
+    with progress("checking", None, unit="steps") as steps:
+        for shard in chosen:
+            if shards:
+                await m.shards.open(shard, create=False, timeout=m.settings.timeout_ms / 1000)
+            problems += await m.fsck.check(shard, deep=deep, safe_age_ms=safe_age_ms, report=steps)
+        if not shards:
+            for shard in await m.survey.strangers():
+                problems += await m.fsck.check(shard)
+    rows = [dataclasses.asdict(problem) for problem in problems]
+    if json:
+        print_json({"shards": len(chosen), "deep": deep, "problems": rows})
+    else:
+        columns = ("shard", "invariant", "where", "what", "next_step")
+        if rows:
+            print_table(columns, [[row[name] for name in columns] for row in rows])
+        print(f"{counted(len(chosen), 'shard')} checked, {counted(len(rows), 'problem')}")
+    return len(rows)

@@ -1,0 +1,91 @@
+"""The machine in this process, over the stores an administrator names: nothing is done in the background."""
+
+import asyncio
+import dataclasses
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import typer
+
+from persist.core.ids import ShardId
+from persist.errors import ShardNotFound
+from persist.machine.fsck import Fsck
+from persist.machine.patience import Deadline
+from persist.machine.shards import LocalShards
+from persist.machine.survey import Names, Survey
+from persist.machine.sweeper import Sweeper
+from persist.machine.versions import Versions
+from persist.runtime import Runtime, system
+from persist.settings import Settings
+from persist.storage.metered import Meter, MeteredBlob, MeteredConsensus
+from persist.storage.open import check_safe, open_blob, open_consensus
+from persist_cli.options import Target, shard_id
+
+T = TypeVar("T")
+
+
+class Machine:
+    """What administration needs of a location. Requests are counted in ``meter``."""
+
+    def __init__(self, target: Target, settings: Settings) -> None:
+        runtime: Runtime = system()
+        self.settings = dataclasses.replace(settings, compaction=False)
+        self.runtime = runtime
+        self.meter = Meter()
+        blob_uri, consensus_uri = _stores(target)
+        counted = open_blob(blob_uri, settings=settings, runtime=runtime, count_request=self.meter.count_request)
+        self._blob = MeteredBlob(counted, self.meter, runtime)
+        consensus = open_consensus(consensus_uri, settings=settings, runtime=runtime)
+        self._consensus = MeteredConsensus(consensus, self.meter, runtime)
+        self.shards = LocalShards(self._blob, self._consensus, settings=self.settings, runtime=runtime)
+        self.versions = Versions(self._blob, self._consensus, settings=self.settings, runtime=runtime)
+        self.survey = Survey(self.versions, settings=self.settings, runtime=runtime)
+        self.sweeper = Sweeper(self.shards, self.survey, settings=self.settings, runtime=runtime)
+        self.fsck = Fsck(self.survey, settings=self.settings, runtime=runtime)
+
+    async def check(self) -> None:
+        """Raises UnsafeConfiguration."""
+        findings = [*await self._blob.findings(), *await self._consensus.findings()]
+        check_safe(findings, self.settings.allow_unsafe)
+
+    def deadline(self) -> Deadline:
+        """For one piece of work on one shard."""
+        return Deadline(self.runtime, self.settings.maintenance_timeout_ms / 1000)
+
+    async def names(self, shard: ShardId) -> Names:
+        """What a shard's live states name. Raises ShardNotFound."""
+        names = await self.survey.names(shard, self.deadline())
+        if names is None:
+            raise ShardNotFound("no such shard here", hint="persist shard list shows those there are", shard=str(shard))
+        return names
+
+    async def chosen(self, shards: list[str]) -> list[ShardId]:
+        """The shards a person named, or all there are."""
+        return [shard_id(each) for each in shards] if shards else await self.survey.shards()
+
+
+def run(target: Target, settings: Settings, work: Callable[[Machine], Awaitable[T]]) -> T:
+    """Open the machine, work with it, close it."""
+
+    async def main() -> T:
+        machine = Machine(target, settings)
+        try:
+            await machine.check()
+            return await work(machine)
+        finally:
+            await machine.shards.close()
+
+    return asyncio.run(main())
+
+
+def check_choice(shards: list[str], every: bool, positional: Any = None) -> None:
+    """Exactly one of --shard and --all. Raises BadParameter."""
+    if bool(shards) + every + (positional is not None) != 1:
+        raise typer.BadParameter("name shards with --shard SHARD (repeatable), or give --all")
+
+
+def _stores(target: Target) -> tuple[str, str]:
+    if target.location is not None and not Path(target.location).expanduser().is_dir():
+        raise typer.BadParameter(f"no such directory: {target.location}")
+    return target.stores()

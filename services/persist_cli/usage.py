@@ -1,0 +1,50 @@
+"""``persist usage``: bytes in Blob by shard and by what they are to it, requests, and what both cost."""
+
+from typing import Annotated
+
+import typer
+
+from persist_cli.admin import Age
+from persist_cli.options import AllowUnsafe, BlobUri, ConsensusUri, Json, Location, Target, invocation
+
+
+def usage(
+    context: typer.Context,
+    shard: Annotated[
+        list[str] | None, typer.Option("--shard", metavar="SHARD", help="Only this one; repeatable.")
+    ] = None,
+    safe_age: Age = 24.0,
+    metrics: Annotated[
+        list[str] | None,
+        typer.Option(metavar="URL", help="Count the requests of a server, too: http://host:9100/metrics; repeatable."),
+    ] = None,
+    over: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="How long to count them.")] = 10.0,
+    price_put: Annotated[float, typer.Option(min=0.0, help="Of 1,000 requests that write or list.")] = 0.005,
+    price_get: Annotated[float, typer.Option(min=0.0, help="Of 1,000 requests that read.")] = 0.0004,
+    price_storage: Annotated[float, typer.Option(min=0.0, help="Of 1 GB for a month.")] = 0.023,
+    location: Location = None,
+    blob: BlobUri = None,
+    consensus: ConsensusUri = None,
+    json: Json = False,
+    allow_unsafe: AllowUnsafe = None,
+) -> None:
+    """Show what shards keep in Blob: current, held for readers, unlinked, leaked; and what it costs."""
+    target = Target.of(context, None, location, blob, consensus)
+    settings = invocation(context, json=json).settings(allow_unsafe)
+    from persist.machine.usage import Prices
+    from persist_cli import machine, usage_work
+
+    prices = Prices(put=price_put, get=price_get, storage=price_storage)
+    machine.run(
+        target,
+        settings,
+        lambda m: usage_work.usage(
+            m,
+            shard or [],
+            safe_age_ms=int(safe_age * 3_600_000),
+            metrics=metrics or [],
+            over=over,
+            prices=prices,
+            json=json,
+        ),
+    )

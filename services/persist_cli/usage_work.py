@@ -1,0 +1,110 @@
+"""What ``persist usage`` counts and prints. Only what was measured: bytes that are there, requests that were sent."""
+
+import asyncio
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from typing import Any, Final
+
+from persist.errors import Determinate, InvalidArgument
+from persist.machine.survey import Verdict
+from persist.machine.usage import Counted, Prices, Usage, usage_of
+from persist_cli.machine import Machine
+from persist_cli.terminal import print_json, print_table, progress
+
+REQUESTS: Final = "persist_store_requests_total"
+_LINE: Final = re.compile(rf'^{REQUESTS}{{kind="([A-Za-z0-9]+)"}} ([0-9.e+]+)$', re.MULTILINE)
+_VERDICTS: Final = tuple(Verdict)
+
+
+async def usage(
+    machine: Machine,
+    shards: list[str],
+    *,
+    safe_age_ms: int,
+    metrics: list[str],
+    over: float,
+    prices: Prices,
+    json: bool,
+) -> None:
+    """Print bytes by shard, requests by kind, and their cost."""
+    for url in metrics:
+        if not url.startswith(("http://", "https://")):
+            raise InvalidArgument("metrics are read over HTTP", hint="http://host:9100/metrics", got=url)
+    found: list[Usage] = []
+    fence_ms = max(0, machine.runtime.now_ms() - safe_age_ms)
+    with progress("counting", None, unit="shards") as steps:
+        for shard in await machine.chosen(shards):
+            found.append(await usage_of(machine.survey, shard, fence_ms=fence_ms, deadline=machine.deadline()))
+            steps(1)
+    own = Counted(requests=dict(machine.meter.requests))
+    servers = await _servers(metrics, over)
+    total = sum(each.total for each in found)
+    costs = {
+        "storage_per_year": prices.of_bytes(total),
+        "requests_of_this_command": prices.of_requests(own.requests),
+        "requests_of_servers_per_year": prices.of_requests(servers.per_year()),
+    }
+    if json:
+        print_json(
+            {
+                "shards": [_row(each) for each in found],
+                "total": {"bytes": total},
+                "requests": {"this_command": own.requests, "servers": servers.requests, "seconds": servers.seconds},
+                "costs": costs,
+            }
+        )
+        return
+    _tables(found, own, servers, costs)
+
+
+def _row(each: Usage) -> dict[str, Any]:
+    return {
+        "shard": each.shard,
+        **{verdict.value: each.bytes[verdict] for verdict in _VERDICTS},
+        "total": each.total,
+        "blobs": sum(each.blobs.values()),
+    }
+
+
+def _tables(found: list[Usage], own: Counted, servers: Counted, costs: Mapping[str, float]) -> None:
+    rows = [list(_row(each).values()) for each in found]
+    columns = ("shard", *(f"{verdict.value} bytes" for verdict in _VERDICTS), "total bytes", "blobs")
+    if rows:
+        rows.append(["total", *(sum(row[at] for row in rows) for at in range(1, len(columns)))])
+    print_table(columns, rows)
+    kinds = sorted({*own.requests, *servers.requests})
+    if kinds:
+        per_year = servers.per_year()
+        print_table(
+            ("request", "by this command", f"by servers in {servers.seconds:.0f} s", "by servers in a year"),
+            [[kind, own.requests.get(kind, 0), servers.requests.get(kind, 0), per_year.get(kind, 0)] for kind in kinds],
+        )
+    print_table(("cost", "price"), [[name.replace("_", " "), round(cost, 6)] for name, cost in costs.items()])
+
+
+async def _servers(urls: list[str], over: float) -> Counted:
+    """The requests that servers send meanwhile. One that restarts in between counts from zero."""
+    if not urls:
+        return Counted()
+    before = [await asyncio.to_thread(_requests, url) for url in urls]
+    await asyncio.sleep(over)
+    after = [await asyncio.to_thread(_requests, url) for url in urls]
+    requests: dict[str, float] = {}
+    for old, new in zip(before, after, strict=True):
+        for kind, count in new.items():
+            earlier = old.get(kind, 0.0)
+            requests[kind] = requests.get(kind, 0.0) + (count - earlier if count >= earlier else count)
+    return Counted(requests=requests, seconds=over)
+
+
+def _requests(url: str) -> dict[str, float]:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            text = answer.read().decode()
+    except (urllib.error.URLError, OSError, ValueError) as error:
+        raise Determinate(
+            "the metrics cannot be read", hint="give the side port: http://host:9100/metrics", url=url, error=str(error)
+        ) from error
+    return {kind: float(count) for kind, count in _LINE.findall(text)}
