@@ -214,6 +214,10 @@ class LocalShards:
     async def close(self) -> None:
         """Stop background work, then close both stores."""
         if self._compactor_id:
+            self._compactor_id = ""
+            for known in self._shards.values():
+                # The commit that gives a claim up would take it up again.
+                known.applier.compactor = ""
             await self._compactions.close()
         await self._tasks.close()
         await self._versions.consensus.close()

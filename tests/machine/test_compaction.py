@@ -1,0 +1,177 @@
+"""Compaction in the machine: what one that was taken over leaves, what its claim is worth, how much memory it takes."""
+
+import asyncio
+import dataclasses
+from typing import Any
+
+import pytest
+from client.support import SCHEMA, SMALL, client_of, memory_place, table
+
+from persist import ShardId
+from persist.core.shard.commands import ApplyMerge, ClaimCompaction, NothingToCompact, ReleaseCompaction
+from persist.errors import LeaseExpired
+from persist.machine.compactor import Compactor
+from persist.machine.shards import LocalShards
+
+MANUAL = dataclasses.replace(SMALL, compaction=False, inline_part_bytes_max=0)
+HASTY = dataclasses.replace(MANUAL, compaction_takeover_ms=0)
+"""Whoever asks takes over what anybody else compacts."""
+BRISK = dataclasses.replace(MANUAL, compaction_takeover_ms=300)
+"""Claims are renewed every 100 ms."""
+
+
+class Stalled:
+    """The machine, which holds up one kind of command of one owner until ``go``."""
+
+    def __init__(self, shards: LocalShards, kind: type[Any]) -> None:
+        self._shards = shards
+        self._kind = kind
+        self.reached = asyncio.Event()
+        self.go = asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._shards, name)
+
+    async def apply(self, shard: Any, command: Any, *, timeout: float) -> Any:
+        if isinstance(command, self._kind):
+            self.reached.set()
+            await self.go.wait()
+        return await self._shards.apply(shard, command, timeout=timeout)
+
+
+async def grown(client: Any) -> Any:
+    writer = await client.open_writer(ShardId.new(), schema=SCHEMA)
+    for time in range(12):
+        await writer.append(table((key, "a", time, 1) for key in range(50)), time + 1)
+    return writer
+
+
+async def parts_in_blob(shards: LocalShards, shard: ShardId) -> set[str]:
+    keys = [key async for key, _ in shards.blob.list(f"{shard}/", timeout=5)]
+    return {key for key in keys if "/rollup/" not in key}
+
+
+async def named(client: Any, shard: ShardId) -> set[str]:
+    spine = (await client.inspect(shard))["spine"]
+    return {part["key"] for each in spine for batch in each["batches"] for run in batch["runs"] for part in run}
+
+
+async def claims(client: Any, shard: ShardId) -> list[str]:
+    spine = (await client.inspect(shard))["spine"]
+    return [each["claim"]["owner"] for each in spine if each["claim"] is not None]
+
+
+async def test_merge_whose_claim_was_taken_over_is_refused_and_leaves_nothing_behind():
+    async with client_of(memory_place(), settings=HASTY) as client:
+        writer = await grown(client)
+        shards = client._location.shards
+        late = Stalled(shards, ApplyMerge)
+        slow, quick = Compactor(late, shards), Compactor(shards, shards)
+        working = asyncio.create_task(slow.compact(writer.shard, slow.new_owner(), whole=True))
+        await late.reached.wait()
+        done = await quick.compact(writer.shard, quick.new_owner(), whole=True)
+        assert done.applied
+        compacted = await client.inspect(writer.shard)
+        late.go.set()
+        assert not (await working).applied
+        assert (await client.inspect(writer.shard))["spine"] == compacted["spine"]
+        old = {key for key in await parts_in_blob(shards, writer.shard) if key not in await named(client, writer.shard)}
+        # What is left and unnamed are the inputs, which the collection takes away.
+        assert len(old) == 12
+        reader = await client.open_reader(writer.shard)
+        assert (await (await reader.snapshot(11)).to_arrow()).num_rows == 50
+
+
+class SlowBlob:
+    """A compactor's place whose uploads do not end until ``go``."""
+
+    def __init__(self, shards: LocalShards) -> None:
+        self._shards = shards
+        self.blob = self
+        self.reached = asyncio.Event()
+        self.go = asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._shards.blob if name in {"uri", "get", "delete", "list"} else self._shards, name)
+
+    async def set(self, key: str, data: bytes, **options: Any) -> None:
+        await self._shards.blob.set(key, data, **options)
+        self.reached.set()
+        await self.go.wait()
+
+
+class Refused:
+    """The machine, and a word when a claim is refused."""
+
+    def __init__(self, shards: LocalShards, refused: asyncio.Event) -> None:
+        self._shards = shards
+        self._refused = refused
+
+    async def apply(self, shard: Any, command: Any, *, timeout: float) -> Any:
+        outcome = await self._shards.apply(shard, command, timeout=timeout)
+        if isinstance(outcome, NothingToCompact):
+            self._refused.set()
+        return outcome
+
+
+async def test_compactor_that_finds_its_claim_gone_gives_up_and_deletes_what_it_wrote():
+    async with client_of(memory_place(), settings=BRISK) as client:
+        writer = await grown(client)
+        shards = client._location.shards
+        before = await parts_in_blob(shards, writer.shard)
+        place = SlowBlob(shards)
+        compactor, other = Compactor(Refused(shards, place.go), place), Compactor(shards, shards)
+        working = asyncio.create_task(compactor.compact(writer.shard, compactor.new_owner(), whole=True))
+        await place.reached.wait()
+        assert await parts_in_blob(shards, writer.shard) > before
+        owner = other.new_owner()
+        await shards.apply(writer.shard, ClaimCompaction(owner=owner, takeover_ms=0, whole=True), timeout=5)
+        with pytest.raises(LeaseExpired):
+            await working
+        assert await parts_in_blob(shards, writer.shard) == before
+        assert await claims(client, writer.shard) == [owner]
+
+
+async def test_compaction_that_is_ended_with_its_process_releases_its_claim_and_ends():
+    """Releasing is a commit, which makes the same compaction due: nobody may begin it again."""
+    place, own = memory_place(), dataclasses.replace(MANUAL, compaction=True)
+    async with client_of(place, settings=MANUAL) as keeper:
+        writer = await grown(keeper)
+        async with client_of(place, settings=own) as client:
+            shards = client._location.shards
+            slow = SlowBlob(shards)
+            shards._compactions._compactor = Compactor(shards, slow)
+            last = await client.open_writer(writer.shard)
+            await last.append([], 13)
+            await slow.reached.wait()
+            assert len(await claims(keeper, writer.shard)) == 1
+            asyncio.get_running_loop().call_later(0.05, slow.go.set)
+        assert await claims(keeper, writer.shard) == []
+
+
+async def test_claim_of_a_process_that_died_is_taken_over_and_its_work_done():
+    place = memory_place()
+    async with client_of(place, settings=MANUAL) as client:
+        writer = await grown(client)
+        shards = client._location.shards
+        dead = Compactor(shards, shards).new_owner()
+        await shards.apply(writer.shard, ClaimCompaction(owner=dead, takeover_ms=1000, whole=True), timeout=5)
+        other = Compactor(shards, shards)
+        assert await other.compact(writer.shard, other.new_owner(), whole=True) is None
+        hasty = _With(shards, dataclasses.replace(MANUAL, compaction_takeover_ms=0))
+        heir = Compactor(shards, hasty)
+        assert (await heir.compact(writer.shard, heir.new_owner(), whole=True)).applied
+        assert await claims(client, writer.shard) == []
+        released = await shards.apply(writer.shard, ReleaseCompaction(owner=dead), timeout=5)
+        assert not released.existed
+
+
+class _With:
+    """A place with other settings."""
+
+    def __init__(self, shards: LocalShards, settings: Any) -> None:
+        self._shards = shards
+        self.settings = settings
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._shards, name)
