@@ -149,6 +149,25 @@ async def test_compaction_that_is_ended_with_its_process_releases_its_claim_and_
         assert await claims(keeper, writer.shard) == []
 
 
+async def test_compaction_that_fails_is_not_tried_again_at_once():
+    place = memory_place()
+    async with client_of(place, settings=MANUAL) as keeper:
+        writer = await grown(keeper)
+        for key in await parts_in_blob(keeper._location.shards, writer.shard):
+            await keeper._location.blob.delete(key, timeout=5)
+        async with client_of(place, settings=dataclasses.replace(MANUAL, compaction=True)) as client:
+            compactions = client._location.shards._compactions
+            last = await client.open_writer(writer.shard)
+            await last.append([], 13)
+            while writer.shard not in compactions._resting:
+                await asyncio.sleep(0.001)
+            seqno = (await keeper.inspect(writer.shard))["seqno"]
+            for upper in range(14, 24):
+                await last.append([], upper)
+            assert not compactions._working
+            assert (await keeper.inspect(writer.shard))["seqno"] <= seqno + 10 + 1
+
+
 async def test_claim_of_a_process_that_died_is_taken_over_and_its_work_done():
     place = memory_place()
     async with client_of(place, settings=MANUAL) as client:

@@ -84,7 +84,11 @@ class LocalShards:
             owner = compactor.new_owner()
             self._compactor_id = owner
             self._compactions = Compactions(
-                compactor, owner, at_once=self._settings.compactions_at_once, on_renewal=self._compact_as
+                compactor,
+                owner,
+                at_once=self._settings.compactions_at_once,
+                runtime=self._runtime,
+                on_renewal=self._compact_as,
             )
             self._hints.tell_also(self._compactions.offer)
 
