@@ -1,6 +1,5 @@
 """What ``persist usage`` counts and prints. Only what was measured: bytes that are there, requests that were sent."""
 
-import asyncio
 import re
 import urllib.error
 import urllib.request
@@ -10,6 +9,7 @@ from typing import Any, Final
 from persist.errors import Determinate, InvalidArgument
 from persist.machine.survey import Verdict
 from persist.machine.usage import Counted, Prices, Usage, usage_of
+from persist.runtime import Runtime
 from persist_cli.machine import Machine
 from persist_cli.terminal import print_json, print_table, progress
 
@@ -39,7 +39,7 @@ async def usage(
             found.append(await usage_of(machine.survey, shard, fence_ms=fence_ms, deadline=machine.deadline()))
             steps(1)
     own = Counted(requests=dict(machine.meter.requests))
-    servers = await _servers(metrics, over)
+    servers = await _servers(metrics, over, machine.runtime)
     total = sum(each.total for each in found)
     costs = {
         "storage_per_year": prices.of_bytes(total),
@@ -84,13 +84,13 @@ def _tables(found: list[Usage], own: Counted, servers: Counted, costs: Mapping[s
     print_table(("cost", "price"), [[name.replace("_", " "), round(cost, 6)] for name, cost in costs.items()])
 
 
-async def _servers(urls: list[str], over: float) -> Counted:
+async def _servers(urls: list[str], over: float, runtime: Runtime) -> Counted:
     """The requests that servers send meanwhile. One that restarts in between counts from zero."""
     if not urls:
         return Counted()
-    before = [await asyncio.to_thread(_requests, url) for url in urls]
-    await asyncio.sleep(over)
-    after = [await asyncio.to_thread(_requests, url) for url in urls]
+    before = [await runtime.offload(_requests, url) for url in urls]
+    await runtime.sleep(over)
+    after = [await runtime.offload(_requests, url) for url in urls]
     requests: dict[str, float] = {}
     for old, new in zip(before, after, strict=True):
         for kind, count in new.items():

@@ -9,9 +9,10 @@ from persist.core.frontier import CLOSED, Antichain, Description
 from persist.core.ids import ReaderId, WriterId, rollup_key
 from persist.core.shard import commands as c
 from persist.core.shard.batch import HollowBatch, Run
-from persist.core.shard.compaction import INPUTS_MIN, compaction_due, fingerprint
+from persist.core.shard.compaction import INPUTS_MIN, claimed_by, compaction_due, fingerprint
 from persist.core.shard.dispatch import Context
 from persist.core.shard.invariants import check_cheap, check_state
+from persist.core.shard.retention import with_compaction
 from persist.core.shard.state import State
 from persist.core.shard.transitions import apply, finish
 from persist.errors import InvalidArgument, InvalidId, LeaseExpired, ShardClosed
@@ -221,6 +222,16 @@ def test_fenced_compactor_with_a_claim_may_finish():
     assert applied == c.MergeApplied()
     with pytest.raises(LeaseExpired):
         apply(state, claim(old, whole=True), at(5_000))
+
+
+def test_fenced_compactor_is_handed_no_claim_with_a_commit():
+    """One that got a claim again could publish what was swept while it had none."""
+    old = WriterId.born(1_000, bytes(16))
+    state = grown(INPUTS_MIN)
+    due = {"seqno": state.seqno + 1, "now_ms": 5_000, "compactor": old, "takeover_ms": TAKEOVER_MS}
+    assert claimed_by(with_compaction(state, **due).trace, old) is not None
+    fenced, _ = commit(state, c.FenceWriters(born_before_ms=2_000))
+    assert with_compaction(fenced, **due) is fenced
 
 
 # ---- rollups -----------------------------------------------------------------------------------------------------

@@ -1,0 +1,70 @@
+"""Finalizing through every way to a shard, and what clients are told afterwards."""
+
+import pytest
+from client.support import SCHEMA, Place, client_of, table
+
+from persist import Antichain, ShardId
+from persist.errors import InvalidArgument, NotReadable, PersistError, ShardClosed, ShardNotFound
+from persist.runtime import system
+from persist.settings import Settings
+from persist.storage.open import open_blob
+
+CLOSED = Antichain()
+
+
+async def left(place: Place, shard: ShardId) -> list[str]:
+    blob = open_blob(place.blob, settings=Settings(), runtime=system())
+    try:
+        return [key async for key, _ in blob.list(f"{shard}/", timeout=5)]
+    finally:
+        await blob.close()
+
+
+async def test_closed_shard_is_finalized_for_ever(place: Place):
+    async with client_of(place) as client, client_of(place) as other:
+        shard = ShardId.new()
+        writer, reader = await client.open(shard, schema=SCHEMA)
+        asleep = await other.open_reader(shard)
+        for time in range(3):
+            rows = [(row, "n" * 40, time, 1) for row in range(100)]
+            await writer.append(table(rows), time + 1)
+        with pytest.raises(InvalidArgument, match="closed"):
+            await client.finalize(shard)
+        await writer.append([], [])
+        await reader.downgrade_since([])
+        await asleep.downgrade_since([])
+        await client.finalize(shard)
+        [key] = await left(place, shard)
+        assert "/rollup/" in key
+        await other.finalize(shard)
+        assert await left(place, shard) == [key]
+        assert await other.recent_upper(shard) == CLOSED
+        state = await other.inspect(shard)
+        assert (state["is_tombstone"], state["since"], state["upper"]) == (True, [], [])
+        again = await other.open_writer(shard, schema=SCHEMA)
+        with pytest.raises(ShardClosed):
+            await again.append(table([(1, "a", 0, 1)]), 1)
+        late = await other.open_reader(shard)
+        assert late.since == CLOSED
+        with pytest.raises(NotReadable):
+            await late.snapshot(0)
+
+
+async def test_force_closes_a_shard_that_is_in_use(place: Place):
+    async with client_of(place) as client, client_of(place) as other:
+        shard = ShardId.new()
+        writer, reader = await client.open(shard, schema=SCHEMA)
+        await writer.append(table([(1, "a", 0, 1)]), 1)
+        await other.finalize(shard, force=True)
+        with pytest.raises(ShardClosed):
+            await writer.compare_and_append(table([(2, "b", 1, 1)]), 1, 2)
+        with pytest.raises(PersistError):
+            await reader.snapshot(0)
+        assert len(await left(place, shard)) == 1
+
+
+async def test_unknown_shard_is_not_made_by_finalizing_it(place: Place):
+    async with client_of(place) as client:
+        with pytest.raises(ShardNotFound):
+            await client.finalize(ShardId.new(), force=True)
+        assert [shard async for shard in client.list_shards()] == []
