@@ -234,6 +234,21 @@ def test_fenced_compactor_is_handed_no_claim_with_a_commit():
     assert with_compaction(fenced, **due) is fenced
 
 
+def test_fenced_compactor_is_refused_what_it_has_no_claim_on_any_more():
+    old = WriterId.born(1_000, bytes(16))
+    state, outcome = commit(grown(INPUTS_MIN), claim(old))
+    state, _ = commit(state, claim(TWO), 5_000 + TAKEOVER_MS)
+    for number in range(INPUTS_MIN):
+        state, _ = commit(state, append(state, rows=1, width=1, number=700 + number))
+    state, other = commit(state, claim(old))
+    assert isinstance(other, c.CompactionClaimed)
+    state, _ = commit(state, c.FenceWriters(born_before_ms=2_000))
+    with pytest.raises(LeaseExpired):
+        apply(state, merge_of(state, outcome.batches, old, 100), at(5_000))
+    state, applied = commit(state, merge_of(state, other.batches, old, 101))
+    assert applied == c.MergeApplied()
+
+
 # ---- rollups -----------------------------------------------------------------------------------------------------
 
 

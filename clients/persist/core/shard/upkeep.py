@@ -116,8 +116,10 @@ def _(command: c.ApplyMerge, state: State, context: Context) -> tuple[State, c.M
         if k.found(state.trace, (k.fingerprint(output),)) is not None:
             return state, c.MergeApplied(already=True)
         return state, c.MergeRefused(reason="its inputs are not there any more")
-    check_alive(state, command.owner)
     each, at = place
+    if each.claim is None or each.claim.owner != command.owner:
+        # A claim on something else keeps nobody's sweeper from what was written for this one.
+        check_known(state, command.owner)
     inputs = each.batches[at : at + len(command.inputs)]
     reused = frozenset(part.key for batch in inputs for part in batch.parts if part.key is not None)
     check_parts(state, command.owner, output, parts_max=context.parts_per_merge_max, reused=reused)
@@ -136,8 +138,15 @@ def _(command: c.ApplyMerge, state: State, context: Context) -> tuple[State, c.M
 
 
 def check_alive(state: State, writer_id: WriterId) -> None:
+    """Raise LeaseExpired for a writer without a claim that ``check_known`` refuses."""
+    if k.claimed_by(state.trace, writer_id) is None:
+        check_known(state, writer_id)
+
+
+def check_known(state: State, writer_id: WriterId) -> None:
     """Raise LeaseExpired for a writer the shard does not know, born before those it may forget were fenced off."""
-    if is_fenced(state, writer_id):
+    born_ms = writer_id.born_ms
+    if born_ms is not None and born_ms < state.writers_since_ms and writer_id not in state.writers:
         raise LeaseExpired("the writer was silent for too long", hint="open a new writer", writer=writer_id)
 
 
