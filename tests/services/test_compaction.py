@@ -6,6 +6,7 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -37,10 +38,11 @@ from services.support import ANY_PORT, new_shard
 
 from persist import aio
 from persist.client.location import Location
-from persist.client.remote import RemoteShards
+from persist.client.remote import DOWN_SECONDS, RemoteShards
 from persist.core.ids import WriterId
 from persist.core.shard.commands import ClaimCompaction, CompactionClaimed, ReleaseCompaction
 from persist.errors import (
+    CorruptData,
     InvalidArgument,
     InvalidId,
     MissingDeadline,
@@ -50,11 +52,12 @@ from persist.errors import (
     StoreFull,
 )
 from persist.machine.compactor import Compactor
-from persist.runtime import system
+from persist.runtime import SystemRuntime, system
 from persist.storage.blob_file import FileBlob
 from persist.v1 import compaction_pb2 as pb
 from persist.wire.rpc_errors import DETAILS_KEY, error_of_status
 from persist_compaction import CompactionService, Reach
+from persist_compaction.workers import Workers
 from persist_host import Host, Telemetry
 
 HOUR_MS = 3_600_000
@@ -143,12 +146,21 @@ async def test_without_a_compaction_server_nothing_is_compacted(tmp_path):
         assert len(await batches(scene.remote, shard)) == 40
 
 
-@pytest.mark.parametrize("silent", [0, 7], ids=["alone", "beside-silent-ones"])
-async def test_what_was_due_before_the_server_started_is_found(tmp_path, silent):
+async def test_sweep_finds_the_commits_of_others_although_most_endpoints_are_silent(tmp_path):
+    async with scene_at(tmp_path) as scene, server_of(scene.place, SETTINGS) as other:
+        endpoints = ",".join([*(f"127.0.0.1:{port}" for port in range(1, 20)), other])
+        async with compacting(Reach(endpoints=endpoints)):
+            # By then it is forgotten which of them were found to be down.
+            await asyncio.sleep(1.5 * DOWN_SECONDS)
+            shard = await append_many(scene.client, 30, 2)
+            await until(lambda: _few(scene, shard, 15))
+            await check_snapshot(scene.client, shard, 30, 2)
+
+
+async def test_what_was_due_before_the_server_started_is_found(tmp_path):
     async with scene_at(tmp_path) as scene:
         shards = [await append_many(scene.client, 30, 2) for _ in range(5)]
-        endpoints = [*(f"127.0.0.1:{port}" for port in range(1, silent + 1)), scene.endpoint]
-        async with compacting(Reach(endpoints=",".join(endpoints))):
+        async with compacting(Reach(endpoints=scene.endpoint)):
             for shard in shards:
                 await until(lambda shard=shard: _few(scene, shard, 15))
                 await check_snapshot(scene.client, shard, 30, 2)
@@ -174,9 +186,7 @@ async def test_two_servers_at_once_do_no_harm(tmp_path):
 async def test_a_shard_that_cannot_be_read_does_not_stop_the_others(tmp_path):
     async with scene_at(tmp_path) as scene:
         bad = await append_many(scene.client, 30, 5)
-        for batch in (await batches(scene.remote, bad))[:3]:
-            for part in batch.parts:
-                (tmp_path / "blob" / part.key).write_bytes(b"not what was written")
+        spoil(tmp_path, (await batches(scene.remote, bad))[:3])
         good = [await append_many(scene.client, 30, 5) for _ in range(3)]
         async with compacting(Reach(endpoints=scene.endpoint)) as server:
             for shard in good:
@@ -186,6 +196,51 @@ async def test_a_shard_that_cannot_be_read_does_not_stop_the_others(tmp_path):
             later = await append_many(scene.client, 30, 5)
             await until(lambda: _few(scene, later, 15))
         assert not await unnamed(scene.remote, bad, scene.place)
+
+
+class HandClock(SystemRuntime):
+    """The real runtime, but for a clock that is moved by hand."""
+
+    seconds = 0.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+
+async def test_failing_shard_is_left_alone_for_longer_each_time_unless_somebody_asks(tmp_path):
+    async with scene_at(tmp_path) as scene:
+        bad = await append_many(scene.client, 30, 5)
+        spoil(tmp_path, await batches(scene.remote, bad))
+        clock, telemetry = HandClock(), Telemetry(service="test")
+        disk = FileBlob(str(tmp_path / "blob"), clock)
+        place = Location(RemoteShards(scene.endpoint), blob=disk, settings=SETTINGS, runtime=clock, owns_blob=True)
+        service = CompactionService(place, telemetry=telemetry)
+        workers, failed = service.workers, 0
+        for seconds in (0.0, 1.1, 2.1, 4.1):
+            clock.seconds += seconds / 2
+            workers.offer(bad)
+            assert failed == 0 or not workers.running
+            clock.seconds += seconds / 2
+            workers.offer(bad)
+            failed += 1
+            await until(partial(_failed, telemetry, failed))
+            await until(partial(_resting, workers))
+        with pytest.raises(CorruptData):
+            async for _ in workers.request(bad, whole=True).news():
+                pass
+        await service.close()
+        assert telemetry.value("persist_compactions_failed_total") == failed + 1
+
+
+async def _resting(workers: Workers) -> bool:
+    return not workers.running
+
+
+def spoil(path: Path, some) -> None:
+    """Overwrite the parts of batches."""
+    for batch in some:
+        for part in batch.parts:
+            (path / "blob" / part.key).write_bytes(b"not what was written")
 
 
 class FullDisk(FileBlob):
