@@ -4,13 +4,16 @@ import http.server
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import persist as library
 from persist.core.ids import ShardId, WriterId, part_key
+from persist.runtime import system
 from persist.settings import Settings
+from persist.storage.open import open_blob
 
 SHARD = ShardId.named("table", "people")
 SCHEMA = library.Schema(key={"id": pa.int64()}, val={"name": pa.string()})
@@ -126,6 +129,35 @@ def test_fsck_finds_a_missing_blob_and_restore_says_that_files_cannot(persist, g
     assert (dry.code, dry.json["blobs"]) == (0, [{"key": problem["where"], "outcome": "would be restored"}])
     done = persist("admin", "restore", problem["where"], "--commit", "--location", grown, "--json")
     assert (done.code, "cannot restore" in done.json["blobs"][0]["outcome"]) == (1, True)
+
+
+def test_restore_brings_blobs_back_from_a_bucket_with_versions(persist, s3_uri, tmp_path):
+    uri = s3_uri.replace("s3://persist", "s3://versions", 1)
+    store = open_blob(uri, settings=Settings(), runtime=system())
+    bucket = store._location.bucket
+    assert bucket != "persist"
+    store._client.create_bucket(Bucket=bucket)
+    store._client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    stores = {"blob": uri, "consensus": f"sqlite:{tmp_path}/consensus.db"}
+    with library.embedded(**stores, settings=PLAIN) as client:
+        client.open_writer(SHARD, schema=SCHEMA).append(
+            pa.table({"id": [1], "name": ["ada"], "ts": pa.array([0], pa.uint64()), "diff": [1]}), 1
+        )
+    options = ("--blob", uri, "--consensus", stores["consensus"], "--json")
+    [part] = [each["key"] for each in parts_of(persist("shard", "inspect", "people", *options).json)]
+    store._client.delete_object(Bucket=bucket, Key=part)
+    assert persist("fsck", *options).code == 1
+    assert persist("admin", "restore", "--all", *options).json["blobs"][0]["outcome"] == "would be restored"
+    assert persist("fsck", *options).code == 1
+    done = persist("admin", "restore", "--shard", "people", "--commit", *options)
+    assert (done.code, done.json["blobs"]) == (0, [{"key": part, "outcome": "restored"}])
+    assert persist("fsck", "--deep", *options).code == 0
+    assert persist("shard", "snapshot", "people", *options).lines == [{"id": 1, "name": "ada", "diff": 1}]
+
+
+def parts_of(state: Any) -> list[Any]:
+    batches = [batch for each in state["spine"] for batch in each["batches"]]
+    return [part for batch in batches for run in batch["runs"] for part in run]
 
 
 def test_restore_says_when_nothing_is_missing(persist, grown):

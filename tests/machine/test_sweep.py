@@ -265,6 +265,51 @@ async def test_blobs_held_for_a_reader_are_not_leaked(memory: tuple[str, str]) -
         assert (await snapshot.to_arrow()).num_rows == 200
 
 
+async def test_sweeps_beside_writers_and_compaction_take_nothing_that_was_written(place: tuple[str, str]) -> None:
+    shard = new_shard()
+    settings = replace(OFTEN, compaction=True, compaction_takeover_ms=200)
+    written = refused = 0
+    async with at(place, settings) as (client, tools):
+        await client.open_writer(shard, schema=SCHEMA)
+
+        async def write() -> None:
+            nonlocal written, refused
+            for _ in range(6):
+                # Opened anew each time: the shard does not know it, and a sweep may come before its append.
+                writer = await client.open_writer(shard)
+                await asyncio.sleep(system().random() / 50)
+                try:
+                    await writer.append_at_upper(table(0))
+                    written += 1
+                except LeaseExpired:
+                    refused += 1
+
+        async def sweep() -> None:
+            while True:
+                await tools.sweeper.sweep(shard, safe_age_ms=0, commit=True)
+                await asyncio.sleep(0.01)
+
+        sweeping = asyncio.create_task(sweep())
+        await asyncio.gather(*(write() for _ in range(5)))
+        sweeping.cancel()
+        await asyncio.wait({sweeping})
+        assert written + refused == 30
+        assert refused > 0
+        assert sum(await diffs(client, shard)) == written * 20
+        await tick()
+        await tools.sweeper.sweep(shard, safe_age_ms=0, commit=True)
+        assert [
+            each for each in await tools.fsck.check(shard, deep=True, safe_age_ms=0) if each.invariant != "I12"
+        ] == []
+
+
+async def diffs(client: aio.Client, shard: ShardId) -> list[int]:
+    upper = (await client.recent_upper(shard)).time
+    async with await client.open_reader(shard) as reader:
+        found: list[int] = (await (await reader.snapshot(upper - 1)).to_arrow())["diff"].to_pylist() if upper else []
+    return found
+
+
 async def test_shard_without_state_is_told_and_left_alone(memory: tuple[str, str]) -> None:
     shard, other = new_shard(), new_shard()
     async with at(memory) as (client, tools):
