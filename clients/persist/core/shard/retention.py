@@ -60,10 +60,14 @@ def with_compaction(state: State, *, seqno: int, now_ms: int, compactor: str, ta
 
 
 def is_fenced(state: State, writer_id: WriterId) -> bool:
-    """Whether the shard does not know this writer and has fenced off those of its age: it can publish nothing."""
+    """Whether this writer is forgotten and compacts nothing: it can publish nothing."""
+    return is_forgotten(state, writer_id) and claimed_by(state.trace, writer_id) is None
+
+
+def is_forgotten(state: State, writer_id: WriterId) -> bool:
+    """Whether the shard does not know this writer and has fenced off those of its age."""
     born_ms = writer_id.born_ms
-    old = born_ms is not None and born_ms < state.writers_since_ms
-    return old and writer_id not in state.writers and claimed_by(state.trace, writer_id) is None
+    return born_ms is not None and born_ms < state.writers_since_ms and writer_id not in state.writers
 
 
 def shrunk(state: State) -> State:

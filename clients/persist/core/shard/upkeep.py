@@ -13,7 +13,7 @@ from persist.core.shard import commands as c
 from persist.core.shard import compaction as k
 from persist.core.shard.append import check_parts
 from persist.core.shard.dispatch import Context, transition
-from persist.core.shard.retention import closed, is_fenced, shrunk
+from persist.core.shard.retention import closed, is_fenced, is_forgotten, shrunk
 from persist.core.shard.state import State
 from persist.errors import InvalidArgument, InvalidId, LeaseExpired
 
@@ -117,9 +117,9 @@ def _(command: c.ApplyMerge, state: State, context: Context) -> tuple[State, c.M
             return state, c.MergeApplied(already=True)
         return state, c.MergeRefused(reason="its inputs are not there any more")
     each, at = place
-    if each.claim is None or each.claim.owner != command.owner:
-        # A claim on something else keeps nobody's sweeper from what was written for this one.
-        check_known(state, command.owner)
+    mine = each.claim is not None and each.claim.owner == command.owner
+    if not mine and is_forgotten(state, command.owner):
+        raise _silent(command.owner)
     inputs = each.batches[at : at + len(command.inputs)]
     reused = frozenset(part.key for batch in inputs for part in batch.parts if part.key is not None)
     check_parts(state, command.owner, output, parts_max=context.parts_per_merge_max, reused=reused)
@@ -138,16 +138,13 @@ def _(command: c.ApplyMerge, state: State, context: Context) -> tuple[State, c.M
 
 
 def check_alive(state: State, writer_id: WriterId) -> None:
-    """Raise LeaseExpired for a writer without a claim that ``check_known`` refuses."""
-    if k.claimed_by(state.trace, writer_id) is None:
-        check_known(state, writer_id)
-
-
-def check_known(state: State, writer_id: WriterId) -> None:
     """Raise LeaseExpired for a writer the shard does not know, born before those it may forget were fenced off."""
-    born_ms = writer_id.born_ms
-    if born_ms is not None and born_ms < state.writers_since_ms and writer_id not in state.writers:
-        raise LeaseExpired("the writer was silent for too long", hint="open a new writer", writer=writer_id)
+    if is_fenced(state, writer_id):
+        raise _silent(writer_id)
+
+
+def _silent(writer_id: WriterId) -> LeaseExpired:
+    return LeaseExpired("the writer was silent for too long", hint="open a new writer", writer=writer_id)
 
 
 @transition.register
