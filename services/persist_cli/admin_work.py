@@ -105,14 +105,16 @@ async def _collect(machine: Machine, shard: ShardId, state: State) -> Row:
     from persist.machine.applier import Applier
 
     deadline, settings = machine.deadline(), machine.settings
+    # An applier of its own: what its commits make due is done here, and counted.
+    owner = f"{machine.runtime.hostname}:persist admin gc"
+    applier = Applier(shard, machine.versions, settings=settings, runtime=machine.runtime, owner=owner)
     if max(state.rollups) < state.seqno:
         rollup = await machine.versions.write_rollup(state, deadline)
-        outcome = await machine.shards.apply(
-            shard, AddRollup(seqno=state.seqno, rollup=rollup), timeout=settings.timeout_ms / 1000
-        )
+        [outcome] = await applier.commit([AddRollup(seqno=state.seqno, rollup=rollup)], deadline)
+        if isinstance(outcome, PersistError):
+            raise outcome
         if not outcome.applied:
             await machine.versions.delete([rollup.key], deadline)
-    applier = Applier(shard, machine.versions, settings=settings, runtime=machine.runtime, owner="persist admin gc")
     collector = Collector(applier, machine.versions, settings=settings, runtime=machine.runtime)
     blobs = diffs = rollups = 0
     while gc_boundary(await applier.refresh(deadline), versions_max=settings.gc_versions_max) is not None:

@@ -96,7 +96,8 @@ def test_gc_leaves_what_the_newest_state_needs(persist, grown):
     assert dry.json["shards"][0]["let_go"] >= 12
     assert len(parts(grown)) == 13
     done = persist("admin", "gc", "--all", "--commit", "--location", grown, "--json")
-    assert (done.code, done.json["shards"][0]["blobs"] >= 12) == (0, True), done.err
+    [row] = done.json["shards"]
+    assert (done.code, row["blobs"] >= 12, row["diffs"] > 0, row["rollups"] > 0) == (0, True, True, True), done.err
     assert len(parts(grown)) == 1
     assert persist("fsck", "--deep", "--location", grown).code == 0
 
