@@ -1,6 +1,6 @@
 # `make` lists the targets. Each does the set-up it needs first; repeating a set-up that is done costs nothing.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-python run dev test lint types proto proto-check docs constraints bench bench-full clean
+.PHONY: help setup setup-python run dev test sim lint types proto proto-check docs constraints bench bench-full clean
 SHELL := /bin/sh
 
 BIN := .venv/bin
@@ -24,6 +24,11 @@ dev: setup-python ## all services in one process on SQLite and files under ./dat
 
 test: setup ## run the tests (ARGS="-k name" to choose)
 	@$(IN_ENV) python -m pytest $(ARGS)
+
+SEEDS ?= 3000
+sim: setup-python ## simulate at length: worlds of trouble, the model, planted bugs, crash points (SEEDS=3000, or SEED=n for one)
+	@PERSIST_SIM=full PERSIST_SIM_SEEDS=$(SEEDS) PERSIST_SIM_SEED=$(SEED) \
+		$(BIN)/python -m pytest -q -s tests/simulation $(if $(SEED),-k keep_every_promise) $(ARGS)
 
 lint: setup-python ## ruff, import contracts, house rules
 	@$(BIN)/ruff check .

@@ -1,0 +1,77 @@
+"""A persist location under simulation: servers, writers, readers and somebody who breaks things.
+
+Several servers run the real machine over simulated stores; clients reach any of them over a network that loses calls
+and answers, and delivers some twice. Afterwards everything heals, and the location must serve again and hold exactly
+what was acknowledged. Source: reliability.md section 2 and bars B2, B3.
+"""
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from persist.testing.faults import Quadrant
+from persist.testing.judgement import Judgement
+from persist.testing.simulator import simulation
+from persist.testing.stage import Plot, Server
+
+
+@dataclass
+class Outcome:
+    """What a world came to."""
+
+    seed: int
+    digest: str
+    operations: int
+    seconds: float
+    fired: Counter[str] = field(default_factory=Counter)
+
+
+class World(Judgement):
+    """Everything there is and happens, from one seed."""
+
+    async def live(self) -> None:
+        """Trouble, peace, judgement."""
+        self.servers += [Server(self, f"server{number}") for number in range(self.plot.servers)]
+        work = [self._actor(name, story) for name, story in self._cast().items()]
+        nemesis = self.loop.create_task(self._trouble(work))
+        await self._watched(asyncio.gather(*work, nemesis))
+        self.done = True
+        await self._watched(self._judge())
+
+    async def _watched(self, work: Any) -> None:
+        """Run until it ends, or the witness speaks up."""
+        task = asyncio.ensure_future(work)
+        while not task.done():
+            await asyncio.wait({task}, timeout=1.0)
+            self.witness.check()
+        await task
+
+
+def simulate(seed: int, plot: Plot | None = None) -> Outcome:
+    """Live through one world. Raises whatever went wrong in it, with how to see it again."""
+    with simulation(seed) as loop:
+        world = World(loop, plot or Plot())
+        begun = loop.time()
+        try:
+            loop.run_until_complete(world.live())
+        except BaseException as error:
+            error.add_note(f"again: make sim SEED={seed}")
+            error.add_note("\n".join(list(loop.recent)[-12:]))
+            raise
+        fired = Counter(world.fired)
+        for (method, quadrant), count in (*world.faults.fired.items(), *world.rpc_faults.fired.items()):
+            if quadrant is not Quadrant.HAPPENED_TOLD:
+                fired[f"{method}: {quadrant.value}"] += count
+        fired.update(world.network.counts)
+        fired["commits"] = world.witness.commits
+        fired["compactions"] = world.witness.merges
+        for kind, count in world.witness.deleted.items():
+            fired[f"{kind} deleted"] = count
+        return Outcome(
+            seed=seed,
+            digest=loop.digest,
+            operations=world.operations,
+            seconds=world.healed_at - begun,
+            fired=fired,
+        )

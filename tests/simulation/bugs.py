@@ -1,0 +1,348 @@
+"""Bugs that are known to happen to systems of this kind, each planted by swapping one piece for a faulty one.
+
+Production code has no switches for them: a bug replaces a function, a method or a store for as long as it is planted.
+Source: reliability.md sections 0, 2 and 7, bar B4.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from persist.client import listen, write
+from persist.client.batch import BatchBuilder
+from persist.core.frontier import MINIMUM
+from persist.core.ids import Token
+from persist.core.shard import commands as c
+from persist.core.shard import diff, retention, transitions
+from persist.core.shard.dispatch import transition
+from persist.core.shard.state import LeasedReader, State
+from persist.core.shard.upkeep import check_alive
+from persist.errors import LocationError, PersistError
+from persist.machine import applier, collector, compactor, shards
+from persist.machine.parts import merging, reading
+from persist.machine.port import Plan
+from persist.testing import simulated_stores, stage
+
+Plant = Callable[[], contextlib.AbstractContextManager[None]]
+
+BUGS: dict[str, Plant] = {}
+MODELLED = {"merge_applied_by_bounds"}
+"""Those that the model finds sooner than a world does."""
+
+
+@contextlib.contextmanager
+def swapped(place: Any, **pieces: Any) -> Iterator[None]:
+    """Within this context, ``place`` has these attributes."""
+    before = {name: place.__dict__[name] for name in pieces}
+    for name, piece in pieces.items():
+        setattr(place, name, piece)
+    try:
+        yield
+    finally:
+        for name, piece in before.items():
+            setattr(place, name, piece)
+
+
+@contextlib.contextmanager
+def transition_of(command: type, faulty: Callable[..., Any]) -> Iterator[None]:
+    """Within this context, a command does something else."""
+    right = transition.registry[command]
+    transition.register(command, faulty)
+    try:
+        yield
+    finally:
+        transition.register(command, right)
+
+
+def bug(plant: Plant) -> Plant:
+    BUGS[plant.__name__] = plant
+    return plant
+
+
+# ---- doubt -------------------------------------------------------------------------------------------------------
+
+
+@bug
+def output_deleted_when_a_merge_gets_no_answer() -> Any:
+    right = compactor.Compactor.offer
+
+    async def offer(self: Any, shard: Any, owner: Any, claim: Any, output: Any, discard: Any) -> bool:
+        try:
+            applied = await right(self, shard, owner, claim, output, discard)
+        except PersistError:
+            await discard()
+            raise
+        if not applied:
+            await discard()
+        return applied
+
+    return swapped(compactor.Compactor, offer=offer)
+
+
+@bug
+def blind_retry_with_a_new_token() -> Any:
+    right = stage.SimulatedShards.apply
+
+    async def apply(self: Any, shard: Any, command: Any, *, timeout: float) -> Any:
+        if isinstance(command, c.CompareAndAppend):
+            command = dataclasses.replace(command, token=Token.of(self._world.rolls.randbytes(16)))
+        return await right(self, shard, command, timeout=timeout)
+
+    return swapped(stage.SimulatedShards, apply=apply)
+
+
+@bug
+def parts_deleted_when_an_append_gets_no_answer() -> Any:
+    right = write.WriteHandle._append_once
+
+    async def append(self: Any, *arguments: Any, **how: Any) -> Any:
+        try:
+            return await right(self, *arguments, **how)
+        except LocationError:
+            for builder in arguments:
+                if isinstance(builder, BatchBuilder):
+                    await builder.discard()
+            raise
+
+    return swapped(write.WriteHandle, _append_once=append)
+
+
+@bug
+def stale_cache_trusted_for_a_mismatch() -> Any:
+    right = applier.Applier._commit
+
+    async def commit(self: Any, commands: Any, deadline: Any) -> Any:
+        if self._version is not None:
+            folded = self._fold(self._newest().state, commands)
+            if folded.successor is None:
+                return folded.outcomes
+        return await right(self, commands, deadline)
+
+    return swapped(applier.Applier, _commit=commit)
+
+
+@bug
+def token_ignored() -> Any:
+    return swapped(transitions, _known_outcome=lambda command, state: None)
+
+
+@bug
+def token_window_of_one() -> Any:
+    right = applier.Applier._context
+    return swapped(applier.Applier, _context=lambda self: dataclasses.replace(right(self), token_history=1))
+
+
+# ---- stores ------------------------------------------------------------------------------------------------------
+
+
+@bug
+def compare_and_set_says_yes_on_mismatch() -> Any:
+    right = simulated_stores.SimulatedConsensus.compare_and_set
+
+    async def compare_and_set(self: Any, key: str, expected: int, data: bytes, *, timeout: float) -> bool:
+        await right(self, key, expected, data, timeout=timeout)
+        return True
+
+    return swapped(simulated_stores.SimulatedConsensus, compare_and_set=compare_and_set)
+
+
+@bug
+def scan_skips_an_entry() -> Any:
+    right = simulated_stores.SimulatedConsensus.scan
+
+    async def scan(self: Any, key: str, from_seqno: int, limit: int, *, timeout: float) -> Any:
+        entries = await right(self, key, from_seqno, limit, timeout=timeout)
+        return entries[:1] + entries[2:] if len(entries) > 3 else entries
+
+    return swapped(simulated_stores.SimulatedConsensus, scan=scan)
+
+
+# ---- compaction --------------------------------------------------------------------------------------------------
+
+
+@bug
+def compaction_beyond_since() -> Any:
+    right = compactor.compaction_of
+
+    def compaction_of(batches: Any, schemas: Any, settings: Any, since: int) -> Any:
+        return right(batches, schemas, settings, since + 5)
+
+    return swapped(compactor, compaction_of=compaction_of)
+
+
+@bug
+def merge_applied_by_bounds() -> Any:
+    right = transition.registry[c.ApplyMerge]
+
+    def apply(command: c.ApplyMerge, state: State, context: Any) -> Any:
+        after, outcome = right(command, state, context)
+        if not isinstance(outcome, c.MergeRefused):
+            return after, outcome
+        check_alive(state, command.owner)
+        desc = command.output.desc
+        for each in state.trace.spine:
+            for at, first in enumerate(each.batches):
+                for end in range(at + 1, len(each.batches) + 1):
+                    last = each.batches[end - 1]
+                    if (first.desc.lower, last.desc.upper) == (desc.lower, desc.upper):
+                        from persist.core.shard.compaction import merged
+
+                        trace = merged(state.trace, each, at, end - at, command.output)
+                        return state.evolved(trace=trace), c.MergeApplied()
+        return after, outcome
+
+    return transition_of(c.ApplyMerge, apply)
+
+
+@bug
+def zero_sums_dropped_across_times() -> Any:
+    right = reading.Reading.batches
+
+    def batches(self: Any, *arguments: Any) -> Iterator[pa.RecordBatch]:
+        found = list(right(self, *arguments))
+        if not self.times or self.since == 0 or not found:
+            yield from found
+            return
+        table = pa.Table.from_batches(found)
+        sums: dict[Any, int] = {}
+        rows = list(zip(table["id"].to_pylist(), table["name"].to_pylist(), strict=True))
+        for row, change in zip(rows, table["diff"].to_pylist(), strict=True):
+            sums[row] = sums.get(row, 0) + change
+        yield from table.filter(pa.array([sums[row] != 0 for row in rows])).to_batches()
+
+    return swapped(reading.Reading, batches=batches)
+
+
+@bug
+def truncated_batch_not_filtered() -> Any:
+    right = reading._reading
+
+    def whole(batches: Any, *arguments: Any, **more: Any) -> Any:
+        return right([dataclasses.replace(batch, truncated=False) for batch in batches], *arguments, **more)
+
+    return swapped(reading, _reading=whole)
+
+
+# ---- garbage -----------------------------------------------------------------------------------------------------
+
+
+@bug
+def garbage_deleted_beyond_the_boundary() -> Any:
+    right = collector.Collector._garbage
+
+    async def garbage(self: Any, state: State, boundary: int, deadline: Any) -> Any:
+        return await right(self, state, state.seqno, deadline)
+
+    return swapped(collector.Collector, _garbage=garbage)
+
+
+@bug
+def held_seqno_forgotten() -> Any:
+    return swapped(State, seqno_since=property(lambda state: state.seqno))
+
+
+@bug
+def garbage_up_to_the_requested_rollup() -> Any:
+    def boundary(state: State, *, versions_max: int) -> int | None:
+        return max(state.rollups) if len(state.rollups) > 1 else None
+
+    @contextlib.contextmanager
+    def planted() -> Iterator[None]:
+        with swapped(collector, gc_boundary=boundary), swapped(retention, gc_boundary=boundary):
+            yield
+
+    return planted()
+
+
+@bug
+def rollups_removed_first() -> Any:
+    async def collect(self: Any, deadline: Any) -> Any:
+        state = await self._applier.refresh(deadline)
+        boundary = collector.gc_boundary(state, versions_max=self._settings.gc_versions_max)
+        if boundary is None:
+            return collector.Collected()
+        [outcome] = await self._applier.commit([c.RemoveRollups(below=boundary)], deadline)
+        await self._delete([rollup.key for rollup in outcome.rollups], deadline)
+        await self._delete(await self._garbage(state, boundary, deadline), deadline)
+        await self._truncate(state.shard, boundary, deadline)
+        return collector.Collected()
+
+    return swapped(collector.Collector, collect=collect)
+
+
+# ---- reading -----------------------------------------------------------------------------------------------------
+
+
+@bug
+def upper_taken_for_lower_when_batches_are_chosen() -> Any:
+    right = shards.LocalShards.snapshot
+
+    async def snapshot(self: Any, shard: Any, as_of: Any, **how: Any) -> Any:
+        plan = await right(self, shard, as_of, **how)
+        if not isinstance(plan, Plan):
+            return plan
+        return dataclasses.replace(plan, batches=tuple(b for b in plan.batches if b.desc.upper.less_equal(as_of)))
+
+    return swapped(shards.LocalShards, snapshot=snapshot)
+
+
+@bug
+def listen_keeps_the_progress_of_empty_batches() -> Any:
+    right = listen.Listen._deliver
+
+    async def deliver(self: Any, change: Any) -> AsyncIterator[Any]:
+        full = dataclasses.replace(change, batches=tuple(batch for batch in change.batches if batch.rows))
+        async for event in right(self, full):
+            yield event
+
+    return swapped(listen.Listen, _deliver=deliver)
+
+
+@bug
+def hold_of_readers_ignored_in_since() -> Any:
+    def with_since(state: State) -> State:
+        met = MINIMUM
+        for reader in state.leased_readers.values():
+            met = met.join(reader.since)
+        if not state.since.less_than(met):
+            return state
+        return state.evolved(trace=dataclasses.replace(state.trace, since=met))
+
+    return swapped(transitions, _with_since=with_since)
+
+
+@bug
+def expired_reader_revived() -> Any:
+    def leased(state: State, reader_id: str) -> LeasedReader:
+        known = state.leased_readers.get(reader_id)
+        return known or LeasedReader(since=MINIMUM, seqno=0, heartbeat_ms=0, lease_ms=4_000)
+
+    return swapped(transitions, _leased=leased)
+
+
+# ---- state -------------------------------------------------------------------------------------------------------
+
+
+@bug
+def splice_dropped_when_a_diff_is_applied() -> Any:
+    right = diff._spliced
+
+    def spliced(batches: Any, splices: Any) -> Any:
+        return right(batches, [splice for splice in splices if not splice.gone])
+
+    return swapped(diff, _spliced=spliced)
+
+
+@bug
+def reading_without_the_parts_of_a_second_run() -> Any:
+    right = merging.Merging.run
+
+    async def run(self: Any, what: Any) -> Any:
+        if len(what.runs) > 5:
+            what = dataclasses.replace(what, runs=what.runs[:5])
+        return await right(self, what)
+
+    return swapped(merging.Merging, run=run)

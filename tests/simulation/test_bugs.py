@@ -1,0 +1,47 @@
+"""The tests tested: every planted bug is caught, and what is not planted is not."""
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+from simulation.budget import BUG_EXAMPLES, BUG_SEEDS
+from simulation.bugs import BUGS, MODELLED, Plant
+from simulation.model import Machine
+
+from persist.testing.world import simulate
+
+
+def _caught_in_a_world(plant: Plant) -> bool:
+    for seed in range(BUG_SEEDS):
+        try:
+            with plant():
+                simulate(seed)
+        except Exception:
+            return True
+    return False
+
+
+def _caught_by_the_model(plant: Plant) -> bool:
+    how = settings(
+        max_examples=BUG_EXAMPLES,
+        stateful_step_count=50,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    try:
+        with plant():
+            run_state_machine_as_test(Machine, settings=how)
+    except Exception:
+        return True
+    return False
+
+
+def test_there_are_twenty_bugs():
+    assert len(BUGS) >= 20
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", BUGS)
+def test_planted_bug_is_caught(name: str):
+    caught = _caught_by_the_model if name in MODELLED else _caught_in_a_world
+    assert caught(BUGS[name]), "nothing notices it"

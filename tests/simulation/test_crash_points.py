@@ -1,0 +1,31 @@
+"""Every point of a whole story at which a process can die, one after the other: nothing is lost, nothing dangles."""
+
+import functools
+
+import pytest
+from simulation.budget import STORY_APPENDS
+from simulation.crashes import Point, points, tell
+
+SHARES = 8
+
+
+@functools.cache
+def all_points() -> list[Point]:
+    return points(STORY_APPENDS)
+
+
+def test_story_has_every_kind_of_point():
+    assert {point.method for point in all_points()} == {"set", "delete", "compare_and_set", "truncate"}
+    assert {point.step for point in all_points()} >= {"append", "compact", "settle", "sweep", "close", "finalize"}
+    assert len(all_points()) >= 80
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("share", range(SHARES))
+def test_story_ends_well_whenever_a_process_crashes(share: int):
+    for point in all_points()[share::SHARES]:
+        try:
+            tell(point, STORY_APPENDS)
+        except BaseException as error:
+            error.add_note(f"crashed at {point}")
+            raise
