@@ -80,9 +80,13 @@ class Attempts:
             except LocationError as error:
                 failure: LocationError = error
                 seen.any = seen.any or not error.determinate
-            await self._sit_out(failure, deadline)
-            if not await backoff.pause():
-                raise _honest(failure, seen)
+            try:
+                await self._sit_out(failure, deadline)
+                if not await backoff.pause():
+                    raise _honest(failure, seen)
+            finally:
+                # Its traceback holds this frame: together they would hold the caller's pins until a garbage collection.
+                del failure
 
     async def _sit_out(self, failure: LocationError, deadline: Deadline) -> None:
         """An overloaded server says when to come back."""

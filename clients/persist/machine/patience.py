@@ -66,17 +66,21 @@ async def repeat(runtime: Runtime, settings: Settings, deadline: Deadline, limit
     Raises UsageError, CorruptData, and LocationError: Indeterminate when any attempt may have happened.
     """
     backoff = Backoff(runtime, settings, deadline)
+    failure: LocationError | None = None
     unanswered: Indeterminate | None = None
-    while True:
-        try:
-            return await call(deadline.slice(limit_ms))
-        except Indeterminate as error:
-            failure: LocationError = error
-            unanswered = error
-        except LocationError as error:
-            failure = unanswered or error
-        if not await backoff.pause():
-            raise failure
+    try:
+        while True:
+            try:
+                return await call(deadline.slice(limit_ms))
+            except Indeterminate as error:
+                failure = unanswered = error
+            except LocationError as error:
+                failure = unanswered or error
+            if not await backoff.pause():
+                raise failure
+    finally:
+        # Their tracebacks hold this frame: together they would hold the callers' pins until a garbage collection.
+        failure = unanswered = None
 
 
 async def repeat_read(runtime: Runtime, settings: Settings, deadline: Deadline, limit_ms: int, call: Call[T]) -> T:
