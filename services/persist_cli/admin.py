@@ -44,7 +44,9 @@ def compact(
     shard: Shards = None,
     every: All = False,
     whole: Annotated[bool, typer.Option("--whole", help="Into one run, also what is not worth it yet.")] = False,
-    engine: Annotated[str, typer.Option(help="local: in this process.")] = "local",
+    engine: Annotated[str, typer.Option(help="local: in this process; spark: on executors, into one run.")] = "local",
+    master: Annotated[str | None, typer.Option(help="The Spark cluster; this machine if not given.")] = None,
+    pieces: Annotated[int | None, typer.Option(min=1, help="Spark tasks of each shard, about.")] = None,
     commit: Commit = False,
     location: Location = None,
     blob: BlobUri = None,
@@ -54,12 +56,22 @@ def compact(
 ) -> None:
     """Merge the batches of shards, so that reads get faster and what cancels out takes no room."""
     settings = invocation(context, json=json).settings(allow_unsafe)
-    if engine != "local":
-        raise typer.BadParameter(f"--engine {engine} is not there yet: use --engine local")
+    if engine not in ("local", "spark"):
+        raise typer.BadParameter(f"--engine {engine} is unknown: use --engine local or --engine spark")
+    if engine == "local" and (master or pieces):
+        raise typer.BadParameter("--master and --pieces go with --engine spark")
     target = Target.of(context, None, location, blob, consensus)
     from persist_cli import admin_work, machine
 
     machine.check_choice(shard or [], every)
+    if engine == "spark":
+        whole = True
+        if commit:
+            from persist_cli import admin_spark
+
+            named = machine.run(target, settings, lambda m: m.chosen(shard or []))
+            admin_spark.compact(target, list(map(str, named)), master=master, pieces=pieces, json=json)
+            return
     machine.run(target, settings, lambda m: admin_work.compact(m, shard or [], whole=whole, commit=commit, json=json))
 
 

@@ -248,7 +248,8 @@ def test_unknown_shard_is_told_and_not_made(persist, grown, words):
     ("words", "told"),
     [
         (("admin", "sweep", "--all", "--safe-age", "-1"), "--safe-age"),
-        (("admin", "compact", "--all", "--engine", "spark"), "--engine local"),
+        (("admin", "compact", "--all", "--engine", "flink"), "--engine local"),
+        (("admin", "compact", "--all", "--pieces", "3"), "--engine spark"),
         (("admin", "restore", "not/a/key"), "key"),
         (("usage", "--metrics", "file:///etc/passwd"), "HTTP"),
         (("usage", "--metrics", "http://127.0.0.1:1/metrics", "--over", "0.1"), "side port"),

@@ -1,0 +1,69 @@
+"""``persist admin compact --engine spark``: executors merge ranges of keys, this process commits each shard once."""
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from persist.errors import UsageError
+from persist_cli.options import Target
+from persist_cli.terminal import counted, note, print_json, print_table
+
+_COLUMNS = ("shard", "batches", "rows", "rows_after", "bytes", "bytes_after", "parts_reused", "applied")
+
+
+def compact(target: Target, shards: list[str], *, master: str | None, pieces: int | None, json: bool) -> None:
+    """Compact each shard into one run. Raises UsageError without Java, LeaseExpired, LocationError."""
+    from pyspark_persist import PersistTable, register
+
+    where = {name: value for name in ("location", "blob", "consensus") if (value := getattr(target, name)) is not None}
+    rows: list[dict[str, Any]] = []
+    with _session(master) as spark:
+        register(spark)
+        for shard in shards:
+            done = PersistTable.forShard(spark, shard, **where).compact(pieces=pieces)
+            rows.append({"shard": shard} if done is None else _row(shard, done))
+    if json:
+        print_json({"shards": rows})
+        return
+    print_table(_COLUMNS, [[row.get(name) for name in _COLUMNS] for row in rows])
+    note(f"{counted(sum('rows' in row for row in rows), 'shard')} compacted, {len(rows)} looked at")
+
+
+def _row(shard: str, done: Any) -> dict[str, Any]:
+    return {
+        "shard": shard,
+        "batches": done.batches,
+        "rows": done.rows_before,
+        "rows_after": done.rows_after,
+        "bytes": done.bytes_before,
+        "bytes_after": done.bytes_after,
+        "parts_reused": done.parts_reused,
+        "applied": done.applied,
+    }
+
+
+@contextlib.contextmanager
+def _session(master: str | None) -> Iterator[Any]:
+    """A session on the cluster named, or on this machine."""
+    try:
+        from pyspark.sql import SparkSession
+
+        from pyspark_persist.jobs.session import java_problem, local_session
+    except ImportError as error:
+        raise typer.BadParameter("--engine spark needs PySpark: pip install 'persist-tvc[spark]'") from error
+    problem = java_problem()
+    if problem is not None:
+        raise UsageError(problem)
+    with tempfile.TemporaryDirectory() as scratch:
+        if master is None:
+            spark = local_session("persist admin compact", Path(scratch))
+        else:
+            spark = SparkSession.builder.master(master).appName("persist admin compact").getOrCreate()
+        try:
+            yield spark
+        finally:
+            spark.stop()
