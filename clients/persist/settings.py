@@ -37,7 +37,7 @@ class Settings:
     """Compactions a process runs at a time."""
     compaction_takeover_ms: int = 120_000
     """A claim on a compaction this old counts as abandoned."""
-    compaction_sweep_ms: int = 60_000
+    compaction_round_ms: int = 60_000
     """PersistCompaction looks at every shard once in so long, beside those it is told of."""
     gc_versions_max: int = 3840
     """Seqnos one collection of garbage reaches over."""

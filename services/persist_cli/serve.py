@@ -102,7 +102,7 @@ def serve_compaction(
     """Serve PersistCompaction until SIGTERM: merge what the commits of PersistShard leave to merge.
 
     With --endpoint it learns of work at once, and the servers say where the parts are unless --blob does. With
-    --blob and --consensus it looks at every shard once in PERSIST_COMPACTION_SWEEP_MS. Run any number of them.
+    --blob and --consensus it looks at every shard once in PERSIST_COMPACTION_ROUND_MS. Run any number of them.
     """
     from persist_compaction import Reach
     from persist_compaction import serve_compaction as serve

@@ -1,6 +1,6 @@
 """Finding out what to compact: hints from the servers that commit, and a slow look at every shard.
 
-Hints come at once but may be lost, and a server tells of its own commits only; the sweep forgets nobody. It begins at
+Hints come at once but may be lost, and a server tells of its own commits only; the round forgets nobody. It begins at
 once when the process starts and when a source is heard again after it broke off.
 """
 
@@ -24,7 +24,7 @@ PAUSE_SECONDS_MAX: Final = 5.0
 SETTLED_SECONDS: Final = 1.0
 """A source that has not broken off for so long is heard again."""
 HURRIED_PAUSE_MAX: Final = 0.02
-"""Between two shards of a sweep that hurries: what was told while nobody listened is waiting."""
+"""Between two shards of a round that hurries: what was told while nobody listened is waiting."""
 
 _log = logging.getLogger("persist.compaction")
 
@@ -38,7 +38,7 @@ class Lookout:
         self._shards = shards
         self._sources = tuple(sources)
         self._workers = workers
-        self._sweep_seconds = max(1, settings.compaction_sweep_ms) / 1000
+        self._round_seconds = max(1, settings.compaction_round_ms) / 1000
         self._list_seconds = settings.timeout_ms / 1000
         self._runtime = runtime
         self._hurry = asyncio.Event()
@@ -49,7 +49,7 @@ class Lookout:
         """Look out until ``close``."""
         for source in self._sources:
             self._tasks.start(self._listen(source))
-        self._tasks.start(self._sweep())
+        self._tasks.start(self._rounds())
 
     async def close(self) -> None:
         """Stop."""
@@ -72,14 +72,14 @@ class Lookout:
             pause, broke_off = PAUSE_SECONDS if lasted else min(2 * pause, PAUSE_SECONDS_MAX), True
             await self._runtime.sleep(pause * (0.5 + self._runtime.random() / 2))
 
-    async def _sweep(self) -> None:
+    async def _rounds(self) -> None:
         again = PAUSE_SECONDS
         while True:
             began, hurry = self._runtime.monotonic(), self._hurry.is_set()
             self._hurry.clear()
             try:
                 shards = await self._listed()
-                pause = self._sweep_seconds / max(1, len(shards))
+                pause = self._round_seconds / max(1, len(shards))
                 await self._offer_all(shards, min(pause, HURRIED_PAUSE_MAX) if hurry else pause)
                 again = PAUSE_SECONDS
             except Exception as error:
@@ -87,7 +87,7 @@ class Lookout:
                 again = min(2 * again, PAUSE_SECONDS_MAX)
                 await self._runtime.sleep(again)
                 self._hurry.set()
-            left = began + self._sweep_seconds - self._runtime.monotonic()
+            left = began + self._round_seconds - self._runtime.monotonic()
             await self._rest(max(left, PAUSE_SECONDS) * (0.75 + self._runtime.random() / 4))
 
     async def _rest(self, seconds: float) -> None:

@@ -25,7 +25,7 @@ from persist_host import Telemetry
 REQUESTS_WAITING_MAX: Final = 64
 """Requests that wait before the next is refused."""
 DUE_MAX: Final = 10_000
-"""Shards that wait because they seem due. What is told beyond is told again by the next sweep."""
+"""Shards that wait because they seem due. What is told beyond is told again by the next round."""
 ASIDE_SECONDS: Final = 1.0
 ASIDE_SECONDS_MAX: Final = 600.0
 CANCELLED_SECONDS: Final = 60.0

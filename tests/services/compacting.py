@@ -29,9 +29,9 @@ from persist_host import Telemetry
 
 SCHEMA = persist.Schema(key={"id": pa.int64()}, val={"name": pa.string()})
 # No inline parts, so that every append leaves a blob behind.
-SETTINGS = Settings(compaction=False, inline_part_bytes_max=0, compaction_sweep_ms=200, poll_first_ms=5, poll_max_ms=50)
+SETTINGS = Settings(compaction=False, inline_part_bytes_max=0, compaction_round_ms=200, poll_first_ms=5, poll_max_ms=50)
 # A merge in so little memory takes several passes: long enough to be interrupted.
-SLOW = dataclasses.replace(SETTINGS, compaction_memory_bytes=2 << 20, compaction_sweep_ms=3_600_000)
+SLOW = dataclasses.replace(SETTINGS, compaction_memory_bytes=2 << 20, compaction_round_ms=3_600_000)
 SLOW_ROWS = 60_000
 SLOW_BATCHES = 16
 POLL_SECONDS = 0.02

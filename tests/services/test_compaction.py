@@ -104,15 +104,15 @@ async def claim(scene: Scene, shard) -> bool:
 # ---- finding work --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("found_by", ["hint", "sweep"])
+@pytest.mark.parametrize("found_by", ["hint", "round"])
 async def test_many_small_appends_become_few_batches(tmp_path, found_by):
     async with scene_at(tmp_path) as scene:
         reach = Reach(endpoints=scene.endpoint) if found_by == "hint" else direct(scene.place)
-        sweep_ms = HOUR_MS if found_by == "hint" else 100
-        settings = dataclasses.replace(SETTINGS, compaction_sweep_ms=sweep_ms)
+        round_ms = HOUR_MS if found_by == "hint" else 100
+        settings = dataclasses.replace(SETTINGS, compaction_round_ms=round_ms)
         async with compacting(reach, settings) as server:
             if found_by == "hint":
-                # The first sweep is over before there is anything to find, and the next one an hour away.
+                # The first round is over before there is anything to find, and the next one an hour away.
                 await until(lambda: _listens(scene))
             shard = await append_many(scene.client, 200, 5)
             await until(lambda: _few(scene, shard, 15))
@@ -146,7 +146,7 @@ async def test_without_a_compaction_server_nothing_is_compacted(tmp_path):
         assert len(await batches(scene.remote, shard)) == 40
 
 
-async def test_sweep_finds_the_commits_of_others_although_most_endpoints_are_silent(tmp_path):
+async def test_round_finds_the_commits_of_others_although_most_endpoints_are_silent(tmp_path):
     async with scene_at(tmp_path) as scene, server_of(scene.place, SETTINGS) as other:
         endpoints = ",".join([*(f"127.0.0.1:{port}" for port in range(1, 6)), other])
         async with compacting(Reach(endpoints=endpoints)):
@@ -170,7 +170,7 @@ async def test_what_was_due_before_the_server_started_is_found(tmp_path):
 async def test_two_servers_at_once_do_no_harm(tmp_path):
     async with scene_at(tmp_path) as scene:
         both = Reach(endpoints=scene.endpoint), direct(scene.place)
-        settings = dataclasses.replace(SETTINGS, compaction_sweep_ms=50, compactions_at_once=2)
+        settings = dataclasses.replace(SETTINGS, compaction_round_ms=50, compactions_at_once=2)
         async with compacting(both[0], settings) as first, compacting(both[1], settings) as second:
             shards = await asyncio.gather(*(append_many(scene.client, 120, 5) for _ in range(3)))
             for shard in shards:

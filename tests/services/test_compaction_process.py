@@ -31,7 +31,7 @@ from persist.v1 import compaction_pb2 as pb
 TAKEOVER_MS = 1500
 SLOW_ENVIRONMENT = {
     "PERSIST_COMPACTION_MEMORY_BYTES": str(SLOW.compaction_memory_bytes),
-    "PERSIST_COMPACTION_SWEEP_MS": str(SLOW.compaction_sweep_ms),
+    "PERSIST_COMPACTION_ROUND_MS": str(SLOW.compaction_round_ms),
     "PERSIST_COMPACTION_TAKEOVER_MS": str(TAKEOVER_MS),
 }
 
@@ -117,7 +117,7 @@ async def test_another_takes_over_from_one_that_was_killed_during_a_merge(tmp_pa
                 await victim.kill()
         [left] = await claims(remote, shard)
         assert len(await batches(remote, shard)) == SLOW_BATCHES
-        environment = {"PERSIST_COMPACTION_TAKEOVER_MS": str(TAKEOVER_MS), "PERSIST_COMPACTION_SWEEP_MS": "200"}
+        environment = {"PERSIST_COMPACTION_TAKEOVER_MS": str(TAKEOVER_MS), "PERSIST_COMPACTION_ROUND_MS": "200"}
         async with serve_process("compaction", "--endpoint", shards.endpoint, **environment):
             await until(lambda: merged(remote, shard))
         assert left not in await claims(remote, shard)
