@@ -14,8 +14,10 @@ from services.support import READER, append, child_environment, new_shard, servi
 from persist.client.failover import FailoverShards
 from persist.client.remote import RemoteShards
 from persist.client.session import AGE_SECONDS_MAX
-from persist.core.frontier import MINIMUM, Antichain
+from persist.core.frontier import MINIMUM, Antichain, Description
+from persist.core.ids import WriterId
 from persist.core.shard import commands as c
+from persist.core.shard.batch import HollowBatch
 from persist.errors import (
     Determinate,
     Indeterminate,
@@ -334,6 +336,33 @@ async def test_one_uncertain_attempt_makes_the_call_uncertain():
         server.shards.fault = Determinate("store is down")
         proxy.cut()
         proxy.deaf = False
+        with pytest.raises(Indeterminate):
+            await asked
+        await remote.close()
+
+
+class RefusesMerges(MemoryShards):
+    """As a shard whose merge was applied, and its output compacted further: the next attempt finds no inputs."""
+
+    def _apply(self, state, command):
+        if isinstance(command, c.ApplyMerge):
+            return c.MergeRefused(reason="its inputs are gone")
+        return super()._apply(state, command)
+
+
+async def test_merge_refused_after_a_lost_reply_is_uncertain():
+    output = HollowBatch(desc=Description(lower=MINIMUM, upper=Antichain.of(1)))
+    merge = c.ApplyMerge(owner=WriterId.of(bytes(16)), inputs=(bytes(16),), output=output)
+    async with serving(RefusesMerges()) as server, proxy_to(server.endpoint) as proxy:
+        remote, shard = RemoteShards(proxy.endpoint), new_shard()
+        await remote.open(shard, timeout=5)
+        assert isinstance(await remote.apply(shard, merge, timeout=5), c.MergeRefused)
+        proxy.deaf = True
+        asked = asyncio.ensure_future(remote.apply(shard, merge, timeout=20))
+        while len(server.shards.folds) < 2:
+            await asyncio.sleep(0.001)
+        proxy.deaf = False
+        proxy.cut()
         with pytest.raises(Indeterminate):
             await asked
         await remote.close()

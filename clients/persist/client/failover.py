@@ -12,6 +12,7 @@ from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, ShardId
 from persist.core.shard.commands import Command
 from persist.errors import Indeterminate, LocationError, Overloaded, StoreFull, StoreReadOnly
+from persist.machine.attempts import certain
 from persist.machine.patience import Backoff, Deadline
 from persist.machine.port import Change, NotYet, Plan, ShardInfo, Shards
 from persist.runtime import Runtime, system
@@ -136,9 +137,10 @@ class FailoverShards(Shards):
                 unsure = error if isinstance(error, Indeterminate) else None
                 self._leave()
         try:
-            return await call(self._local, deadline.remaining())
+            outcome = await call(self._local, deadline.remaining())
         except LocationError as error:
             raise (unsure or error) from error
+        return certain(outcome, unsure)
 
     def _leave(self) -> None:
         self._away_until = self._runtime.monotonic() + self._cool_down

@@ -28,6 +28,7 @@ from persist.errors import (
     StoreFull,
     StoreReadOnly,
 )
+from persist.machine.attempts import certain
 from persist.machine.patience import Backoff, Deadline
 from persist.machine.port import Change, NotYet, Plan, ShardInfo, Shards
 from persist.runtime import Runtime, system
@@ -216,7 +217,7 @@ class RemoteShards(Shards):
         while True:
             peer = self._choose(shard)
             try:
-                return await attempt(peer, self._slice(deadline, whole=whole))
+                outcome = await attempt(peer, self._slice(deadline, whole=whole))
             except (StoreFull, StoreReadOnly) as error:
                 # The server is well, and only a person can mend its store.
                 if unsure is not None:
@@ -228,6 +229,8 @@ class RemoteShards(Shards):
                 failure = error
                 unsure = error if isinstance(error, Indeterminate) else unsure
                 self._down(peer)
+            else:
+                return certain(outcome, unsure)
             if not self._retries or not await self._pause(failure, backoff, deadline):
                 # One attempt that may have happened makes the whole call so, whatever the later ones say.
                 raise unsure or failure

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from persist.core.frontier import Antichain
+from persist.core.shard.commands import MergeRefused
 from persist.errors import (
     Indeterminate,
     InvalidArgument,
@@ -93,6 +94,17 @@ class Attempts:
         after = failure.details.get("retry_after_ms", "") if isinstance(failure, Overloaded) else ""
         if after.isdigit() and int(after) / 1000 < deadline.remaining():
             await self._runtime.sleep(int(after) / 1000)
+
+
+def certain(outcome: T, unsure: Indeterminate | None) -> T:
+    """The outcome of a call whose earlier attempt got no answer (``unsure``), for shards that repeat by themselves.
+
+    A merge is also refused when it was applied and its output is compacted further since: whoever made the output
+    would delete it. Raises Indeterminate then.
+    """
+    if unsure is not None and isinstance(outcome, MergeRefused):
+        raise Indeterminate("refused, perhaps because an earlier attempt was applied", hint="leave its parts alone")
+    return outcome
 
 
 def not_yet(as_of: Antichain, upper: Antichain) -> NotYetAvailable:

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from persist.client.client import Client
+from persist.client.failover import FailoverShards
 from persist.client.location import Location
 from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, ShardId
 from persist.core.shard.commands import Command
 from persist.errors import Determinate, Indeterminate, PersistError
-from persist.machine.port import Change, NotYet, Plan, ShardInfo
+from persist.machine.port import Change, NotYet, Plan, ShardInfo, Shards
 from persist.machine.shards import LocalShards
 from persist.machine.survey import Survey
 from persist.machine.versions import Versions
@@ -311,6 +312,7 @@ class Stage:
         self.fired: Counter[str] = Counter()
         self.floors: dict[ShardId, ShardInfo] = {}
         self.operations = 0
+        self._clients = 0
         self.done = False
         self.healed_at = loop.time()
         self._hub = Hub(self.network)
@@ -333,13 +335,14 @@ class Stage:
         return SimulatedConsensus(self.network, self.logs, self.witness, self._hub)
 
     def client(self, name: str, only: Server | None = None) -> tuple[Host, Client]:
-        """A client on a host of its own."""
+        """A client on a host of its own. Every other one fails over, as one does that can reach the stores itself."""
         host = self.loop.host(name)
-        runtime = SimulatedRuntime(self.loop, host)
-        shards = SimulatedShards(self, only)
-        location = host.context.run(
-            lambda: Location(shards, blob=self.blob(), settings=self.plot.settings, runtime=runtime)
-        )
+        runtime, settings = SimulatedRuntime(self.loop, host), self.plot.settings
+        near: Shards = SimulatedShards(self, only)
+        self._clients += 1
+        if only is None and self._clients % 2:
+            near = FailoverShards(near, SimulatedShards(self), settings=settings, runtime=runtime, cool_down=0.5)
+        location = host.context.run(lambda: Location(near, blob=self.blob(), settings=settings, runtime=runtime))
         return host, Client(location)
 
     def survey(self, client: Client) -> Survey:
