@@ -119,6 +119,8 @@ class Judgement(Trouble):
         _, client = self.client("keeper")
         for _ in range(SWEEPS_MAX):
             await host.start(sweeper.sweep(shard, safe_age_ms=1_000, commit=True))
+            # The fence was a commit: what it made due must end before anything counts as left.
+            await asyncio.sleep(6)
             left = await host.start(sweeper.sweep(shard, safe_age_ms=1_000))
             if not left.leaked and not left.unlinked:
                 return
