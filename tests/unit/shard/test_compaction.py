@@ -224,6 +224,20 @@ def test_fenced_compactor_with_a_claim_may_finish():
         apply(state, claim(old, whole=True), at(5_000))
 
 
+def test_fence_drops_the_claims_that_count_as_abandoned():
+    dead = WriterId.born(1_000, sixteen(7))
+    state, _ = commit(grown(INPUTS_MIN), claim(dead, whole=True))
+    held, _ = commit(state, c.FenceWriters(born_before_ms=2_000))
+    assert claimed_by(held.trace, dead) is not None
+    late = 5_000 + Context(now_ms=0).compaction_takeover_ms
+    dropped, _ = commit(state, c.FenceWriters(born_before_ms=2_000), now_ms=late)
+    assert claimed_by(dropped.trace, dead) is None
+    with pytest.raises(LeaseExpired):
+        apply(dropped, claim(dead), at(late))
+    younger, _ = commit(state, c.FenceWriters(born_before_ms=1_000), now_ms=late)
+    assert claimed_by(younger.trace, dead) is not None
+
+
 def test_fenced_compactor_is_handed_no_claim_with_a_commit():
     """One that got a claim again could publish what was swept while it had none."""
     old = WriterId.born(1_000, bytes(16))

@@ -84,6 +84,16 @@ def released(trace: Trace, owner: str) -> Trace | None:
     return replace(trace, spine=settled(_replaced(trace.spine, mine, replace(mine, claim=None))))
 
 
+def unabandoned(trace: Trace, born_before_ms: int, now_ms: int, takeover_ms: int) -> Trace:
+    """The trace without the claims that count as abandoned and whose owners were born before that time."""
+    for each in trace.spine:
+        if each.claim is not None and _free(each, now_ms, takeover_ms):
+            born_ms = WriterId(each.claim.owner).born_ms
+            if born_ms is not None and born_ms < born_before_ms:
+                trace = released(trace, each.claim.owner) or trace
+    return trace
+
+
 def found(trace: Trace, inputs: tuple[bytes, ...]) -> tuple[SpineBatch, int] | None:
     """The spine batch that holds these batches side by side, and where in it they begin."""
     for each in trace.spine:

@@ -153,8 +153,10 @@ def _(command: c.FenceWriters, state: State, context: Context) -> tuple[State, c
         raise InvalidArgument("only writers of the past can be fenced", born_before_ms=command.born_before_ms)
     if command.born_before_ms <= state.writers_since_ms:
         return state, c.WritersFenced(born_before_ms=state.writers_since_ms)
+    # A claim of somebody who died would keep its owner from being fenced off, and its batches from being joined.
+    trace = k.unabandoned(state.trace, command.born_before_ms, context.now_ms, context.compaction_takeover_ms)
     return (
-        state.evolved(writers_since_ms=command.born_before_ms),
+        state.evolved(trace=trace, writers_since_ms=command.born_before_ms),
         c.WritersFenced(born_before_ms=command.born_before_ms),
     )
 
