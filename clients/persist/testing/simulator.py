@@ -231,11 +231,14 @@ def simulation(seed: int) -> Iterator[VirtualLoop]:
     collecting = gc.isenabled()
     # Finalizers run when references go, never at a moment that depends on how much was allocated.
     gc.disable()
+    # Only what the world made is looked through when it ends.
+    gc.freeze()
     try:
         yield loop
     finally:
         _wipe_out(loop)
         loop.close()
+        gc.unfreeze()
         if collecting:
             gc.enable()
 
