@@ -118,11 +118,31 @@ async def test_appends_hold_back_what_comes_long_after_one_that_is_not_over(plac
         return sorted(begun)
 
     work = [asyncio.ensure_future(append(number, repeatable=number != 1)) for number in range(5)]
-    assert await settled() == [0, 1, 3]  # 2 waits for 0, 4 for 2; 1 needs nobody to wait
+    assert await settled() == [0, 1]  # 2 waits for 0, 3 for 0 and 1, 4 for all before 3
     over[0].set()
+    assert await settled() == [0, 1, 2]
+    over[1].set()
     assert await settled() == [0, 1, 2, 3]
     work[2].cancel()
     assert await settled() == [0, 1, 2, 3, 4]
     for event in over:
         event.set()
     await asyncio.gather(*work, return_exceptions=True)
+
+
+async def test_appends_that_can_be_told_apart_overlap_freely():
+    window, begun = AppendWindow(2), 0
+    over = asyncio.Event()
+
+    async def append() -> None:
+        nonlocal begun
+        async with window.append(repeatable=False):
+            begun += 1
+            await over.wait()
+
+    work = [asyncio.ensure_future(append()) for _ in range(20)]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert begun == 20
+    over.set()
+    await asyncio.gather(*work)

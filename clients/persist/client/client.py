@@ -73,6 +73,7 @@ class Client:
             schema=opened,
             schema_id=entry.schema_id,
             upper=info.upper,
+            seqno=info.seqno,
             owns_id=writer_id is None,
         )
 

@@ -25,9 +25,12 @@ from persist.core.shard.commands import (
     Transaction,
     UpperMismatch,
 )
-from persist.errors import InvalidBounds, ShardClosed, UsageError, VersionMismatch
+from persist.errors import Indeterminate, InvalidBounds, ShardClosed, UsageError, VersionMismatch
 from persist.machine.attempts import Doubt
 from persist.machine.patience import Deadline
+
+_DOUBTFUL_MAX = 10_000
+"""Appends without an answer that a handle remembers, for whoever repeats them."""
 
 
 class WriteHandle:
@@ -46,6 +49,7 @@ class WriteHandle:
         schema: Schema,
         schema_id: int,
         upper: Antichain,
+        seqno: int,
         owns_id: bool,
     ) -> None:
         """``owns_id``: nobody else writes under this writer id."""
@@ -55,6 +59,8 @@ class WriteHandle:
         self.schema_id = schema_id
         self._location = location
         self._upper = upper
+        self._seqno = seqno
+        self._doubtful: dict[Token, int] = {}
         self._owns_id = owns_id
         self._appends = 0
         self._window = AppendWindow(location.settings.token_history // 2)
@@ -199,7 +205,8 @@ class WriteHandle:
         rows are read at the time before ``Appended.upper``. Columns ``ts`` (default 0; at most ``not_before``) and
         ``diff`` (default +1) may be missing. No updates move the upper only. A repeated ``token`` is recognised for
         the writer's last 64 appends, whichever handle made them; a ``transaction`` for ever. Cost: as
-        ``compare_and_append``. Raises as that does; after Indeterminate, repeat the call with the same token.
+        ``compare_and_append``. Raises as that does; after Indeterminate, repeat the call of this handle with the same
+        token. Raises LeaseExpired when the shard may have forgotten an earlier attempt: nothing happened now.
         """
         bounds = _bounds_until(not_before)
         the_token = self._new_token() if token is None else Token.parse(token)
@@ -348,6 +355,7 @@ class WriteHandle:
             lease_ms=location.settings.writer_lease_ms,
             transaction=transaction,
             rebase=rebase,
+            known_seqno=self._doubtful.get(token, self._seqno) if rebase else 0,
         )
         begun, committed = self._ids.begin(), False
         try:
@@ -355,7 +363,17 @@ class WriteHandle:
                 deadline, lambda seconds: location.shards.apply(self.shard, command, timeout=seconds), doubt=doubt
             )
             committed = isinstance(outcome, Appended) and writer_id == self._ids.current
+            if not isinstance(outcome, InlineBackpressure):
+                self._seqno = max(self._seqno, outcome.seqno)
+                self._doubtful.pop(token, None)
             return outcome
+        except Indeterminate:
+            # Whoever repeats it must say what was known before the first attempt.
+            if rebase:
+                self._doubtful.setdefault(token, command.known_seqno)
+                if len(self._doubtful) > _DOUBTFUL_MAX:
+                    del self._doubtful[next(iter(self._doubtful))]
+            raise
         finally:
             self._ids.end(begun, committed=committed)
 

@@ -591,6 +591,7 @@ class CompareAndAppendRequest(_message.Message):
     LEASE_MS_FIELD_NUMBER: _builtins.int
     TRANSACTION_FIELD_NUMBER: _builtins.int
     REBASE_FIELD_NUMBER: _builtins.int
+    KNOWN_SEQNO_FIELD_NUMBER: _builtins.int
     shard_id: _builtins.str
     """shard_id names the shard."""
     writer_id: _builtins.str
@@ -602,6 +603,10 @@ class CompareAndAppendRequest(_message.Message):
     rebase: _builtins.bool
     """rebase: when the upper is not batch.desc.lower, move the batch to [upper, max(batch.desc.upper, upper + 1)) instead
     of answering upper_mismatch; times before the upper are then read as the upper. Not for truncated batches.
+    """
+    known_seqno: _builtins.int
+    """known_seqno is the newest seqno the writer had heard of before its first attempt; for rebase. An append whose token
+    may be forgotten since is refused with LEASE_EXPIRED.
     """
     @_builtins.property
     def batch(self) -> _types_pb2.HollowBatch:
@@ -621,10 +626,11 @@ class CompareAndAppendRequest(_message.Message):
         lease_ms: _builtins.int = ...,
         transaction: Global___Transaction | None = ...,
         rebase: _builtins.bool = ...,
+        known_seqno: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "transaction", b"transaction"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "lease_ms", b"lease_ms", "rebase", b"rebase", "shard_id", b"shard_id", "token", b"token", "transaction", b"transaction", "writer_id", b"writer_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "known_seqno", b"known_seqno", "lease_ms", b"lease_ms", "rebase", b"rebase", "shard_id", b"shard_id", "token", b"token", "transaction", b"transaction", "writer_id", b"writer_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

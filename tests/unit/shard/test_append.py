@@ -12,7 +12,15 @@ from persist.core.shard.batch import Block, ColumnStats, HollowBatch, Part, Run
 from persist.core.shard.dispatch import Context
 from persist.core.shard.state import State
 from persist.core.shard.transitions import apply, finish
-from persist.errors import EmptyInterval, InvalidArgument, InvalidBounds, InvalidId, RequestTooLarge, ShardClosed
+from persist.errors import (
+    EmptyInterval,
+    InvalidArgument,
+    InvalidBounds,
+    InvalidId,
+    LeaseExpired,
+    RequestTooLarge,
+    ShardClosed,
+)
 
 WRITER = WriterId.of(sixteen(0))
 NOW = Context(now_ms=5_000, hostname="here", inline_total_bytes_max=120, token_history=3, parts_per_append_max=4)
@@ -349,3 +357,31 @@ def test_append_is_not_moved_beyond_the_last_time():
     assert outcome.upper == CLOSED
     with pytest.raises(ShardClosed):
         apply(state, rebasing(0, 5, number=3), NOW)
+
+
+def test_rebased_append_that_may_be_forgotten_is_refused():
+    """Four appends later (three tokens are remembered) a late copy of the first must not happen again."""
+    state, known = first_state(), 0
+    first = rebasing(0, 1, number=1, known_seqno=known)
+    state, outcome = commit(state, first)
+    for number in range(2, 6):
+        state, outcome = commit(state, rebasing(0, 1, number=number, known_seqno=outcome.seqno))
+    with pytest.raises(LeaseExpired):
+        apply(state, first, NOW)
+    fresh, outcome = commit(state, rebasing(0, 1, number=6, known_seqno=outcome.seqno))
+    assert isinstance(outcome, c.Appended)
+    assert fresh.trace.rows == state.trace.rows + 3
+
+
+def test_rebased_append_of_a_writer_forgotten_with_its_lease_is_refused():
+    writer = WriterId.born(1_000, bytes(16))
+    runs = (Run(parts=(part(writer, 1, rows=3, lower=0, upper=1),)),)
+    batch = HollowBatch(desc=Description(lower=Antichain.of(0), upper=Antichain.of(1)), runs=runs)
+    command = rebasing(0, 1, writer_id=writer, batch=batch, lease_ms=5_000)
+    state, outcome = commit(first_state(), command)
+    assert isinstance(outcome, c.Appended)
+    later = dataclasses.replace(NOW, now_ms=20_000)
+    state, _ = commit(state, append(state, rows=0, width=1, writer=2, number=9), later)
+    assert writer not in state.writers
+    with pytest.raises(LeaseExpired):
+        apply(state, command, later)

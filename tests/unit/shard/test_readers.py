@@ -243,3 +243,15 @@ def test_new_reader_may_start_at_the_critical_since():
     assert commit(state, register(TWO, use_critical_since=True))[1].since == Antichain.of(30)
     alone = with_readers(4)
     assert commit(alone, register(TWO, use_critical_since=True))[1].since == Antichain.of(4)
+
+
+def test_since_moves_with_a_repeated_downgrade_once_a_dead_hold_is_gone():
+    state, _ = commit(first_state(), c.RegisterCriticalReader(critical_id="ctl", opaque=b"1"), register(ONE))
+    closing = c.CompareAndDowngradeSince(critical_id="ctl", expected=b"1", opaque=b"1", since=CLOSED)
+    state, _ = commit(state, closing)
+    assert state.since == Antichain.of(0)
+    state, _ = commit(state, append(state, rows=0, width=1, number=1), now_ms=1_000_000)
+    assert not state.leased_readers
+    state, outcome = commit(state, closing, now_ms=1_000_001)
+    assert outcome == c.CriticalDowngraded(since=CLOSED, opaque=b"1")
+    assert state.since.is_empty

@@ -62,7 +62,10 @@ class CompareAndAppend(Command["Appended | UpperMismatch | InlineBackpressure"])
     """Append ``batch`` iff the shard's upper equals ``batch.desc.lower``.
 
     ``rebase``: when the upper is another one, move the batch there instead: it covers ``[upper, max(batch.desc.upper,
-    upper + 1))`` and times before the upper are read as the upper. Not for truncated batches or empty intervals.
+    upper + 1))`` and times before the upper are read as the upper. Not for truncated batches or empty intervals. Only
+    its token then tells that it has happened, so it is refused (LeaseExpired) once the shard may have forgotten that:
+    when it remembers appends of this writer only from beyond ``known_seqno`` (the newest seqno the writer had heard of
+    before its first attempt), or knows the writer no more although that is older than its lease.
     Raises InvalidBounds, EmptyInterval, ShardClosed (upper is [], and no earlier attempt closed it), InvalidId
     (foreign or malformed part key), InvalidArgument (unknown schema id, a part that contradicts itself),
     RequestTooLarge.
@@ -74,6 +77,7 @@ class CompareAndAppend(Command["Appended | UpperMismatch | InlineBackpressure"])
     lease_ms: int = 3_600_000
     transaction: Transaction | None = None
     rebase: bool = False
+    known_seqno: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

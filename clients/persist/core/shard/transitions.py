@@ -104,6 +104,7 @@ def _(command: c.CompareAndAppend, state: State, context: Context) -> tuple[Stat
     check_alive(state, command.writer_id)
     check_batch(state, command.writer_id, batch, parts_max=context.parts_per_append_max)
     if command.rebase:
+        _check_remembered(command, state, context)
         batch = rebased(batch, state.upper)
     if state.upper != batch.desc.lower:
         return state, c.UpperMismatch(upper=state.upper, seqno=state.seqno)
@@ -129,6 +130,23 @@ def _known_outcome(command: c.CompareAndAppend, state: State) -> c.Appended | No
         if record is not None and record.version >= command.transaction.version:
             return c.Appended(upper=record.upper, seqno=record.seqno, already_committed=True)
     return None
+
+
+def _check_remembered(command: c.CompareAndAppend, state: State, context: Context) -> None:
+    """Raise LeaseExpired when an earlier attempt may have succeeded and be forgotten: nothing else would tell."""
+    writer, born_ms = state.writers.get(command.writer_id), command.writer_id.born_ms
+    if writer is None:
+        forgotten = born_ms is not None and born_ms + command.lease_ms < context.now_ms
+    else:
+        full = len(writer.outcomes) >= max(context.token_history, 1)
+        forgotten = full and writer.outcomes[0].seqno > command.known_seqno
+    if forgotten:
+        raise LeaseExpired(
+            "the shard may have forgotten this append",
+            hint="read whether it is there, and append it with a new writer if not",
+            writer=command.writer_id,
+            token=command.token,
+        )
 
 
 def _with_writer(command: c.CompareAndAppend, state: State, outcome: c.Appended, context: Context) -> dict[str, Writer]:
@@ -200,11 +218,11 @@ def _(command: c.DowngradeSince, state: State, context: Context) -> tuple[State,
         seqno=max(known.seqno, min(held, state.seqno + 1)),
         heartbeat_ms=max(known.heartbeat_ms, context.now_ms),
     )
-    moved = reader.since != known.since
-    successor = _with_reader(state, command.reader_id, reader)
+    # Also when this reader's since stays: somebody else's hold may have gone meanwhile.
+    successor = _with_since(_with_reader(state, command.reader_id, reader))
     seqno = state.seqno if successor is state else state.seqno + 1
     outcome = c.SinceDowngraded(since=reader.since, seqno=seqno, held_seqno=reader.seqno)
-    return (_with_since(successor) if moved else successor), outcome
+    return successor, outcome
 
 
 @transition.register
@@ -245,12 +263,12 @@ def _(command: c.CompareAndDowngradeSince, state: State, context: Context) -> tu
     if known.opaque != command.expected:
         if known.opaque == command.opaque and command.since.less_equal(known.since):
             # What is asked for stands already: an earlier attempt, whose answer was lost, had done it.
-            return state, c.CriticalDowngraded(since=known.since, opaque=known.opaque)
+            return _with_since(state), c.CriticalDowngraded(since=known.since, opaque=known.opaque)
         return state, c.OpaqueMismatch(since=known.since, opaque=known.opaque)
     reader = replace(known, since=known.since.join(command.since), opaque=_opaque(command.opaque))
     outcome = c.CriticalDowngraded(since=reader.since, opaque=reader.opaque)
     if reader == known:
-        return state, outcome
+        return _with_since(state), outcome
     return _with_since(state.evolved(critical_readers={**state.critical_readers, command.critical_id: reader})), outcome
 
 
