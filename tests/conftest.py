@@ -2,7 +2,7 @@
 
 Fixtures: ``redis_uri``, ``postgres_uri``, ``s3_uri`` start a real server at first use, one per session;
 ``fresh_redis_uri``, ``fresh_postgres_uri``, ``fresh_s3_uri`` are functions giving an empty place on it each time.
-``async def test_...`` runs under asyncio.run with a limit of 60 s, or ``@pytest.mark.timeout_s(n)``.
+``async def test_...`` runs under asyncio.run with a limit of 120 s, or ``@pytest.mark.timeout_s(n)``.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from hypothesis import settings
 
 from persist.testing import servers
 
-COROUTINE_TEST_SECONDS = 60.0
+COROUTINE_TEST_SECONDS = 120.0
 
 # The same examples every time, so that a failure is the change's and not the day's. To look for new ones:
 # make test ARGS="tests/property --hypothesis-profile=explore"
@@ -25,7 +25,7 @@ settings.load_profile("steady")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "timeout_s(seconds): limit of a coroutine test, 60 s unless told")
+    config.addinivalue_line("markers", "timeout_s(seconds): limit of a coroutine test, 120 s unless told")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -63,5 +63,3 @@ class ReadsFromAReplica(MemoryConsensus):
             return entry
         older = self._log.entries[key].get(entry.seqno - 1)
         return entry if older is None else Entry(seqno=entry.seqno - 1, data=older)
-
-

@@ -26,4 +26,3 @@ def consensus_uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite:{tmp_path}/made/on/demand/consensus.db"
     uri: str = request.getfixturevalue(f"fresh_{request.param}_uri")()
     return uri
-

@@ -11,7 +11,7 @@ from persist.testing.history import violations
 ATTEMPTS = 20_000
 
 
-@pytest.mark.timeout_s(120)
+@pytest.mark.timeout_s(300)
 async def test_contended_cas_wins_every_seqno_once(consensus_uri: str) -> None:
     keys = [shard() for _ in range(4)]
     async with consensuses(consensus_uri, 2) as handles:
