@@ -268,16 +268,20 @@ async def test_blobs_held_for_a_reader_are_not_leaked(memory: tuple[str, str]) -
 async def test_sweeps_beside_writers_and_compaction_take_nothing_that_was_written(place: tuple[str, str]) -> None:
     shard = new_shard()
     settings = replace(OFTEN, compaction=True, compaction_takeover_ms=200)
-    written = refused = 0
+    written = refused = sweeps = 0
     async with at(place, settings) as (client, tools):
         await client.open_writer(shard, schema=SCHEMA)
 
         async def write() -> None:
             nonlocal written, refused
-            for _ in range(6):
+            for number in range(6):
                 # Opened anew each time: the shard does not know it, and a sweep may come before its append.
                 writer = await client.open_writer(shard)
                 await asyncio.sleep(system().random() / 50)
+                # Before the first one's it surely does: the sweep after the next begins later than now.
+                until = sweeps + 2 if number == 0 else 0
+                while sweeps < until:
+                    await asyncio.sleep(0.005)
                 try:
                     await writer.append_at_upper(table(0))
                     written += 1
@@ -285,8 +289,10 @@ async def test_sweeps_beside_writers_and_compaction_take_nothing_that_was_writte
                     refused += 1
 
         async def sweep() -> None:
+            nonlocal sweeps
             while True:
                 await tools.sweeper.sweep(shard, safe_age_ms=0, commit=True)
+                sweeps += 1
                 await asyncio.sleep(0.01)
 
         sweeping = asyncio.create_task(sweep())
