@@ -5,14 +5,13 @@ import random
 import time
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import pyarrow as pa
 import pytest
 
 import persist
 from persist import aio, errors
-from persist.testing.http_faults import HttpFaultProxy, Refusal
+from persist.testing.http_faults import HttpFaultProxy, Refusal, port_of, through
 
 SCHEMA = persist.Schema(key={"id": pa.int64()}, val={"name": pa.string()})
 # Everything goes to S3, and is compacted, rolled up and collected all the time.
@@ -27,15 +26,6 @@ REFUSALS = (
     Refusal(status=409, code="ConditionalRequestConflict"),
     Refusal(status=500, code="InternalError", done=True),
 )
-
-
-def through(uri: str, endpoint: str, client: str) -> str:
-    """The same bucket and prefix by way of a proxy, with one of the S3 clients."""
-    split = urlsplit(uri)
-    options = {name: values[0] for name, values in parse_qs(split.query).items()} | {"endpoint": endpoint}
-    if client == "obstore":
-        options["client"] = client
-    return split._replace(query="&".join(f"{name}={value}" for name, value in options.items())).geturl()
 
 
 def rows(time_: int, ids: list[int]) -> pa.Table:
@@ -55,10 +45,9 @@ async def test_shard_on_s3_that_refuses_a_third_of_all_requests(
     client: str, fresh_s3_uri: Callable[[], str], fresh_redis_uri: Callable[[], str]
 ):
     uri, entropy = fresh_s3_uri(), random.Random(5)
-    port = urlsplit(parse_qs(urlsplit(uri).query)["endpoint"][0]).port
-    async with HttpFaultProxy(port, REFUSALS, probability=0.0, seed=5) as proxy:
+    async with HttpFaultProxy(port_of(uri), REFUSALS, probability=0.0, seed=5) as proxy:
         opened = await aio.embedded(
-            blob=through(uri, proxy.endpoint, client), consensus=fresh_redis_uri(), settings=BUSY
+            blob=through(uri, proxy.endpoint, client=client), consensus=fresh_redis_uri(), settings=BUSY
         )
         async with opened:
             writer, reader = await opened.open(persist.ShardId.new(), schema=SCHEMA)

@@ -9,7 +9,6 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import grpc.aio
@@ -21,7 +20,9 @@ import persist
 from persist import aio
 from persist.core.frontier import MINIMUM
 from persist.core.ids import ShardId
+from persist.runtime import system
 from persist.settings import Settings
+from persist.storage.open import open_blob
 from persist.v1 import compaction_pb2 as pb
 from persist.v1.compaction_pb2_grpc import PersistCompactionStub
 from persist_compaction import Reach, start_compaction
@@ -30,10 +31,12 @@ from persist_host import Telemetry
 SCHEMA = persist.Schema(key={"id": pa.int64()}, val={"name": pa.string()})
 # No inline parts, so that every append leaves a blob behind.
 SETTINGS = Settings(compaction=False, inline_part_bytes_max=0, compaction_round_ms=200, poll_first_ms=5, poll_max_ms=50)
-# A merge in so little memory takes several passes: long enough to be interrupted.
-SLOW = dataclasses.replace(SETTINGS, compaction_memory_bytes=2 << 20, compaction_round_ms=3_600_000)
-SLOW_ROWS = 60_000
-SLOW_BATCHES = 16
+# A merge in so little memory takes several passes and writes many parts. Only those that are asked for are made.
+THRIFTY = dataclasses.replace(SETTINGS, compaction_memory_bytes=2 << 20, compaction_round_ms=3_600_000)
+THRIFTY_ROWS = 2_000
+THRIFTY_BATCHES = 16
+UPLOADS_BEFORE = 2
+"""A merge of these is interrupted at an upload that others went before."""
 POLL_SECONDS = 0.02
 
 
@@ -186,9 +189,10 @@ def _found(value: Any, name: str) -> list[Any]:
 
 
 async def unnamed(shards: Any, shard: ShardId, place: Place) -> set[str]:
-    """Keys of part files that no batch of the newest state names."""
-    root = Path(place.blob.removeprefix("file:"))
-    files = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file() and ".tmp" not in path.name}
-    parts = {name for name in files if name.startswith(shard) and "/rollup/" not in name}
-    named = {part.key for batch in await batches(shards, shard) for part in batch.parts}
-    return parts - named
+    """Keys of parts in Blob that no batch of the newest state names."""
+    blob = open_blob(place.blob, settings=SETTINGS, runtime=system())
+    try:
+        parts = {key async for key, _ in blob.list(f"{shard}/", timeout=10) if "/rollup/" not in key}
+    finally:
+        await blob.close()
+    return parts - {part.key for batch in await batches(shards, shard) for part in batch.parts}

@@ -19,9 +19,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from services.compacting import (
     SETTINGS,
-    SLOW,
-    SLOW_BATCHES,
-    SLOW_ROWS,
+    THRIFTY,
+    THRIFTY_BATCHES,
+    THRIFTY_ROWS,
+    UPLOADS_BEFORE,
     append_many,
     batches,
     check_snapshot,
@@ -57,6 +58,7 @@ from persist.storage.blob_file import FileBlob
 from persist.v1 import compaction_pb2 as pb
 from persist.wire.rpc_errors import DETAILS_KEY, error_of_status
 from persist_compaction import CompactionService, Reach
+from persist_compaction.job import Job
 from persist_compaction.workers import Workers
 from persist_host import Host, Telemetry
 
@@ -282,18 +284,65 @@ async def _failed(telemetry: Telemetry, times: int) -> bool:
     return telemetry.value("persist_compactions_failed_total") >= times
 
 
+class SlowDisk(FileBlob):
+    """Files on a disk that keeps every write waiting until ``gate`` is set, but for so many at first."""
+
+    def __init__(self, path: Path, *, after: int = 0) -> None:
+        super().__init__(str(path / "blob"), system())
+        self._left = after
+        self.begun, self.gate, self.written = threading.Event(), threading.Event(), threading.Event()
+
+    def _set(self, key: str, value: bytes | memoryview) -> None:
+        if self._left:
+            self._left -= 1
+            super()._set(key, value)
+            return
+        self.begun.set()
+        assert self.gate.wait(100)
+        super()._set(key, value)
+        self.written.set()
+
+
+@dataclass
+class Slow:
+    """A PersistCompaction whose disk lets the first parts of a merge through, and no more until its gate is opened."""
+
+    endpoint: str
+    disk: SlowDisk
+    workers: Workers
+    telemetry: Telemetry
+
+    async def reached(self) -> None:
+        """A merge has written something, and waits to write more."""
+        await asyncio.to_thread(self.disk.begun.wait)
+
+
+@asynccontextmanager
+async def slowly_compacting(scene: Scene, path: Path) -> AsyncIterator[Slow]:
+    disk, telemetry = SlowDisk(path, after=UPLOADS_BEFORE), Telemetry(service="test")
+    place = Location(RemoteShards(scene.endpoint), blob=disk, settings=THRIFTY, runtime=system(), owns_blob=True)
+    service = CompactionService(place, telemetry=telemetry)
+    host = Host((service,), settings=THRIFTY, runtime=system(), telemetry=telemetry)
+    address = await host.start(ANY_PORT)
+    try:
+        yield Slow(str(address), disk, service.workers, telemetry)
+    finally:
+        disk.gate.set()
+        await host.stop(notice=0, grace=0)
+
+
 # ---- requests ------------------------------------------------------------------------------------------------------
 
 
 async def test_request_streams_progress_and_ends_in_one_run(tmp_path):
-    async with scene_at(tmp_path) as scene, compacting(direct(scene.place), SLOW) as server:
-        shard = await append_many(scene.client, 12, SLOW_ROWS)
+    async with scene_at(tmp_path) as scene, compacting(direct(scene.place), THRIFTY) as server:
+        shard = await append_many(scene.client, 12, THRIFTY_ROWS)
         news = await compact(server.endpoint, shard, whole=True)
         kinds = [each.WhichOneof("news") for each in news]
         assert kinds[-2:] == ["result", "done"]
         assert set(kinds[:-2]) <= {"progress", "queued"}
         progress = [each.progress for each in news if each.HasField("progress")]
-        assert {(each.batches, each.rows) for each in progress} == {(12, 12 * SLOW_ROWS)}
+        assert {(each.batches, each.rows) for each in progress} == {(12, 12 * THRIFTY_ROWS)}
         assert {each.bytes for each in progress} == {news[-2].result.bytes_before}
         written = [each.rows_written for each in progress]
         assert len(written) > 2
@@ -301,18 +350,18 @@ async def test_request_streams_progress_and_ends_in_one_run(tmp_path):
         assert progress[-1].rows_per_second > 0
         result = news[-2].result
         assert result.applied
-        assert (result.batches, result.rows_before) == (12, 12 * SLOW_ROWS)
+        assert (result.batches, result.rows_before) == (12, 12 * THRIFTY_ROWS)
         assert (list(result.desc.lower.elements), list(result.desc.upper.elements)) == ([0], [12])
         assert news[-1].done.compactions == 1
         [batch] = await batches(scene.remote, shard)
         assert len(batch.runs) == 1
         assert batch.rows == result.rows_after
-        await check_snapshot(scene.client, shard, 12, SLOW_ROWS)
+        await check_snapshot(scene.client, shard, 12, THRIFTY_ROWS)
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["whole", "worth-it"])
 async def test_request_with_nothing_to_do_is_done_at_once(tmp_path, whole):
-    async with scene_at(tmp_path) as scene, compacting(direct(scene.place), SLOW) as server:
+    async with scene_at(tmp_path) as scene, compacting(direct(scene.place), THRIFTY) as server:
         shard = await append_many(scene.client, 1 if whole else 3, 5)
         news = await compact(server.endpoint, shard, whole=whole)
         assert [each.WhichOneof("news") for each in news if not each.HasField("queued")] == ["done"]
@@ -320,7 +369,7 @@ async def test_request_with_nothing_to_do_is_done_at_once(tmp_path, whole):
 
 
 async def test_request_for_the_whole_ends_although_the_shard_is_written_to(tmp_path):
-    async with scene_at(tmp_path) as scene, compacting(direct(scene.place), SLOW) as server:
+    async with scene_at(tmp_path) as scene, compacting(direct(scene.place), THRIFTY) as server:
         shard = await append_many(scene.client, 5, 10)
         writer = await scene.client.open_writer(shard)
         stop = asyncio.Event()
@@ -341,25 +390,20 @@ async def test_request_for_the_whole_ends_although_the_shard_is_written_to(tmp_p
 
 
 async def test_running_compaction_is_listed(tmp_path):
-    async with scene_at(tmp_path) as scene, compacting(direct(scene.place), SLOW) as server:
-        shard = await append_many(scene.client, SLOW_BATCHES, SLOW_ROWS)
+    async with scene_at(tmp_path) as scene, slowly_compacting(scene, tmp_path) as server:
+        shard = await append_many(scene.client, THRIFTY_BATCHES, THRIFTY_ROWS)
         async with stub_of(server.endpoint) as stub:
             assert not (await stub.ListCompactions(pb.ListCompactionsRequest(), timeout=5)).compactions
             before = system().now_ms()
             call = stub.Compact(pb.CompactRequest(shard_id=shard, whole=True), timeout=50)
-            await _begun(call)
+            await server.reached()
             listed = await stub.ListCompactions(pb.ListCompactionsRequest(), timeout=5)
             [running] = listed.compactions
-            assert (running.shard_id, running.requested, running.progress.batches) == (shard, True, SLOW_BATCHES)
+            assert (running.shard_id, running.requested, running.progress.batches) == (shard, True, THRIFTY_BATCHES)
             assert before <= running.start_ms <= system().now_ms()
             call.cancel()
+            server.disk.gate.set()
             await until(lambda: _idle(stub))
-
-
-async def _begun(call) -> None:
-    async for news in call:
-        if news.HasField("progress"):
-            return
 
 
 async def _idle(stub) -> bool:
@@ -371,13 +415,13 @@ async def _idle(stub) -> bool:
 
 @pytest.mark.parametrize("how", ["cancelled", "late", "gone"])
 async def test_request_that_ends_early_releases_the_claim_and_leaves_no_blob(tmp_path, how):
-    async with scene_at(tmp_path) as scene, compacting(direct(scene.place), SLOW) as server:
-        shard = await append_many(scene.client, SLOW_BATCHES, SLOW_ROWS)
+    async with scene_at(tmp_path) as scene, slowly_compacting(scene, tmp_path) as server:
+        shard = await append_many(scene.client, THRIFTY_BATCHES, THRIFTY_ROWS)
         async with stub_of(server.endpoint) as stub:
             request = pb.CompactRequest(shard_id=shard, whole=True)
-            call = stub.Compact(request, timeout=0.5 if how == "late" else 50)
-            await _begun(call)
-            await until(lambda: _writes(scene, shard))
+            call = stub.Compact(request, timeout=5 if how == "late" else 100)
+            await server.reached()
+            assert len(await unnamed(scene.remote, shard, scene.place)) == UPLOADS_BEFORE
             if how != "late":
                 assert not await claim(scene, shard)
             if how == "cancelled":
@@ -385,14 +429,22 @@ async def test_request_that_ends_early_releases_the_claim_and_leaves_no_blob(tmp
             elif how == "late":
                 with pytest.raises(grpc.aio.AioRpcError, match="DEADLINE"):
                     await _read_on(call)
+        [job] = server.workers.running
+        await until(lambda: _cancelled(job))
+        # What it was uploading arrives only now.
+        server.disk.gate.set()
         await until(lambda: claim(scene, shard))
-        assert len(await batches(scene.remote, shard)) == SLOW_BATCHES
+        assert len(await batches(scene.remote, shard)) == THRIFTY_BATCHES
         await until(lambda: _tidy(scene, shard))
         await asyncio.sleep(0.2)
         assert await _tidy(scene, shard)
         assert server.telemetry.value("persist_compactions_cancelled_total") == 1
         assert (await compact(server.endpoint, shard, whole=True))[-1].done.compactions == 1
-        await check_snapshot(scene.client, shard, SLOW_BATCHES, SLOW_ROWS)
+        await check_snapshot(scene.client, shard, THRIFTY_BATCHES, THRIFTY_ROWS)
+
+
+async def _cancelled(job: Job) -> bool:
+    return job.cancelled
 
 
 async def _read_on(call) -> None:
@@ -400,21 +452,17 @@ async def _read_on(call) -> None:
         pass
 
 
-async def _writes(scene: Scene, shard) -> bool:
-    return bool(await unnamed(scene.remote, shard, scene.place))
-
-
 async def _tidy(scene: Scene, shard) -> bool:
     return not await unnamed(scene.remote, shard, scene.place)
 
 
 async def test_request_waits_its_turn_and_is_refused_when_too_many_do(tmp_path):
-    async with scene_at(tmp_path) as scene, compacting(direct(scene.place), SLOW) as server:
-        shard = await append_many(scene.client, SLOW_BATCHES, SLOW_ROWS)
+    async with scene_at(tmp_path) as scene, slowly_compacting(scene, tmp_path) as server:
+        shard = await append_many(scene.client, THRIFTY_BATCHES, THRIFTY_ROWS)
         small = await append_many(scene.client, 3, 5)
         async with stub_of(server.endpoint) as stub:
             call = stub.Compact(pb.CompactRequest(shard_id=shard, whole=True), timeout=50)
-            await _begun(call)
+            await server.reached()
             waiting = [stub.Compact(pb.CompactRequest(shard_id=small), timeout=50) for _ in range(64)]
             ahead = [(await each.read()).queued.ahead for each in waiting]
             # They may arrive in any order.
@@ -431,6 +479,7 @@ async def test_request_waits_its_turn_and_is_refused_when_too_many_do(tmp_path):
             for each in waiting[1:]:
                 each.cancel()
             call.cancel()
+            server.disk.gate.set()
             assert (await waiting[0].read()).WhichOneof("news") == "done"
         assert (await compact(server.endpoint, small, whole=True))[-1].done.compactions == 1
 
@@ -490,24 +539,10 @@ async def test_one_way_to_the_shards_is_named(given):
             pass
 
 
-class SlowDisk(FileBlob):
-    """Files on a disk that keeps every write waiting until ``gate`` is set."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(str(path), system())
-        self.begun, self.gate, self.written = threading.Event(), threading.Event(), threading.Event()
-
-    def _set(self, key: str, value: bytes | memoryview) -> None:
-        self.begun.set()
-        assert self.gate.wait(30)
-        super()._set(key, value)
-        self.written.set()
-
-
 async def test_merge_cancelled_while_a_part_is_on_its_way_leaves_no_blob(tmp_path):
     async with scene_at(tmp_path) as scene:
         shard = await append_many(scene.client, 3, 50)
-        disk = SlowDisk(tmp_path / "blob")
+        disk = SlowDisk(tmp_path)
         place = Location(scene.remote, blob=disk, settings=SETTINGS, runtime=system(), owns_blob=True)
         compactor = Compactor(scene.remote, place)
         work = asyncio.ensure_future(compactor.compact(shard, compactor.new_owner(), whole=True))

@@ -1,18 +1,23 @@
-"""PersistCompaction and PersistShard as processes of the command line: signals, kill -9, takeovers, exit codes."""
+"""PersistCompaction and PersistShard as processes of the command line: signals, kill -9, takeovers, exit codes.
+
+A merge that is to be interrupted writes to S3 by way of a proxy which holds one of its uploads until that has happened.
+"""
 
 import json
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import grpc.aio
 import pytest
 from client.support import Place, file_place
 from services.compacting import (
     SETTINGS,
-    SLOW,
-    SLOW_BATCHES,
-    SLOW_ROWS,
+    THRIFTY,
+    THRIFTY_BATCHES,
+    THRIFTY_ROWS,
+    UPLOADS_BEFORE,
     ServeProcess,
     append_many,
     batches,
@@ -26,27 +31,27 @@ from services.compacting import (
 
 from persist import aio
 from persist.client.remote import RemoteShards
+from persist.testing.http_faults import Hold, HttpFaultProxy, port_of, through
 from persist.v1 import compaction_pb2 as pb
 
 TAKEOVER_MS = 1500
-SLOW_ENVIRONMENT = {
-    "PERSIST_COMPACTION_MEMORY_BYTES": str(SLOW.compaction_memory_bytes),
-    "PERSIST_COMPACTION_ROUND_MS": str(SLOW.compaction_round_ms),
+ENVIRONMENT = {
+    "PERSIST_COMPACTION_MEMORY_BYTES": str(THRIFTY.compaction_memory_bytes),
+    "PERSIST_COMPACTION_ROUND_MS": str(THRIFTY.compaction_round_ms),
     "PERSIST_COMPACTION_TAKEOVER_MS": str(TAKEOVER_MS),
 }
 
 
 @asynccontextmanager
-async def shards_at(path: Path) -> AsyncIterator[tuple[Place, ServeProcess, aio.Client, RemoteShards]]:
-    """``persist serve shard --no-compaction``, clients of it, and where its stores are."""
-    place = file_place(path)
+async def shards_at(place: Place) -> AsyncIterator[tuple[ServeProcess, aio.Client, RemoteShards]]:
+    """``persist serve shard --no-compaction``, and clients of it."""
     async with (
         serve_process("shard", *stores_of(place), "--no-compaction") as process,
         await aio.connect(process.endpoint, settings=SETTINGS) as client,
     ):
         remote = RemoteShards(process.endpoint)
         try:
-            yield place, process, client, remote
+            yield process, client, remote
         finally:
             await remote.close()
 
@@ -56,16 +61,8 @@ def stores_of(place: Place) -> tuple[str, ...]:
     return "--blob", place.blob, "--consensus", place.consensus
 
 
-async def begun(stub, shard) -> None:
-    """A request is being fulfilled, and its merge has written something."""
-    async for news in stub.Compact(pb.CompactRequest(shard_id=shard, whole=True), timeout=50):
-        if news.progress.rows_written:
-            return
-    raise AssertionError("the merge was over before it could be interrupted")
-
-
 async def test_process_told_endpoints_only_finds_parts_and_work(tmp_path):
-    async with shards_at(tmp_path) as (_, shards, client, remote):
+    async with shards_at(file_place(tmp_path)) as (shards, client, remote):
         shard = await append_many(client, 60, 5)
         assert len(await batches(remote, shard)) == 60
         environment = {"PERSIST_COMPACTION_MEMORY_BYTES": str(64 << 20), "PERSIST_COMPACTIONS_AT_ONCE": "2"}
@@ -90,38 +87,67 @@ async def few(remote: RemoteShards, shard) -> bool:
     return len(await batches(remote, shard)) <= 15
 
 
-@pytest.mark.timeout_s(120)
-async def test_sigterm_during_a_merge_releases_the_claim_and_leaves_no_blob(tmp_path):
-    async with shards_at(tmp_path) as (place, _, client, remote):
-        async with serve_process("compaction", *stores_of(place), **SLOW_ENVIRONMENT) as process:
+@pytest.fixture
+def place(tmp_path: Path, fresh_s3_uri: Callable[[], str]) -> Place:
+    return Place(fresh_s3_uri(), f"sqlite:{tmp_path / 'consensus.db'}")
+
+
+@asynccontextmanager
+async def held_up(place: Place) -> AsyncIterator[tuple[ServeProcess, Hold]]:
+    """A compaction server, and the hold on the parts it uploads after the first few."""
+    async with HttpFaultProxy(port_of(place.blob)) as proxy:
+        hold = proxy.hold(r"PUT \S+/n\d+-", after=UPLOADS_BEFORE)
+        behind = Place(through(place.blob, proxy.endpoint), place.consensus)
+        async with serve_process("compaction", *stores_of(behind), **ENVIRONMENT) as process:
+            yield process, hold
+
+
+async def test_sigterm_during_a_merge_releases_the_claim_and_leaves_no_blob(place: Place):
+    async with shards_at(place) as (_, client, remote):
+        shard = await append_many(client, THRIFTY_BATCHES, THRIFTY_ROWS)
+        async with held_up(place) as (process, hold), stub_of(process.endpoint) as stub:
             assert "1 at a time in at most 2 MiB each" in process.line
-            shard = await append_many(client, SLOW_BATCHES, SLOW_ROWS)
-            async with stub_of(process.endpoint) as stub:
-                await begun(stub, shard)
-                process.signal(signal.SIGTERM)
-                code, said = await process.end()
-            assert (code, said) == (0, "")
-        assert len(await batches(remote, shard)) == SLOW_BATCHES
+            merging = stub.Compact(pb.CompactRequest(shard_id=shard, whole=True), timeout=100)
+            await hold.reached.wait()
+            assert len(await unnamed(remote, shard, place)) == UPLOADS_BEFORE
+            waiting = stub.Compact(pb.CompactRequest(shard_id=shard), timeout=100)
+            assert (await waiting.read()).HasField("queued")
+            process.signal(signal.SIGTERM)
+            # Once those that wait are sent away, the merge is being stopped. What it was uploading arrives after that.
+            with pytest.raises(grpc.aio.AioRpcError, match="draining"):
+                await waiting.read()
+            hold.release()
+            assert await process.end() == (0, "")
+            merging.cancel()
+        assert len(await batches(remote, shard)) == THRIFTY_BATCHES
         assert await claims(remote, shard) == []
         assert await unnamed(remote, shard, place) == set()
-        await check_snapshot(client, shard, SLOW_BATCHES, SLOW_ROWS)
+        await check_snapshot(client, shard, THRIFTY_BATCHES, THRIFTY_ROWS)
 
 
-@pytest.mark.timeout_s(120)
-async def test_another_takes_over_from_one_that_was_killed_during_a_merge(tmp_path):
-    async with shards_at(tmp_path) as (place, shards, client, remote):
-        async with serve_process("compaction", *stores_of(place), **SLOW_ENVIRONMENT) as victim:
-            shard = await append_many(client, SLOW_BATCHES, SLOW_ROWS)
-            async with stub_of(victim.endpoint) as stub:
-                await begun(stub, shard)
-                await victim.kill()
-        [left] = await claims(remote, shard)
-        assert len(await batches(remote, shard)) == SLOW_BATCHES
-        environment = {"PERSIST_COMPACTION_TAKEOVER_MS": str(TAKEOVER_MS), "PERSIST_COMPACTION_ROUND_MS": "200"}
-        async with serve_process("compaction", "--endpoint", shards.endpoint, **environment):
-            await until(lambda: merged(remote, shard))
-        assert left not in await claims(remote, shard)
-        await check_snapshot(client, shard, SLOW_BATCHES, SLOW_ROWS)
+async def test_another_takes_over_from_one_that_was_killed_during_a_merge(place: Place):
+    async with shards_at(place) as (shards, client, remote):
+        shard = await append_many(client, THRIFTY_BATCHES, THRIFTY_ROWS)
+        async with held_up(place) as (victim, hold), stub_of(victim.endpoint) as stub:
+            merging = stub.Compact(pb.CompactRequest(shard_id=shard, whole=True), timeout=100)
+            await hold.reached.wait()
+            await victim.kill()
+            merging.cancel()
+            [left] = await claims(remote, shard)
+            assert len(await batches(remote, shard)) == THRIFTY_BATCHES
+            environment = {"PERSIST_COMPACTION_TAKEOVER_MS": str(TAKEOVER_MS), "PERSIST_COMPACTION_ROUND_MS": "200"}
+            async with serve_process("compaction", "--endpoint", shards.endpoint, **environment):
+                await until(lambda: merged(remote, shard))
+            assert left not in await claims(remote, shard)
+            before = await unnamed(remote, shard, place)
+            # What the dead one was uploading arrives after all, and is garbage like what it had uploaded.
+            hold.release()
+            await until(lambda: more_unnamed(remote, shard, place, before))
+        await check_snapshot(client, shard, THRIFTY_BATCHES, THRIFTY_ROWS)
+
+
+async def more_unnamed(remote: RemoteShards, shard, place: Place, before: set[str]) -> bool:
+    return bool(await unnamed(remote, shard, place) - before)
 
 
 async def merged(remote: RemoteShards, shard) -> bool:
