@@ -22,8 +22,23 @@ __all__ = ["CommitResult", "DefaultSource", "PersistTable", "register"]
 
 
 def register(spark: "SparkSession") -> None:
-    """Make ``format("persist")`` known to this session, also where Spark could not discover it by itself."""
-    spark.dataSource.register(DefaultSource)
+    """Make ``format("persist")`` known to this session, also where Spark could not discover it by itself.
+
+    From then on this process holds what is read until the session stops: reads survive tasks of any length (options
+    ``holdTtlSeconds``, ``holdMaxSeconds``). Not with Spark Connect, whose server is elsewhere.
+    """
+    context = getattr(spark, "_sc", None)
+    if context is None:
+        spark.dataSource.register(DefaultSource)
+        return
+    from pyspark_persist.keeper import keeper_of
+
+    class KeptSource(DefaultSource):
+        """Pickled by value, so that it takes the keeper's address along to the planners."""
+
+        keeper = keeper_of(context).address
+
+    spark.dataSource.register(KeptSource)
 
 
 def __getattr__(name: str) -> Any:

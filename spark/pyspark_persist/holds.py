@@ -1,24 +1,38 @@
-"""What keeps a planned read readable: leased readers and pinned parts, in the driver's helper processes.
+"""What keeps a planned read readable: leased readers and what they pin.
 
-Nothing tells a data source when a DataFrame or a job dies, and Spark ends an idle helper process without notice. So a
-hold is a lease that outlives this process by itself (option ``holdTtlSeconds``). While the process lives the client
-renews it, and what was planned stays pinned for that time, or for an hour when that is longer: tasks may take many
-leases. One reader serves all plans of a shard until half its time is over, so however many DataFrames there are, a
-shard's state holds three of our readers at most. Source: spark.md section 0 fact 7, section 2.3.
+Nothing tells a data source when a DataFrame or a job dies, and Spark ends a helper process that planned nothing for a
+minute. So the driver's own process keeps what is planned, where it can (``keeper.py``). Where it cannot, a hold is a
+lease that outlives the helper process by itself (option ``holdTtlSeconds``). While that process lives the client renews
+it, and what was planned stays pinned for that time, or for an hour when that is longer: tasks may take many leases.
+One reader serves all plans of a shard until half its time is over, so however many DataFrames there are, a shard's
+state holds three of our readers at most. Source: spark.md section 0 fact 7, section 2.3.
 """
 
 import os
 import threading
 from collections import deque
-from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Final
 
-from persist import LeaseExpired
+from persist import CorruptData, LeaseExpired, PersistError
 from persist.runtime import system
 from pyspark_persist.location import Target
 
 KEPT_SECONDS_MIN: Final = 3600.0
 """A living process keeps what it planned for so long at least, however short its leases are."""
+
+EXPIRED_HINT: Final = (
+    "load the DataFrame again; for longer jobs raise holdTtlSeconds (and holdMaxSeconds), or call "
+    "pyspark_persist.register(spark) in the driver"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What keeps the parts of a plan: this reader, for as long as it holds no seqno beyond this one."""
+
+    reader_id: str
+    seqno: int
 
 
 class Hold:
@@ -27,22 +41,23 @@ class Hold:
     def __init__(self, reader: Any, *, opened: float) -> None:
         self.reader = reader
         self.opened = opened
-        self._pins: deque[tuple[float, object]] = deque()
+        self._pins: deque[tuple[float, Any]] = deque()
 
-    def keep(self, splits: Iterable[Any], *, ttl_seconds: int) -> None:
-        """Keep the parts of these splits from being deleted until the plan's time is over."""
+    def keep(self, pin: Any, *, ttl_seconds: int) -> Held:
+        """Keep what is planned from now on from being deleted until the plan's time is over."""
         at = system().monotonic()
-        while self._pins and self._pins[0][0] < at - _kept(ttl_seconds):
+        while self._pins and self._pins[0][0] < at - kept_seconds(ttl_seconds):
             self._pins.popleft()
-        self._pins.extend((at, pin) for pin in {id(split.pin): split.pin for split in splits}.values())
+        self._pins.append((at, pin))
+        return held_by(self.reader, pin)
 
 
 _HOLDS: Final[dict[tuple[object, ...], list[Hold]]] = {}
 _LOCK: Final = threading.Lock()
 
 
-def hold_of(target: Target, *, ttl_seconds: int) -> Hold:
-    """A hold on the shard with at least half its time as a holder of plans before it, renewed just now.
+def hold_of(target: Target, *, ttl_seconds: int) -> tuple[Any, Held]:
+    """A reader with at least half its time as a holder of plans before it, and what keeps a plan made from now on.
 
     Raises ShardNotFound, LocationError.
     """
@@ -50,20 +65,30 @@ def hold_of(target: Target, *, ttl_seconds: int) -> Hold:
     with _LOCK:
         at = system().monotonic()
         # SUBTLE: dropping a reader expires it, so one that is no longer handed out stays until its last plan is over.
-        holds = [hold for hold in _HOLDS.get(key, []) if at - hold.opened < 2 * _kept(ttl_seconds)]
-        if not holds or at - holds[-1].opened >= _kept(ttl_seconds) / 2 or not is_alive(holds[-1].reader, target):
+        holds = [hold for hold in _HOLDS.get(key, []) if at - hold.opened < 2 * kept_seconds(ttl_seconds)]
+        pin = None
+        if holds and at - holds[-1].opened < kept_seconds(ttl_seconds) / 2:
+            pin = pinned(holds[-1].reader, target)
+        if pin is None:
             holds.append(Hold(open_reader(target, ttl_seconds=ttl_seconds), opened=at))
+            pin = holds[-1].reader.pin(timeout=target.timeout)
         _HOLDS[key] = holds
-        return holds[-1]
+        return holds[-1].reader, holds[-1].keep(pin, ttl_seconds=ttl_seconds)
 
 
-def _kept(ttl_seconds: int) -> float:
+def kept_seconds(ttl_seconds: int) -> float:
+    """For how long a process keeps what it planned, and hands out one reader twice as often."""
     return max(float(ttl_seconds), KEPT_SECONDS_MIN)
 
 
 def open_reader(target: Target, *, ttl_seconds: int) -> Any:
     """A fresh leased reader of an existing shard."""
     return target.client().open_reader(target.shard_id, lease=ttl_seconds, purpose="spark", timeout=target.timeout)
+
+
+def held_by(reader: Any, pin: Any) -> Held:
+    """What a pin of this reader keeps, as values that travel with a plan."""
+    return Held(reader_id=str(reader.reader_id), seqno=pin.seqno)
 
 
 def since_of_others(reader: Any, target: Target) -> int | None:
@@ -74,10 +99,33 @@ def since_of_others(reader: Any, target: Target) -> int | None:
     return min((int(holder["since"][0]) for holder in held.values() if holder["since"]), default=None)
 
 
+def pinned(reader: Any, target: Target) -> Any:
+    """A pin of what is planned from now on, and a renewed lease; None when the lease is gone."""
+    try:
+        return reader.pin(timeout=target.timeout)
+    except LeaseExpired:
+        return None
+
+
 def is_alive(reader: Any, target: Target) -> bool:
     """Renew the reader's lease; False when it is gone."""
+    return pinned(reader, target) is not None
+
+
+def explained(error: CorruptData, target: Target, held: Held | None) -> PersistError:
+    """Why a task could not read a part: LeaseExpired when nothing holds the plan any more, else the error itself."""
+    if held is None or "missing" not in error.message:
+        return error
     try:
-        reader.downgrade_since(reader.since, timeout=target.timeout)
-    except LeaseExpired:
-        return False
-    return True
+        state = target.client().inspect(target.shard_id, timeout=target.timeout)
+    except PersistError:
+        return error
+    reader = state["leased_readers"].get(held.reader_id)
+    if reader is not None and int(reader["seqno"]) <= held.seqno:
+        return error
+    return LeaseExpired(
+        "what was planned is no longer held, and parts of it have been deleted",
+        hint=EXPIRED_HINT,
+        reader=held.reader_id,
+        **error.details,
+    )

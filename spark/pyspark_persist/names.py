@@ -47,6 +47,7 @@ OPTIONS: Final = (
     Option(name="minPartitions", uses=_READS),
     Option(name="targetPartitionBytes", uses=_READS),
     Option(name="holdTtlSeconds", uses=_READS),
+    Option(name="holdMaxSeconds", uses=frozenset({READ, FEED})),
     Option(name="waitForUpperMs", uses=frozenset({READ, FEED})),
     Option(name="pushdown", uses=frozenset({READ})),
     Option(name="asOf", uses=frozenset({READ}), aliases=("versionAsOf",)),

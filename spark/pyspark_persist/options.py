@@ -16,6 +16,7 @@ METADATA: Final = "metadata"
 
 TARGET_PARTITION_BYTES: Final = 96 << 20
 HOLD_TTL_SECONDS: Final = 3600
+HOLD_MAX_SECONDS: Final = 86_400
 TIMEOUT_MS: Final = 120_000
 
 
@@ -57,11 +58,12 @@ class Changefeed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partitioning:
-    """How a read is cut, and for how long its plan stays readable without renewal."""
+    """How a read is cut, for how long its plan stays readable when no job runs, and for how long at most."""
 
     min_partitions: int = 1
     partition_bytes: int = TARGET_PARTITION_BYTES
     hold_ttl_seconds: int = HOLD_TTL_SECONDS
+    hold_max_seconds: int = HOLD_MAX_SECONDS
 
 
 ALL_ROWS: Final = Filters()

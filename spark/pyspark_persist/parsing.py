@@ -15,6 +15,7 @@ from pyspark_persist.names import FEED, READ, STREAM, WRITE, Given, check_names
 from pyspark_persist.options import (
     CHANGES,
     DIFFS,
+    HOLD_MAX_SECONDS,
     HOLD_TTL_SECONDS,
     METADATA,
     METADATA_TABLES,
@@ -262,6 +263,7 @@ def _partitioning(given: Given) -> Partitioning:
         min_partitions=given.whole("minPartitions", least=1) or 1,
         partition_bytes=_size(given, "targetPartitionBytes") or TARGET_PARTITION_BYTES,
         hold_ttl_seconds=given.whole("holdTtlSeconds", least=1) or HOLD_TTL_SECONDS,
+        hold_max_seconds=given.whole("holdMaxSeconds", least=1) or HOLD_MAX_SECONDS,
     )
 
 

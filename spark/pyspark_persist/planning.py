@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from persist import Antichain, InvalidArgument, InvalidBounds, NotReadable
+from pyspark_persist.holds import Held
 from pyspark_persist.location import Target
 from pyspark_persist.options import Filters, ReadOptions
 
@@ -22,12 +23,16 @@ _LATEST_OF_CLOSED: Final = (1 << 63) - 1
 
 
 class SplitPartition(InputPartition):  # type: ignore[misc]  # pyspark is untyped here
-    """One key range of one read; ``as_of`` None marks a range of updates rather than of a snapshot."""
+    """One key range of one read; ``as_of`` None marks a range of updates rather than of a snapshot.
+
+    ``held``: what keeps its parts from being deleted.
+    """
 
     def __init__(self, split: Any, as_of: int | None) -> None:
         super().__init__(None)
         self.split = split
         self.as_of = as_of
+        self.held: Held | None = None
 
     def __repr__(self) -> str:
         return f"SplitPartition(as_of={self.as_of})"
@@ -116,6 +121,13 @@ def diff_partitions(reader: Any, lower: int, upper: int, options: ReadOptions, w
     end = Antichain(()) if upper >= TIMES_END else Antichain.of(upper)
     diffs = reader.diffs(lower, end, timeout=timeout)
     return _partitions(diffs, None, options, where)
+
+
+def held(partitions: list[SplitPartition], by: Held) -> list[InputPartition]:
+    """The partitions of a plan that this reader keeps."""
+    for partition in partitions:
+        partition.held = by
+    return list(partitions)
 
 
 def _partitions(read: Any, as_of: int | None, options: ReadOptions, where: Where) -> list[SplitPartition]:

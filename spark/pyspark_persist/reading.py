@@ -5,45 +5,56 @@
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import datasource as ds
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from persist import InvalidBounds
+from persist import CorruptData, InvalidBounds
 from pyspark_persist import holds, planning
+from pyspark_persist.keeper import Address, ask
+from pyspark_persist.location import Target
 from pyspark_persist.metadata import metadata_table
 from pyspark_persist.options import METADATA, Interval, ReadOptions
 from pyspark_persist.planning import SplitPartition, Where
 from pyspark_persist.spark_types import arrow_schema, to_spark
 from pyspark_persist.view import View, view_of
 
+PLANNING_SECONDS: Final = 60
+"""The lease of a planner whose plans somebody else holds."""
+
 
 class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is untyped here
     """Reads a snapshot or an interval of updates by key-range splits."""
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+    def __init__(self, options: ReadOptions, schema: StructType, keeper: Address | None = None) -> None:
         # SUBTLE: Spark pickles the reader before it calls partitions(): what executors need must be here by then.
         self.options = options
+        self._keeper = keeper
         stored = planning.current_schema(options.target)
         self.view = view_of(options, stored, schema, streaming=False)
         self.where = planning.where_of(options.filters, stored)
         self.pushed: list[tuple[str, str, object]] = []
 
     def partitions(self) -> list[InputPartition]:
-        """The splits of the read, planned and held here."""
-        options = self.options
-        ttl_seconds = options.partitioning.hold_ttl_seconds
-        hold = holds.hold_of(options.target, ttl_seconds=ttl_seconds)
-        planned = self._plan(hold.reader)
-        hold.keep((partition.split for partition in planned), ttl_seconds=ttl_seconds)
-        return list(planned)
+        """The splits of the read, planned here, and held by the driver's own process if it can, else by this one."""
+        target, cut = self.options.target, self.options.partitioning
+        ttl_seconds = cut.hold_ttl_seconds
+        kept = ask(self._keeper, target, ttl_seconds=ttl_seconds, max_seconds=cut.hold_max_seconds)
+        if kept is not None:
+            # What this process pins for so long is then needed for planning only.
+            ttl_seconds = min(ttl_seconds, PLANNING_SECONDS)
+        reader, held = holds.hold_of(target, ttl_seconds=ttl_seconds)
+        return planning.held(self._plan(reader), kept or held)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one split, as batches of at most 64 K rows."""
-        return read_split(partition, self.view)
+        return read_split(partition, self.view, self.options.target)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_keeper": None}
 
     def _plan(self, reader: Any) -> list[SplitPartition]:
         options = self.options
@@ -111,20 +122,29 @@ class MetadataReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
         return to_spark(partition.value, self.output)
 
 
-def reader_for(options: ReadOptions, schema: StructType) -> DataSourceReader:
-    """The reader a batch read needs."""
+def reader_for(options: ReadOptions, schema: StructType, keeper: Address | None = None) -> DataSourceReader:
+    """The reader a batch read needs. ``keeper``: the driver's process that holds what is planned, if there is one."""
     if options.shape == METADATA:
         return MetadataReader(options, schema)
     # The class must not even have pushFilters unless asked: Spark then refuses every load() by default.
-    return PushdownReader(options, schema) if options.pushdown else SnapshotReader(options, schema)
+    return (PushdownReader if options.pushdown else SnapshotReader)(options, schema, keeper)
 
 
-def read_split(partition: InputPartition, view: View) -> Iterator[pa.RecordBatch]:
-    """Spark's batches for one partition; nothing for the empty partition Spark makes up when there are none."""
+def read_split(partition: InputPartition, view: View, target: Target) -> Iterator[pa.RecordBatch]:
+    """Spark's batches for one partition; nothing for the empty partition Spark makes up when there are none.
+
+    Raises LeaseExpired when its parts are gone since nothing holds them any more, CorruptData, LocationError.
+    """
     if not isinstance(partition, SplitPartition):
-        return iter(())
-    source = partition.split.read(columns=list(view.needed))
-    return view.batches(source, as_of=partition.as_of)
+        return
+    try:
+        source = partition.split.read(columns=list(view.needed))
+        yield from view.batches(source, as_of=partition.as_of)
+    except CorruptData as error:
+        told = holds.explained(error, target, partition.held)
+        if told is error:
+            raise
+        raise told from error
 
 
 def earliest(since: int | None) -> int:

@@ -16,9 +16,14 @@ from pyspark.sql.datasource import (
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+    from pyspark_persist.keeper import Address
+
 
 class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is untyped here
     """``format("persist")``. Every callback runs in a helper process of the driver without a session."""
+
+    keeper: "Address | None" = None
+    """Where the driver's own process holds what is planned, in the class that ``register`` makes."""
 
     @classmethod
     def name(cls) -> str:
@@ -44,7 +49,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is untyped her
         from pyspark_persist.parsing import parse_read
         from pyspark_persist.reading import reader_for
 
-        return reader_for(parse_read(dict(self.options)), schema)
+        return reader_for(parse_read(dict(self.options)), schema, self.keeper)
 
     def streamReader(self, schema: "StructType") -> DataSourceStreamReader:
         """A streaming read."""

@@ -95,9 +95,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> list[InputPartition]:
         """The splits of one interval. Raises NotReadable when history was compacted past it (see failOnDataLoss)."""
         lower, upper = self._time(start), self._time(end)
-        planned = self._plan(self._leased(), lower, upper)
-        self._pins.extend((upper, partition.split.pin) for partition in planned)
-        return list(planned)
+        reader, pin = self._pinned()
+        planned = self._plan(reader, lower, upper)
+        self._pins.append((upper, pin))
+        return planning.held(planned, holds.held_by(reader, pin))
 
     def _plan(self, reader: Any, lower: int, upper: int) -> list[SplitPartition]:
         if lower == 0:
@@ -110,7 +111,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one split."""
-        return read_split(partition, self.view)
+        return read_split(partition, self.view, self.options.target)
 
     def commit(self, end: dict[str, object]) -> None:
         """Hold no longer what the query will not read again, as far as that is the query's to decide (see _let_go)."""
@@ -133,9 +134,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return holds.open_reader(self.options.target, ttl_seconds=self.options.partitioning.hold_ttl_seconds)
 
     def _leased(self) -> Any:
-        if self._reader is None or not holds.is_alive(self._reader, self.options.target):
+        return self._pinned()[0]
+
+    def _pinned(self) -> tuple[Any, Any]:
+        """A reader whose lease was renewed just now, and a pin of what is planned from now on."""
+        pin = None if self._reader is None else holds.pinned(self._reader, self.options.target)
+        if pin is None:
             self._reader = self._fresh_reader()
-        return self._reader
+            pin = self._reader.pin(timeout=self.options.target.timeout)
+        return self._reader, pin
 
     def _let_go(self, passed: int) -> None:
         """Move the hold up to ``passed`` with downgradeSince, else only as far as everybody else has gone.

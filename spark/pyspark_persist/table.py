@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from persist import Antichain, Transaction
+from pyspark_persist import register
 from pyspark_persist.compact import compact
 from pyspark_persist.location import Target
 from pyspark_persist.metadata import METADATA_SCHEMAS, metadata_table
 from pyspark_persist.names import WRITE
 from pyspark_persist.parsing import parse_write
-from pyspark_persist.source import DefaultSource
 from pyspark_persist.writing import CommitResult, TaskOutput, Write
 
 if TYPE_CHECKING:
@@ -34,13 +34,13 @@ class PersistTable:
     @classmethod
     def forShard(cls, spark: "SparkSession", shard: str, **where: str) -> "PersistTable":
         """The shard with this id. ``where``: location=, endpoint=, or blob= and consensus=; else the environment."""
-        spark.dataSource.register(DefaultSource)
+        register(spark)
         return cls(spark, {"shard": str(shard), **_texts(where)})
 
     @classmethod
     def forName(cls, spark: "SparkSession", name: str, **where: str) -> "PersistTable":
         """The shard of the table with this name. ``where`` as for ``forShard``."""
-        spark.dataSource.register(DefaultSource)
+        register(spark)
         return cls(spark, {"table": name, **_texts(where)})
 
     @property

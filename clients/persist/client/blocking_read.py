@@ -9,6 +9,7 @@ from persist.client import listen as aio_listen
 from persist.client import read as aio
 from persist.client.background import LoopThread
 from persist.client.keys import KeysLike
+from persist.client.lease import Pin
 from persist.client.listen import Event
 from persist.client.read import BatchSummary
 from persist.client.split import Split
@@ -57,6 +58,10 @@ class ReadHandle:
     def heartbeat(self, *, timeout: float | None = None) -> None:
         """Extend the lease; returning means that it is alive. See aio.ReadHandle.heartbeat."""
         self._loop.run(self._handle.heartbeat(timeout=timeout))
+
+    def pin(self, *, timeout: float | None = None) -> Pin:
+        """Keep the parts of every read planned from now on, until the pin is dropped. See aio.ReadHandle.pin."""
+        return self._loop.run(self._handle.pin(timeout=timeout))
 
     def expire(self, *, timeout: float | None = None) -> None:
         """Let go of everything this reader holds. See aio.ReadHandle.expire."""

@@ -37,6 +37,11 @@ class Pin:
         self._release = weakref.finalize(self, lease.release, self._seqno)
         self._release.atexit = False
 
+    @property
+    def seqno(self) -> int:
+        """The state whose parts, and those of all newer ones, are kept."""
+        return self._seqno[0]
+
     def move(self, seqno: int) -> None:
         """Hold this newer seqno instead."""
         if seqno > self._seqno[0]:

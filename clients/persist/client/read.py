@@ -80,6 +80,14 @@ class ReadHandle:
         """Extend the lease; returning means that it is alive. One RPC. Raises LeaseExpired, LocationError."""
         await self._lease.downgrade(self._lease.since, timeout=timeout)
 
+    async def pin(self, *, timeout: float | None = None) -> Pin:
+        """Keep the parts of every read planned from now on, by any reader of the shard, until the pin is dropped.
+
+        For as long as this reader lives. Also a heartbeat. One RPC. Raises LeaseExpired, LocationError.
+        """
+        await self._lease.downgrade(self._lease.since, timeout=timeout)
+        return self._lease.pin()
+
     async def expire(self, *, timeout: float | None = None) -> None:
         """Let go of everything this reader holds. One RPC. Expiring again does nothing."""
         self._abandon.detach()
