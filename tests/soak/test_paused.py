@@ -1,7 +1,8 @@
 """Processes that stand still for three leases and then go on: nothing stale is accepted, nothing readable changes.
 
-A server (with the compactions inside it) and a reader are stopped with SIGSTOP several times, while everybody else
-appends, compacts, collects garbage and takes over what the stopped one had claimed.
+A server (with the compactions inside it), a reader and a compaction server in the middle of a merge are stopped with
+SIGSTOP several times, while everybody else appends, compacts, collects garbage and takes over what the stopped one had
+claimed.
 """
 
 import asyncio
@@ -11,19 +12,26 @@ import random
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import grpc.aio
 import pyarrow as pa
 import pytest
 from scenarios.support import SCHEMA, Server
+from services.compacting import batches, compact, serve_process, stub_of
+from soak.support import LIMIT_SECONDS, pick
 
 import persist
+from persist.client.remote import RemoteShards
 from persist.errors import LeaseExpired
 from persist.runtime import system
+from persist.testing.http_faults import HttpFaultProxy, port_of, through
+from persist.v1 import compaction_pb2 as pb
 
 LEASE_SECONDS = 1.0
-ROUNDS = 3
+ROUNDS = pick(3, 20)
 ROWS = 40
 
 
@@ -68,7 +76,8 @@ async def append_for(writer: Any, seconds: float) -> int:
     return count
 
 
-@pytest.mark.timeout_s(180)
+@pytest.mark.timeout(LIMIT_SECONDS)
+@pytest.mark.timeout_s(LIMIT_SECONDS)
 async def test_server_that_was_stopped_for_three_leases_changes_nothing(
     tmp_path: Path, fresh_redis_uri, hasty: None, request
 ):
@@ -126,6 +135,50 @@ async def _all_work_is_done(client: Any, shard: persist.ShardId) -> None:
         await asyncio.sleep(0.1)
 
 
+@pytest.mark.timeout(LIMIT_SECONDS)
+@pytest.mark.timeout_s(LIMIT_SECONDS)
+async def test_compactor_that_was_stopped_for_three_takeovers_puts_nothing_stale_in_place(
+    tmp_path: Path, fresh_s3_uri: Callable[[], str], hasty: None, monkeypatch: pytest.MonkeyPatch
+):
+    # Only what is asked for is compacted.
+    monkeypatch.setenv("PERSIST_COMPACTION_ROUND_MS", "3600000")
+    uri, stores, entropy = fresh_s3_uri(), ("--consensus", f"sqlite:{tmp_path}/consensus.db"), random.Random(6)
+    shard = persist.ShardId.new()
+    async with (
+        HttpFaultProxy(port_of(uri)) as proxy,
+        serve_process("shard", "--blob", uri, *stores, "--no-compaction") as server,
+        serve_process("compaction", "--blob", through(uri, proxy.endpoint), *stores) as stopped,
+        serve_process("compaction", "--blob", uri, *stores) as other,
+        await persist.aio.connect(server.endpoint) as client,
+        stub_of(stopped.endpoint) as stub,
+    ):
+        remote = RemoteShards(server.endpoint)
+        writer, reader = await client.open(shard, schema=SCHEMA)
+        for _ in range(ROUNDS):
+            await append_for(writer, 0.1)
+            hold = proxy.hold(r"PUT \S+/n\d+-")
+            merging = stub.Compact(pb.CompactRequest(shard_id=shard, whole=True), timeout=200)
+            await hold.reached.wait()
+            stopped.signal(signal.SIGSTOP)
+            since = reader.since.time
+            planned = [await reader.snapshot(entropy.randrange(since, writer.upper.time)) for _ in range(4)]
+            await append_for(writer, 3 * LEASE_SECONDS)
+            assert (await compact(other.endpoint, shard, whole=True))[-1].done.compactions > 0
+            before = await batches(remote, shard)
+            stopped.signal(signal.SIGCONT)
+            hold.release()
+            # Told that its claim is gone, or refused; whichever, what it merged is not put in place.
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                assert not [news async for news in merging if news.result.applied]
+            assert await batches(remote, shard) == before
+            for snapshot in planned:
+                await check(snapshot)
+            for as_of in (since, *(entropy.randrange(since, writer.upper.time) for _ in range(4))):
+                await check(await reader.snapshot(as_of))
+            await reader.downgrade_since(entropy.randrange(since, writer.upper.time))
+        await remote.close()
+
+
 FOLLOWER = """
 import json, sys
 import persist
@@ -149,7 +202,8 @@ while True:
 """
 
 
-@pytest.mark.timeout_s(180)
+@pytest.mark.timeout(LIMIT_SECONDS)
+@pytest.mark.timeout_s(LIMIT_SECONDS)
 async def test_reader_that_was_stopped_for_three_leases_is_told_and_goes_on_without_gap_or_repeat(
     tmp_path: Path, fresh_redis_uri, hasty: None, request
 ):
