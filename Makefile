@@ -22,8 +22,8 @@ run: setup ## the main job: Spark writes a year of flights into shards, reads th
 dev: setup-python ## all services in one process on SQLite and files under ./data
 	@$(BIN)/persist dev --data data
 
-test: setup ## run the tests (ARGS="-k name" to choose)
-	@$(IN_ENV) python -m pytest $(ARGS)
+test: setup ## run the tests, in two processes (ARGS="-k name" to choose, ARGS="-n 0" for one process)
+	@$(IN_ENV) python -m pytest -n 2 $(ARGS)
 
 SEEDS ?= 3000
 sim: setup-python ## simulate at length: worlds of trouble, the model, planted bugs, crash points (SEEDS=3000, or SEED=n for one)

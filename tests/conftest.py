@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from persist.testing import servers
 
@@ -26,6 +28,22 @@ settings.load_profile("steady")
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "timeout_s(seconds): limit of a coroutine test, 120 s unless told")
+
+
+class Scheduling(LoadScopeScheduling):
+    """Tests on Spark share one process, hence one JVM; the others go wherever there is time for them."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "spark" if nodeid.startswith("tests/spark/") else nodeid
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
+    return Scheduling(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests on Spark come first: no other process can take some of them over at the end."""
+    items.sort(key=lambda item: not item.nodeid.startswith("tests/spark/"))
 
 
 @pytest.hookimpl(tryfirst=True)

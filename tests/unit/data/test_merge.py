@@ -29,7 +29,11 @@ def together(schema, found):
     return pa.concat_tables([schema.updates.empty_table(), *found]).combine_chunks()
 
 
-@pytest.mark.parametrize("runs", [[], [[]], [[], []], [[PartSource(b"", lambda: iter(()))]]], ids=str)
+@pytest.mark.parametrize(
+    "runs",
+    [[], [[]], [[], []], [[PartSource(b"", lambda: iter(()))]]],
+    ids=["none", "one", "two", "one of an empty part"],
+)
 def test_merge_of_nothing_gives_nothing(runs):
     assert list(merge(runs, INT, since=0)) == []
 
