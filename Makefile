@@ -26,9 +26,9 @@ test: setup ## run the tests, in two processes (ARGS="-k name" to choose, ARGS="
 	@$(IN_ENV) python -m pytest -n 2 $(ARGS)
 
 SEEDS ?= 3000
-sim: setup-python ## simulate at length: worlds of trouble, the model, planted bugs, crash points (SEEDS=3000, or SEED=n for one)
+sim: setup-python ## simulate and soak at length: worlds of trouble, the model, planted bugs, real stores (SEEDS=3000, or SEED=n for one)
 	@PERSIST_SIM=full PERSIST_SIM_SEEDS=$(SEEDS) PERSIST_SIM_SEED=$(SEED) \
-		$(BIN)/python -m pytest -q -s tests/simulation $(if $(SEED),-k keep_every_promise) $(ARGS)
+		$(BIN)/python -m pytest -q -s $(if $(SEED),tests/simulation -k keep_every_promise,tests/simulation tests/soak) $(ARGS)
 
 lint: setup-python ## ruff, import contracts, house rules
 	@$(BIN)/ruff check .

@@ -27,6 +27,7 @@ from persist.wire.frame import framed
 FIRST = [(1, "a", 0, 1)]
 NEXT = [(2, "b", 1, 1)]
 LARGE = [(key, f"{key * 7919:x}" * 20, 1, 1) for key in range(2000)]
+RECOVERY_SECONDS = 10.0
 BIG = dataclasses.replace(SMALL, sort_rows=1 << 20, row_group_rows=1 << 16, part_bytes_max=1 << 24)
 Step = Callable[[], Any]
 
@@ -60,8 +61,8 @@ async def goes_through_it(
             assert {name: after[name] for name in ("upper", "since")} == {
                 name: before[name] for name in ("upper", "since")
             }
-        await writer.append(table(rows), 2)
-        found = rows_of(await (await reader.snapshot(1)).to_arrow())
+        await writer.append(table(rows), 2, timeout=RECOVERY_SECONDS)
+        found = rows_of(await (await reader.snapshot(1, timeout=RECOVERY_SECONDS)).to_arrow())
         assert found == sorted((key, name, diff) for key, name, _, diff in [*FIRST, *rows])
 
 
@@ -78,6 +79,18 @@ async def test_consensus_that_is_down(tmp_path: Path, access: str, start: Callab
         place = Place(f"file:{tmp_path}", server.uri, access)
         # A call on its way when the store dies may have happened.
         await goes_through_it(place, server.kill, server.start, errors.LocationError)
+
+
+@pytest.mark.parametrize("start", [servers.start_redis, servers.start_s3], ids=["redis", "s3"])
+async def test_store_that_is_frozen(tmp_path: Path, access: str, start: Callable[[], servers.Server]):
+    with start() as server:
+        redis = server.uri.startswith("redis:")
+        place = Place(f"file:{tmp_path}", server.uri, access) if redis else memory_place(access)
+        place = place if redis else dataclasses.replace(place, blob=server.uri)
+        # What was sent may have happened.
+        await goes_through_it(
+            place, server.pause, server.resume, errors.LocationError, rows=NEXT if redis else LARGE, settings=BIG
+        )
 
 
 async def test_redis_that_is_full(tmp_path: Path, access: str):

@@ -84,6 +84,11 @@ class ServeProcess:
         self.endpoint = found.group()
         return self
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Of the process, while it is there."""
+        return () if self._process is None else (self._process.pid,)
+
     def signal(self, number: signal.Signals) -> None:
         assert self._process is not None
         self._process.send_signal(number)
