@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from persist.core.ids import ShardId
-from persist.core.shard.batch import Part
+from persist.core.shard.batch import HollowBatch, Part
 from persist.core.shard.commands import Rollup
 from persist.core.shard.diff import StateDiff, apply_diff
 from persist.core.shard.invariants import check_cheap, check_state
@@ -61,6 +61,7 @@ class _Walk:
 
     state: State | None = None
     named: dict[str, Named] | None = None
+    taken: bool = False
 
 
 Report = Callable[[int], None]
@@ -153,7 +154,7 @@ class Fsck:
                 if before is None:
                     return walk
                 await self._check_rollup(before, newest, deadline, tell)
-                _take_names(walk, before, newest)
+                _take_names(walk, before, change, newest)
             if len(entries) < _PAGE_DIFFS:
                 return self._ended(walk, before, newest, tell)
 
@@ -201,6 +202,8 @@ class Fsck:
             return None
         if state is None:
             tell("I8", rollup.key, "the rollup of the oldest diff is missing", RESTORE)
+            return None
+        _check_sound(state, None, tell)
         return state
 
     async def _check_rollup(self, state: State, newest: State, deadline: Deadline, tell: Tell) -> None:
@@ -301,19 +304,34 @@ def _next(before: State, change: StateDiff, tell: Tell) -> State | None:
     except PersistError as error:
         tell("I14", where, f"the diff does not fit the state before it: {error.message}", DAMAGED)
         return None
-    try:
-        check_cheap(before, state)
-        check_state(state)
-    except PersistError as error:
-        tell("state", where, error.message, "report it: no release writes such a state")
+    _check_sound(state, before, tell)
     return state
 
 
-def _take_names(walk: _Walk, state: State, newest: State) -> None:
-    """States before the oldest one that is held are read by nobody, and their blobs may be gone already."""
+def _check_sound(state: State, before: State | None, tell: Tell) -> None:
+    """Whether a state is one that may be, after the one before it, which was told of if it may not."""
+    try:
+        if before is not None:
+            check_cheap(before, state)
+        check_state(state, after=before)
+    except PersistError as error:
+        tell("state", f"seqno {state.seqno}", error.message, "report it: no release writes such a state")
+
+
+def _take_names(walk: _Walk, state: State, change: StateDiff, newest: State) -> None:
+    """What the state names, or ``change`` has added to what those before it do.
+
+    States before the oldest one that is held are read by nobody, and their blobs may be gone already.
+    """
     if walk.named is None or state.seqno < newest.seqno_since:
         return
-    for batch in state.trace.batches:
+    if walk.taken:
+        splices = () if change.spine is None else change.spine.splices
+        batches: Iterable[HollowBatch] = (batch for splice in splices for batch in splice.come)
+    else:
+        batches = state.trace.batches
+    walk.taken = True
+    for batch in batches:
         for part in batch.parts:
             _take_part(walk.named, part)
     for rollup in state.rollups.values():
