@@ -5,6 +5,7 @@ stay unreferenced, and garbage collection removes them. Nothing here ever delete
 unknown, its parts may be live. Source: architecture.md section 7; spark.md section 0 facts 5, 6; reliability.md I23.
 """
 
+import contextlib
 import functools
 import os
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,7 @@ from persist import (
     Indeterminate,
     InvalidArgument,
     InvalidBounds,
+    LeaseExpired,
     PreparedBatch,
     ShardClosed,
     Token,
@@ -34,6 +36,10 @@ from pyspark_persist.ingest import Columns, columns_of, open_writer
 from pyspark_persist.options import WriteOptions
 
 _WRITER_MS: Final = 1_800_000
+_HEARD_SECONDS: Final = 60.0
+_HEARD_OF: Final[dict[tuple[object, ...], float]] = {}
+"""When a shard was last told of a writer of this process, in monotonic seconds."""
+_HEARD_OF_MAX: Final = 10_000
 
 ATTEMPTS: Final = 100
 """How often a commit follows a moving upper before it gives up."""
@@ -89,8 +95,7 @@ class Write:
 
         Raises SchemaMismatch, ShardNotFound, TypeNotSupported, InvalidArgument.
         """
-        writer_id = _writer_id(os.getpid(), system().now_ms() // _WRITER_MS)
-        writer = open_writer(options, schema, writer_id)
+        writer = _alive_writer(options, schema)
         columns = columns_of(schema, writer.schema)
         if columns.has_times and options.commit_time is not None:
             raise InvalidArgument(
@@ -105,7 +110,7 @@ class Write:
             options=options,
             columns=columns,
             spec=writer.batch_spec(),
-            writer_id=str(writer_id),
+            writer_id=str(writer.writer_id),
             token=str(Token.of(system().random_bytes(16))),
             overwrite=overwrite,
         )
@@ -273,6 +278,34 @@ class _Commit:
             parts=sum(batch.parts for batch in used),
             already_committed=already,
         )
+
+
+def _alive_writer(options: WriteOptions, schema: st.StructType) -> Any:
+    """A writer that the shard will not refuse for its age: one that it has known for a minute at most, or a new one.
+
+    SUBTLE: a sweep fences off writers that the shard does not know, such as one that wrote only to other shards, or has
+    been idle for a lease. Its parts could not be committed under another id, so it must be found out before the tasks.
+    """
+    target, at = options.target, system().monotonic()
+    fresh = _writer_id.cache_info().misses
+    writer_id = _writer_id(os.getpid(), system().now_ms() // _WRITER_MS)
+    writer = open_writer(options, schema, writer_id)
+    key = (target.location, target.shard, str(writer_id))
+    is_new = _writer_id.cache_info().misses > fresh
+    if is_new or at - _HEARD_OF.get(key, float("-inf")) < _HEARD_SECONDS:
+        _HEARD_OF.setdefault(key, at)
+        return writer
+    try:
+        # Closed shards refuse heartbeats: what that means to the write is told by its commit.
+        with contextlib.suppress(ShardClosed):
+            writer.append([], writer.upper, timeout=target.timeout)
+    except LeaseExpired:
+        _writer_id.cache_clear()
+        return _alive_writer(options, schema)
+    if len(_HEARD_OF) >= _HEARD_OF_MAX:
+        _HEARD_OF.clear()
+    _HEARD_OF[key] = at
+    return writer
 
 
 @functools.lru_cache(maxsize=2)

@@ -7,6 +7,8 @@ import pyarrow as pa
 import pytest
 
 import persist
+from persist.core.shard.commands import FenceWriters
+from persist.runtime import system
 
 Contents = Callable[..., list[tuple[Any, ...]]]
 Where = dict[str, str]
@@ -97,6 +99,37 @@ def test_stream_whose_commit_fails_after_it_happened_goes_on_exactly_once(
         run(frame, sink, tmp_path / "c", fmt="persist_task_fails")
     run(stream(spark, source).select("id", "name"), sink, tmp_path / "c")
     assert contents(sink) == [(1, "a", 2)]
+
+
+def test_stream_whose_writer_was_fenced_off_goes_on_under_a_new_one(
+    spark: Any, source: Where, sink: Where, feed: Any, client: Any, contents: Contents, tmp_path: Path
+) -> None:
+    shard = persist.ShardId.parse(sink["shard"])
+    feed(10, (1, "a", 3, 1))
+    frame = stream(spark, source, mode="diffs", startingVersion="earliest")
+    writer = frame.writeStream.format("persist").options(**sink).option("checkpointLocation", str(tmp_path / "c"))
+    # The process that plans writes has an id already, which this shard never heard of when it fences writers off.
+    other = {**sink, "shard": str(persist.ShardId.new())}
+    spark.range(1).write.format("persist").options(**other).option("keyColumns", "id").mode("append").save()
+    fence(client, shard)
+    query = writer.start()
+    try:
+        for number in (1, 2):
+            query.processAllAvailable()
+            assert query.exception() is None
+            feed(10 * number + 10, (number + 1, "b", 10 * number + 2, 1))
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert contents(sink, 22) == [(1, "a", 1), (2, "b", 1), (3, "b", 1)]
+    assert not set(client.inspect(shard)["writers"]) & set(client.inspect(other["shard"])["writers"])
+
+
+def fence(client: Any, shard: persist.ShardId) -> None:
+    """Refuse writers the shard does not know, as a sweep does."""
+    loop, core = client._core()
+    command = FenceWriters(born_before_ms=system().now_ms())
+    loop.run(core._location.shards.apply(shard, command, timeout=30))
 
 
 def test_stream_under_one_app_id_survives_a_lost_checkpoint(
