@@ -16,6 +16,7 @@ from persist_cli.options import (
     Target,
     Timeout,
     invocation,
+    is_typed,
 )
 
 app = typer.Typer(
@@ -48,6 +49,9 @@ def compact(
     master: Annotated[str | None, typer.Option(help="The Spark cluster; this machine if not given.")] = None,
     pieces: Annotated[int | None, typer.Option(min=1, help="Spark tasks of each shard, about.")] = None,
     commit: Commit = False,
+    endpoint: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="A PersistCompaction that is to do it (with --shard).")
+    ] = None,
     location: Location = None,
     blob: BlobUri = None,
     consensus: ConsensusUri = None,
@@ -60,10 +64,17 @@ def compact(
         raise typer.BadParameter(f"--engine {engine} is unknown: use --engine local or --engine spark")
     if engine == "local" and (master or pieces):
         raise typer.BadParameter("--master and --pieces go with --engine spark")
-    target = Target.of(context, None, location, blob, consensus)
     from persist_cli import admin_work, machine
 
     machine.check_choice(shard or [], every)
+    if endpoint is not None:
+        if every or engine == "spark" or location or blob or consensus:
+            _refuse_beside_endpoint(context, every=every, engine=engine)
+        from persist_cli import admin_remote
+
+        admin_remote.compact(endpoint, shard or [], settings, whole=whole, commit=commit, json=json)
+        return
+    target = Target.of_stores(context, "persist admin compact", None, location, blob, consensus)
     if engine == "spark":
         whole = True
         if commit:
@@ -75,12 +86,27 @@ def compact(
     machine.run(target, settings, lambda m: admin_work.compact(m, shard or [], whole=whole, commit=commit, json=json))
 
 
+def _refuse_beside_endpoint(context: typer.Context, *, every: bool, engine: str) -> None:
+    """Raise BadParameter for what a PersistCompaction cannot be asked for."""
+    if every:
+        raise typer.BadParameter(
+            "a PersistCompaction cannot tell which shards there are: name them with --shard SHARD (repeatable; "
+            "persist shard list tells them), or give --location DIR, or --blob and --consensus"
+        )
+    if engine == "spark":
+        raise typer.BadParameter("--engine spark needs the stores: give --location DIR, or --blob and --consensus")
+    for name in ("location", "blob", "consensus"):
+        if is_typed(context, name):
+            raise typer.BadParameter(f"name one place: --endpoint HOST:PORT or --{name}, not both")
+
+
 @app.command()
 def gc(
     context: typer.Context,
     shard: Shards = None,
     every: All = False,
     commit: Commit = False,
+    endpoint: Endpoint = None,
     location: Location = None,
     blob: BlobUri = None,
     consensus: ConsensusUri = None,
@@ -89,7 +115,7 @@ def gc(
 ) -> None:
     """Write a rollup now, and collect what only older states need that nobody holds."""
     settings = invocation(context, json=json).settings(allow_unsafe)
-    target = Target.of(context, None, location, blob, consensus)
+    target = Target.of_stores(context, "persist admin gc", endpoint, location, blob, consensus)
     from persist_cli import admin_work, machine
 
     machine.check_choice(shard or [], every)
@@ -103,6 +129,7 @@ def sweep(
     every: All = False,
     safe_age: Age = 24.0,
     commit: Commit = False,
+    endpoint: Endpoint = None,
     location: Location = None,
     blob: BlobUri = None,
     consensus: ConsensusUri = None,
@@ -114,7 +141,7 @@ def sweep(
     A write that takes longer than the safe age is refused when it commits, and must be repeated.
     """
     settings = invocation(context, json=json).settings(allow_unsafe)
-    target = Target.of(context, None, location, blob, consensus)
+    target = Target.of_stores(context, "persist admin sweep", endpoint, location, blob, consensus)
     from persist_cli import admin_work, machine
 
     machine.check_choice(shard or [], every)
@@ -133,6 +160,7 @@ def restore(
     shard: Shards = None,
     every: All = False,
     commit: Commit = False,
+    endpoint: Endpoint = None,
     location: Location = None,
     blob: BlobUri = None,
     consensus: ConsensusUri = None,
@@ -141,7 +169,7 @@ def restore(
 ) -> None:
     """Bring back blobs that a shard's state names and that are gone, from a bucket that keeps versions."""
     settings = invocation(context, json=json).settings(allow_unsafe)
-    target = Target.of(context, None, location, blob, consensus)
+    target = Target.of_stores(context, "persist admin restore", endpoint, location, blob, consensus)
     from persist_cli import admin_work, machine
 
     machine.check_choice(shard or [], every, key)

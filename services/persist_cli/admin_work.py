@@ -1,7 +1,6 @@
 """What the commands of ``persist admin`` do. Each takes one shard after the other, and prints what came of all."""
 
-import itertools
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from persist.core.frontier import Antichain
@@ -16,9 +15,14 @@ from persist.machine.compactor import Compacted, Compactor
 from persist.machine.survey import Found
 from persist_cli.machine import Machine
 from persist_cli.options import shard_id
-from persist_cli.terminal import counted, note, print_json, print_table, progress
+from persist_cli.terminal import counted, note, print_json, print_rows, print_table, progress
 
 Row = dict[str, Any]
+
+_STRANGERS = (
+    "Blobs without a state stay: nothing shows that this is the right Consensus, nor that nobody is about to make the "
+    "shard. If it is right, open the shard once (persist shard append), and sweep it."
+)
 
 _LISTED_MAX = 1_000
 """Blobs that are told one by one."""
@@ -49,7 +53,7 @@ async def compact(machine: Machine, shards: list[str], *, whole: bool, commit: b
             if result is None or not result.applied:
                 break
             done.append(result)
-        return {"shard": shard, **_compacted(done)}
+        return {"shard": shard, **compacted(done)}
 
     try:
         await _each(machine, shards, one, commit=commit, json=json, what="compacting", unit="rows")
@@ -73,7 +77,8 @@ def _to_compact(state: State, machine: Machine, *, whole: bool) -> Row:
     }
 
 
-def _compacted(done: list[Compacted]) -> Row:
+def compacted(done: Sequence[Any]) -> Row:
+    """What several compactions of one shard came to: of this process, or as a service told them."""
     return {
         "batches": sum(each.batches for each in done),
         "rows": sum(each.rows_before for each in done),
@@ -158,10 +163,10 @@ async def sweep(machine: Machine, shards: list[str], *, safe_age_ms: int, commit
     if json:
         print_json({"committed": commit, "shards": rows, "blobs": listed, "without_state": without})
         return
-    _print(listed, caption="" if len(listed) < _LISTED_MAX else f"the first {_LISTED_MAX:,}")
-    _print(rows)
-    _print(without, title="Blobs without a state. Is this the right Consensus? Opening such a shard lets it be swept.")
-    _say(commit, rows)
+    print_rows(listed, caption="" if len(listed) < _LISTED_MAX else f"the first {_LISTED_MAX:,}")
+    print_rows(rows)
+    print_rows(without, title=_STRANGERS)
+    say(commit, rows)
 
 
 async def restore(machine: Machine, key: str | None, shards: list[str], *, commit: bool, json: bool) -> int:
@@ -189,10 +194,10 @@ async def restore(machine: Machine, key: str | None, shards: list[str], *, commi
     if json:
         print_json({"committed": commit, "blobs": rows})
     else:
-        _print(rows)
+        print_rows(rows)
         if not rows:
             note("nothing is missing")
-        _say(commit, rows)
+        say(commit, rows)
     return 1 if failed else 0
 
 
@@ -223,7 +228,7 @@ def finalize(client: Any, shard: str, *, force: bool, commit: bool, timeout: flo
         print_json({"committed": commit, **row})
         return
     print_table(tuple(row), [list(row.values())])
-    _say(commit, [row])
+    say(commit, [row])
 
 
 One = Callable[[ShardId, Callable[[int], None]], Awaitable[Row]]
@@ -236,8 +241,8 @@ async def _each(
     if json:
         print_json({"committed": commit, "shards": rows})
         return
-    _print(rows)
-    _say(commit, rows)
+    print_rows(rows)
+    say(commit, rows)
 
 
 async def _rows(machine: Machine, shards: list[str], one: One, *, what: str, unit: str) -> list[Row]:
@@ -254,12 +259,7 @@ async def _rows(machine: Machine, shards: list[str], one: One, *, what: str, uni
     return rows
 
 
-def _print(rows: list[Row], *, title: str = "", caption: str = "") -> None:
-    if rows:
-        columns = tuple(dict.fromkeys(itertools.chain.from_iterable(rows)))
-        print_table(columns, [[row.get(name, "") for name in columns] for row in rows], title=title, caption=caption)
-
-
-def _say(commit: bool, rows: Iterable[Row]) -> None:
+def say(commit: bool, rows: Iterable[Row]) -> None:
+    """How to do what was only told."""
     if not commit:
         note(f"{counted(len(list(rows)), 'line')}; nothing was changed: --commit does it")

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from persist_cli.admin import Age
-from persist_cli.options import AllowUnsafe, BlobUri, ConsensusUri, Json, Location, Target, invocation
+from persist_cli.options import AllowUnsafe, BlobUri, ConsensusUri, Endpoint, Json, Location, Target, invocation
 
 
 def fsck(
@@ -15,6 +15,7 @@ def fsck(
     ] = None,
     deep: Annotated[bool, typer.Option("--deep", help="Read every blob and check its bytes.")] = False,
     safe_age: Age = 24.0,
+    endpoint: Endpoint = None,
     location: Location = None,
     blob: BlobUri = None,
     consensus: ConsensusUri = None,
@@ -25,7 +26,7 @@ def fsck(
 
     Changes nothing, and may run beside everything else.
     """
-    target = Target.of(context, None, location, blob, consensus)
+    target = Target.of_stores(context, "persist fsck", endpoint, location, blob, consensus)
     settings = invocation(context, json=json).settings(allow_unsafe)
     from persist_cli import machine
 

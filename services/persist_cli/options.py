@@ -85,7 +85,7 @@ class Target:
         """The target, when the options name just one. An option on the command line wins over the environment."""
         given = {"endpoint": endpoint, "location": location, "blob": blob, "consensus": consensus}
         given = {name: value for name, value in given.items() if value}
-        typed = {name: value for name, value in given.items() if _is_typed(context, name)}
+        typed = {name: value for name, value in given.items() if is_typed(context, name)}
         chosen = typed or given
         kinds = [name for name in ("endpoint", "location") if name in chosen]
         stores = "consensus" in chosen or ("blob" in chosen and not kinds)
@@ -98,6 +98,26 @@ class Target:
             if len(chosen) != 2:
                 raise typer.BadParameter("--blob and --consensus go together")
         return cls(**{name: chosen.get(name) for name in given | dict.fromkeys(cls.__slots__)})
+
+    @classmethod
+    def of_stores(
+        cls,
+        context: typer.Context,
+        work: str,
+        endpoint: str | None,
+        location: str | None,
+        blob: str | None,
+        consensus: str | None,
+    ) -> "Target":
+        """The target of a command that works on the stores themselves. PERSIST_ENDPOINT counts only without others."""
+        if endpoint and (is_typed(context, "endpoint") or not (location or blob or consensus)):
+            raise typer.BadParameter(
+                f"{work} goes through Blob and Consensus itself, which no server does on request: give --location DIR, "
+                "or --blob URI and --consensus URI as its servers have them, not --endpoint"
+            )
+        if not (location or blob or consensus):
+            raise typer.BadParameter("name one place: --location DIR, or --blob with --consensus")
+        return cls.of(context, None, location, blob, consensus)
 
     def open(self, settings: "Settings") -> Any:
         """A client of the location: a context manager. Raises PersistError."""
@@ -121,7 +141,8 @@ class Target:
         return self.endpoint or self.location or f"{self.blob} + {self.consensus}"
 
 
-def _is_typed(context: typer.Context, name: str) -> bool:
+def is_typed(context: typer.Context, name: str) -> bool:
+    """Whether an option stands on the command line, and not only in the environment."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 

@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import itertools
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,6 +46,13 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title:
     for part in (title, table, caption):
         if part:
             console.print(part, markup=False) if isinstance(part, str) else console.print(part)
+
+
+def print_rows(rows: Sequence[Mapping[str, Any]], *, title: str = "", caption: str = "") -> None:
+    """A table of rows that may have different columns; nothing when there are none."""
+    if rows:
+        columns = tuple(dict.fromkeys(itertools.chain.from_iterable(rows)))
+        print_table(columns, [[row.get(name, "") for name in columns] for row in rows], title=title, caption=caption)
 
 
 def counted(number: int, noun: str) -> str:

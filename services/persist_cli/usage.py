@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from persist_cli.admin import Age
-from persist_cli.options import AllowUnsafe, BlobUri, ConsensusUri, Json, Location, Target, invocation
+from persist_cli.options import AllowUnsafe, BlobUri, ConsensusUri, Endpoint, Json, Location, Target, invocation
 
 
 def usage(
@@ -22,6 +22,7 @@ def usage(
     price_put: Annotated[float, typer.Option(min=0.0, help="Of 1,000 requests that write or list.")] = 0.005,
     price_get: Annotated[float, typer.Option(min=0.0, help="Of 1,000 requests that read.")] = 0.0004,
     price_storage: Annotated[float, typer.Option(min=0.0, help="Of 1 GB for a month.")] = 0.023,
+    endpoint: Endpoint = None,
     location: Location = None,
     blob: BlobUri = None,
     consensus: ConsensusUri = None,
@@ -29,7 +30,7 @@ def usage(
     allow_unsafe: AllowUnsafe = None,
 ) -> None:
     """Show what shards keep in Blob: current, held for readers, unlinked, leaked; and what it costs."""
-    target = Target.of(context, None, location, blob, consensus)
+    target = Target.of_stores(context, "persist usage", endpoint, location, blob, consensus)
     settings = invocation(context, json=json).settings(allow_unsafe)
     from persist.machine.usage import Prices
     from persist_cli import machine, usage_work

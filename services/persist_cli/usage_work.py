@@ -34,10 +34,10 @@ async def usage(
             raise InvalidArgument("metrics are read over HTTP", hint="http://host:9100/metrics", got=url)
     found: list[Usage] = []
     fence_ms = max(0, machine.runtime.now_ms() - safe_age_ms)
-    with progress("counting", None, unit="shards") as steps:
+    with progress("counting", None, unit="blobs") as steps:
         for shard in await machine.chosen(shards):
-            found.append(await usage_of(machine.survey, shard, fence_ms=fence_ms, deadline=machine.deadline()))
-            steps(1)
+            deadline = machine.deadline()
+            found.append(await usage_of(machine.survey, shard, fence_ms=fence_ms, deadline=deadline, report=steps))
     own = Counted(requests=dict(machine.meter.requests))
     servers = await _servers(metrics, over, machine.runtime)
     total = sum(each.total for each in found)

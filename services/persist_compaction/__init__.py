@@ -1,6 +1,7 @@
 """PersistCompaction: compacts shards beside the servers that commit to them."""
 
+from persist_compaction.asking import Asked, Busy, Merged
 from persist_compaction.serve import Reach, serve_compaction, start_compaction
 from persist_compaction.service import CompactionService
 
-__all__ = ["CompactionService", "Reach", "serve_compaction", "start_compaction"]
+__all__ = ["Asked", "Busy", "CompactionService", "Merged", "Reach", "serve_compaction", "start_compaction"]

@@ -76,6 +76,23 @@ def test_sweep_tells_of_blobs_without_a_state(persist, grown):
     assert persist("fsck", "--location", grown, "--json").json["problems"][0]["invariant"] == "I12"
 
 
+def test_sweep_deletes_what_a_stateless_shard_has_once_it_was_opened(persist, grown, people):
+    """Age alone is no proof: a wrong Consensus has no state of any shard. A state that fences its writers off is."""
+    shard = ShardId.named("table", "lost")
+    born = WriterId.born(int(time.time() * 1000) - 9 * DAY_MS, bytes(16))
+    stray = grown / "blob" / part_key(shard, born, 1, bytes(16))
+    stray.parent.mkdir(parents=True)
+    stray.write_bytes(b"123")
+    done = persist("admin", "sweep", "--all", "--commit", "--safe-age", 0, "--location", grown)
+    assert (done.code, stray.exists(), "right Consensus" in done.out) == (0, True, True)
+    refused = persist("admin", "sweep", "--shard", "lost", "--commit", "--location", grown)
+    assert (refused.code, stray.exists()) == (2, True)
+    assert persist("shard", "append", "lost", people, "--key", "id", "--location", grown).code == 0
+    done = persist("admin", "sweep", "--all", "--commit", "--location", grown, "--json")
+    assert (done.json["without_state"], stray.exists()) == ([], False)
+    assert len(persist("shard", "snapshot", "lost", "--location", grown, "--json").lines) == 2
+
+
 def test_compact_tells_then_merges_into_one_run(persist, grown):
     dry = persist("admin", "compact", "--shard", "people", "--whole", "--location", grown, "--json")
     assert dry.json["shards"][0]["batches"] == 12
@@ -217,6 +234,30 @@ def test_usage_counts_what_servers_send_meanwhile(persist, grown):
     assert "PutObject" in shown.out
 
 
+STORES_ONLY = [
+    ("admin", "gc", "--all"),
+    ("admin", "sweep", "--all"),
+    ("admin", "restore", "--all"),
+    ("usage",),
+    ("fsck",),
+]
+
+
+@pytest.mark.parametrize("words", STORES_ONLY, ids=" ".join)
+def test_work_on_the_stores_says_why_an_endpoint_is_not_enough(persist, grown, words):
+    refused = persist(*words, "--endpoint", "127.0.0.1:1")
+    assert (refused.code, "--consensus URI" in flat(refused.err)) == (2, True), refused.err
+    inherited = persist(*words, PERSIST_ENDPOINT="127.0.0.1:1")
+    assert (inherited.code, "no server does" in flat(inherited.err)) == (2, True), inherited.err
+    # Where the stores are named, an endpoint of the environment is somebody else's business.
+    assert persist(*words, "--location", grown).code == 0
+
+
+def flat(text: str) -> str:
+    """What a box of messages says, without its frame and its line breaks."""
+    return " ".join(text.replace("│", " ").split())
+
+
 @pytest.mark.parametrize("command", ["compact", "gc", "sweep", "restore"])
 def test_admin_asks_which_shards(persist, grown, command):
     for words in ((), ("--all", "--shard", "people")):
@@ -250,6 +291,7 @@ def test_unknown_shard_is_told_and_not_made(persist, grown, words):
         (("admin", "sweep", "--all", "--safe-age", "-1"), "--safe-age"),
         (("admin", "compact", "--all", "--engine", "flink"), "--engine local"),
         (("admin", "compact", "--all", "--pieces", "3"), "--engine spark"),
+        (("admin", "compact", "--shard", "people", "--endpoint", "127.0.0.1:1"), "name one place"),
         (("admin", "restore", "not/a/key"), "key"),
         (("usage", "--metrics", "file:///etc/passwd"), "HTTP"),
         (("usage", "--metrics", "http://127.0.0.1:1/metrics", "--over", "0.1"), "side port"),
@@ -260,7 +302,7 @@ def test_unknown_shard_is_told_and_not_made(persist, grown, words):
 def test_wrong_input_is_told(persist, grown, words, told):
     done = persist(*words, "--location", grown)
     assert done.code in (1, 2)
-    assert told in done.err
+    assert told in flat(done.err)
 
 
 @pytest.mark.parametrize("words", [("fsck",), ("usage",), ("admin", "gc", "--all")], ids=" ".join)

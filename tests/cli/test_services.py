@@ -49,6 +49,57 @@ def test_doctor_finds_a_running_service_well(dev, persist):
     assert done.code == 0
 
 
+@pytest.fixture
+def compacting(dev) -> Iterator[str]:
+    """Where a ``persist serve compaction`` listens that works for ``dev``."""
+    _, endpoint = dev
+    command = [*PERSIST, "serve", "compaction", "--listen", "127.0.0.1:0", "--endpoint", endpoint, "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield json.loads(process.stdout.readline())["compaction"]
+        finally:
+            process.kill()
+
+
+def test_compact_is_asked_of_a_service(dev, compacting, persist, people):
+    _, endpoint = dev
+    for _ in range(3):
+        assert persist("shard", "append", "people", people, "--key", "id", "--endpoint", endpoint).code == 0
+    words = ("admin", "compact", "--shard", "people", "--whole", "--endpoint", compacting)
+    dry = persist(*words, "--json")
+    assert (dry.code, dry.json["committed"], dry.json["shards"][0]["compacted_now"]) == (0, False, False), dry.err
+    assert "--commit" in persist(*words).err
+    done = persist(*words, "--commit", "--json")
+    assert (done.code, done.json["shards"][0]["rows"]) == (0, 6), done.err
+    state = persist("shard", "inspect", "people", "--endpoint", endpoint, "--json").json
+    assert [len(each["batches"]) for each in state["spine"]] == [1]
+    told = persist(*words, "--commit")
+    assert (told.code, "rows_after" in told.out) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--shard", "nobody", "--commit"), "no such shard"),
+        (("--all", "--commit"), "--shard"),
+        (("--shard", "people", "--engine", "spark"), "--location"),
+        ((), "--shard"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_compact_of_a_service_says_what_is_wrong(compacting, persist, words, told):
+    done = persist("admin", "compact", *words, "--endpoint", compacting)
+    assert (done.code, told in done.err) == (2, True), done.err
+
+
+def test_compact_of_a_server_that_only_serves_shards_says_which_one_to_name(dev, persist):
+    _, endpoint = dev
+    for more in ((), ("--commit",)):
+        done = persist("admin", "compact", "--shard", "people", *more, "--endpoint", endpoint)
+        assert (done.code, "persist serve compaction" in done.err) == (2, True), done.err
+
+
 def test_second_service_on_a_port_exits_with_1(dev):
     _, endpoint = dev
     command = [*PERSIST, "serve", "shard", "--listen", endpoint, "--blob", "mem:a", "--consensus", "mem:a"]

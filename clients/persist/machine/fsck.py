@@ -87,10 +87,14 @@ class Fsck:
     ) -> list[Problem]:
         """Everything wrong with a shard; empty when it is sound. ``deep`` reads every blob and checks its bytes.
 
-        ``report`` is told each number of steps done: one per live diff, one per blob read. Raises LocationError.
+        ``report`` is told each number of steps done: one per blob listed, live diff, and blob read. Raises
+        LocationError.
         """
         deadline = Deadline(self._runtime, self._settings.maintenance_timeout_ms / 1000)
-        sizes = {key: size async for key, size in self._survey.blobs(shard)}
+        sizes: dict[str, int] = {}
+        async for key, size in self._survey.blobs(shard):
+            sizes[key] = size
+            report(1)
         problems: list[Problem] = []
 
         def tell(invariant: str, where: object, what: str, next_step: str) -> None:
@@ -105,8 +109,9 @@ class Fsck:
             return problems
         _check_rewound(sizes, head.seqno, tell)
         walk = await self._walk(shard, head, deadline, tell, report)
+        rebuilt, walk.state = walk.state is not None, None
         missing = await self._check_blobs(walk, sizes, deep=deep, deadline=deadline, tell=tell, report=report)
-        if walk.state is None:
+        if not rebuilt:
             for key in missing:
                 tell("I8", key, MISSING, RESTORE)
         else:
@@ -151,9 +156,9 @@ class Fsck:
                     before = await self._first(shard, change, newest, deadline, tell)
                 else:
                     before = _next(before, change, tell)
+                    await self._check_rollup(before, newest, deadline, tell)
                 if before is None:
                     return walk
-                await self._check_rollup(before, newest, deadline, tell)
                 _take_names(walk, before, change, newest)
             if len(entries) < _PAGE_DIFFS:
                 return self._ended(walk, before, newest, tell)
@@ -206,10 +211,10 @@ class Fsck:
         _check_sound(state, None, tell)
         return state
 
-    async def _check_rollup(self, state: State, newest: State, deadline: Deadline, tell: Tell) -> None:
+    async def _check_rollup(self, state: State | None, newest: State, deadline: Deadline, tell: Tell) -> None:
         """Whether the rollup of this state, if there is one, is what was rebuilt."""
-        rollup = newest.rollups.get(state.seqno)
-        if rollup is None or state.seqno == 0:
+        rollup = None if state is None else newest.rollups.get(state.seqno)
+        if state is None or rollup is None:
             return
         try:
             stored = await self._versions.rollup(state.shard, state.seqno, rollup, deadline)

@@ -3,7 +3,7 @@
 Source: persist-semantics.md feature row 52; reliability.md I12.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -78,10 +78,17 @@ class Counted:
         return {kind: count * SECONDS_PER_YEAR / self.seconds for kind, count in self.requests.items()}
 
 
-async def usage_of(survey: Survey, shard: ShardId, *, fence_ms: int, deadline: Deadline) -> Usage:
+async def usage_of(
+    survey: Survey,
+    shard: ShardId,
+    *,
+    fence_ms: int,
+    deadline: Deadline,
+    report: Callable[[int], None] = lambda blobs: None,
+) -> Usage:
     """What a shard keeps; writers born before ``fence_ms`` count as dead unless it knows them. Changes nothing.
 
-    Raises ShardNotFound, LocationError, CorruptData.
+    ``report`` is told each number of blobs counted. Raises ShardNotFound, LocationError, CorruptData.
     """
     names = await survey.names(shard, deadline)
     if names is None:
@@ -90,4 +97,5 @@ async def usage_of(survey: Survey, shard: ShardId, *, fence_ms: int, deadline: D
     async for found in survey.found(names, fence_ms=fence_ms):
         blobs[found.verdict] += 1
         sizes[found.verdict] += found.size
+        report(1)
     return Usage(shard=shard, blobs=blobs, bytes=sizes)
