@@ -7,7 +7,12 @@ SEEDS = int(os.environ.get("PERSIST_SIM_SEEDS", "3000" if FULL else "8"))
 SEED = os.environ.get("PERSIST_SIM_SEED", "")
 """Only this one: how a failure asks to be seen again."""
 PROCESSES = 2
-MODEL_EXAMPLES = 400 if FULL else 25
+PROGRESS_WORLDS = 50
+"""Between two lines that say how far it is."""
+MODEL_EXAMPLES = 600 if FULL else 25
+MODEL_STEPS_MIN = 20_000 if FULL else 500
+MODEL_LONG_EXAMPLES_MIN = 400 if FULL else 10
+"""Examples that reached all of their 50 steps: Hypothesis ends some sooner."""
 BUG_SEEDS = 60 if FULL else 16
 BUG_EXAMPLES = 400 if FULL else 60
 STORY_APPENDS = 33 if FULL else 9

@@ -25,6 +25,7 @@ from persist.machine import applier, collector, compactor, shards, survey
 from persist.machine.parts import merging, reading
 from persist.machine.port import Plan
 from persist.testing import simulated_stores, stage
+from persist.testing.memory import swapped
 
 Plant = Callable[[], contextlib.AbstractContextManager[None]]
 
@@ -33,19 +34,6 @@ MODELLED = {"merge_applied_by_bounds"}
 """Those that the model finds sooner than a world does."""
 SOONEST = {"sweep_by_age_only": 8}
 """Worlds that showed a bug when it was planted: asked first, which only saves time."""
-
-
-@contextlib.contextmanager
-def swapped(place: Any, **pieces: Any) -> Iterator[None]:
-    """Within this context, ``place`` has these attributes."""
-    before = {name: place.__dict__[name] for name in pieces}
-    for name, piece in pieces.items():
-        setattr(place, name, piece)
-    try:
-        yield
-    finally:
-        for name, piece in before.items():
-            setattr(place, name, piece)
 
 
 @contextlib.contextmanager

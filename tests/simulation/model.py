@@ -23,7 +23,9 @@ from persist.testing.simulator import SimulatedRuntime, simulation
 from persist.testing.stage import SETTINGS
 from persist.wire.state import encode_rollup
 
-SMALL = dataclasses.replace(SETTINGS, rollup_every=8, inline_part_bytes_max=150, sort_rows=8, part_bytes_max=4096)
+SMALL = dataclasses.replace(
+    SETTINGS, rollup_every=8, inline_part_bytes_max=150, sort_rows=8, row_group_rows=32, part_bytes_max=4096
+)
 PROCESSES = 3
 
 processes = st.integers(0, PROCESSES - 1)

@@ -111,12 +111,16 @@ def at_once(work: Coroutine[Any, Any, T]) -> T:
 
 
 class Witness:
-    """Sees every commit and deletion of all shards as it takes effect. ``failure`` is the first broken promise."""
+    """Sees every commit and deletion of all shards as it takes effect.
+
+    ``failure`` is the first broken promise; ``alarm`` is called with it.
+    """
 
     def __init__(self, values: MemoryValues, log: MemoryLog) -> None:
         self.states: dict[str, State] = {}
         self.recent: dict[str, dict[int, State]] = {}
         self.failure: BaseException | None = None
+        self.alarm: Callable[[], object] = lambda: None
         self.commits = 0
         self.deleted: Counter[str] = Counter()
         self.merges = 0
@@ -134,7 +138,7 @@ class Witness:
         try:
             self._committed(ShardId.parse(key), seqno, data)
         except (Violation, CorruptData) as error:
-            self.failure = self.failure or error
+            self._broken(error)
 
     def deleting(self, key: str) -> None:
         """A blob goes."""
@@ -145,10 +149,14 @@ class Witness:
         until = self._named_until[shard].get(key)
         read_from = min((reader.seqno for reader in state.leased_readers.values()), default=state.seqno)
         if until is not None and until >= read_from:
-            self.failure = self.failure or Violation(
-                f"I8: {key} is deleted, named until {until}, read from {read_from} on (head {state.seqno})"
+            self._broken(
+                Violation(f"I8: {key} is deleted, named until {until}, read from {read_from} on (head {state.seqno})")
             )
         self.deleted["rollup" if "/rollup/" in key else "part"] += 1
+
+    def _broken(self, error: BaseException) -> None:
+        self.failure = self.failure or error
+        self.alarm()
 
     def _committed(self, shard: ShardId, seqno: int, data: bytes) -> None:
         self.commits += 1
@@ -197,13 +205,9 @@ class Witness:
                 until[key] = before.seqno
         for key in named:
             if until.get(key, _FOR_EVER) != _FOR_EVER:
-                self.failure = self.failure or Violation(
-                    f"I9: the state at {state.seqno} names {key} again, let go before"
-                )
+                self._broken(Violation(f"I9: the state at {state.seqno} names {key} again, let go before"))
             if until.get(key, -2) != _FOR_EVER and key not in self._values.values:
-                self.failure = self.failure or Violation(
-                    f"I8: the state at {state.seqno} names {key}, which is not there"
-                )
+                self._broken(Violation(f"I8: the state at {state.seqno} names {key}, which is not there"))
             until[key] = _FOR_EVER
         self.recent[shard][state.seqno] = state
         self.recent[shard].pop(state.seqno - _RECENT, None)

@@ -18,10 +18,15 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
+from persist.testing.memory import remembering
+
 T = TypeVar("T")
 
 STEPS_MAX = 5_000_000
 """So many steps are a livelock."""
+LAST_STEPS_MAX = 500_000
+LAST_ROUNDS_MAX = 50
+"""What is left of a world must end in so many steps, and when it is cancelled so often."""
 EPOCH_MS = 1_800_000_000_000
 
 _HERE: "contextvars.ContextVar[Host | None]" = contextvars.ContextVar("host", default=None)
@@ -70,7 +75,9 @@ class Host:
         self._late = []
 
     def takes(self, handle: asyncio.Handle) -> bool:
-        """Whether the step is to be taken now; otherwise it is kept, for later or for ever."""
+        """Whether the step is to be taken now; otherwise it is kept, for later or for the end of the world."""
+        if self._loop.ending:
+            return True
         if not self.alive:
             self._loop.buried.append(handle)
             return False
@@ -93,7 +100,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.seed = seed
         self.ready: deque[asyncio.Handle] = deque()
         self.buried: list[asyncio.Handle] = []
+        self.ending = False
         self.steps = 0
+        self.steps_max = STEPS_MAX
         self.recent: deque[str] = deque(maxlen=400)
         self.elsewhere = contextvars.Context()
         self.failures: list[BaseException] = []
@@ -101,6 +110,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._count = 0
         self._hash = hashlib.blake2b(digest_size=16)
+        self._hosts: list[Host] = []
 
     def log(self, event: str) -> None:
         """Write one line of history."""
@@ -120,7 +130,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def host(self, name: str) -> Host:
         """A new machine."""
-        return Host(self, name)
+        host = Host(self, name)
+        self._hosts.append(host)
+        return host
 
     def time(self) -> float:
         return self._now
@@ -187,9 +199,28 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if here is not None and not here.takes(handle):
             return
         self.steps += 1
-        if self.steps > STEPS_MAX:
+        if self.steps > self.steps_max:
             raise Livelock
         handle._run()
+
+    def end(self) -> bool:
+        """Cancel every task, those of crashed and paused hosts too, until none is left. Whether that is so."""
+        self.ending, self.steps_max = True, self.steps + LAST_STEPS_MAX
+        for host in self._hosts:
+            host.resume()
+        self.ready.extend(self.buried)
+        self.buried.clear()
+        with contextlib.suppress(Deadlock, Livelock):
+            for _ in range(LAST_ROUNDS_MAX):
+                if left := asyncio.all_tasks(self):
+                    for task in left:
+                        task.cancel()
+                    self.run_until_complete(asyncio.wait(left, timeout=1.0))
+                elif self._asyncgens:  # type: ignore[attr-defined]  # the loop's own; closing them may start tasks
+                    self.run_until_complete(self.shutdown_asyncgens())
+                else:
+                    return True
+        return False
 
 
 class SimulatedRuntime:
@@ -234,17 +265,28 @@ def simulation(seed: int) -> Iterator[VirtualLoop]:
     # Only what the world made is looked through when it ends.
     gc.freeze()
     try:
-        yield loop
+        with remembering():
+            try:
+                yield loop
+            finally:
+                ended = loop.end()
+        _forget(loop) if ended else _abandon(loop)
     finally:
-        _wipe_out(loop)
         loop.close()
         gc.unfreeze()
         if collecting:
             gc.enable()
 
 
-def _wipe_out(loop: VirtualLoop) -> None:
-    """Drop every task without letting it take another step."""
+def _forget(loop: VirtualLoop) -> None:
+    """Drop timers and what they refer to, and collect it."""
+    loop.ready.clear()
+    loop._timers.clear()
+    gc.collect()
+
+
+def _abandon(loop: VirtualLoop) -> None:
+    """Drop tasks that go on and on, without letting them take another step."""
     for task in asyncio.all_tasks(loop):
         task._log_destroy_pending = False  # type: ignore[attr-defined]  # the only way to be quiet about it
         del task
@@ -254,9 +296,6 @@ def _wipe_out(loop: VirtualLoop) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
-            loop.ready.clear()
-            loop.buried.clear()
-            loop._timers.clear()
-            gc.collect()
+            _forget(loop)
     finally:
         sys.unraisablehook = before
