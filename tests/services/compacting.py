@@ -31,12 +31,18 @@ from persist_host import Telemetry
 SCHEMA = persist.Schema(key={"id": pa.int64()}, val={"name": pa.string()})
 # No inline parts, so that every append leaves a blob behind.
 SETTINGS = Settings(compaction=False, inline_part_bytes_max=0, compaction_round_ms=200, poll_first_ms=5, poll_max_ms=50)
-# A merge in so little memory takes several passes and writes many parts. Only those that are asked for are made.
-THRIFTY = dataclasses.replace(SETTINGS, compaction_memory_bytes=2 << 20, compaction_round_ms=3_600_000)
+# A merge in little memory writes several small parts. Only those that are asked for are made.
+THRIFTY = dataclasses.replace(
+    SETTINGS,
+    compaction_memory_bytes=2 << 20,
+    part_bytes_max=1 << 16,
+    row_group_rows=1024,
+    compaction_round_ms=3_600_000,
+)
 THRIFTY_ROWS = 2_000
 THRIFTY_BATCHES = 16
-UPLOADS_BEFORE = 2
-"""A merge of these is interrupted at an upload that others went before."""
+UPLOADS_BEFORE = 1
+"""A merge of these is interrupted at an upload that another went before."""
 POLL_SECONDS = 0.02
 
 
@@ -133,9 +139,9 @@ def direct(place: Place) -> Reach:
 
 
 def updates(number: int, rows: int) -> pa.Table:
-    """Rows of one append: keys mixed over the whole range, all at one time."""
+    """Rows of one append: keys mixed over the whole range, all at one time, that hardly compress."""
     ids = [(key * 7919 + number) % (rows * 4) for key in range(rows)]
-    names = [f"name {key % 97}" for key in ids]
+    names = [f"{(key * rows + number) * 0x9E3779B97F4A7C15 % (1 << 64):x}" for key in ids]
     columns = [pa.array(ids), pa.array(names), pa.array([number] * rows, pa.uint64()), pa.array([1] * rows)]
     fields = SCHEMA.updates
     return pa.table([column.cast(field.type) for column, field in zip(columns, fields, strict=True)], schema=fields)

@@ -37,6 +37,8 @@ from persist.v1 import compaction_pb2 as pb
 TAKEOVER_MS = 1500
 ENVIRONMENT = {
     "PERSIST_COMPACTION_MEMORY_BYTES": str(THRIFTY.compaction_memory_bytes),
+    "PERSIST_PART_BYTES_MAX": str(THRIFTY.part_bytes_max),
+    "PERSIST_ROW_GROUP_ROWS": str(THRIFTY.row_group_rows),
     "PERSIST_COMPACTION_ROUND_MS": str(THRIFTY.compaction_round_ms),
     "PERSIST_COMPACTION_TAKEOVER_MS": str(TAKEOVER_MS),
 }
@@ -94,7 +96,7 @@ def place(tmp_path: Path, fresh_s3_uri: Callable[[], str]) -> Place:
 
 @asynccontextmanager
 async def held_up(place: Place) -> AsyncIterator[tuple[ServeProcess, Hold]]:
-    """A compaction server, and the hold on the parts it uploads after the first few."""
+    """A compaction server, and the hold on the parts it uploads after the first."""
     async with HttpFaultProxy(port_of(place.blob)) as proxy:
         hold = proxy.hold(r"PUT \S+/n\d+-", after=UPLOADS_BEFORE)
         behind = Place(through(place.blob, proxy.endpoint), place.consensus)

@@ -154,7 +154,7 @@ async def test_compactor_that_was_stopped_for_three_takeovers_puts_nothing_stale
     ):
         remote = RemoteShards(server.endpoint)
         writer, reader = await client.open(shard, schema=SCHEMA)
-        for _ in range(ROUNDS):
+        for number in range(ROUNDS):
             await append_for(writer, 0.1)
             hold = proxy.hold(r"PUT \S+/n\d+-")
             merging = stub.Compact(pb.CompactRequest(shard_id=shard, whole=True), timeout=200)
@@ -162,7 +162,11 @@ async def test_compactor_that_was_stopped_for_three_takeovers_puts_nothing_stale
             stopped.signal(signal.SIGSTOP)
             since = reader.since.time
             planned = [await reader.snapshot(entropy.randrange(since, writer.upper.time)) for _ in range(4)]
-            await append_for(writer, 3 * LEASE_SECONDS)
+            if number % 2:
+                await append_for(writer, 3 * LEASE_SECONDS)
+            else:
+                # What the other merges then lies between the same times.
+                await asyncio.sleep(3 * LEASE_SECONDS)
             assert (await compact(other.endpoint, shard, whole=True))[-1].done.compactions > 0
             before = await batches(remote, shard)
             stopped.signal(signal.SIGCONT)
@@ -224,11 +228,13 @@ async def test_reader_that_was_stopped_for_three_leases_is_told_and_goes_on_with
             follower.send_signal(signal.SIGSTOP)
             await append_for(writer, 3 * LEASE_SECONDS)
             follower.send_signal(signal.SIGCONT)
-        await _until_done(follower, events, writer.upper.time)
+            heard = len(events)
+            await _until_done(follower, events, writer.upper.time)
+            # More than once where the machine is so busy that a running one is late as well.
+            assert {event["expired"] for event in events[heard:] if "expired" in event} == {"open a new reader"}
         follower.kill()
         follower.wait(30)
         follower.stdout.close()
-    assert [event["expired"] for event in events if "expired" in event] == ["open a new reader"] * ROUNDS
     _check_followed(events, writer.upper.time)
 
 
