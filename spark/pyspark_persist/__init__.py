@@ -27,18 +27,20 @@ def register(spark: "SparkSession") -> None:
     From then on this process holds what is read until the session stops: reads survive tasks of any length (options
     ``holdTtlSeconds``, ``holdMaxSeconds``). Not with Spark Connect, whose server is elsewhere.
     """
-    context = getattr(spark, "_sc", None)
-    if context is None:
-        spark.dataSource.register(DefaultSource)
-        return
     from pyspark_persist.keeper import keeper_of
+
+    context = getattr(spark, "_sc", None)
+    try:
+        address = None if context is None else keeper_of(context).address
+    except OSError:  # no loopback here: planners hold what they plan
+        address = None
 
     class KeptSource(DefaultSource):
         """Pickled by value, so that it takes the keeper's address along to the planners."""
 
-        keeper = keeper_of(context).address
+        keeper = address
 
-    spark.dataSource.register(KeptSource)
+    spark.dataSource.register(DefaultSource if address is None else KeptSource)
 
 
 def __getattr__(name: str) -> Any:
