@@ -17,6 +17,7 @@ from persist.core.ids import Token, WriterId, part_key
 from persist.core.shard.commands import CriticalDowngraded, Finalize
 from persist.errors import ShardClosed
 from persist.machine.collector import named_by
+from persist.machine.fsck import Fsck
 from persist.machine.survey import Survey
 from persist.machine.sweeper import Sweeper
 from persist.testing.ledger import Violation
@@ -26,9 +27,8 @@ from persist.testing.simulator import simulation
 from persist.testing.stage import SETTINGS
 from persist.wire.state import encode_rollup
 
-STORY = dataclasses.replace(
-    SETTINGS, rollup_every=5, token_history=16, inline_part_bytes_max=120, part_bytes_max=1 << 16, sort_rows=16
-)
+STORY = dataclasses.replace(SETTINGS, rollup_every=5, inline_part_bytes_max=120, part_bytes_max=1 << 16, sort_rows=16)
+RESTART_SECONDS = 5.0
 LEAKED_MAX = 8
 """Blobs one crash may leave behind: what an append, a merge and a rollup under way had written."""
 
@@ -187,13 +187,30 @@ def tell(point: Point | None, appends: int) -> list[tuple[str, str]]:
                 at += 1
             else:
                 process = universe.process()
+                universe.run(process, lambda: _restarted(universe, process))  # noqa: B023  # called at once
         _audit(universe, process)
+        universe.run(process, lambda: _checked(universe, process))
         return network.seen
 
 
 async def _ended(task: "asyncio.Task[None]", process: Process) -> None:
     while not task.done() and process.host.alive:
         await asyncio.wait({task}, timeout=0.5)
+
+
+async def _restarted(universe: Universe, process: Process) -> None:
+    """Whoever follows one that crashed serves in time, and finds nothing wrong."""
+    async with asyncio.timeout(RESTART_SECONDS):
+        await process.shards.open(universe.shard, timeout=RESTART_SECONDS)
+    await _checked(universe, process)
+
+
+async def _checked(universe: Universe, process: Process) -> None:
+    runtime = process.shards.runtime
+    survey = Survey(process.shards._versions, settings=STORY, runtime=runtime)
+    problems = await Fsck(survey, settings=STORY, runtime=runtime).check(universe.shard, deep=True)
+    if problems:
+        raise Violation(f"I8: fsck says {problems[:3]}")
 
 
 def _audit(universe: Universe, process: Process) -> None:

@@ -15,7 +15,8 @@ def _caught_in_a_world(plant: Plant) -> bool:
         try:
             with plant():
                 simulate(seed)
-        except Exception:
+        except Exception as error:
+            print(f"\n{plant.__name__}: world {seed}, {type(error).__name__}", end="", flush=True)
             return True
     return False
 

@@ -23,9 +23,11 @@ def test_story_has_every_kind_of_point():
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("share", range(SHARES))
 def test_story_ends_well_whenever_a_process_crashes(share: int):
-    for point in all_points()[share::SHARES]:
+    mine = all_points()[share::SHARES]
+    for point in mine:
         try:
             tell(point, STORY_APPENDS)
         except BaseException as error:
             error.add_note(f"crashed at {point}")
             raise
+    print(f"\nshare {share + 1} of {SHARES}: {len(mine)} of {len(all_points())} points", end="", flush=True)

@@ -44,6 +44,8 @@ FAULTS = (
     "apply: did not happen, told",
     "apply: happened, answer lost",
     "apply: did not happen, answer lost",
+    "merge: did not happen, told",
+    "merge: happened, answer lost",
     "scan: did not happen, told",
     "get: did not happen, told",
 )
@@ -85,11 +87,12 @@ class Tally:
         self.fired.update(outcome.fired)
 
     def __str__(self) -> str:
-        rate = self.worlds / max(time.monotonic() - self.begun, 0.001)
+        each = (time.monotonic() - self.begun) / max(self.worlds, 1)
         return (
             f"{self.worlds} of {self.wanted} worlds, {self.operations} operations, {self.seconds:.0f} virtual seconds"
             f" in {self.cpu_seconds:.0f} CPU seconds ({self.seconds / max(self.cpu_seconds, 0.001):.0f}x);"
-            f" {60 * rate:.0f} worlds a minute, about {(self.wanted - self.worlds) / rate / 60:.1f} minutes left"
+            f" {60 / max(each, 0.001):.0f} worlds a minute,"
+            f" about {(self.wanted - self.worlds) * each / 60:.1f} minutes left"
         )
 
     def table(self) -> str:
@@ -109,10 +112,12 @@ def test_worlds_keep_every_promise():
     tally = Tally(len(seeds))
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(PROCESSES, mp_context=context, initializer=_begin) as pool:
-        for done in concurrent.futures.as_completed([pool.submit(_outcome, seed) for seed in seeds]):
+        work = {pool.submit(_outcome, seed): seed for seed in seeds}
+        for done in concurrent.futures.as_completed(work):
             try:
                 tally.add(*done.result())
             except BaseException:
+                print(f"\n{tally}\nagain: make sim SEED={work[done]}", flush=True)
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
             if tally.worlds % PROGRESS_WORLDS == 0:

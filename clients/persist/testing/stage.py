@@ -15,7 +15,7 @@ from persist.client.failover import FailoverShards
 from persist.client.location import Location
 from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, ShardId
-from persist.core.shard.commands import Command
+from persist.core.shard.commands import ApplyMerge, Command
 from persist.errors import Determinate, Indeterminate, PersistError
 from persist.machine.port import Change, NotYet, Plan, ShardInfo, Shards
 from persist.machine.shards import LocalShards
@@ -57,8 +57,8 @@ SETTINGS = Settings(
 )
 INLINE = dataclasses.replace(SETTINGS, inline_part_bytes_max=400)
 """Nearly all parts travel in the state: quick worlds. With SETTINGS, most go to Blob."""
-RARE = {"truncate": (0.75, 0.75)}
-"""Calls of which there are few go wrong more often."""
+RARE = {"truncate": (0.75, 0.75), "merge": (0.9, 0.7)}
+"""Calls of which there are few go wrong more often: the same two chances as in a plot."""
 CONVERGE_SECONDS = 30.0
 SAFE_AGE_MS = 9_000
 """How old a writer must be that a sweep fences off: younger than the longest pause."""
@@ -143,7 +143,10 @@ class SimulatedShards:
     async def apply(self, shard: ShardId, command: Command[R], *, timeout: float) -> R:
         """As the servers do it, once or twice."""
         return await self._call(
-            "apply", lambda server, left: server.shards.apply(shard, command, timeout=left), timeout, mutation=True
+            "merge" if isinstance(command, ApplyMerge) else "apply",
+            lambda server, left: server.shards.apply(shard, command, timeout=left),
+            timeout,
+            mutation=True,
         )
 
     async def snapshot(
@@ -310,7 +313,7 @@ class Stage:
         self.plot = plot
         self.rolls = loop.stream("rolls")
         self.faults = Faults(loop.seed, happens=plot.happens, told=plot.told, per_method=RARE)
-        self.rpc_faults = Faults(loop.seed + 1, happens=plot.happens, told=plot.told)
+        self.rpc_faults = Faults(loop.seed + 1, happens=plot.happens, told=plot.told, per_method=RARE)
         self.network = Network(loop, self.faults, slow=plot.slow)
         self.values, self.logs = MemoryValues(), MemoryLog()
         self.witness = Witness(self.values, self.logs)
