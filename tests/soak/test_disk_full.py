@@ -48,15 +48,14 @@ class SmallFiles:
     """Neither this process nor the server may write beyond the beginning of a file."""
 
     def fill(self, server: ServeProcess) -> None:
-        self._limit(server, 512)
-
-    def free(self, server: ServeProcess) -> None:
-        self._limit(server, resource.RLIM_INFINITY)
-
-    def _limit(self, server: ServeProcess, size: int) -> None:
         for pid in (0, *server.pids):
             _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
-            resource.prlimit(pid, resource.RLIMIT_FSIZE, (size if hard == resource.RLIM_INFINITY else hard, hard))
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (512, hard))
+
+    def free(self, server: ServeProcess) -> None:
+        for pid in (0, *server.pids):
+            _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (hard, hard))
 
 
 @pytest.fixture(params=["small-disk", "small-files"])
