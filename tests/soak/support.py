@@ -42,9 +42,13 @@ async def tools_at(blob: str, consensus: str, settings: Settings) -> AsyncIterat
         await shards.close()
 
 
-async def problems(blob: str, consensus: str, shard: ShardId, settings: Settings) -> list[Problem]:
-    """All that a deep check of a shard finds wrong."""
+async def problems(
+    blob: str, consensus: str, shard: ShardId, settings: Settings, *, sweep: bool = False
+) -> list[Problem]:
+    """All that a deep check of a shard finds wrong; ``sweep``: once what crashes and lost answers left is swept up."""
     async with tools_at(blob, consensus, settings) as tools:
+        if sweep:
+            await tools.sweeper.sweep(shard, safe_age_ms=0, commit=True)
         return await tools.fsck.check(shard, deep=True)
 
 

@@ -158,7 +158,7 @@ async def test_unreliable_stores_and_servers_lose_nothing_and_double_nothing(tmp
             reader = await client.open_reader(shard)
             upper = (await client.recent_upper(shard)).time
             ledger.compare((await (await reader.snapshot(upper - 1)).to_arrow()).to_pylist())
-        assert await problems(*place, shard, BUSY) == []
+        assert await problems(*place, shard, BUSY, sweep=True) == []
     resolved = sum(writer.resolved for writer in writers)
     acknowledged = sum(len(ledger.acknowledged) for ledger in ledgers)
     fired = sum((each.fired for each in faults[1:]), faults[0].fired)
