@@ -18,7 +18,7 @@ from persist.runtime import Runtime, system
 from persist.settings import Settings
 from persist.storage.open import open_blob, open_consensus
 from persist_compaction.service import CompactionService
-from persist_host import Address, Durability, Host, Store, Telemetry, logs, run_service
+from persist_host import Address, Host, Store, Telemetry, logs, run_service
 
 READY_LINE: Final = "persist compaction listening on {address}, {at_once} at a time in at most {mebibytes} MiB each"
 
@@ -89,23 +89,16 @@ async def start_compaction(
     settings = dataclasses.replace(settings, compaction=False)
     location, sources, stores = await _reached(reach, settings, runtime)
     service = CompactionService(location, sources, telemetry=telemetry)
-    durability = Durability(stores, settings=settings, runtime=runtime, telemetry=telemetry)
-    try:
-        await durability.check()
-        host = Host(
-            (service,),
-            settings=settings,
-            runtime=runtime,
-            telemetry=telemetry,
-            durability=durability,
-            with_reflection=with_reflection,
-        )
-        address = await host.start(Address.parse(listen))
-        if side_listen:
-            await host.open_side(Address.parse(side_listen))
-    except BaseException:
-        await service.close()
-        raise
+    host, address = await Host.open(
+        service,
+        stores,
+        listen,
+        settings=settings,
+        runtime=runtime,
+        telemetry=telemetry,
+        side_listen=side_listen,
+        with_reflection=with_reflection,
+    )
     service.start()
     return host, address
 

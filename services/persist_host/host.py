@@ -17,7 +17,7 @@ from persist.machine.tasks import Tasks
 from persist.runtime import Runtime
 from persist.settings import Settings
 from persist_host.address import Address
-from persist_host.findings import Durability
+from persist_host.findings import Durability, Store
 from persist_host.guard import Guard
 from persist_host.options import CONCURRENT_CALLS_MAX, server_options
 from persist_host.side import SidePort
@@ -85,6 +85,42 @@ class Host:
         self._tasks = Tasks()
         self._ready = False
         self._stopped = asyncio.Event()
+
+    @classmethod
+    async def open(
+        cls,
+        service: Service,
+        stores: Sequence[Store],
+        listen: str,
+        *,
+        settings: Settings,
+        runtime: Runtime,
+        telemetry: Telemetry,
+        side_listen: str = "",
+        with_reflection: bool = True,
+    ) -> "tuple[Host, Address]":
+        """A host of one service that answers, once its stores were found safe; and where it listens.
+
+        The service is closed when that fails: UnsafeConfiguration, InvalidArgument, Determinate (a port is taken).
+        """
+        durability = Durability(stores, settings=settings, runtime=runtime, telemetry=telemetry)
+        try:
+            await durability.check()
+            host = cls(
+                (service,),
+                settings=settings,
+                runtime=runtime,
+                telemetry=telemetry,
+                durability=durability,
+                with_reflection=with_reflection,
+            )
+            address = await host.start(Address.parse(listen))
+            if side_listen:
+                await host.open_side(Address.parse(side_listen))
+        except BaseException:
+            await service.close()
+            raise
+        return host, address
 
     async def start(self, listen: Address) -> Address:
         """Listen and answer. Returns the address with its real port. Raises Determinate when the port is taken."""

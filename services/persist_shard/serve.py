@@ -11,7 +11,7 @@ from persist.machine.shards import LocalShards
 from persist.runtime import Runtime, system
 from persist.settings import Settings
 from persist.storage.open import open_blob, open_consensus
-from persist_host import Address, Durability, Host, Telemetry, logs, run_service
+from persist_host import Address, Host, Telemetry, logs, run_service
 from persist_shard.service import ShardService
 
 READY_LINE: Final = "persist shard listening on {address}"
@@ -72,24 +72,16 @@ async def start_shard(
     consensus = open_consensus(consensus_uri, settings=settings, runtime=runtime)
     shards = LocalShards(blob, consensus, settings=settings, runtime=runtime)
     service = ShardService(shards, settings=settings, runtime=runtime, telemetry=telemetry)
-    durability = Durability((blob, consensus), settings=settings, runtime=runtime, telemetry=telemetry)
-    try:
-        await durability.check()
-        host = Host(
-            (service,),
-            settings=settings,
-            runtime=runtime,
-            telemetry=telemetry,
-            durability=durability,
-            with_reflection=with_reflection,
-        )
-        address = await host.start(Address.parse(listen))
-        if side_listen:
-            await host.open_side(Address.parse(side_listen))
-    except BaseException:
-        await service.close()
-        raise
-    return host, address
+    return await Host.open(
+        service,
+        (blob, consensus),
+        listen,
+        settings=settings,
+        runtime=runtime,
+        telemetry=telemetry,
+        side_listen=side_listen,
+        with_reflection=with_reflection,
+    )
 
 
 def _counting(telemetry: Telemetry) -> Callable[[str], None]:
