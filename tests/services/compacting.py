@@ -3,9 +3,6 @@
 import asyncio
 import dataclasses
 import json
-import re
-import signal
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,7 +11,7 @@ from typing import Any
 import grpc.aio
 import pyarrow as pa
 from client.support import Place
-from services.support import child_environment, new_shard
+from services.support import new_shard
 
 import persist
 from persist import aio
@@ -64,62 +61,6 @@ async def compacting(reach: Reach, settings: Settings = SETTINGS, **options: Any
         yield Compacting(str(address), telemetry, host)
     finally:
         await host.stop(notice=0, grace=0)
-
-
-class ServeProcess:
-    """``persist serve SERVICE`` as a real process. ``line``: what it said when it was ready."""
-
-    def __init__(self, service: str, *options: str, **environment: str) -> None:
-        self._command = [sys.executable, "-m", "persist_cli", "serve", service, *options]
-        self._environment = environment
-        self._process: asyncio.subprocess.Process | None = None
-        self.endpoint = "127.0.0.1:0"
-        self.line = ""
-
-    async def start(self) -> "ServeProcess":
-        """Start and wait until it listens; on the port it had before, if it had one."""
-        self._process = await asyncio.create_subprocess_exec(
-            *self._command, "--listen", self.endpoint,
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=child_environment(**self._environment),
-        )  # fmt: skip
-        assert self._process.stdout is not None
-        self.line = (await self._process.stdout.readline()).decode()
-        assert self.line, await self.end()
-        found = re.search(r"127\.0\.0\.1:\d+", self.line)
-        assert found is not None, self.line
-        self.endpoint = found.group()
-        return self
-
-    @property
-    def pids(self) -> tuple[int, ...]:
-        """Of the process, while it is there."""
-        return () if self._process is None else (self._process.pid,)
-
-    def signal(self, number: signal.Signals) -> None:
-        assert self._process is not None
-        self._process.send_signal(number)
-
-    async def end(self) -> tuple[int, str]:
-        """Wait for the process to end; its exit code and what it said on standard error."""
-        assert self._process is not None
-        _, said = await self._process.communicate()
-        code, self._process = self._process.returncode, None
-        assert code is not None
-        return code, said.decode()
-
-    async def kill(self) -> None:
-        if self._process is not None:
-            self.signal(signal.SIGKILL)
-            await self.end()
-
-
-@asynccontextmanager
-async def serve_process(service: str, *options: str, **environment: str) -> AsyncIterator[ServeProcess]:
-    process = ServeProcess(service, *options, **environment)
-    try:
-        yield await process.start()
-    finally:
-        await process.kill()
 
 
 @asynccontextmanager

@@ -1,38 +1,48 @@
-"""PersistShard as a real process."""
+"""Services as real processes."""
 
 import asyncio
+import re
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Self
 
 from services.support import child_environment
 
 from persist.client.remote import RemoteShards
 
 
-class ShardProcess:
-    """``python -m persist_shard`` over files and SQLite below one directory."""
+class ServiceProcess:
+    """``python -m`` and what ``arguments`` says for an endpoint. ``line``: what it said when it was ready."""
 
-    def __init__(self, directory: Path, endpoint: str = "127.0.0.1:0", **environment: str) -> None:
-        self._directory = directory
+    def __init__(
+        self, arguments: Callable[[str], Sequence[str]], endpoint: str, environment: Mapping[str, str]
+    ) -> None:
+        self._arguments = arguments
         self._environment = environment
         self._process: asyncio.subprocess.Process | None = None
         self.endpoint = endpoint
+        self.line = ""
 
-    async def start(self) -> "ShardProcess":
+    async def start(self) -> Self:
         """Start and wait until it listens; on the port it had before, if it had one."""
-        stores = f"file:{self._directory}/blob", f"sqlite:{self._directory}/consensus.db"
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "persist_shard", self.endpoint, *stores,
+            sys.executable, "-m", *self._arguments(self.endpoint),
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=child_environment(**self._environment),
         )  # fmt: skip
         assert self._process.stdout is not None
-        line = (await self._process.stdout.readline()).decode()
-        assert line.startswith("persist shard listening on "), (line, await self.end())
-        self.endpoint = line.split()[-1]
+        self.line = (await self._process.stdout.readline()).decode()
+        found = re.search(r"127\.0\.0\.1:\d+", self.line)
+        assert found is not None, (self.line, await self.end())
+        self.endpoint = found.group()
         return self
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Of the process, while it is there."""
+        return () if self._process is None else (self._process.pid,)
 
     def signal(self, number: signal.Signals) -> None:
         assert self._process is not None
@@ -42,8 +52,7 @@ class ShardProcess:
         """Wait for the process to end; its exit code and what it said on standard error."""
         assert self._process is not None
         _, said = await self._process.communicate()
-        code = self._process.returncode
-        self._process = None
+        code, self._process = self._process.returncode, None
         assert code is not None
         return code, said.decode()
 
@@ -53,11 +62,36 @@ class ShardProcess:
             await self.end()
 
 
+class ShardProcess(ServiceProcess):
+    """``python -m persist_shard`` over files and SQLite below one directory."""
+
+    def __init__(self, directory: Path, endpoint: str = "127.0.0.1:0", **environment: str) -> None:
+        stores = f"file:{directory}/blob", f"sqlite:{directory}/consensus.db"
+        super().__init__(lambda listen: ("persist_shard", listen, *stores), endpoint, environment)
+
+
+class ServeProcess(ServiceProcess):
+    """``persist serve SERVICE``."""
+
+    def __init__(self, service: str, *options: str, **environment: str) -> None:
+        command = ("persist_cli", "serve", service, *options, "--listen")
+        super().__init__(lambda listen: (*command, listen), "127.0.0.1:0", environment)
+
+
 @asynccontextmanager
 async def shard_process(directory: Path, **environment: str) -> AsyncIterator[ShardProcess]:
     process = await ShardProcess(directory, **environment).start()
     try:
         yield process
+    finally:
+        await process.kill()
+
+
+@asynccontextmanager
+async def serve_process(service: str, *options: str, **environment: str) -> AsyncIterator[ServeProcess]:
+    process = ServeProcess(service, *options, **environment)
+    try:
+        yield await process.start()
     finally:
         await process.kill()
 

@@ -18,16 +18,15 @@ from services.compacting import (
     THRIFTY_BATCHES,
     THRIFTY_ROWS,
     UPLOADS_BEFORE,
-    ServeProcess,
     append_many,
     batches,
     check_snapshot,
     claims,
-    serve_process,
     stub_of,
     unnamed,
     until,
 )
+from services.process import ServeProcess, serve_process
 
 from persist import aio
 from persist.client.remote import RemoteShards

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from client.support import SCHEMA, SMALL, Ledger, file_place, rows_of, some_rows, table
-from services.compacting import ServeProcess, serve_process
+from services.process import ServeProcess, serve_process
 from soak.support import LIMIT_SECONDS, pick, problems
 
 from persist import aio

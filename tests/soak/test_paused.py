@@ -20,7 +20,8 @@ import grpc.aio
 import pyarrow as pa
 import pytest
 from scenarios.support import SCHEMA, Server
-from services.compacting import batches, compact, serve_process, stub_of
+from services.compacting import batches, compact, stub_of
+from services.process import serve_process
 from soak.support import LIMIT_SECONDS, pick
 
 import persist

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from client.support import SCHEMA, SMALL, Ledger, file_place, rows_of, server_of, some_rows, table, total
-from services.compacting import ServeProcess, serve_process
+from services.process import ServeProcess, serve_process
 from soak.support import LIMIT_SECONDS, live_batches, pick, problems
 
 import persist

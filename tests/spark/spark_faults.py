@@ -132,6 +132,11 @@ class StreamCommitFailsOnce(StreamWriter):
 class _Faulty(DefaultSource):
     made: type[BatchWriter] = BatchWriter
     streams: type[StreamWriter] = StreamCommitFailsOnce
+    called: str
+
+    @classmethod
+    def name(cls) -> str:
+        return cls.called
 
     def writer(self, schema: Any, overwrite: bool) -> Any:
         return self.made(Write.plan(parse_write(dict(self.options), WRITE), schema, overwrite=overwrite))
@@ -143,66 +148,42 @@ class _Faulty(DefaultSource):
 
 class RetriedSource(_Faulty):
     made = TaskFailsAfterUpload
-
-    @classmethod
-    def name(cls) -> str:
-        return "persist_task_fails"
+    called = "persist_task_fails"
 
 
 class UncommittedSource(_Faulty):
     made = CommitFailsBefore
-
-    @classmethod
-    def name(cls) -> str:
-        return "persist_commit_fails_before"
+    called = "persist_commit_fails_before"
 
 
 class UnsureSource(_Faulty):
     made = CommitFailsAfter
-
-    @classmethod
-    def name(cls) -> str:
-        return "persist_commit_fails_after"
+    called = "persist_commit_fails_after"
 
 
 class WorkerDiesSource(_Faulty):
     made = WorkerDies
-
-    @classmethod
-    def name(cls) -> str:
-        return "persist_worker_dies"
+    called = "persist_worker_dies"
 
 
 class ExecutorDiesSource(_Faulty):
     made = ExecutorDies
-
-    @classmethod
-    def name(cls) -> str:
-        return "persist_executor_dies"
+    called = "persist_executor_dies"
 
 
 class SlowSource(_Faulty):
     made = FirstAttemptIsSlow
-
-    @classmethod
-    def name(cls) -> str:
-        return "persist_first_attempt_is_slow"
+    called = "persist_first_attempt_is_slow"
 
 
 class StreamStopsSource(_Faulty):
     streams = StreamStops
-
-    @classmethod
-    def name(cls) -> str:
-        return "persist_stream_stops"
+    called = "persist_stream_stops"
 
 
 class StreamCommitStopsSource(_Faulty):
     streams = StreamCommitStops
-
-    @classmethod
-    def name(cls) -> str:
-        return "persist_stream_commit_stops"
+    called = "persist_stream_commit_stops"
 
 
 ALL = (
