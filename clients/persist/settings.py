@@ -32,7 +32,9 @@ class Settings:
     compaction: bool = True
     """Compact in this process what its commits leave to compact; off where PersistCompaction does it."""
     compaction_memory_bytes: int = 512 << 20
-    """What one compaction may take at its peak."""
+    """What one compaction may take at its peak, over what the process takes idle; at least 64 MiB, to which less is
+    raised. Covered are blocks fetched and being fetched, rows decoded, buffered and sorted, and parts being encoded and
+    uploaded, for values up to 1 MiB. Not covered is memory that an allocator keeps after it was freed."""
     compactions_at_once: int = 1
     """Compactions a process runs at a time."""
     compaction_takeover_ms: int = 120_000

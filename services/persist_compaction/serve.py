@@ -12,6 +12,7 @@ from typing import Final
 from persist.client.location import Location
 from persist.client.remote import RemoteShards
 from persist.errors import InvalidArgument
+from persist.machine.parts.budget import memory_bound
 from persist.machine.port import Shards
 from persist.machine.shards import LocalShards
 from persist.runtime import Runtime, system
@@ -128,7 +129,7 @@ async def _reached(
 
 
 def _ready(address: Address, settings: Settings, *, json: bool) -> str:
-    at_once, memory = max(1, settings.compactions_at_once), settings.compaction_memory_bytes
+    at_once, memory = max(1, settings.compactions_at_once), memory_bound(settings)
     if json:
         told = {"compaction": str(address), "compactions_at_once": at_once, "compaction_memory_bytes": memory}
         return jsons.dumps(told)

@@ -33,10 +33,11 @@ from client.support import (
 import persist
 from persist import ShardId
 from persist.machine.compactor import Compacted, Compactor
+from persist.machine.parts.budget import Budget
 
 BUSY = dataclasses.replace(SMALL, rollup_every=8)
 MANUAL = dataclasses.replace(SMALL, compaction=False)
-TINY = dataclasses.replace(MANUAL, compaction_memory_bytes=1)
+TINY = Budget(memory_bytes=1, part_bytes=1 << 16)
 """Every pass merges two runs, into parts of 64 KiB."""
 WIDER = persist.Schema(key={"id": pa.int64()}, val={"name": pa.string(), "age": pa.int32()})
 
@@ -51,9 +52,9 @@ def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return Place(request.getfixturevalue("fresh_s3_uri")(), request.getfixturevalue("fresh_redis_uri")())
 
 
-async def compact(client: Any, shard: ShardId, *, whole: bool = True) -> Compacted | None:
+async def compact(client: Any, shard: ShardId, *, whole: bool = True, budget: Budget | None = None) -> Compacted | None:
     shards = client._location.shards
-    compactor = Compactor(shards, shards)
+    compactor = Compactor(shards, shards, budget=budget)
     try:
         return await compactor.compact(shard, compactor.new_owner(), whole=whole)
     finally:
@@ -214,11 +215,11 @@ async def test_since_that_moves_lets_compaction_consolidate_history():
 
 
 async def test_parts_whose_keys_nothing_else_touches_are_kept_unread():
-    async with client_of(memory_place(), settings=TINY) as client:
+    async with client_of(memory_place(), settings=MANUAL) as client:
         writer, reader = await client.open(ShardId.new(), schema=SCHEMA)
         noise = random.Random(3)
         wide = [[(at * 2000 + key, noise.randbytes(40).hex(), at, 1) for key in range(2000)] for at in range(4)]
-        big = dataclasses.replace(TINY, part_bytes_max=1 << 20, sort_rows=1 << 20, row_group_rows=4096)
+        big = dataclasses.replace(MANUAL, part_bytes_max=1 << 20, sort_rows=1 << 20, row_group_rows=4096)
         client._location.settings = big
         for at, rows in enumerate(wide):
             await writer.append(table(rows), at + 1)
@@ -252,7 +253,7 @@ class Counting:
         return await self._shards.blob.get(key, **options)
 
     async def compact(self, shard: ShardId) -> Compacted:
-        compactor = Compactor(self._shards, self)
+        compactor = Compactor(self._shards, self, budget=TINY)
         done = await compactor.compact(shard, compactor.new_owner(), whole=True)
         await compactor.close()
         assert done is not None
@@ -260,10 +261,10 @@ class Counting:
 
 
 async def test_merge_in_many_passes_gives_the_same_rows_and_one_run_and_leaves_nothing_behind(stores: Place):
-    async with filled(stores, TINY, count=15, rows=150) as (client, writer, reader, ledger):
+    async with filled(stores, count=15, rows=150) as (client, writer, reader, ledger):
         await reader.downgrade_since(40)
         before = await blobs_of(client, writer.shard)
-        done = await compact(client, writer.shard)
+        done = await compact(client, writer.shard, budget=TINY)
         assert done.applied
         [batch] = await batches_of(client, writer.shard)
         assert len(batch["runs"]) == 1

@@ -19,7 +19,8 @@ from persist.core.shard.commands import CompactionClaimed
 from persist.errors import InvalidArgument, LocationError, PersistError
 from persist.machine.attempts import Attempts
 from persist.machine.compactor import Compacted, Compactor, batch_of
-from persist.machine.parts.merging import Budget, Merging, segments
+from persist.machine.parts.budget import Budget
+from persist.machine.parts.merging import Merging, segments
 from persist.machine.parts.reading import Reading, compaction_of
 from persist.runtime import Runtime, system
 from persist.settings import Settings
@@ -63,7 +64,7 @@ class CompactionPiece:
     async def _run(self) -> bytes:
         settings = self.settings
         place = _Place(process_blob(self.blob_uri, settings), settings, system())
-        merging = Merging(place, shard=self.shard, owner=self.owner, budget=_budget(settings))
+        merging = Merging(place, shard=self.shard, owner=self.owner, budget=Budget.of(settings))
         try:
             parts = await merging.merged(self.reading)
         except BaseException:
@@ -115,7 +116,7 @@ class Compaction:
             return []
         since = self._claim.since.time or 0
         reading = compaction_of(self._claim.batches, self._claim.schemas, settings, since)
-        reuse = _budget(settings).part_bytes // _REUSED_FROM
+        reuse = Budget.of(settings).part_bytes // _REUSED_FROM
         for segment in segments(reading, reuse_bytes_min=reuse):
             if isinstance(segment, Part):
                 self._layout.append(segment)
@@ -196,11 +197,3 @@ class _Place:
         self.settings = settings
         self.runtime = runtime
         self.attempts = Attempts(settings=settings, runtime=runtime)
-
-
-def _budget(settings: Settings) -> Budget:
-    return Budget.of(
-        settings.compaction_memory_bytes,
-        part_bytes_max=settings.part_bytes_max,
-        fetch_bytes_max=settings.fetch_bytes_max,
-    )

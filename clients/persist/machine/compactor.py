@@ -24,7 +24,8 @@ from persist.core.shard.commands import (
 from persist.core.shard.compaction import fingerprint
 from persist.errors import LeaseExpired, PersistError
 from persist.machine.attempts import Doubt
-from persist.machine.parts.merging import Budget, Merging
+from persist.machine.parts.budget import Budget
+from persist.machine.parts.merging import Merging
 from persist.machine.parts.place import Place
 from persist.machine.parts.reading import compaction_of
 from persist.machine.port import Shards
@@ -62,9 +63,11 @@ Report = Callable[[Progress], None]
 class Compactor:
     """Compacts shards, as many at once as it is asked to."""
 
-    def __init__(self, shards: Shards, place: Place) -> None:
+    def __init__(self, shards: Shards, place: Place, *, budget: Budget | None = None) -> None:
+        """``budget``: how much memory each may take; that of the place's settings unless given."""
         self._shards = shards
         self._place = place
+        self._budget = Budget.of(place.settings) if budget is None else budget
         self._tasks = Tasks()
 
     def new_owner(self) -> WriterId:
@@ -112,12 +115,6 @@ class Compactor:
     async def _carry_out(
         self, shard: ShardId, owner: WriterId, claim: CompactionClaimed, *, whole: bool, report: Report
     ) -> Compacted:
-        settings = self._place.settings
-        budget = Budget.of(
-            settings.compaction_memory_bytes,
-            part_bytes_max=settings.part_bytes_max,
-            fetch_bytes_max=settings.fetch_bytes_max,
-        )
         rows = sum(batch.rows for batch in claim.batches)
         size = sum(batch.encoded_bytes for batch in claim.batches)
         written = 0
@@ -132,7 +129,7 @@ class Compactor:
                 raise _lost(shard)
 
         report(Progress(batches=len(claim.batches), rows=rows, bytes=size))
-        merging = Merging(self._place, shard=shard, owner=owner, budget=budget, verify=verify, on_rows=on_rows)
+        merging = Merging(self._place, shard=shard, owner=owner, budget=self._budget, verify=verify, on_rows=on_rows)
         try:
             parts = await self._merged(merging, shard, owner, claim, whole=whole)
         except BaseException:

@@ -5,7 +5,7 @@ form is in ``columnar_inline``. Source: kernel.md section 5; performance.md A1; 
 """
 
 from persist.wire.columnar_decode import part_batches
-from persist.wire.columnar_encode import Encoded, encode_parts
+from persist.wire.columnar_encode import GROUP_BYTES, Encoded, encode_parts
 from persist.wire.columnar_inline import decode_inline, encode_inline
 
-__all__ = ["Encoded", "decode_inline", "encode_inline", "encode_parts", "part_batches"]
+__all__ = ["GROUP_BYTES", "Encoded", "decode_inline", "encode_inline", "encode_parts", "part_batches"]

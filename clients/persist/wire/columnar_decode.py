@@ -21,7 +21,7 @@ from persist.wire.checksum import crc32c
 from persist.wire.columnar_encode import GROUP_BYTES_KEY, leaves
 from persist.wire.columnar_inline import DECODED_BYTES_MAX, check_format, corrupt, decode_inline, rewrite_times
 
-Read = Callable[[int, int], bytes]
+Read = Callable[[int, int], bytes | memoryview]
 """Bytes [start, end) of the blob; blocks until they are there."""
 
 SMALL_BYTES: Final = 1 << 20
@@ -48,7 +48,7 @@ def part_batches(
 
     ``columns``: only these key and val columns (names the part's schema lacks are skipped), then ts and diff, in the
     schema's order. ``key_range``: only rows with such keys; only blocks that may have any are read, and nothing is
-    decoded beyond the range. Holds one block and one decoded row group.
+    decoded beyond the range. Holds one block, a page per column, and what a batch takes twice.
     Raises CorruptData (before unverified bytes are parsed), VersionMismatch, what ``read`` raises.
     """
     wanted = _names(schema_of_part, columns)
@@ -153,6 +153,8 @@ class _File:
             names = metadata.schema.to_arrow_schema().names
             groups = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
             declared = [int(text) for text in (metadata.metadata or {}).get(GROUP_BYTES_KEY, b"").split(b",")]
+        except MemoryError:
+            raise  # Arrow's is an ArrowException, too
         except (pa.ArrowException, OSError, ValueError, RuntimeError) as error:
             raise corrupt("a footer cannot be parsed", part, str(error)[:200]) from error
         at, rows_ok = 0, sum(block.row_groups for block in part.blocks) == len(groups)
@@ -171,10 +173,12 @@ class _File:
     def _group(self, metadata: Any, group: int, names: list[str], batch_rows: int) -> Iterator[pa.Table]:
         part = self._part
         try:
-            step = self._step(metadata.row_group(group), group, names)
+            step = min(batch_rows, self._step(metadata.row_group(group), group, names))
             reader = pq.ParquetFile(pa.PythonFile(self._bytes, mode="r"), metadata=metadata)
             batches = reader.iter_batches(batch_size=step, row_groups=[group], columns=names, use_threads=False)
             yield from self._gathered(batches, group, names, batch_rows)
+        except MemoryError:
+            raise  # Arrow's is an ArrowException, too
         except (pa.ArrowException, OSError, ValueError, RuntimeError) as error:
             raise corrupt("a part cannot be decoded", part, str(error)[:200], row_group=group) from error
 
@@ -255,17 +259,17 @@ class _Verified(io.RawIOBase):
         super().__init__()
         self._size = size
         self._at = 0
-        self._ranges: dict[int, bytes] = {}
+        self._ranges: dict[int, memoryview] = {}
 
-    def add(self, start: int, data: bytes) -> None:
+    def add(self, start: int, data: bytes | memoryview) -> None:
         """Make these bytes readable."""
-        self._ranges[start] = data
+        self._ranges[start] = memoryview(data)
 
     def forget_blocks(self, footer_start: int) -> None:
         """Drop everything but the footer."""
         self._ranges = {start: data for start, data in self._ranges.items() if start >= footer_start}
 
-    def last(self, size: int) -> bytes:
+    def last(self, size: int) -> memoryview:
         """The last ``size`` bytes."""
         self.seek(self._size - size)
         return self.read()
@@ -284,7 +288,7 @@ class _Verified(io.RawIOBase):
         self._at = base + offset
         return self._at
 
-    def read(self, size: int = -1) -> bytes:
+    def read(self, size: int = -1) -> memoryview:  # Arrow takes any buffer: no copy
         want = self._size - self._at if size < 0 else min(size, self._size - self._at)
         for start, data in self._ranges.items():
             if start <= self._at and self._at + want <= start + len(data):

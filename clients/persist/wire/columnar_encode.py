@@ -5,6 +5,7 @@ one row group. Source: kernel.md section 5; performance.md A1.
 """
 
 import functools
+import io
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ _PAGE_BYTES: Final = 1 << 20
 _NEAR_EDGE: Final = 256
 _FEW_ROWS: Final = 256
 _FEW_BYTES: Final = 64 << 10
+_CHECKSUM_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +58,16 @@ def encode_parts(
     *,
     part_bytes_max: int = 128 << 20,
     row_group_rows: int = 65_536,
+    row_group_bytes: int = GROUP_BYTES,
 ) -> Iterator[Encoded]:
     """Parts of about ``part_bytes_max`` encoded bytes from tables that are together one sorted, consolidated sequence.
 
-    No key lies in two parts unless it alone exceeds the target. Nothing comes of no rows.
+    No key lies in two parts unless it alone exceeds the target. Nothing comes of no rows. ``row_group_bytes``: Arrow
+    bytes of a row group, at least one row. Holds a part's bytes, a row group, a table and a page per column.
     Raises InvalidArgument (a sum of diffs leaves i64; a value Parquet cannot hold), CorruptData (rows out of order).
     """
     file: _File | None = None
-    for group in _groups(tables, schema, max(1, row_group_rows)):
+    for group in _groups(tables, schema, max(1, row_group_rows), row_group_bytes):
         if file is not None and file.is_full(part_bytes_max):
             yield file.finish()
             file = None
@@ -85,7 +89,7 @@ class _Group:
     splits: bool
 
 
-def _groups(tables: Iterable[pa.Table], schema: Schema, rows_max: int) -> Iterator[_Group]:
+def _groups(tables: Iterable[pa.Table], schema: Schema, rows_max: int, bytes_max: int) -> Iterator[_Group]:
     held: list[pa.Table] = []
     rows = size = 0
     for table in tables:
@@ -94,7 +98,7 @@ def _groups(tables: Iterable[pa.Table], schema: Schema, rows_max: int) -> Iterat
         held.append(table.select(schema.updates.names))
         rows, size = rows + table.num_rows, size + held[-1].nbytes
         # A group is cut only when the row after it is known.
-        while rows > (limit := _row_limit(rows, size, rows_max)):
+        while rows > (limit := max(1, min(rows_max, bytes_max * rows // max(size, 1)))):
             buffered = pa.concat_tables(held)
             cut, splits = _key_change(buffered, schema, limit)
             yield _group(group := buffered.slice(0, cut), group.nbytes, schema, splits)
@@ -102,10 +106,6 @@ def _groups(tables: Iterable[pa.Table], schema: Schema, rows_max: int) -> Iterat
             held, rows, size = [rest], rest.num_rows, rest.nbytes
     if rows:
         yield _group(held[0] if len(held) == 1 else pa.concat_tables(held), size, schema, False)
-
-
-def _row_limit(rows: int, size: int, rows_max: int) -> int:
-    return max(1, min(rows_max, GROUP_BYTES * rows // max(size, 1)))
 
 
 def _group(table: pa.Table, size: int, schema: Schema, splits: bool) -> _Group:
@@ -131,8 +131,9 @@ class _File:
     def __init__(self, schema: Schema, schema_id: int, sample: _Group) -> None:
         self._schema = schema
         self._schema_id = schema_id
-        self._sink = pa.BufferOutputStream()
-        self._writer = pq.ParquetWriter(self._sink, schema.updates, **_settings(schema, sample))
+        self._sink = _Sink()
+        file = pa.PythonFile(self._sink, mode="w")
+        self._writer = pq.ParquetWriter(file, schema.updates, **_settings(schema, sample))
         self._groups: list[tuple[bytes, int, int]] = []
         self._group_bytes: list[int] = []
         self._stats = StatsBuilder(schema)
@@ -148,6 +149,8 @@ class _File:
         check(self._last_key <= group.first_key, "rows of a part are sorted")
         try:
             self._writer.write_table(table, row_group_size=table.num_rows)
+        except MemoryError:
+            raise  # Arrow's is an ArrowException, too
         except pa.ArrowException as error:
             raise InvalidArgument("a value cannot be stored", hint="see the reason", reason=str(error)[:200]) from error
         ts = table.column(TS.name).to_numpy()
@@ -173,12 +176,12 @@ class _File:
         check(-(1 << 63) <= self._diffs_sum < 1 << 63, "diffs sum up within 64 bits")
         self._writer.add_key_value_metadata({GROUP_BYTES_KEY: ",".join(map(str, self._group_bytes)).encode()})
         self._writer.close()
-        data = memoryview(self._sink.getvalue()).toreadonly()
+        data = self._sink.written()
         blocks = _blocks(self._groups, data)
         footer = data[blocks[-1].offset + blocks[-1].length :]
         whole = 0
-        for start in range(0, len(data), GROUP_BYTES):
-            whole = crc32c_extend(whole, bytes(data[start : start + GROUP_BYTES]))
+        for start in range(0, len(data), _CHECKSUM_BYTES):
+            whole = crc32c_extend(whole, data[start : start + _CHECKSUM_BYTES])
         assert self._times is not None
         part = Part(
             key="",
@@ -199,6 +202,28 @@ class _File:
             footer_checksum=crc32c(footer),
         )
         return Encoded(data, part)
+
+
+class _Sink(io.RawIOBase):
+    """A file in memory that takes hardly more than its bytes: Arrow's own doubles, and copies itself to do so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._data = bytearray()
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return len(self._data)
+
+    def write(self, data: Any) -> int:
+        self._data += data
+        return len(data)
+
+    def written(self) -> memoryview:
+        """All of it."""
+        return memoryview(self._data).toreadonly()
 
 
 def _blocks(groups: list[tuple[bytes, int, int]], data: memoryview) -> tuple[Block, ...]:

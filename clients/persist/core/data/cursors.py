@@ -194,10 +194,13 @@ class Piece:
 class Cursor:
     """Reads a run forward. A part is opened only when the merge reaches its lower bound or needs rows of the run."""
 
-    def __init__(self, parts: Sequence[PartSource], order: KeyOrder, batch_rows: int) -> None:
+    def __init__(
+        self, parts: Sequence[PartSource], order: KeyOrder, batch_rows: int, batch_bytes: int = RUN_BYTES_MAX
+    ) -> None:
         self._parts = list(reversed(parts))
         self._order = order
         self._batch_rows = batch_rows
+        self._batch_bytes = batch_bytes
         self._batches: Iterator[pa.RecordBatch] | None = None
         self._floor: Key | None = None
         self._part_rows = batch_rows
@@ -230,13 +233,13 @@ class Cursor:
         return max(self.last, self._order.bound(self._parts[-1].key_lower))
 
     def fill(self) -> None:
-        """Buffer about ``batch_rows`` rows, or up to the end of the run. Raises CorruptData when keys descend."""
+        """Buffer about a batch's rows or bytes, or up to the end of the run. Raises CorruptData when keys descend."""
         held = [] if not self.rows else [self.peek(self.rows)]
         rows, size = self.rows, sum(table.nbytes for table in held)
-        if not self.more or rows * 2 >= self._batch_rows or size * 2 >= RUN_BYTES_MAX:
+        if not self.more or rows * 2 >= self._batch_rows or size * 2 >= self._batch_bytes:
             return
         first, last = self.first, self.last
-        while rows < self._batch_rows and size < RUN_BYTES_MAX and (batch := self._next(rows)) is not None:
+        while rows < self._batch_rows and size < self._batch_bytes and (batch := self._next(rows)) is not None:
             table = pa.Table.from_batches([batch])
             low, high = self._order.ends(table)
             if (rows and low < last) or low < self._floor:

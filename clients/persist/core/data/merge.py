@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from persist.core.data.consolidation import consolidate_piece
-from persist.core.data.cursors import Cursor, Key, KeyOrder, PartSource, Piece, raw_values, unsorted
+from persist.core.data.cursors import RUN_BYTES_MAX, Cursor, Key, KeyOrder, PartSource, Piece, raw_values, unsorted
 from persist.core.data.encoding import encode_key, one_chunk
 from persist.core.data.order import may_repeat
 from persist.core.data.schema import TS, Schema
@@ -38,17 +38,18 @@ def merge(
     *,
     since: int,
     batch_rows: int = 65_536,
+    batch_bytes: int = RUN_BYTES_MAX,
     by_val: bool = True,
 ) -> Iterator[pa.Table]:
     """Tables whose concatenation is all runs as one, sorted by (key, val, ts), times advanced to ``since``, summed.
 
-    Holds about ``batch_rows`` rows (or 16 MiB) per run that is open, and three times that while sorting. A run is
-    opened when the merge reaches it. ``by_val`` False: the parts were read without some val columns, so their rows
+    Holds about ``batch_rows`` rows or ``batch_bytes`` per run that is open, and three times that while sorting. A run
+    is opened when the merge reaches it. ``by_val`` False: the parts were read without some val columns, so their rows
     are sorted by key alone and not consolidated; then a key's distinct rows must fit in memory.
     Raises CorruptData when a run is found unsorted, InvalidArgument when a sum of diffs leaves i64.
     """
     order = KeyOrder(schema)
-    cursors = [Cursor(parts, order, batch_rows) for parts in runs]
+    cursors = [Cursor(parts, order, batch_rows, batch_bytes) for parts in runs]
     return _Merge(cursors, schema, since, by_val).tables()
 
 

@@ -16,16 +16,25 @@ Ahead: TypeAlias = Callable[[Batches], Batches]
 AHEAD_ROWS = 8_192
 """Rows made ahead of each run: enough to make the hop between threads cheap."""
 
+AHEAD_BYTES = 4 << 20
+"""Bytes made ahead of each run, where rows are wide."""
 
-def ahead_in(pool: Executor) -> Ahead:
-    """Makes batches in the pool, AHEAD_ROWS at a time, one step ahead. Errors reach whoever asks for the batches."""
+
+def ahead_in(pool: Executor, *, bytes_max: int = AHEAD_BYTES) -> Ahead:
+    """Makes batches in the pool, AHEAD_ROWS or ``bytes_max`` at a time, one step ahead of whoever asks for them.
+
+    Errors reach whoever asks. Held are two steps, and a batch beyond.
+    """
 
     def ahead(source: Batches) -> Batches:
-        pending = pool.submit(_some, source)
+        pending = pool.submit(_some, source, bytes_max)
         try:
             while found := pending.result():
-                pending = pool.submit(_some, source)
-                yield from found
+                pending = pool.submit(_some, source, bytes_max)
+                found.reverse()
+                while found:
+                    # What was handed out is its taker's to hold.
+                    yield found.pop()
         finally:
             # SUBTLE: not waited for. Whoever drops a read may be the very loop the step fetches from.
             pending.cancel()
@@ -33,12 +42,12 @@ def ahead_in(pool: Executor) -> Ahead:
     return ahead
 
 
-def _some(source: Batches) -> list[pa.RecordBatch]:
+def _some(source: Batches, bytes_max: int) -> list[pa.RecordBatch]:
     found: list[pa.RecordBatch] = []
-    rows = 0
+    rows = size = 0
     for batch in source:
         found.append(batch)
-        rows += batch.num_rows
-        if rows >= AHEAD_ROWS:
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= AHEAD_ROWS or size >= bytes_max:
             break
     return found

@@ -41,13 +41,14 @@ class Range:
     data: bytes | None = field(default=None, repr=False)
 
 
-def ranges(parts: Iterable[Part], key_range: KeyRange | None) -> list[Range]:
-    """What to fetch for these parts within ``key_range``, in key order."""
-    found = [one for part in parts if part.key is not None for one in _of_part(part, part.key, key_range)]
+def ranges(parts: Iterable[Part], key_range: KeyRange | None, bytes_max: int | None = None) -> list[Range]:
+    """What to fetch for these parts within ``key_range``, in key order; blocks are joined up to ``bytes_max``."""
+    most = RANGE_BYTES_MAX if bytes_max is None else bytes_max
+    found = [one for part in parts if part.key is not None for one in _of_part(part, part.key, key_range, most)]
     return sorted(found, key=lambda one: one.first_key)
 
 
-def _of_part(part: Part, key: str, key_range: KeyRange | None) -> list[Range]:
+def _of_part(part: Part, key: str, key_range: KeyRange | None, bytes_max: int) -> list[Range]:
     if part.encoded_bytes <= WHOLE_BYTES_MAX:
         return [Range(key, 0, part.encoded_bytes, part.key_lower, whole=True, wanted=part.encoded_bytes)]
     footer_start = part.encoded_bytes - part.footer_bytes
@@ -56,7 +57,7 @@ def _of_part(part: Part, key: str, key_range: KeyRange | None) -> list[Range]:
     found: list[Range] = []
     for start, end, first_key in pieces:
         last = found[-1] if found else None
-        if last is not None and last.end == start and end - last.start <= RANGE_BYTES_MAX:
+        if last is not None and last.end == start and end - last.start <= bytes_max:
             last.end, last.first_key = end, min(last.first_key, first_key)
         else:
             found.append(Range(key, start, end, first_key))
@@ -113,10 +114,10 @@ class Fetcher:
                 assert one.answer is not None
                 await one.answer
 
-    def reader(self, key: str | None) -> Callable[[int, int], bytes]:
+    def reader(self, key: str | None) -> Callable[[int, int], bytes | memoryview]:
         """What decodes a part reads its bytes with. Blocks; never call the result on the event loop unless settled."""
 
-        def read(start: int, end: int) -> bytes:
+        def read(start: int, end: int) -> bytes | memoryview:
             assert key is not None, "inline parts read nothing"
             return self._read(key, start, end)
 
@@ -128,7 +129,7 @@ class Fetcher:
         await self._tasks.close()
         self._of_key = {}
 
-    def _read(self, key: str, start: int, end: int) -> bytes:
+    def _read(self, key: str, start: int, end: int) -> bytes | memoryview:
         one = self._covering(key, start, end)
         data = one.data if one is not None else None
         if one is None or data is None:
@@ -136,7 +137,7 @@ class Fetcher:
         self._loop.call_soon_threadsafe(self._consumed, one, end - start)
         if one.start == start and one.end == end:
             return data
-        return data[start - one.start : end - one.start]
+        return memoryview(data)[start - one.start : end - one.start]
 
     def _covering(self, key: str, start: int, end: int) -> Range | None:
         for one in self._of_key.get(key, ()):
@@ -165,7 +166,7 @@ class Fetcher:
     def _pump(self) -> None:
         while self._pending and self._in_flight < IN_FLIGHT_MAX:
             one = self._pending[-1]
-            if self._held and self._held + one.end - one.start > self._budget:
+            if self._held + one.end - one.start > self._budget:
                 return
             self._pending.pop()
             self._start(one)

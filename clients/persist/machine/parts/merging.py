@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +19,7 @@ from persist.core.ids import ShardId, WriterId, part_key
 from persist.core.shard.batch import ORDER_VERSION, PART_FORMAT, Part
 from persist.errors import LocationError
 from persist.machine.parts.ahead import ahead_in
+from persist.machine.parts.budget import Budget
 from persist.machine.parts.fetch import Fetcher, Verify, ranges
 from persist.machine.parts.place import Place
 from persist.machine.parts.reading import Reading, RunView
@@ -30,42 +30,8 @@ from persist.wire.columnar import Encoded, encode_parts
 WRITER_VERSION = 1
 """The release number in the keys of parts."""
 
-_KEY_BYTES = 32
-_MERGE_ROWS_MIN = 4_096
 _ON_LOOP_BYTES_MAX = 256 << 10
 _AHEAD_BYTES_MIN = 32 << 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
-    """How a merge divides what memory it may take: a quarter for parts under way, half for the merge, the rest slack.
-
-    ``part_bytes``: the target size of new parts. ``merge_bytes``: rows and row groups held of all runs together.
-    ``fetch_bytes``: fetched and not decoded yet.
-    """
-
-    part_bytes: int
-    merge_bytes: int
-    fetch_bytes: int
-
-    @classmethod
-    def of(cls, memory_bytes: int, *, part_bytes_max: int, fetch_bytes_max: int) -> "Budget":
-        """The division of ``memory_bytes``."""
-        return cls(
-            part_bytes=max(1 << 16, min(part_bytes_max, memory_bytes // 8)),
-            merge_bytes=max(1 << 20, memory_bytes // 2),
-            fetch_bytes=max(1 << 20, min(fetch_bytes_max, memory_bytes // 8)),
-        )
-
-    def runs_at_once(self, reading: Reading) -> int:
-        """How many of these runs can be merged in one pass; two at least, whatever that takes."""
-        rows = max(1, reading.rows)
-        decoded, encoded = reading.decoded_bytes // rows + _KEY_BYTES, reading.encoded_bytes // rows + 1
-        groups = (part.rows // max(1, sum(block.row_groups for block in part.blocks)) for part in reading.parts)
-        largest = max(groups, default=1)
-        block = max((block.length for part in reading.parts for block in part.blocks), default=0)
-        per_run = 3 * _MERGE_ROWS_MIN * decoded + 3 * largest * encoded + block
-        return max(2, self.merge_bytes // max(1, per_run))
 
 
 def segments(reading: Reading, *, reuse_bytes_min: int) -> list[Part | Reading]:
@@ -180,38 +146,39 @@ class Merging:
         keys.clear()
 
     async def _merged(self, reading: Reading) -> list[Part]:
-        """One run of new parts, in as many passes as the budget asks for."""
-        while len(reading.runs) > (at_once := self._budget.runs_at_once(reading)):
-            views: list[RunView] = []
-            for start in range(0, len(reading.runs), at_once):
-                some = dataclasses.replace(reading, runs=reading.runs[start : start + at_once])
-                parts = tuple(await self._written(some))
-                self._between |= {part.key for part in parts if part.key is not None}
-                if parts:
-                    views.append(RunView(parts=parts, lower=0, upper=None))
-            reading = dataclasses.replace(reading, runs=tuple(views))
-        return await self._written(reading) if reading.runs else []
+        """One run of new parts, in as many passes as the budget asks for: the smallest runs are written most often."""
+        while reading.runs:
+            runs = self._budget.runs_in_next_pass(reading)
+            last = len(runs) == len(reading.runs)
+            parts = await self._written(dataclasses.replace(reading, runs=runs), last=last)
+            if last:
+                return parts
+            self._between |= {part.key for part in parts if part.key is not None}
+            kept = [run for run in reading.runs if run not in runs]
+            view = (RunView(parts=tuple(parts), lower=0, upper=None),) if parts else ()
+            reading = dataclasses.replace(reading, runs=(*kept, *view))
+        return []
 
-    async def _written(self, reading: Reading) -> list[Part]:
+    async def _written(self, reading: Reading, *, last: bool) -> list[Part]:
         """The rows of a read as new parts: one is built while the one before it is uploaded."""
-        place, budget = self._place, self._budget
-        reading = dataclasses.replace(reading, merge_bytes_max=budget.merge_bytes)
-        planned = ranges(reading.parts, reading.key_range)
+        place, plan = self._place, self._budget.plan(reading, last=last)
         fetcher = Fetcher(
             place.blob,
-            planned,
+            ranges(reading.parts, reading.key_range, plan.range_bytes),
             settings=place.settings,
             attempts=place.attempts,
-            budget_bytes=budget.fetch_bytes,
+            budget_bytes=plan.fetch_bytes,
             verify=self._verify,
         )
         big = reading.decoded_bytes > _AHEAD_BYTES_MIN and may_block(place.runtime)
+        ahead = ahead_in(ahead_pool(), bytes_max=plan.sizes.ahead_bytes) if big else None
         encoder = encode_parts(
-            map(_table, reading.batches(fetcher.reader, None, ahead_in(ahead_pool()) if big else None)),
+            map(_table, reading.batches(fetcher.reader, None, ahead, plan.sizes)),
             reading.schema,
             reading.schemas[-1].schema_id,
-            part_bytes_max=budget.part_bytes,
+            part_bytes_max=self._budget.part_bytes,
             row_group_rows=place.settings.row_group_rows,
+            row_group_bytes=plan.row_group_bytes,
         )
         parts: list[Part] = []
         upload: asyncio.Task[None] | None = None
@@ -225,6 +192,8 @@ class Merging:
                 if upload is not None:
                     await upload
                 upload = self._uploads.start(self._upload(part, encoded))
+                # The upload alone holds it from here on.
+                del encoded
                 parts.append(part)
             if upload is not None:
                 await upload

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from persist.core.data.cursors import RUN_BYTES_MAX
 from persist.core.data.merge import PartSource, merge
 from persist.core.data.predicate import Predicate
 from persist.core.data.schema import Schema
@@ -30,12 +31,25 @@ DECODE_ROWS = 4_096
 """Rows decoded at once for a merge, which gathers them itself."""
 MERGE_ROWS_MIN = 4_096
 MERGE_BYTES_MAX = 40 << 20
-"""What a merge of many runs should hold."""
+"""What the merge of a read holds of many runs."""
 AHEAD_RUNS_MAX = 32
 """Runs decoded ahead: of more, the rows made ahead would take too much memory."""
 _KEY_BYTES = 32
 
-Reader = Callable[[str | None], Callable[[int, int], bytes]]
+Reader = Callable[[str | None], Callable[[int, int], bytes | memoryview]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeSizes:
+    """What a merge holds of each run: ``rows`` or ``run_bytes``, decoded ``batch_rows`` at a time.
+
+    ``ahead_bytes``: decoded ahead of them, in each of two steps.
+    """
+
+    rows: int
+    run_bytes: int
+    batch_rows: int = DECODE_ROWS
+    ahead_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +74,7 @@ class Reading:
     """One definite read: which updates, at which ``since``, of which keys. Picklable.
 
     ``times``: the rows keep their ts (a change feed); otherwise they are a snapshot's. ``schemas`` hold every schema
-    the parts were written with; the last is what rows are shown in. ``decoded_bytes_max`` bounds one row group,
-    ``merge_bytes_max`` what a merge of many runs should hold.
+    the parts were written with; the last is what rows are shown in. ``decoded_bytes_max`` bounds one row group.
     """
 
     schemas: tuple[SchemaEntry, ...]
@@ -71,7 +84,6 @@ class Reading:
     key_range: KeyRange | None = None
     where: tuple[Predicate, ...] = ()
     decoded_bytes_max: int
-    merge_bytes_max: int = MERGE_BYTES_MAX
 
     @property
     def parts(self) -> Iterator[Part]:
@@ -133,14 +145,21 @@ class Reading:
         return pa.schema([full.field(name) for name in [*names, *tail]])
 
     def batches(
-        self, reader: Reader, columns: Sequence[str] | None, ahead: Ahead | None = None
+        self,
+        reader: Reader,
+        columns: Sequence[str] | None,
+        ahead: Ahead | None = None,
+        sizes: MergeSizes | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """The rows, at most 65,536 per batch, empty batches left out. Raises CorruptData, LocationError.
 
-        ``ahead``: how to decode runs that are merged before the merge asks for their rows.
+        ``ahead``: how to decode runs that are merged before the merge asks for their rows. ``sizes``: what to hold.
         """
         output = self.output(columns)
-        found = self._merged(reader, ahead) if self.is_merged else self._unmerged(reader, output.names)
+        if self.is_merged:
+            found = self._merged(reader, ahead, sizes or self._sizes())
+        else:
+            found = self._unmerged(reader, output.names, BATCH_ROWS_MAX if sizes is None else sizes.batch_rows)
         for table in found:
             if table.num_rows:
                 shown = pa.Table.from_arrays([table.column(name) for name in output.names], schema=output)
@@ -162,37 +181,37 @@ class Reading:
         times = {(part.min_ts, part.max_ts) for part in self.parts}
         return len(times) > 1 or any(first != last for first, last in times)
 
-    def _unmerged(self, reader: Reader, names: Sequence[str]) -> Iterator[pa.Table]:
+    def _unmerged(self, reader: Reader, names: Sequence[str], batch_rows: int) -> Iterator[pa.Table]:
         wanted = {*names, "ts", "diff"}.union(*(predicate.columns for predicate in self.where))
         for run in self.runs:
             for part in run.parts:
                 names = self._written_with(part).updates.names
                 kept = [name for name in names if name in wanted]
-                yield from self._rows(run, part, reader, kept, BATCH_ROWS_MAX)
+                yield from self._rows(run, part, reader, kept, batch_rows)
 
-    def _merged(self, reader: Reader, ahead: Ahead | None) -> Iterator[pa.Table]:
+    def _merged(self, reader: Reader, ahead: Ahead | None, sizes: MergeSizes) -> Iterator[pa.Table]:
         if len(self.runs) > AHEAD_RUNS_MAX:
             ahead = None
 
         def opened(run: RunView, part: Part) -> Iterator[pa.RecordBatch]:
-            source = self._source(run, part, reader)
+            source = self._source(run, part, reader, sizes.batch_rows)
             return source if ahead is None or part.inline is not None else ahead(source)
 
         runs = [
             [PartSource(part.key_lower, functools.partial(opened, run, part)) for part in run.parts]
             for run in self.runs
         ]
-        return merge(runs, self.schema, since=self.since, batch_rows=self._merge_rows())
+        return merge(runs, self.schema, since=self.since, batch_rows=sizes.rows, batch_bytes=sizes.run_bytes)
 
-    def _source(self, run: RunView, part: Part, reader: Reader) -> Iterator[pa.RecordBatch]:
-        for table in self._rows(run, part, reader, None, DECODE_ROWS):
+    def _source(self, run: RunView, part: Part, reader: Reader, rows: int) -> Iterator[pa.RecordBatch]:
+        for table in self._rows(run, part, reader, None, rows):
             yield from table.to_batches()
 
-    def _merge_rows(self) -> int:
-        """Rows to hold of each run: a merge takes about three times as much per run, keys included."""
+    def _sizes(self) -> MergeSizes:
+        """What to hold of each run: a merge takes about three times as much, keys included."""
         row_bytes = self.decoded_bytes // max(1, self.rows) + _KEY_BYTES
-        fit = self.merge_bytes_max // (3 * row_bytes * max(1, len(self.runs)))
-        return max(MERGE_ROWS_MIN, min(BATCH_ROWS_MAX, fit))
+        fit = MERGE_BYTES_MAX // (3 * row_bytes * max(1, len(self.runs)))
+        return MergeSizes(rows=max(MERGE_ROWS_MIN, min(BATCH_ROWS_MAX, fit)), run_bytes=RUN_BYTES_MAX)
 
     def _rows(
         self, run: RunView, part: Part, reader: Reader, columns: list[str] | None, batch_rows: int
