@@ -284,15 +284,14 @@ class FileBlob:
 
 def _read(file: int, start: int, end: int) -> bytes:
     """Bytes ``[start, end)`` of an open file, in one piece of memory."""
-    data = bytearray(max(0, end - start))
-    view, at = memoryview(data), 0
-    while at < len(data):
-        count = os.preadv(file, [view[at:]], start + at)
-        if count == 0:
+    pieces: list[bytes] = []
+    while start < end:
+        pieces.append(os.pread(file, end - start, start))
+        if not pieces[-1]:
             raise CorruptData("blob get: the file became shorter while it was read", hint="look into the store")
-        at += count
-    view.release()
-    return bytes(data)
+        start += len(pieces[-1])
+    # Nearly always one read gives all: nothing is copied.
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def _abandoned(name: str, folder: int, before_ms: int, *, dry_run: bool) -> bool:
