@@ -1,0 +1,171 @@
+"""Minting: which batch to append to the remap shard so that a source frontier is bound. Planning only.
+
+Nothing here is an answer before it is committed: a plan goes to the shard by compare_and_append, and who loses that
+race reads what the other committed and asks again, which usually finds everything covered. A retry after an unknown
+outcome is the same: the plan that was applied covers what it wanted.
+Source: catalog-semantics.md sections 4.2 (mint loop), 5.1 and 5.2.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeAlias
+
+from persist.core.frontier import CLOSED, MINIMUM, TIME_MAX, Antichain
+from persist.core.time.refusals import ClockAhead, JumpTooLarge, UpstreamReplaced
+from persist.core.time.remap import Binding, RemapTrace, RemapUpdate, changes
+from persist.core.time.source_frontier import SourceFrontier
+from persist.core.time.source_time import SourceTime
+from persist.errors import InvalidArgument, InvalidBounds, NotYetAvailable
+
+AHEAD_MS_MAX: Final = 10_000
+"""Times further ahead of the reference clock are not given out: reads would stall until it is that late."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MintRules:
+    """``interval_ms``: times are rounded down to multiples of it. ``max_jump``: offsets one step may bind, if any."""
+
+    interval_ms: int = 1_000
+    max_jump: int | None = None
+    ahead_ms_max: int = AHEAD_MS_MAX
+
+    def __post_init__(self) -> None:
+        if self.interval_ms < 1 or self.ahead_ms_max < 0 or (self.max_jump is not None and self.max_jump < 1):
+            raise InvalidArgument("mint rules must be positive", hint="interval_ms and max_jump from 1", rules=self)
+
+
+@dataclass(frozen=True, slots=True)
+class Covered:
+    """Nothing is to be written: what was asked for is committed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Append:
+    """What to compare_and_append: these rows, only if the upper is still ``expected_upper``."""
+
+    expected_upper: Antichain
+    new_upper: Antichain
+    updates: tuple[RemapUpdate, ...] = ()
+
+
+Plan: TypeAlias = Append | Covered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BindingLog:
+    """The committed bindings of one incarnation of a source, and what to append to bind more."""
+
+    trace: RemapTrace
+    incarnation: str
+    rules: MintRules = field(default_factory=MintRules)
+
+    def ensure(
+        self,
+        wanted: SourceFrontier,
+        now_ms: int,
+        *,
+        high: SourceFrontier | None = None,
+        reference_ms: int | None = None,
+    ) -> Plan:
+        """What binds everything before ``wanted``; ``high`` is what the upstream is known to have, if it is known.
+
+        The clock may jump: the time is ``now_ms`` rounded down, or the upper when that is later. Raises
+        JumpTooLarge (wanted lies beyond ``high``, or without that more than ``max_jump`` beyond what is bound),
+        ClockAhead (of ``reference_ms``, unless the upper is), InvalidBounds (no time is left).
+        """
+        frontier = self.trace.frontier
+        if self.trace.is_initialized and wanted.less_equal(frontier):
+            return Covered()
+        self._check_jump(wanted, high)
+        ts = self._ts(now_ms, reference_ms)
+        after = frontier.join(wanted)
+        rows = [] if self.trace.is_initialized else changes(None, frontier, 0)
+        rows += changes(frontier, after, ts)
+        new_upper = CLOSED if after.is_closed else Antichain.of(ts + 1)
+        return Append(expected_upper=self.trace.upper, new_upper=new_upper, updates=tuple(rows))
+
+    def advance(self, now_ms: int, *, reference_ms: int | None = None) -> Plan:
+        """What completes the time ``now_ms`` rounded down although nothing new is known. Raises as ``ensure``."""
+        if not self.trace.is_initialized:
+            return self.ensure(self.trace.frontier, now_ms, reference_ms=reference_ms)
+        if self.trace.upper.beyond(self._rounded(now_ms)):
+            return Covered()
+        ts = self._ts(now_ms, reference_ms)
+        return Append(expected_upper=self.trace.upper, new_upper=Antichain.of(ts + 1))
+
+    def lookup(self, time: SourceTime) -> Binding:
+        """The lowest binding whose frontier lies beyond ``time``: the same for everybody, for ever.
+
+        Raises NotReadable (bound at since or before: read from the resumption frontier on), NotYetAvailable (not
+        bound yet: ``ensure`` the frontier through it).
+        """
+        found = self.trace.first(lambda frontier: frontier.beyond(time))
+        if found is None:
+            raise NotYetAvailable(
+                "this source time is not bound yet",
+                hint="ensure the frontier through it first",
+                time=time,
+                frontier=self.trace.frontier,
+                upper=self.trace.upper,
+            )
+        return found
+
+    def appended(self, batch: Append) -> "BindingLog":
+        """The log after the batch was committed. Raises InvalidBounds when it belongs to another upper."""
+        if batch.expected_upper != self.trace.upper:
+            raise InvalidBounds("this batch belongs elsewhere", upper=self.trace.upper, expected=batch.expected_upper)
+        return replace(self, trace=self.trace.extended(batch.updates, batch.new_upper))
+
+    def check_incarnation(self, incarnation: str) -> None:
+        """Raise UpstreamReplaced unless a request is about this incarnation of the upstream."""
+        if incarnation != self.incarnation:
+            raise UpstreamReplaced(
+                "the upstream is another one",
+                hint="make a new source for it",
+                incarnation=incarnation,
+                expected=self.incarnation,
+            )
+
+    def _check_jump(self, wanted: SourceFrontier, high: SourceFrontier | None) -> None:
+        frontier = self.trace.frontier
+        if high is not None:
+            # What is bound was checked when it was: only what is wanted beyond it needs the upstream.
+            if not wanted.releases_within(frontier.join(high)):
+                raise JumpTooLarge("the upstream does not have this", hint="check it", wanted=wanted, high=high)
+            return
+        limit = self.rules.max_jump
+        if limit is None:
+            return
+        jumps = [bound - (frontier.bound(key) or 0) for key, bound in zip(wanted.keys, wanted.bounds, strict=True)]
+        if wanted.is_closed or max(jumps, default=0) > limit:
+            raise JumpTooLarge(
+                "this would bind more than one step may",
+                hint="check the source time, or show the upstream's high watermark",
+                wanted=wanted,
+                frontier=frontier,
+                max_jump=limit,
+            )
+
+    def _rounded(self, now_ms: int) -> int:
+        return max(now_ms, 0) // self.rules.interval_ms * self.rules.interval_ms
+
+    def _ts(self, now_ms: int, reference_ms: int | None) -> int:
+        # SUBTLE: the first binding takes time 0 for itself; and a closed log covers everything, so it never mints.
+        inherited = 1 if self.trace.upper == MINIMUM else self.trace.upper.elements[0]
+        ts = max(self._rounded(now_ms), inherited)
+        if reference_ms is not None and ts > inherited:
+            check_clock(ts, reference_ms, self.rules.ahead_ms_max)
+        if ts >= TIME_MAX:
+            raise InvalidBounds("no time is left beyond the upper", hint="close the source", upper=self.trace.upper)
+        return ts
+
+
+def check_clock(ts: int, reference_ms: int, ahead_ms_max: int = AHEAD_MS_MAX) -> None:
+    """Raise ClockAhead when a time is too far ahead of the reference clock."""
+    if ts > reference_ms + ahead_ms_max:
+        raise ClockAhead(
+            "a time too far in the future was about to be given out",
+            hint="correct the clock of this machine",
+            ts=ts,
+            reference_ms=reference_ms,
+            ahead_ms_max=ahead_ms_max,
+        )

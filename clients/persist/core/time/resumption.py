@@ -1,0 +1,66 @@
+"""Where a source goes on after a restart, what may be forgotten upstream, and what of its bindings.
+
+Nothing is reread that is durable, and nothing is forgotten that is not: everything here follows from the uppers of the
+data shards and of the remap shard alone.
+Source: design 003; catalog-semantics.md section 4.2, resumption frontier; reliability.md I20.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from persist.core.frontier import Antichain
+from persist.core.time.reclock import source_upper_at_frontier
+from persist.core.time.remap import RemapTrace
+from persist.core.time.source_frontier import SourceFrontier
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """One data shard of a source, and how far it is durable."""
+
+    name: str
+    upper: Antichain
+
+
+def resumption_of(trace: RemapTrace, export: Export) -> Antichain:
+    """From this time on the export has to be written: what is before it is durable in both shards."""
+    return export.upper.meet(trace.upper)
+
+
+def offsets_of(trace: RemapTrace, export: Export) -> SourceFrontier:
+    """From here on the export has to read the upstream. The minimum for a new one, or one that since has passed."""
+    return source_upper_at_frontier(trace, resumption_of(trace, export))
+
+
+def resumption(trace: RemapTrace, exports: Iterable[Export]) -> Antichain:
+    """From this time on the source has to be run: the least over its exports. Closed ones do not constrain it."""
+    frontier = trace.upper
+    for export in exports:
+        if not export.upper.is_empty:
+            frontier = frontier.meet(export.upper)
+    return frontier
+
+
+def offset_resumption(trace: RemapTrace, exports: Iterable[Export]) -> SourceFrontier | None:
+    """What may be committed upstream: everything before it is durable in every export, with its binding.
+
+    None: unknown, as an export is not yet beyond since, so nothing may be committed. Closed exports do not constrain.
+    """
+    frontier = resumption(trace, exports)
+    if not trace.is_initialized or frontier.less_equal(trace.since):
+        return None
+    return source_upper_at_frontier(trace, frontier)
+
+
+def remap_since(trace: RemapTrace, exports: Iterable[Export], holds: Iterable[Antichain] = ()) -> Antichain:
+    """How far the remap collection may be compacted: to one before the resumption frontier, and to no hold's beyond.
+
+    One before, because inverting a time takes the binding before it. Never before the since it has. A source that is
+    finished keeps its last binding.
+    """
+    frontier = resumption(trace, exports)
+    finished = trace.bindings[-1].ts if trace.bindings else 0
+    wanted = Antichain.of(finished if frontier.time is None else max(frontier.time - 1, 0))
+    for hold in holds:
+        wanted = wanted.meet(hold)
+    return trace.since.join(wanted)
