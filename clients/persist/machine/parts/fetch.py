@@ -166,10 +166,12 @@ class Fetcher:
     def _pump(self) -> None:
         while self._pending and self._in_flight < IN_FLIGHT_MAX:
             one = self._pending[-1]
-            if self._held + one.end - one.start > self._budget:
-                return
+            # What was asked for meanwhile has been fetched, and perhaps been read already.
+            if one.answer is None and one.wanted > 0:
+                if self._held + one.end - one.start > self._budget:
+                    return
+                self._start(one)
             self._pending.pop()
-            self._start(one)
 
     def _start(self, one: Range) -> None:
         if one.answer is None:
