@@ -128,7 +128,7 @@ def open_oracle(
 
 
 def _window_after(last: int, window: int) -> int:
-    if last >= TIME_MAX - 1:
+    if last >= TIME_MAX:
         raise InvalidBounds("no time is left on this timeline", hint="close what lives on it", ts=last)
     return min(last + 1 + window, TIME_MAX)
 
