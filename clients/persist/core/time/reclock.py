@@ -89,11 +89,17 @@ class Reclocker:
             return self._of_one(0, wanted) if len(wanted) else wanted
         if len(codes) != len(wanted) or not np.issubdtype(codes.dtype, np.integer):
             raise InvalidArgument("every offset needs the code of its partition", offsets=len(wanted), codes=len(codes))
-        out = np.empty(len(wanted), np.uint64)
-        order = np.argsort(codes, kind="stable")
+        if not len(codes):
+            return wanted
+        least, most = int(codes.min()), int(codes.max())
+        if least == most:
+            return self._of_one(_name(least, names), wanted)
+        # Short integers are sorted by radix, in a fraction of the time.
+        order = np.argsort(codes.astype(np.uint16) if least >= 0 and most < 1 << 16 else codes, kind="stable")
         ordered = codes[order]
-        starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(ordered) else np.array([], np.int64)
-        for start, rows in zip(starts, np.split(order, starts[1:]), strict=False):
+        starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+        out = np.empty(len(wanted), np.uint64)
+        for start, rows in zip(starts, np.split(order, starts[1:]), strict=True):
             out[rows] = self._of_one(_name(int(ordered[start]), names), wanted[rows])
         return out
 

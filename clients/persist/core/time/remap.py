@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from persist.core.frontier import MINIMUM, Antichain
-from persist.core.time.source_frontier import SourceFrontier
-from persist.core.time.source_time import Lsn, Point, SourceKind, SourceTime
-from persist.errors import InvalidArgument, InvalidBounds, NotReadable, check
+from persist.core.time.source_frontier import SourceFrontier, place
+from persist.core.time.source_time import Range, SourceKind, SourceTime
+from persist.errors import CorruptData, InvalidArgument, InvalidBounds, NotReadable, check
 
 
 class RemapUpdate(NamedTuple):
@@ -76,13 +76,13 @@ class RemapTrace:
         if upper.less_than(self.upper):
             raise InvalidBounds("the upper of a remap collection never goes back", upper=self.upper, got=upper)
         bindings = list(self.bindings)
-        counts = dict.fromkeys(self.frontier.elements, 1) if bindings else {}
         by_ts = sorted(updates, key=lambda update: update.ts)
         for ts, group in itertools.groupby(by_ts, key=lambda update: update.ts):
             if not self.upper.less_equal_time(ts) or upper.less_equal_time(ts):
                 raise InvalidBounds("a binding lies outside its batch", ts=ts, lower=self.upper, upper=upper)
-            if _added(counts, group, ts):
-                bindings.append(Binding(ts, _frontier(self.kind, counts, ts)))
+            if net := _net(group):
+                before = bindings[-1].frontier if bindings else None
+                bindings.append(Binding(ts, _after(self.kind, before, net, ts)))
         if not bindings and upper.is_empty and self.since != MINIMUM:
             # A finished source, compacted: the sum of no rows is the closed frontier.
             bindings.append(Binding(self.since.elements[0], SourceFrontier.closed(self.kind)))
@@ -142,40 +142,48 @@ class RemapTrace:
 
 def changes(before: SourceFrontier | None, after: SourceFrontier, ts: int) -> list[RemapUpdate]:
     """The rows that turn one antichain into the next at ``ts``, without those that cancel; None: the first one."""
-    if before is not None and before.keys == after.keys and not after.is_closed and not before.is_closed:
-        # Partitions seldom come and go: no need to build all elements of both.
-        make = _lsn if after.kind is SourceKind.LSN else Point
-        moved = zip(after.keys, before.bounds, after.bounds, strict=True)
-        pairs = [(make(key, old), make(key, new)) for key, old, new in moved if old != new]
-        return [row for old, new in pairs for row in (RemapUpdate(old, ts, -1), RemapUpdate(new, ts, 1))]
-    old_ones = dict.fromkeys(before.elements if before is not None else ())
-    new_ones = dict.fromkeys(after.elements)
+    if before is None or before.is_closed or after.is_closed:
+        old_ones = dict.fromkeys(before.elements if before is not None else ())
+        new_ones = dict.fromkeys(after.elements)
+    else:
+        # Of many partitions few change at a time: only what is near those is looked at.
+        pairs = [set(zip(each.keys, each.bounds, strict=True)) for each in (before, after)]
+        keys = sorted({key for key, _ in pairs[0] ^ pairs[1]})
+        look = SourceFrontier.point if before.keys == after.keys else SourceFrontier.near
+        old_ones = dict.fromkeys(element for key in keys for element in look(before, key))
+        new_ones = dict.fromkeys(element for key in keys for element in look(after, key))
     gone = [RemapUpdate(time, ts, -1) for time in old_ones if time not in new_ones]
     return gone + [RemapUpdate(time, ts, 1) for time in new_ones if time not in old_ones]
 
 
-def _lsn(_: int, position: int) -> Lsn:
-    return Lsn(position)
-
-
-def _added(counts: dict[SourceTime, int], group: Iterable[RemapUpdate], ts: int) -> bool:
-    touched: dict[SourceTime, int] = {}
+def _net(group: Iterable[RemapUpdate]) -> dict[SourceTime, int]:
+    sums: dict[SourceTime, int] = {}
     for update in group:
-        touched[update.time] = touched.get(update.time, 0) + update.diff
-    for time, diff in touched.items():
-        count = counts.pop(time, 0) + diff
-        check(count in (0, 1), "a source frontier has each element once", element=time, ts=ts, count=count)
-        if count:
-            counts[time] = count
-    return any(touched.values())
+        sums[update.time] = sums.get(update.time, 0) + update.diff
+    return {time: diff for time, diff in sums.items() if diff}
 
 
-def _frontier(kind: SourceKind, counts: dict[SourceTime, int], ts: int) -> SourceFrontier:
+def _after(kind: SourceKind, before: SourceFrontier | None, net: dict[SourceTime, int], ts: int) -> SourceFrontier:
+    """The frontier these rows lead to. If there is one, they are exactly the changes to it."""
+    for candidate in (_moved(kind, before, net), SourceFrontier.closed(kind)):
+        if candidate is not None and net == {row.time: row.diff for row in changes(before, candidate, ts)}:
+            return candidate
+    raise CorruptData(
+        "invariant violated: at every ts a source frontier is an antichain, each element once",
+        hint="stop using this source and report it",
+        ts=ts,
+        rows=len(net),
+    )
+
+
+def _moved(kind: SourceKind, before: SourceFrontier | None, net: dict[SourceTime, int]) -> SourceFrontier | None:
     try:
-        return SourceFrontier.of(kind, counts)
-    except InvalidArgument as error:
-        check(False, f"a source frontier is an antichain: {error}", ts=ts)
-        raise
+        places = [(*place(kind, time), diff) for time, diff in net.items() if not isinstance(time, Range)]
+        bounds = {key: None for key, _, _ in places} | {key: offset for key, offset, diff in places if diff > 0}
+        moved = (before or SourceFrontier.minimum(kind)).replaced(bounds)
+        return None if kind is SourceKind.LSN and not moved.keys else moved
+    except InvalidArgument:
+        return None
 
 
 def _check_order(known: tuple[Binding, ...], bindings: list[Binding], since: Antichain) -> None:

@@ -90,10 +90,32 @@ class SourceFrontier:
             return ()
         if self.kind is SourceKind.LSN:
             return (Lsn(self.bounds[0]),)
-        points = [Point(key, bound) for key, bound in zip(self.keys, self.bounds, strict=True)]
-        edges = [None, *self.keys, None]
-        ranges = [None if self.kind.is_void(lo, hi) else Range(lo, hi) for lo, hi in itertools.pairwise(edges)]
+        points = map(Point, self.keys, self.bounds)
+        ranges = [_range(self.kind, lo, hi) for lo, hi in itertools.pairwise((None, *self.keys, None))]
         mixed = itertools.chain.from_iterable(itertools.zip_longest(ranges, points))
+        return tuple(each for each in mixed if each is not None)
+
+    def point(self, partition: Any) -> tuple[SourceTime, ...]:
+        """The element of a known partition alone."""
+        if self.kind is SourceKind.LSN:
+            return self.elements
+        bound = self.bound(partition)
+        return () if bound is None else (Point(partition, bound),)
+
+    def near(self, partition: Any) -> tuple[SourceTime, ...]:
+        """The elements that hold a partition or end at it: its point and the ranges around it, or the one range."""
+        if self.is_closed or self.kind is SourceKind.LSN:
+            return self.elements
+        at = bisect_left(self.keys, partition)
+        known = at < len(self.keys) and self.keys[at] == partition
+        point = Point(partition, self.bounds[at]) if known else None
+        edges = (
+            self.keys[at - 1] if at else None,
+            *((partition,) if known else ()),
+            self.keys[at + known] if at + known < len(self.keys) else None,
+        )
+        ranges = [_range(self.kind, lo, hi) for lo, hi in itertools.pairwise(edges)]
+        mixed = itertools.chain.from_iterable(itertools.zip_longest(ranges, (point,)))
         return tuple(each for each in mixed if each is not None)
 
     def bound(self, partition: Partition) -> int | None:
@@ -150,6 +172,16 @@ class SourceFrontier:
         mine = zip(self.keys, self.bounds, strict=True)
         return _sorted(self.kind, {key: min(bound, theirs[key]) for key, bound in mine if key in theirs})
 
+    def replaced(self, bounds: Mapping[Any, int | None]) -> "SourceFrontier":
+        """This frontier, not closed, with other bounds of some partitions; None: it is not known. For histories."""
+        both = dict(zip(self.keys, self.bounds, strict=True))
+        for key, bound in bounds.items():
+            if bound is None:
+                both.pop(key, None)
+            else:
+                both[self.kind.check_key(key)] = bound
+        return _sorted(self.kind, both)
+
     def _against(self, other: "SourceFrontier") -> dict[Any, int]:
         if self.kind is not other.kind:
             raise InvalidArgument("these are of different kinds", kind=self.kind.value, other=other.kind.value)
@@ -166,6 +198,10 @@ def place(kind: SourceKind, time: SourceTime) -> tuple[Any, int]:
     if isinstance(time, Point) and kind is not SourceKind.LSN:
         return kind.check_key(time.partition), time.offset
     raise InvalidArgument("this is no time of a message of this source", kind=kind.value, got=str(time))
+
+
+def _range(kind: SourceKind, lo: Any, hi: Any) -> Range | None:
+    return None if kind.is_void(lo, hi) else Range(lo, hi)
 
 
 def _points(kind: SourceKind, elements: list[SourceTime]) -> dict[Any, int]:

@@ -39,7 +39,7 @@ class SourceKind(Enum):
     def check_key(self, key: object) -> Any:
         """The key, when it can name a partition of this kind. Raises InvalidArgument."""
         if self is SourceKind.FILES:
-            sound = isinstance(key, str) and not any("\ud800" <= char <= "\udfff" for char in key)
+            sound = isinstance(key, str) and (key.isascii() or not any("\ud800" <= char <= "\udfff" for char in key))
         else:
             last = 0 if self is SourceKind.LSN else PARTITION_MAX
             sound = isinstance(key, int) and not isinstance(key, bool) and 0 <= key <= last
