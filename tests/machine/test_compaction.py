@@ -100,6 +100,48 @@ class SlowBlob:
         await self.go.wait()
 
 
+class HeldReads:
+    """A compactor's place whose reads wait until ``go``."""
+
+    def __init__(self, shards: LocalShards) -> None:
+        self._shards = shards
+        self.blob = self
+        self.reached = asyncio.Event()
+        self.go = asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._shards.blob if name in {"uri", "set", "delete", "list"} else self._shards, name)
+
+    async def get(self, key: str, **options: Any) -> Any:
+        self.reached.set()
+        await self.go.wait()
+        return await self._shards.blob.get(key, **options)
+
+
+async def test_compactor_whose_batches_are_gone_is_told_so_though_it_may_claim_what_stands_in_their_place():
+    async with client_of(memory_place(), settings=MANUAL) as client:
+        writer = await grown(client)
+        shards = client._location.shards
+        inputs = await named(client, writer.shard)
+        held = HeldReads(shards)
+        hasty = _With(shards, HASTY)
+        slow, quick = Compactor(shards, held), Compactor(hasty, hasty)
+        working = asyncio.create_task(slow.compact(writer.shard, slow.new_owner(), whole=True))
+        await held.reached.wait()
+        assert (await quick.compact(writer.shard, quick.new_owner(), whole=True)).applied
+        # The one batch there is now can be compacted again, to the new since.
+        reader = await client.open_reader(writer.shard)
+        await reader.downgrade_since(11)
+        assert (await client.inspect(writer.shard))["since"] == [11]
+        for key in inputs - await named(client, writer.shard):
+            await shards.blob.delete(key, timeout=5)
+        held.go.set()
+        with pytest.raises(LeaseExpired, match="taken over"):
+            await working
+        assert await claims(client, writer.shard) == []
+        assert (await (await reader.snapshot(11)).to_arrow()).num_rows == 50
+
+
 class Refused:
     """The machine, and a word when a claim is refused."""
 
