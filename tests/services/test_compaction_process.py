@@ -107,7 +107,7 @@ async def test_sigterm_during_a_merge_releases_the_claim_and_leaves_no_blob(plac
     async with shards_at(place) as (_, client, remote):
         shard = await append_many(client, THRIFTY_BATCHES, THRIFTY_ROWS)
         async with held_up(place) as (process, hold), stub_of(process.endpoint) as stub:
-            assert "1 at a time in at most 2 MiB each" in process.line
+            assert "1 at a time in at most 64 MiB each" in process.line
             merging = stub.Compact(pb.CompactRequest(shard_id=shard, whole=True), timeout=100)
             await hold.reached.wait()
             assert len(await unnamed(remote, shard, place)) == UPLOADS_BEFORE
