@@ -108,6 +108,16 @@ def test_reclocking_a_frontier_at_the_borders():
         reclock_frontier(RemapTrace(kind=LSN), at(0))
 
 
+def test_a_partition_known_to_be_empty_holds_no_frontier_back():
+    empty = SourceFrontier.at(PARTITIONS, {3: 0})
+    rows = [*changes(None, SourceFrontier.minimum(PARTITIONS), 0)]
+    rows += changes(SourceFrontier.minimum(PARTITIONS), empty, 2)
+    rows += changes(empty, SourceFrontier.at(PARTITIONS, {3: 1}), 4)
+    trace = RemapTrace.of(PARTITIONS, rows, MINIMUM, Antichain.of(6))
+    assert reclock_frontier(trace, SourceFrontier.minimum(PARTITIONS)) == Antichain.of(4)
+    assert reclock_frontier(trace, SourceFrontier.at(PARTITIONS, {3: 1})) == Antichain.of(6)
+
+
 def test_a_time_outside_since_and_upper_is_refused():
     trace = tenfold(7, since=3)
     with pytest.raises(NotReadable):

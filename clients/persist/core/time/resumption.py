@@ -7,6 +7,7 @@ Source: design 003; catalog-semantics.md section 4.2, resumption frontier; relia
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import reduce
 
 from persist.core.frontier import Antichain
 from persist.core.time.reclock import source_upper_at_frontier
@@ -34,11 +35,8 @@ def offsets_of(trace: RemapTrace, export: Export) -> SourceFrontier:
 
 def resumption(trace: RemapTrace, exports: Iterable[Export]) -> Antichain:
     """From this time on the source has to be run: the least over its exports. Closed ones do not constrain it."""
-    frontier = trace.upper
-    for export in exports:
-        if not export.upper.is_empty:
-            frontier = frontier.meet(export.upper)
-    return frontier
+    # The closed upper is the latest of all.
+    return reduce(Antichain.meet, (export.upper for export in exports), trace.upper)
 
 
 def offset_resumption(trace: RemapTrace, exports: Iterable[Export]) -> SourceFrontier | None:
@@ -60,7 +58,5 @@ def remap_since(trace: RemapTrace, exports: Iterable[Export], holds: Iterable[An
     """
     frontier = resumption(trace, exports)
     finished = trace.bindings[-1].ts if trace.bindings else 0
-    wanted = Antichain.of(finished if frontier.time is None else max(frontier.time - 1, 0))
-    for hold in holds:
-        wanted = wanted.meet(hold)
-    return trace.since.join(wanted)
+    last = Antichain.of(finished if frontier.time is None else max(frontier.time - 1, 0))
+    return trace.since.join(reduce(Antichain.meet, holds, last))
