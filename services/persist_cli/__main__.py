@@ -8,6 +8,11 @@ from persist_cli.app import run
 
 def main() -> None:
     """Run one command and exit with its code: 0 done, 1 failed, 2 wrong usage, 78 refused configuration."""
+    if sys.argv[1:3] == ["serve", "compaction"]:
+        # Here, and not where the service starts: only a process that has done nothing yet may begin again.
+        from persist_compaction.allocator import settle_allocator
+
+        settle_allocator(os.environ)
     sys.exit(run(sys.argv[1:], os.environ))
 
 

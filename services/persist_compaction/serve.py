@@ -5,7 +5,7 @@ Source: architecture.md sections 6 and 8.
 
 import dataclasses
 import json as jsons
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,7 +18,6 @@ from persist.machine.shards import LocalShards
 from persist.runtime import Runtime, system
 from persist.settings import Settings
 from persist.storage.open import open_blob, open_consensus
-from persist_compaction.allocator import settle_allocator
 from persist_compaction.service import CompactionService
 from persist_host import Address, Host, Store, Telemetry, logs, run_service
 
@@ -47,16 +46,11 @@ def serve_compaction(
     with_reflection: bool = True,
     log_level: str = "warning",
     json: bool = False,
-    environ: Mapping[str, str] | None = None,
 ) -> int:
     """Serve until SIGTERM and return the exit code (0, 1, 78). Prints one line when ready.
 
-    ``environ``: that of the process, which then begins again with an allocator that gives memory back; call it before
-    anything is open. Without it the process goes on as it began.
     ``listen`` and ``side_listen`` (``/healthz /readyz /metrics``; empty: none) are HOST:PORT; port 0 is any free one.
     """
-    if environ is not None:
-        settle_allocator(environ)
     logs.configure(log_level)
 
     async def start() -> Host:

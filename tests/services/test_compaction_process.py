@@ -5,6 +5,7 @@ A merge that is to be interrupted writes to S3 by way of a proxy which holds one
 
 import json
 import signal
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -72,6 +73,9 @@ async def test_process_told_endpoints_only_finds_parts_and_work(tmp_path):
             assert told == {
                 "compaction": process.endpoint, "compactions_at_once": 2, "compaction_memory_bytes": 64 << 20
             }  # fmt: skip
+            if sys.platform == "linux":
+                [pid] = process.pids
+                assert b"\0ARROW_DEFAULT_MEMORY_POOL=system\0" in Path(f"/proc/{pid}/environ").read_bytes()
             await until(lambda: few(remote, shard))
             # Hints break off with the server, and are heard again when it is back.
             await shards.kill()
