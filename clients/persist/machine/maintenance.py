@@ -5,7 +5,7 @@ this process are made good. Source: design 001, rollups and GC; persist-semantic
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from persist.core.shard.commands import AddRollup, RollupAdded
@@ -55,10 +55,10 @@ class Maintenance:
         owner = self._applier.owner
         if not self._rolling_up and state.active_rollup is not None and state.active_rollup.owner == owner:
             self._rolling_up = True
-            self._begin(self._roll_up_claimed(state))
+            self._begin(lambda: self._roll_up_claimed(state))
         if not self._collecting and state.active_gc is not None and state.active_gc.owner == owner:
             self._collecting = True
-            self._begin(self._collect_claimed())
+            self._begin(self._collect_claimed)
         mine = claimed_by(state.trace, self._applier.compactor) if self._applier.compactor else None
         if mine or compaction_due(state.trace, self._runtime.now_ms(), self._settings.compaction_takeover_ms):
             self._hints.tell(state.shard)
@@ -68,14 +68,14 @@ class Maintenance:
         if self._running:
             await asyncio.wait(set(self._running), timeout=deadline.remaining())
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         task = self._tasks.start(self._harmlessly(work))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
-    async def _harmlessly(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _harmlessly(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
-            await work
+            await work()
         except LocationError:
             # The claim stands: this process tries again after its next commit, another one when the claim is old.
             return
