@@ -53,7 +53,7 @@ make_venv() {
 install_packages() { # $1: extras
     say "installing packages [$1] (the first time takes a minute or two)"
     if use_uv && uv pip install -q --python .venv/bin/python -c constraints.txt -e ".[$1]" >&2; then return; fi
-    .venv/bin/python -m pip --version >/dev/null 2>&1 || .venv/bin/python -m ensurepip -q >&2
+    .venv/bin/python -m pip --version >/dev/null 2>&1 || .venv/bin/python -m ensurepip >/dev/null
     .venv/bin/python -m pip install -q -q --disable-pip-version-check -c constraints.txt -e ".[$1]" >&2 ||
         die "packages could not be installed: see the lines above; without a network, point pip at a mirror"
 }
