@@ -32,7 +32,7 @@ from persist import (
     WriterId,
 )
 from persist.runtime import system
-from pyspark_persist.ingest import Columns, columns_of, open_writer
+from pyspark_persist.columns import Columns, columns_of, open_writer
 from pyspark_persist.options import WriteOptions
 
 _WRITER_MS: Final = 1_800_000

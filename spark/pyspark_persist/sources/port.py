@@ -1,0 +1,200 @@
+"""What a pipeline asks of an upstream. Whoever implements this can be ingested, from outside this package, too.
+
+A pipeline probes, has the watermarks bound to times, reads what was bound and writes it. So a reader never decides
+about time: it says what exists, gives out the same messages for the same range every time it is asked, and is told
+what it may forget. Nothing it gives out is kept anywhere but in shards: there is no other checkpoint.
+Source: design 003; sources.md; catalog-semantics.md sections 4.2 and 5.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+import pyarrow as pa
+
+from persist import Schema, UsageError
+from persist.sources import Partition, Probe, SourceFrontier, SourceKind
+
+ERRORS: str = "errors"
+"""The export that bad rows go to when the source is told to divert them."""
+
+
+class SourceFailure(UsageError):
+    """The upstream or its data cannot be ingested as declared. Definite: every retry says the same."""
+
+    reason = "SOURCE_FAILURE"
+
+
+class BadRows(SourceFailure):
+    """A message does not have the declared form. Correct the declaration, or divert bad rows with badRows=divert."""
+
+    reason = "BAD_ROWS"
+
+
+class SchemaGrew(SourceFailure):
+    """An export has new nullable columns from some message on: evolve it, ``adopt`` the schema, and plan again."""
+
+    reason = "SCHEMA_GREW"
+
+    def __init__(self, export: str, schema: Schema) -> None:
+        super().__init__("the upstream's columns grew", hint="the pipeline evolves the shard by itself", export=export)
+        self.export = export
+        self.schema = schema
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SchemaGrew, (self.export, self.schema)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """Updates of one export, in the upstream's order. All columns have one length.
+
+    ``rows``: key fields, then val fields, as in the export's schema. ``offsets``: u64, of the message each row stems
+    from. ``partitions``: its partition, int64 or string or a dictionary of those; None for a log. ``diffs``: int64.
+    """
+
+    export: str
+    rows: pa.RecordBatch
+    offsets: pa.Array
+    partitions: pa.Array | None = None
+    diffs: pa.Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upserts:
+    """The newest value of keys, in the upstream's order; columns as in ``Changes``, without diffs.
+
+    ``present``: bool; false says that the key has no value any more, and its val fields are null.
+    """
+
+    export: str
+    rows: pa.RecordBatch
+    offsets: pa.Array
+    partitions: pa.Array | None = None
+    present: pa.Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Truncated:
+    """Everything an export held before this message is gone. Comes in order between other events."""
+
+    export: str
+    offset: int
+    partition: Partition | None = None
+
+
+Event: TypeAlias = Changes | Upserts | Truncated
+
+
+class ReadTask(Protocol):
+    """A range of messages to be read, by whatever process. Picklable; reads the same whenever and wherever it runs."""
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes there are to read: small plans are not worth a Spark job."""
+        ...
+
+    @property
+    def ordered(self) -> bool:
+        """Only one task may read this export's range: events refer to earlier ones (Upserts, Truncated)."""
+        ...
+
+    def read(self) -> Iterator[Event]:
+        """The messages in ``[begin, end)`` of the plan, in bounded memory.
+
+        Raises SourceFailure (definite), LocationError (the upstream is away: again later), UpstreamLost.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamStatus:
+    """What the upstream says of this reader. ``bytes_behind``: retained for it; None where that is not known."""
+
+    committed: SourceFrontier | None = None
+    bytes_behind: int | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+class SourceReader(Protocol):
+    """One life of an upstream, as a pipeline's driver sees it. Calls block, and are made by one thread at a time."""
+
+    @property
+    def kind(self) -> SourceKind:
+        """What its source times are made of."""
+        ...
+
+    @property
+    def incarnation(self) -> str:
+        """Which life of the upstream this is about: fixed when the source was created."""
+        ...
+
+    def exports(self) -> Mapping[str, Schema]:
+        """The collections it makes, by name, with their schemas."""
+        ...
+
+    def probe(self) -> Probe:
+        """The watermarks now, with the incarnation the upstream has now. Cheap; asked several times a second.
+
+        ``high`` must cover every message that was acknowledged to its producer before the call, and none that may
+        still change. Raises SourceFailure (slot, topic or table gone, ...), LocationError (away: again later).
+        """
+        ...
+
+    def plan(self, begin: SourceFrontier, end: SourceFrontier, tasks: int) -> Sequence[ReadTask]:
+        """About ``tasks`` tasks that together read every message at or beyond ``begin`` and before ``end`` once."""
+        ...
+
+    def adopt(self, export: str, schema: Schema) -> None:
+        """Read an export under this newer schema from now on."""
+        ...
+
+    def commit(self, frontier: SourceFrontier) -> None:
+        """Everything before ``frontier`` is durable: the upstream may forget it. Called late and repeatedly, in order.
+
+        Never moves the upstream backwards. Raises as ``probe``.
+        """
+        ...
+
+    def status(self) -> UpstreamStatus:
+        """For ``persist source status``. Raises as ``probe``."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """A source that was just set up upstream, and what it begins with.
+
+    ``definition``: all that is needed to open it again, JSON-ready, without secrets. ``bound``: the first frontier to
+    bind: all that ``snapshot`` reads lies before it, and so has the first time that was minted. ``snapshot``: tasks
+    that can be read only while the context lasts; their offsets lie before ``bound``. Empty where history is upstream.
+    """
+
+    definition: Mapping[str, Any]
+    reader: SourceReader
+    bound: SourceFrontier
+    snapshot: Sequence[ReadTask] = ()
+
+
+class SourceType(Protocol):
+    """A kind of upstream. Named ``postgres``, ``kafka``, ``files``, ``loadgen``, or by ``package.module:attribute``."""
+
+    def create(self, options: Mapping[str, str], *, source: str) -> AbstractContextManager[Beginning]:
+        """Check the options and set the source up upstream; on an exception inside, undo that.
+
+        Unknown options are refused with a suggestion. Raises InvalidArgument, SourceFailure, LocationError.
+        """
+        ...
+
+    def open(self, definition: Mapping[str, Any], schemas: Mapping[str, Schema]) -> SourceReader:
+        """The reader of a source that was created earlier. ``schemas``: of its exports, as the shards have them now."""
+        ...
+
+    def drop(self, definition: Mapping[str, Any]) -> None:
+        """Remove what ``create`` set up upstream (a replication slot, ...). Doing it again does nothing."""
+        ...
