@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from persist import errors, settings
+from persist.core.time import refusals as refusals  # whose errors are rows, too
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"

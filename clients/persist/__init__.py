@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from persist.core.frontier import Antichain
     from persist.core.ids import ReaderId, Token, WriterId
     from persist.core.shard.commands import Appended, CriticalDowngraded, OpaqueMismatch, Transaction, UpperMismatch
+    from persist.core.time.refusals import ClockAhead, JumpTooLarge, UpstreamLost, UpstreamRegressed, UpstreamReplaced
     from persist.errors import (
         CodecMismatch,
         CorruptData,
@@ -68,6 +69,7 @@ __all__ = [
     "BatchSummary",
     "BytesCodec",
     "Client",
+    "ClockAhead",
     "Codec",
     "Codec64",
     "CodecMismatch",
@@ -83,6 +85,7 @@ __all__ = [
     "InvalidId",
     "InvalidUri",
     "JsonCodec",
+    "JumpTooLarge",
     "LeaseExpired",
     "Listen",
     "LocationError",
@@ -114,6 +117,9 @@ __all__ = [
     "UnsafeConfiguration",
     "Updates",
     "UpperMismatch",
+    "UpstreamLost",
+    "UpstreamRegressed",
+    "UpstreamReplaced",
     "UsageError",
     "VersionMismatch",
     "WriteHandle",
@@ -155,6 +161,11 @@ _MODULES = {
     "OpaqueMismatch": "persist.core.shard.commands",
     "Transaction": "persist.core.shard.commands",
     "UpperMismatch": "persist.core.shard.commands",
+    "ClockAhead": "persist.core.time.refusals",
+    "JumpTooLarge": "persist.core.time.refusals",
+    "UpstreamLost": "persist.core.time.refusals",
+    "UpstreamRegressed": "persist.core.time.refusals",
+    "UpstreamReplaced": "persist.core.time.refusals",
     "CodecMismatch": "persist.errors",
     "CorruptData": "persist.errors",
     "Determinate": "persist.errors",

@@ -12,7 +12,8 @@ from persist.wire import rpc_errors
 from persist.wire.rpc_errors import TABLE, detail_of, error_of_detail, error_of_status, status_of
 
 CLASSES = sorted(
-    (cls for cls in PersistError.by_reason.values() if cls.__module__ == "persist.errors"), key=lambda cls: cls.__name__
+    (cls for cls in PersistError.by_reason.values() if cls.__module__.startswith("persist.")),
+    key=lambda cls: cls.__name__,
 )
 USAGE_CODES = {
     rpc_errors.INVALID_ARGUMENT,

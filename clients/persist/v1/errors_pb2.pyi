@@ -95,6 +95,16 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     """REASON_HISTORY_REWOUND: Consensus shows an older history than the server has seen."""
     REASON_NOT_YET_AVAILABLE: _Reason.ValueType  # 27
     """REASON_NOT_YET_AVAILABLE: the time asked for was still not complete when the timeout passed."""
+    REASON_UPSTREAM_REPLACED: _Reason.ValueType  # 28
+    """REASON_UPSTREAM_REPLACED: the bindings are of another incarnation of the upstream."""
+    REASON_UPSTREAM_REGRESSED: _Reason.ValueType  # 29
+    """REASON_UPSTREAM_REGRESSED: the upstream has less than was bound already."""
+    REASON_UPSTREAM_LOST: _Reason.ValueType  # 30
+    """REASON_UPSTREAM_LOST: the upstream threw away what was not read yet."""
+    REASON_JUMP_TOO_LARGE: _Reason.ValueType  # 31
+    """REASON_JUMP_TOO_LARGE: more was asked to be bound than the upstream has, or than one step may bind."""
+    REASON_CLOCK_AHEAD: _Reason.ValueType  # 32
+    """REASON_CLOCK_AHEAD: a time too far ahead of the reference clock was about to be given out."""
 
 class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper):
     """Reason is the stable name of an error, the same in Python and in gRPC."""
@@ -155,6 +165,16 @@ REASON_HISTORY_REWOUND: Reason.ValueType  # 26
 """REASON_HISTORY_REWOUND: Consensus shows an older history than the server has seen."""
 REASON_NOT_YET_AVAILABLE: Reason.ValueType  # 27
 """REASON_NOT_YET_AVAILABLE: the time asked for was still not complete when the timeout passed."""
+REASON_UPSTREAM_REPLACED: Reason.ValueType  # 28
+"""REASON_UPSTREAM_REPLACED: the bindings are of another incarnation of the upstream."""
+REASON_UPSTREAM_REGRESSED: Reason.ValueType  # 29
+"""REASON_UPSTREAM_REGRESSED: the upstream has less than was bound already."""
+REASON_UPSTREAM_LOST: Reason.ValueType  # 30
+"""REASON_UPSTREAM_LOST: the upstream threw away what was not read yet."""
+REASON_JUMP_TOO_LARGE: Reason.ValueType  # 31
+"""REASON_JUMP_TOO_LARGE: more was asked to be bound than the upstream has, or than one step may bind."""
+REASON_CLOCK_AHEAD: Reason.ValueType  # 32
+"""REASON_CLOCK_AHEAD: a time too far ahead of the reference clock was about to be given out."""
 Global___Reason: _TypeAlias = Reason  # noqa: Y015
 
 @_typing.final

@@ -15,6 +15,7 @@ from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
 
 from persist import errors
+from persist.core.time import refusals
 from persist.errors import Determinate, Indeterminate, LocationError, PersistError, UsageError
 from persist.v1 import errors_pb2 as pb
 
@@ -73,6 +74,11 @@ TABLE: Final[Mapping[type[PersistError], Row]] = {
     errors.LeaseExpired: Row(FAILED_PRECONDITION, pb.REASON_LEASE_EXPIRED),
     errors.CorruptData: Row(DATA_LOSS, pb.REASON_CORRUPT_DATA),
     errors.HistoryRewound: Row(DATA_LOSS, pb.REASON_HISTORY_REWOUND),
+    refusals.UpstreamReplaced: Row(FAILED_PRECONDITION, pb.REASON_UPSTREAM_REPLACED),
+    refusals.UpstreamRegressed: Row(FAILED_PRECONDITION, pb.REASON_UPSTREAM_REGRESSED),
+    refusals.UpstreamLost: Row(FAILED_PRECONDITION, pb.REASON_UPSTREAM_LOST),
+    refusals.JumpTooLarge: Row(OUT_OF_RANGE, pb.REASON_JUMP_TOO_LARGE),
+    refusals.ClockAhead: Row(FAILED_PRECONDITION, pb.REASON_CLOCK_AHEAD),
 }
 
 _BY_REASON: Final[Mapping[int, type[PersistError]]] = {row.reason: cls for cls, row in TABLE.items()}
