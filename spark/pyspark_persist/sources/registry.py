@@ -1,0 +1,55 @@
+"""Which kinds of upstream there are, by name. A kind is imported when it is first asked for.
+
+Source: design 003; sources.md section 0.
+"""
+
+import difflib
+import importlib
+from typing import Final, cast
+
+from persist import InvalidArgument
+from pyspark_persist.sources.port import SourceType
+
+BUILT_IN: Final = {
+    "files": "pyspark_persist.sources.files:FILES",
+    "kafka": "pyspark_persist.sources.kafka:KAFKA",
+    "loadgen": "pyspark_persist.sources.loadgen:LOADGEN",
+    "postgres": "pyspark_persist.sources.postgres:POSTGRES",
+}
+"""The types that come with persist, and where they are."""
+
+_EXTRAS: Final = {"confluent_kafka": "kafka", "fastavro": "kafka"}
+_ASKED: Final = ("create", "open", "drop")
+
+
+def source_type(name: str) -> SourceType:
+    """The type of source of this name: a built-in one, or any other as ``package.module:attribute``.
+
+    Raises InvalidArgument: unknown name (with the closest one), nothing there, or a package that is not installed.
+    """
+    place = BUILT_IN.get(name.strip().lower(), name.strip())
+    module, colon, attribute = place.partition(":")
+    if not colon or not module or not attribute:
+        raise _unknown(name)
+    try:
+        found = getattr(importlib.import_module(module), attribute, None)
+    except ModuleNotFoundError as cause:
+        raise _not_installed(name, module, cause.name or "") from cause
+    if found is None or not all(callable(getattr(found, method, None)) for method in _ASKED):
+        hint = f"{attribute} of {module} must have {', '.join(_ASKED)}: see pyspark_persist.sources.port.SourceType"
+        raise InvalidArgument("this is no type of source", hint=hint, got=name)
+    return cast(SourceType, found)
+
+
+def _unknown(name: str) -> InvalidArgument:
+    close = difflib.get_close_matches(name.strip().lower(), BUILT_IN, n=1, cutoff=0.5)
+    known = f"known are {', '.join(BUILT_IN)}, and package.module:attribute for others"
+    return InvalidArgument("unknown type of source", hint=f"did you mean {close[0]}?" if close else known, got=name)
+
+
+def _not_installed(name: str, module: str, missing: str) -> InvalidArgument:
+    if missing and (module == missing or module.startswith(f"{missing}.")):
+        return InvalidArgument("there is no such module", hint="check the name and PYTHONPATH", got=name)
+    extra = _EXTRAS.get(missing.partition(".")[0])
+    wanted = f'"persist-tvc[{extra}]"' if extra else missing
+    return InvalidArgument(f"a source of type {name} needs {missing}", hint=f"pip install {wanted}", package=missing)
