@@ -3,12 +3,13 @@
 Source: design 001, Client; architecture.md section 8; persist-semantics.md feature rows 13, 14, 16, 53, 54, 61.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Self
 
 from persist.client.distributed import Compaction
 from persist.client.lease import Lease
 from persist.client.location import Location
+from persist.client.oracle import Oracle
 from persist.client.read import ReadHandle
 from persist.client.since import SinceHandle
 from persist.client.write import WriteHandle
@@ -22,6 +23,7 @@ from persist.core.shard.commands import (
     RegisterSchema,
     SchemaEntry,
 )
+from persist.core.time.timeline import EPOCH_MILLISECONDS, TimelineLike, timeline_of
 from persist.errors import InvalidArgument, PersistError, ShardNotFound, UsageError
 from persist.machine.finalizer import finalize
 from persist.machine.port import ShardInfo
@@ -39,6 +41,12 @@ class Client:
     def __init__(self, location: Location) -> None:
         self._location = location
         self._readers: set[Lease] = set()
+        self._oracles: dict[str, Oracle] = {}
+
+    @property
+    def location(self) -> Location:
+        """What its handles share: for what is built on top of handles."""
+        return self._location
 
     async def open(
         self, shard: ShardId | str, *, schema: Schema | None = None, timeout: float | None = None
@@ -120,6 +128,29 @@ class Client:
             lambda seconds: location.shards.apply(info.shard, command, timeout=seconds),
         )
         return SinceHandle(location, name=name, shard=info.shard, since=answer.since, opaque=answer.opaque)
+
+    async def oracle(
+        self,
+        timeline: TimelineLike = EPOCH_MILLISECONDS,
+        *,
+        initially: int = 0,
+        reference: Callable[[], int] | None = None,
+        timeout: float | None = None,
+    ) -> Oracle:
+        """The write times and the read time of a timeline, made if missing, after ``initially`` was applied.
+
+        One object per client and timeline, whose calls share RPCs. ``reference``: milliseconds since 1970 as somebody
+        else's clock has them; write times more than 10 s ahead of it are refused. Six RPCs at most. Raises
+        InvalidArgument, ClockAhead, InvalidBounds.
+        """
+        the_timeline = timeline_of(timeline)
+        known = self._oracles.get(str(the_timeline))
+        if known is not None and reference is None:
+            if initially:
+                await known.apply_write(initially, timeout=timeout)
+            return known
+        opened = await Oracle.open(self, the_timeline, initially=initially, reference=reference, timeout=timeout)
+        return opened if reference is not None else self._oracles.setdefault(str(the_timeline), opened)
 
     async def recent_upper(self, shard: ShardId | str, *, timeout: float | None = None) -> Antichain:
         """The shard's upper: everything before it is complete. Linearizable. One RPC. Raises ShardNotFound."""

@@ -1,0 +1,180 @@
+"""LocalMinter: bindings minted by compare_and_append from this process. Any number of them may run at once.
+
+Source: design 003; catalog-semantics.md sections 4.2 and 5; reliability.md I18-I20.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Final
+
+import pyarrow as pa
+
+from persist.client.client import Client
+from persist.client.listen import Updates
+from persist.client.minting import Bound, RemapSource, ResumptionOf, ResumptionTold
+from persist.client.remap_shard import Ask, RemapShard
+from persist.core.frontier import MINIMUM, Antichain
+from persist.core.ids import ShardId
+from persist.core.time.binding_log import BindingLog
+from persist.core.time.remap import Binding, RemapTrace
+from persist.core.time.remap_rows import REMAP_SCHEMA, from_table
+from persist.core.time.resumption import Export, offset_resumption, offsets_of, remap_since, resumption_of
+from persist.core.time.resumption import resumption as source_resumption
+from persist.core.time.source_frontier import SourceFrontier
+from persist.core.time.source_time import SourceKind, SourceTime
+from persist.errors import ShardNotFound
+from persist.machine.patience import Deadline
+
+SOURCES_MAX: Final = 256
+"""Sources whose bindings are kept in memory; the one that was asked for least recently makes room."""
+TIMES_MAX: Final = 10_000
+"""Source times in one request."""
+
+_Key = tuple[ShardId, SourceKind, str]
+
+
+class LocalMinter:
+    """The Minter port over a client. Borrows the client; everything it keeps can be lost at any time."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._shards: dict[_Key, RemapShard] = {}
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """``minted``: appends that bound something; ``mismatches``: appends that another minter was faster than."""
+        shards = self._shards.values()
+        return {
+            "minted": sum(shard.minted for shard in shards),
+            "mismatches": sum(shard.mismatches for shard in shards),
+        }
+
+    async def get_binding(
+        self,
+        source: RemapSource,
+        times: Sequence[SourceTime],
+        *,
+        high: SourceFrontier | None = None,
+        timeout: float | None = None,
+    ) -> list[Binding]:
+        """See Minter.get_binding. What is known to be committed costs nothing; else one append for all that wait."""
+        deadline = self._deadline(timeout)
+        wanted = SourceFrontier.through(source.kind, times)
+        shard = await self._shard(source, deadline)
+        if not shard.log.trace.is_initialized or not wanted.releases_within(shard.log.trace.frontier):
+            await shard.bind(Ask(wanted, high, source.rules), deadline)
+        return [shard.log.lookup(time) for time in times]
+
+    async def mint(
+        self,
+        source: RemapSource,
+        wanted: SourceFrontier | None = None,
+        *,
+        high: SourceFrontier | None = None,
+        timeout: float | None = None,
+    ) -> Bound:
+        """See Minter.mint. One append for all that wait, none when everything is bound."""
+        deadline = self._deadline(timeout)
+        shard = await self._shard(source, deadline)
+        await shard.bind(Ask(wanted, high, source.rules), deadline)
+        trace = shard.log.trace
+        return Bound(frontier=trace.frontier, upper=trace.upper, since=trace.since)
+
+    async def bindings(self, source: RemapSource, *, timeout: float | None = None) -> RemapTrace:
+        """See Minter.bindings. One RPC, and one read when there is news."""
+        deadline = self._deadline(timeout)
+        shard = await self._shard(source, deadline)
+        return (await shard.sync(deadline)).trace
+
+    async def watch(self, source: RemapSource, *, timeout: float | None = None) -> AsyncGenerator[RemapTrace, None]:
+        """See Minter.watch. One watch stream."""
+        log = await self._begun(source, self._deadline(timeout))
+        trace = log.trace
+        yield trace
+        upper = trace.upper.time
+        if upper is None:
+            return
+        reader = await self._client.open_reader(
+            source.remap, schema=REMAP_SCHEMA, purpose="watch of bindings", use_critical_since=True
+        )
+        listen = await reader.listen(max(upper - 1, 0), timeout=timeout, downgrade=True)
+        found: list[pa.Table] = []
+        async with aclosing(listen), reader:
+            async for event in listen:
+                if isinstance(event, Updates):
+                    found.append(event.table)
+                elif trace.upper.less_than(event.upper):
+                    rows = pa.concat_tables(found) if found else REMAP_SCHEMA.updates.empty_table()
+                    trace = trace.extended(from_table(source.kind, source.incarnation, rows), event.upper)
+                    found = []
+                    yield trace
+
+    async def resumption(
+        self, source: RemapSource, exports: Mapping[str, ShardId], *, timeout: float | None = None
+    ) -> ResumptionTold:
+        """See Minter.resumption. One RPC per export, and one for the bindings."""
+        trace, states = await self._states(source, exports, self._deadline(timeout))
+        if not trace.is_initialized:
+            nothing = ResumptionOf(time=MINIMUM, offsets=None)
+            return ResumptionTold(source=nothing, exports=dict.fromkeys(exports, nothing))
+        return ResumptionTold(
+            source=ResumptionOf(time=source_resumption(trace, states), offsets=offset_resumption(trace, states)),
+            exports={
+                state.name: ResumptionOf(time=resumption_of(trace, state), offsets=offsets_of(trace, state))
+                for state in states
+            },
+        )
+
+    async def compact(
+        self, source: RemapSource, exports: Mapping[str, ShardId], *, timeout: float | None = None
+    ) -> Antichain:
+        """See Minter.compact. As ``resumption``, and one command."""
+        deadline = self._deadline(timeout)
+        trace, states = await self._states(source, exports, deadline)
+        if not trace.is_initialized:
+            return trace.since
+        return await (await self._shard(source, deadline)).compact(remap_since(trace, states), deadline)
+
+    async def close(self) -> None:
+        """Let go of the readers' leases. The client stays open."""
+        shards, self._shards = list(self._shards.values()), {}
+        for shard in shards:
+            await shard.close()
+
+    def _deadline(self, timeout: float | None) -> Deadline:
+        location = self._client.location
+        location.check_open()
+        return location.attempts.deadline(timeout)
+
+    async def _shard(self, source: RemapSource, deadline: Deadline) -> RemapShard:
+        key = (source.remap, source.kind, source.incarnation)
+        shard = self._shards.pop(key, None) or RemapShard(self._client, source)
+        while len(self._shards) >= SOURCES_MAX:
+            await self._shards.pop(next(iter(self._shards))).close()
+        self._shards[key] = shard
+        await shard.open(deadline)
+        return shard
+
+    async def _begun(self, source: RemapSource, deadline: Deadline) -> BindingLog:
+        """The bindings, the first one written if nobody has."""
+        shard = await self._shard(source, deadline)
+        log = await shard.sync(deadline)
+        if not log.trace.is_initialized:
+            await shard.bind(Ask(None, None, source.rules), deadline)
+        return shard.log
+
+    async def _states(
+        self, source: RemapSource, exports: Mapping[str, ShardId], deadline: Deadline
+    ) -> tuple[RemapTrace, list[Export]]:
+        """The uppers of the exports, and bindings that were committed after those were."""
+        uppers = await asyncio.gather(*(self._upper(shard, deadline) for shard in exports.values()))
+        shard = await self._shard(source, deadline)
+        log = await shard.sync(deadline)
+        return log.trace, [Export(name, upper) for name, upper in zip(exports, uppers, strict=True)]
+
+    async def _upper(self, shard: ShardId, deadline: Deadline) -> Antichain:
+        try:
+            return await self._client.recent_upper(shard, timeout=deadline.remaining())
+        except ShardNotFound:
+            return MINIMUM

@@ -1,0 +1,250 @@
+"""One remap shard as a minter holds it: what is committed, kept up to date, and the one place that appends to it.
+
+Source: catalog-semantics.md sections 4.2 (mint loop) and 5.2; reliability.md I18, I19.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from persist.client.client import Client
+from persist.client.minting import REMAP_SINCE, RemapSource
+from persist.client.read import ReadHandle
+from persist.client.since import SinceHandle
+from persist.client.steady_clock import SteadyClock
+from persist.client.write import WriteHandle
+from persist.core.frontier import MINIMUM, Antichain
+from persist.core.shard.commands import Appended
+from persist.core.time.binding_log import Append, BindingLog, Covered, MintRules, Plan
+from persist.core.time.remap import RemapTrace
+from persist.core.time.remap_rows import REMAP_SCHEMA, from_table, to_table
+from persist.core.time.source_frontier import SourceFrontier
+from persist.errors import LeaseExpired, NotReadable, Overloaded, PersistError
+from persist.machine.patience import Deadline
+from persist.machine.port import ShardInfo
+
+BINDINGS_MAX: Final = 100_000
+"""Bindings between since and upper beyond which no more are minted: the source's writers do not follow."""
+LET_GO_SECONDS: Final = 5.0
+"""How often the reader of a minter lets go of what it has read."""
+
+
+@dataclass(eq=False, slots=True)
+class Ask:
+    """Somebody waits until everything before ``wanted`` is bound; None: until the tick at asking is complete."""
+
+    wanted: SourceFrontier | None
+    high: SourceFrontier | None
+    rules: MintRules
+    asked_ms: int = 0
+    settled: bool = False
+    refusal: PersistError | None = None
+
+    def plan(self, log: BindingLog) -> Plan:
+        """What this alone would append."""
+        own = dataclasses.replace(log, rules=self.rules)
+        if self.wanted is None:
+            return own.advance(self.asked_ms)
+        return own.ensure(self.wanted, self.asked_ms, high=self.high)
+
+
+class RemapShard:
+    """The bindings of one incarnation of a source. Many tasks may ask at once: one append serves them all."""
+
+    def __init__(self, client: Client, source: RemapSource) -> None:
+        self._client = client
+        self._location = client.location
+        self._source = source
+        self._clock = SteadyClock(client.location.runtime)
+        self._turn = asyncio.Lock()
+        self._asks: list[Ask] = []
+        self._doubtful = False
+        self._let_go = 0.0
+        self._log: BindingLog | None = None
+        self._writer: WriteHandle | None = None
+        self._reader: ReadHandle | None = None
+        self._since: SinceHandle | None = None
+        self.minted = 0
+        self.mismatches = 0
+
+    @property
+    def log(self) -> BindingLog:
+        """What is known to be committed, after ``open``."""
+        assert self._log is not None
+        return self._log
+
+    async def open(self, deadline: Deadline) -> None:
+        """Read what is committed unless that was done. Raises UpstreamReplaced, CorruptData, LocationError."""
+        if self._log is not None:
+            return
+        async with self._turn:
+            if self._log is None:
+                await self._load(deadline)
+
+    async def sync(self, deadline: Deadline) -> BindingLog:
+        """What is committed at this moment."""
+        async with self._turn:
+            return await self._sync(deadline)
+
+    async def bind(self, ask: Ask, deadline: Deadline) -> None:
+        """Return when the ask is covered by what is committed. Raises what its plan does, Overloaded, LocationError."""
+        ask.asked_ms = self._clock.now_ms()
+        self._asks.append(ask)
+        try:
+            async with self._turn:
+                while not ask.settled:
+                    await self._round(deadline)
+        finally:
+            if ask in self._asks:
+                self._asks.remove(ask)
+        if ask.refusal is not None:
+            raise ask.refusal
+
+    async def compact(self, since: Antichain, deadline: Deadline) -> Antichain:
+        """Let the shard forget what lies before ``since``; the critical since afterwards."""
+        async with self._turn:
+            handle = self._since
+            assert handle is not None
+            if handle.since.less_than(since):
+                await handle.compare_and_downgrade(handle.opaque, since, timeout=deadline.remaining())
+            self._forget(handle.since)
+            return handle.since
+
+    async def close(self) -> None:
+        """Let go of the reader's lease."""
+        reader, self._reader, self._log = self._reader, None, None
+        if reader is not None:
+            with contextlib.suppress(PersistError):
+                await reader.expire(timeout=1.0)
+
+    async def _round(self, deadline: Deadline) -> None:
+        """Settle whoever can be without an append; otherwise append for all that may be."""
+        if self._doubtful:
+            await self._sync(deadline)
+        log, now_ms = self.log, self._clock.now_ms()
+        wanted, rules = log.trace.frontier, None
+        for ask in self._asks:
+            try:
+                plan = ask.plan(log)
+            except PersistError as error:
+                ask.refusal, ask.settled = error, True
+                continue
+            if isinstance(plan, Covered):
+                ask.settled = True
+                continue
+            rules = rules or ask.rules
+            wanted = wanted if ask.wanted is None else wanted.join(ask.wanted)
+        if rules is not None:
+            await self._append(dataclasses.replace(log, rules=rules), wanted, now_ms, deadline)
+
+    async def _append(self, log: BindingLog, wanted: SourceFrontier, now_ms: int, deadline: Deadline) -> None:
+        if len(log.trace.bindings) > BINDINGS_MAX:
+            raise Overloaded("too many bindings wait for the source's writers", hint="let them catch up")
+        # Each ask was checked by itself against what the upstream has.
+        plan = log.ensure(wanted, now_ms, high=wanted)
+        if isinstance(plan, Covered):
+            plan = log.advance(now_ms)
+        if isinstance(plan, Append):
+            await self._commit(plan, deadline)
+
+    async def _commit(self, plan: Append, deadline: Deadline) -> None:
+        source = self._source
+        assert self._writer is not None
+        rows = to_table(source.kind, source.incarnation, plan.updates) if plan.updates else []
+        self._doubtful = True
+        outcome = await self._writer.compare_and_append(
+            rows, plan.expected_upper, plan.new_upper, timeout=deadline.remaining()
+        )
+        if isinstance(outcome, Appended):
+            self._log = self.log.appended(plan)
+            self._doubtful = False
+            self.minted += bool(plan.updates)
+        else:
+            self.mismatches += 1
+            await self._sync(deadline)
+
+    async def _sync(self, deadline: Deadline) -> BindingLog:
+        if self._log is None:
+            await self._load(deadline)
+            return self.log
+        info = await self._info(deadline)
+        if info.upper != self.log.trace.upper:
+            try:
+                await self._read_on(info.upper, deadline)
+            except (LeaseExpired, NotReadable):
+                # This minter was away for longer than its lease.
+                await self._load(deadline)
+        self._doubtful = False
+        self._forget(info.since)
+        await self._release(deadline)
+        return self.log
+
+    async def _load(self, deadline: Deadline) -> None:
+        source, client = self._source, self._client
+        self._writer = await client.open_writer(source.remap, schema=REMAP_SCHEMA, timeout=deadline.remaining())
+        # SUBTLE: before any lease that moves, as nothing else keeps the shard's since where the bindings begin.
+        self._since = await client.open_since(
+            REMAP_SINCE, source.remap, purpose="bindings of a source", timeout=deadline.remaining()
+        )
+        self._reader = reader = await client.open_reader(
+            source.remap,
+            schema=REMAP_SCHEMA,
+            purpose="minter",
+            use_critical_since=True,
+            timeout=deadline.remaining(),
+        )
+        info = await self._info(deadline)
+        trace = RemapTrace(kind=source.kind)
+        as_of = reader.since.time
+        if info.upper != MINIMUM and as_of is not None:
+            snapshot = await reader.snapshot(as_of, timeout=deadline.remaining())
+            trace = await self._trace_of(reader, await snapshot.to_arrow(), as_of, info.upper, deadline)
+        self._log = BindingLog(trace=trace, incarnation=source.incarnation)
+        self._doubtful = False
+
+    async def _trace_of(
+        self, reader: ReadHandle, rows: pa.Table, as_of: int, upper: Antichain, deadline: Deadline
+    ) -> RemapTrace:
+        source = self._source
+        times = pa.repeat(pa.scalar(as_of, pa.uint64()), rows.num_rows)
+        first = rows.append_column(REMAP_SCHEMA.updates.field("ts"), times).select(REMAP_SCHEMA.updates.names)
+        later = await reader.diffs([as_of + 1], upper, timeout=deadline.remaining())
+        updates = [
+            *from_table(source.kind, source.incarnation, first),
+            *from_table(source.kind, source.incarnation, await later.to_arrow()),
+        ]
+        return RemapTrace.of(source.kind, updates, Antichain.of(as_of), upper)
+
+    async def _read_on(self, upper: Antichain, deadline: Deadline) -> None:
+        source, reader, log = self._source, self._reader, self.log
+        if reader is None or log.trace.upper == MINIMUM:
+            await self._load(deadline)
+            return
+        found = await reader.diffs(log.trace.upper, upper, timeout=deadline.remaining())
+        updates = from_table(source.kind, source.incarnation, await found.to_arrow())
+        self._log = dataclasses.replace(log, trace=log.trace.extended(updates, upper))
+
+    def _forget(self, since: Antichain) -> None:
+        """The cached trace need not reach further back than the shard."""
+        trace = self.log.trace
+        if trace.since.less_than(since) and since.less_than(trace.upper) and since.time is not None:
+            self._log = dataclasses.replace(self.log, trace=trace.compacted(since))
+
+    async def _release(self, deadline: Deadline) -> None:
+        """Hold no more of the shard than the next reading needs: only the critical since is to hold it."""
+        now, upper, reader = self._location.runtime.monotonic(), self.log.trace.upper.time, self._reader
+        if reader is None or not upper or now - self._let_go < LET_GO_SECONDS:
+            return
+        self._let_go = now
+        with contextlib.suppress(LeaseExpired):
+            await reader.downgrade_since([upper - 1], timeout=deadline.remaining())
+
+    async def _info(self, deadline: Deadline) -> ShardInfo:
+        location, remap = self._location, self._source.remap
+        return await location.attempts.repeat(
+            deadline, lambda seconds: location.shards.open(remap, create=False, timeout=seconds)
+        )

@@ -1,0 +1,240 @@
+"""Bindings: minted once, the same for everybody, whoever mints and whatever happens to the clock."""
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pyarrow as pa
+import pytest
+from client.support import Place, client_of
+
+from persist import aio
+from persist.client.local_minter import LocalMinter
+from persist.client.minting import RemapSource
+from persist.core.data.schema import Schema
+from persist.core.frontier import MINIMUM, Antichain
+from persist.core.ids import ShardId
+from persist.core.time.binding_log import MintRules
+from persist.core.time.refusals import JumpTooLarge, UpstreamReplaced
+from persist.core.time.source_frontier import SourceFrontier
+from persist.core.time.source_time import Lsn, Point, SourceKind
+from persist.errors import NotReadable
+
+pytestmark = pytest.mark.few
+
+PARTITIONS = SourceKind.PARTITIONS
+ROWS = Schema(key={"id": pa.int64()})
+
+
+NewMinter = Callable[[], Awaitable[tuple[LocalMinter, aio.Client]]]
+
+
+@contextlib.asynccontextmanager
+async def minters_at(place: Place) -> AsyncIterator[NewMinter]:
+    """Minters, each with a client of its own, so that they meet in the stores alone."""
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def new() -> tuple[LocalMinter, aio.Client]:
+            client = await stack.enter_async_context(client_of(place))
+            minter = LocalMinter(client)
+            stack.push_async_callback(minter.close)
+            return minter, client
+
+        yield new
+
+
+def source_of(incarnation: str = "one", **rules: int) -> RemapSource:
+    return RemapSource(
+        remap=ShardId.of(b"r" * 16),
+        kind=PARTITIONS,
+        incarnation=incarnation,
+        rules=MintRules(**{"interval_ms": 1, **rules}),
+    )
+
+
+def through(**offsets: int) -> list[Point]:
+    return [Point(int(name[1:]), offset) for name, offset in offsets.items()]
+
+
+async def test_the_same_time_for_everybody(place: Place) -> None:
+    async with minters_at(place) as new:
+        (first, _), (second, _) = await new(), await new()
+        source = source_of()
+        [mine] = await first.get_binding(source, through(p1=10))
+        [theirs] = await second.get_binding(source, through(p1=10))
+        [lower] = await second.get_binding(source, through(p1=3))
+        assert mine == theirs == lower
+        assert mine.frontier.bound(1) == 11
+        [later] = await second.get_binding(source, through(p1=11))
+        assert later.ts > mine.ts
+        assert await first.get_binding(source, through(p1=0) + through(p1=11)) == [mine, later]
+
+
+async def test_racing_minters_agree(place: Place) -> None:
+    async with minters_at(place) as new:
+        minters = [(await new())[0] for _ in range(3)]
+        source = source_of()
+
+        async def ask(number: int) -> dict[int, int]:
+            minter = minters[number % len(minters)]
+            answers = {}
+            for offset in range(number, 60, 3):
+                [binding] = await minter.get_binding(source, through(p0=offset))
+                answers[offset] = binding.ts
+            return answers
+
+        told = {}
+        for answers in await asyncio.gather(*(ask(number) for number in range(12))):
+            for offset, ts in answers.items():
+                assert told.setdefault(offset, ts) == ts
+        assert sorted(told) == list(range(60))
+        times = [told[offset] for offset in sorted(told)]
+        assert times == sorted(times)
+        traces = [await minter.bindings(source) for minter in minters]
+        assert traces[0].bindings == traces[1].bindings == traces[2].bindings
+        fresh = await (await new())[0].bindings(source)
+        assert fresh.bindings == traces[0].bindings
+
+
+async def test_one_append_serves_all_that_wait(place: Place) -> None:
+    async with minters_at(place) as new:
+        minter, _ = await new()
+        source = source_of()
+        await minter.mint(source)
+        before = minter.counters["minted"]
+        await asyncio.gather(*(minter.get_binding(source, through(p0=offset)) for offset in range(40)))
+        assert minter.counters["minted"] - before <= 3
+
+
+async def test_watermarks_bind_and_idle_ticks_advance(place: Place) -> None:
+    async with minters_at(place) as new:
+        minter, _ = await new()
+        source = source_of()
+        frontier = SourceFrontier.at(PARTITIONS, {0: 5, 7: 9})
+        bound = await minter.mint(source, frontier, high=frontier)
+        assert bound.frontier == frontier
+        await asyncio.sleep(0.005)
+        idle = await minter.mint(source)
+        assert idle.frontier == frontier
+        assert bound.upper.less_than(idle.upper)
+        again = await minter.mint(source, SourceFrontier.at(PARTITIONS, {0: 3}))
+        assert again.frontier == frontier
+
+
+async def test_what_the_upstream_does_not_have_is_not_bound(place: Place) -> None:
+    async with minters_at(place) as new:
+        minter, _ = await new()
+        source = source_of(max_jump=100)
+        high = SourceFrontier.at(PARTITIONS, {0: 50})
+        with pytest.raises(JumpTooLarge):
+            await minter.get_binding(source, through(p0=50), high=high)
+        with pytest.raises(JumpTooLarge):
+            await minter.get_binding(source, through(p0=1_000))
+        good, bogus = await asyncio.gather(
+            minter.get_binding(source, through(p0=49), high=high),
+            minter.get_binding(source, through(p0=2**40)),
+            return_exceptions=True,
+        )
+        assert isinstance(bogus, JumpTooLarge)
+        assert not isinstance(good, BaseException)
+        assert (await minter.bindings(source)).frontier.bound(0) == 50
+
+
+async def test_another_incarnation_is_refused(place: Place) -> None:
+    async with minters_at(place) as new:
+        minter, _ = await new()
+        await minter.get_binding(source_of(), through(p0=1))
+        with pytest.raises(UpstreamReplaced):
+            await minter.mint(source_of(incarnation="two"))
+
+
+async def test_resumption_follows_the_data_shards(place: Place) -> None:
+    async with minters_at(place) as new:
+        minter, client = await new()
+        source = source_of()
+        exports = {"a": ShardId.of(b"a" * 16), "b": ShardId.of(b"b" * 16)}
+        nothing = await minter.resumption(source, exports)
+        assert nothing.source.time == MINIMUM
+        assert nothing.source.offsets is None
+
+        [first] = await minter.get_binding(source, through(p0=9))
+        [second] = await minter.get_binding(source, through(p0=19))
+        writers = {name: await client.open_writer(shard, schema=ROWS) for name, shard in exports.items()}
+        await writers["a"].append([], [second.ts + 1])
+        told = await minter.resumption(source, exports)
+        assert told.source.offsets is None, "b has nothing yet"
+        assert told.exports["a"].offsets == second.frontier
+
+        await writers["b"].append([], [first.ts + 1])
+        told = await minter.resumption(source, exports)
+        assert told.source.time == Antichain.of(first.ts + 1)
+        assert told.source.offsets == first.frontier
+        assert told.exports["b"].time == Antichain.of(first.ts + 1)
+
+
+async def test_compaction_forgets_and_a_restart_at_the_boundary_works(place: Place) -> None:
+    async with minters_at(place) as new:
+        minter, client = await new()
+        source, data = source_of(), {"a": ShardId.of(b"a" * 16)}
+        writer = await client.open_writer(data["a"], schema=ROWS)
+        bindings = []
+        for step in range(30):
+            [binding] = await minter.get_binding(source, through(p0=step * 10 + 9))
+            bindings.append(binding)
+        await writer.append([], [bindings[20].ts + 1])
+        since = await minter.compact(source, data)
+        assert since == Antichain.of(bindings[20].ts)
+
+        for restarted in (minter, (await new())[0]):
+            told = await restarted.resumption(source, data)
+            assert told.source.offsets == bindings[20].frontier
+            assert await restarted.get_binding(source, through(p0=211)) == [bindings[21]]
+            with pytest.raises(NotReadable):
+                await restarted.get_binding(source, through(p0=5))
+            assert len((await restarted.bindings(source)).bindings) <= 11
+
+
+async def test_watch_tells_every_binding(place: Place) -> None:
+    async with minters_at(place) as new:
+        (watcher, _), (minter, _) = await new(), await new()
+        source = source_of()
+        await minter.get_binding(source, through(p0=1))
+        seen = []
+
+        async def watch() -> None:
+            async with contextlib.aclosing(watcher.watch(source)) as traces:
+                async for trace in traces:
+                    seen.append(trace)
+                    if trace.frontier.bound(0) == 6:
+                        return
+
+        task = asyncio.create_task(watch())
+        for offset in range(2, 6):
+            await minter.get_binding(source, through(p0=offset))
+        await asyncio.wait_for(task, 60)
+        assert seen[-1].bindings[-4:] == (await minter.bindings(source)).bindings[-4:]
+
+
+async def test_a_minter_that_lost_its_lease_reads_anew(place: Place) -> None:
+    async with minters_at(place) as new:
+        minter, client = await new()
+        other, _ = await new()
+        source = source_of()
+        await minter.get_binding(source, through(p0=1))
+        inspected = await client.inspect(source.remap)
+        for reader in list(inspected["leased_readers"]):
+            name = reader if isinstance(reader, str) else reader["reader_id"]
+            taken = await client.open_reader(source.remap, reader_id=name)
+            await taken.expire()
+        await other.get_binding(source, through(p0=2))
+        [mine] = await minter.get_binding(source, through(p0=2))
+        assert mine.frontier.bound(0) == 3
+
+
+async def test_a_log_has_positions(place: Place) -> None:
+    async with minters_at(place) as new:
+        minter, _ = await new()
+        source = dataclasses.replace(source_of(), kind=SourceKind.LSN)
+        [binding] = await minter.get_binding(source, [Lsn(0x1_0000_0010)])
+        assert binding.frontier == SourceFrontier.at(SourceKind.LSN, {0: 0x1_0000_0011})
