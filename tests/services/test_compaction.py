@@ -39,7 +39,8 @@ from services.support import ANY_PORT, new_shard
 
 from persist import aio
 from persist.client.location import Location
-from persist.client.remote import DOWN_SECONDS, RemoteShards
+from persist.client.peers import DOWN_SECONDS
+from persist.client.remote import RemoteShards
 from persist.core.ids import WriterId
 from persist.core.shard.commands import ClaimCompaction, CompactionClaimed, ReleaseCompaction
 from persist.errors import (

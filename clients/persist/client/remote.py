@@ -6,30 +6,16 @@ connections when first used.
 Source: architecture.md sections 5 and 6; reliability.md section 5; performance.md A3.
 """
 
-import asyncio
-import dataclasses
-import hashlib
 import json
-import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final, TypeVar
 
-from persist.client.peer import Peer, refuse_after_fork
+from persist.client.peer import Peer
+from persist.client.peers import Peers
 from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, ShardId
 from persist.core.shard.commands import Command, SchemaEntry
-from persist.errors import (
-    Determinate,
-    Indeterminate,
-    InvalidArgument,
-    LocationError,
-    Overloaded,
-    RequestTooLarge,
-    StoreFull,
-    StoreReadOnly,
-)
-from persist.machine.attempts import certain
-from persist.machine.patience import Backoff, Deadline
+from persist.errors import Determinate, LocationError, RequestTooLarge
 from persist.machine.port import Change, NotYet, Plan, ShardInfo, Shards
 from persist.runtime import Runtime, system
 from persist.settings import Settings
@@ -40,12 +26,7 @@ from persist.wire.rpc_reads import Joiner, frontier_message, standing_of
 
 R = TypeVar("R")
 
-PAUSE_MS_MAX: Final = 1_000
-DOWN_SECONDS: Final = 1.0
 ENVELOPE_BYTES: Final = 1 << 10
-ATTEMPT_SECONDS_MIN: Final = 0.5
-LAST_ATTEMPT_SECONDS: Final = 0.05
-"""An attempt that cannot be answered in time would only make a certain failure uncertain."""
 
 
 class RemoteShards(Shards):
@@ -64,20 +45,27 @@ class RemoteShards(Shards):
         sessions: bool = True,
         retries: bool = True,
     ) -> None:
-        self._endpoints = tuple(name.strip() for name in endpoints.split(",") if name.strip())
-        if not self._endpoints:
-            raise InvalidArgument("no endpoint", hint="write HOST:PORT, for example localhost:7100")
         self._settings = settings or Settings()
-        self._patience = dataclasses.replace(self._settings, retry_max_ms=PAUSE_MS_MAX)
-        self._runtime = runtime or system()
         self._sessions = sessions
         self._retries = retries
-        self._owner: tuple[int, asyncio.AbstractEventLoop] | None = None
-        self._peers: tuple[Peer, ...] = ()
+        self._peers = Peers(
+            endpoints,
+            PersistShardStub,
+            settings=self._settings,
+            runtime=runtime or system(),
+            sessions=sessions,
+            retries=retries,
+        )
         self._blob_uri = ""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (",".join(self._endpoints), self._settings, self._sessions, self._retries, self._blob_uri)
+        return _rebuild, (
+            ",".join(self._peers.endpoints),
+            self._settings,
+            self._sessions,
+            self._retries,
+            self._blob_uri,
+        )
 
     @property
     def blob_uri(self) -> str:
@@ -112,7 +100,7 @@ class RemoteShards(Shards):
         async def attempt(peer: Peer, seconds: float) -> Any:
             return await peer.command(method, request, shard, seconds)
 
-        outcome: R = await self._repeat(shard, attempt, timeout)
+        outcome: R = await self._peers.repeat(shard, attempt, timeout)
         return outcome
 
     async def snapshot(
@@ -133,7 +121,7 @@ class RemoteShards(Shards):
                 raise Determinate("the snapshot's stream was empty", hint="retry")
             return Plan(info=info, as_of=as_of, batches=joiner.batches())
 
-        return await self._repeat(shard, attempt, timeout, whole=True)
+        return await self._peers.repeat(shard, attempt, timeout, whole=True)
 
     async def fetch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> Change:
         """See Shards.fetch. One server stream."""
@@ -145,17 +133,17 @@ class RemoteShards(Shards):
                 return change
             raise Determinate("the answer's stream was empty", hint="retry")
 
-        return await self._repeat(shard, attempt, timeout, whole=True)
+        return await self._peers.repeat(shard, attempt, timeout, whole=True)
 
     async def watch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> AsyncIterator[Change]:
         """See Shards.watch. One server stream; never resumed here."""
         request = pb.WatchRequest(shard_id=shard, frontier=frontier_message(frontier))
-        peer = self._choose(shard)
+        peer = self._peers.choose(shard)
         try:
             async for change in _changes(peer.stream("Watch", request, shard, timeout, quiet=True)):
                 yield change
         except LocationError:
-            self._down(peer)
+            self._peers.down(peer)
             raise
 
     async def inspect(self, shard: ShardId, *, timeout: float) -> Mapping[str, Any]:
@@ -166,127 +154,36 @@ class RemoteShards(Shards):
             pieces = [message.json async for message in peer.stream("Inspect", request, shard, seconds)]
             return json.loads(b"".join(pieces))
 
-        state: Mapping[str, Any] = await self._repeat(shard, attempt, timeout)
+        state: Mapping[str, Any] = await self._peers.repeat(shard, attempt, timeout)
         return state
 
     async def list(self, *, timeout: float) -> AsyncIterator[ShardId]:
         """See Shards.list. One server stream; never resumed here."""
-        peer = self._choose(None)
+        peer = self._peers.choose(None)
         async for message in peer.stream("ListShards", pb.ListShardsRequest(), None, timeout):
             for text in message.shard_ids:
                 yield ShardId.parse(text)
 
     async def work(self, *, timeout: float) -> AsyncIterator[ShardId]:
         """See Shards.work. One server stream; never resumed here."""
-        peer = self._choose(None)
+        peer = self._peers.choose(None)
         try:
             async for message in peer.stream("WatchWork", pb.WatchWorkRequest(), None, timeout, quiet=True):
                 for text in message.shard_ids:
                     yield ShardId.parse(text)
         except LocationError:
-            self._down(peer)
+            self._peers.down(peer)
             raise
 
     async def close(self) -> None:
         """Cancel what is under way and close the connections. A later call makes new ones."""
-        peers, self._peers, owner, self._owner = self._peers, (), self._owner, None
-        if owner == self._here():
-            for peer in peers:
-                await peer.close()
-
-    # ---- attempts ------------------------------------------------------------------------------------------------
+        await self._peers.close()
 
     async def _ask(self, rpc: str, request: Any, shard: ShardId | None, timeout: float, *, mutation: bool) -> Any:
         async def attempt(peer: Peer, seconds: float) -> Any:
             return await peer.unary(rpc, request, shard, seconds, mutation=mutation)
 
-        return await self._repeat(shard, attempt, timeout)
-
-    async def _repeat(
-        self,
-        shard: ShardId | None,
-        attempt: Callable[[Peer, float], Awaitable[R]],
-        timeout: float,
-        *,
-        whole: bool = False,
-    ) -> R:
-        """Attempt until it is answered or the time is up. ``whole``: an attempt may use all the time there is."""
-        deadline = Deadline(self._runtime, timeout)
-        backoff = Backoff(self._runtime, self._patience, deadline)
-        unsure: Indeterminate | None = None
-        while True:
-            peer = self._choose(shard)
-            try:
-                outcome = await attempt(peer, self._slice(deadline, whole=whole))
-            except (StoreFull, StoreReadOnly) as error:
-                # The server is well, and only a person can mend its store.
-                if unsure is not None:
-                    raise unsure from error
-                raise
-            except Overloaded as error:
-                failure: LocationError = error
-            except LocationError as error:
-                failure = error
-                unsure = error if isinstance(error, Indeterminate) else unsure
-                self._down(peer)
-            else:
-                return certain(outcome, unsure)
-            if not self._retries or not await self._pause(failure, backoff, deadline):
-                # One attempt that may have happened makes the whole call so, whatever the later ones say.
-                raise unsure or failure
-
-    def _slice(self, deadline: Deadline, *, whole: bool) -> float:
-        left = deadline.remaining()
-        if whole or len(self._endpoints) == 1:
-            return left
-        return min(left, max(ATTEMPT_SECONDS_MIN, left / 2))
-
-    async def _pause(self, failure: LocationError, backoff: Backoff, deadline: Deadline) -> bool:
-        """Wait before the next attempt; False when the time left is not enough for one."""
-        after_ms = failure.details.get("retry_after_ms", "")
-        if after_ms.isdigit():
-            seconds = int(after_ms) / 1000 * (1.0 + self._runtime.random())
-            if seconds >= deadline.remaining():
-                return False
-            await self._runtime.sleep(seconds)
-        elif not await backoff.pause():
-            return False
-        return deadline.remaining() >= LAST_ATTEMPT_SECONDS
-
-    # ---- peers ---------------------------------------------------------------------------------------------------
-
-    @staticmethod
-    def _here() -> tuple[int, asyncio.AbstractEventLoop]:
-        return os.getpid(), asyncio.get_running_loop()
-
-    def _connected(self) -> tuple[Peer, ...]:
-        here = self._here()
-        if self._owner != here:
-            refuse_after_fork()
-            self._owner = here
-            self._peers = tuple(
-                Peer(
-                    endpoint,
-                    PersistShardStub,
-                    settings=self._settings,
-                    runtime=self._runtime,
-                    sessions=self._sessions,
-                )
-                for endpoint in self._endpoints
-            )
-        return self._peers
-
-    def _choose(self, shard: ShardId | None) -> Peer:
-        """The shard's preferred endpoint among those not known to be down; the same for every client."""
-        peers = self._connected()
-        if len(peers) == 1:
-            return peers[0]
-        ranked = sorted(peers, key=lambda peer: _rank(peer.endpoint, shard))
-        now = self._runtime.monotonic()
-        return next((peer for peer in ranked if peer.down_until <= now), ranked[0])
-
-    def _down(self, peer: Peer) -> None:
-        peer.down_until = self._runtime.monotonic() + DOWN_SECONDS
+        return await self._peers.repeat(shard, attempt, timeout)
 
 
 async def _changes(messages: AsyncIterator[Any]) -> AsyncIterator[Change]:
@@ -304,10 +201,6 @@ async def _changes(messages: AsyncIterator[Any]) -> AsyncIterator[Change]:
                 raise Determinate("a change came without its shard's standing", hint="retry")
             yield Change(info=info, batches=joiner.batches())
             joiner = Joiner()
-
-
-def _rank(endpoint: str, shard: ShardId | None) -> bytes:
-    return hashlib.sha256(f"{endpoint}\0{shard or ''}".encode()).digest()
 
 
 def _rebuild(endpoints: str, settings: Settings, sessions: bool, retries: bool, blob_uri: str) -> RemoteShards:
