@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from persist import aio
     from persist.client.blocking import Client, connect, embedded
+    from persist.client.blocking_oracle import Oracle
     from persist.client.blocking_read import Diffs, Listen, ReadHandle, Snapshot
     from persist.client.blocking_write import SinceHandle, WriteHandle
     from persist.client.listen import Progress, Updates
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from persist.core.ids import ReaderId, Token, WriterId
     from persist.core.shard.commands import Appended, CriticalDowngraded, OpaqueMismatch, Transaction, UpperMismatch
     from persist.core.time.refusals import ClockAhead, JumpTooLarge, UpstreamLost, UpstreamRegressed, UpstreamReplaced
+    from persist.core.time.timeline import CounterTimeline, EpochMilliseconds, ExternalTimeline, UserTimeline
     from persist.errors import (
         CodecMismatch,
         CorruptData,
@@ -74,10 +76,13 @@ __all__ = [
     "Codec64",
     "CodecMismatch",
     "CorruptData",
+    "CounterTimeline",
     "CriticalDowngraded",
     "Determinate",
     "Diffs",
     "EmptyInterval",
+    "EpochMilliseconds",
+    "ExternalTimeline",
     "HistoryRewound",
     "Indeterminate",
     "InvalidArgument",
@@ -93,6 +98,7 @@ __all__ = [
     "NotReadable",
     "NotYetAvailable",
     "OpaqueMismatch",
+    "Oracle",
     "Overloaded",
     "PersistError",
     "PreparedBatch",
@@ -121,6 +127,7 @@ __all__ = [
     "UpstreamRegressed",
     "UpstreamReplaced",
     "UsageError",
+    "UserTimeline",
     "VersionMismatch",
     "WriteHandle",
     "WriterId",
@@ -133,6 +140,7 @@ _MODULES = {
     "Client": "persist.client.blocking",
     "connect": "persist.client.blocking",
     "embedded": "persist.client.blocking",
+    "Oracle": "persist.client.blocking_oracle",
     "Diffs": "persist.client.blocking_read",
     "Listen": "persist.client.blocking_read",
     "ReadHandle": "persist.client.blocking_read",
@@ -166,6 +174,10 @@ _MODULES = {
     "UpstreamLost": "persist.core.time.refusals",
     "UpstreamRegressed": "persist.core.time.refusals",
     "UpstreamReplaced": "persist.core.time.refusals",
+    "CounterTimeline": "persist.core.time.timeline",
+    "EpochMilliseconds": "persist.core.time.timeline",
+    "ExternalTimeline": "persist.core.time.timeline",
+    "UserTimeline": "persist.core.time.timeline",
     "CodecMismatch": "persist.errors",
     "CorruptData": "persist.errors",
     "Determinate": "persist.errors",

@@ -7,6 +7,7 @@ made on.
 from persist.client.client import Client
 from persist.client.connect import connect, embedded
 from persist.client.listen import Listen, Progress, Updates
+from persist.client.oracle import Oracle
 from persist.client.read import ReadHandle
 from persist.client.since import SinceHandle
 from persist.client.snapshot import Diffs, Snapshot
@@ -16,6 +17,7 @@ __all__ = [
     "Client",
     "Diffs",
     "Listen",
+    "Oracle",
     "Progress",
     "ReadHandle",
     "SinceHandle",

@@ -15,12 +15,15 @@ from persist.client import client as aio
 from persist.client import connect as ways
 from persist.client.background import LoopThread
 from persist.client.blocking_compaction import Compaction
+from persist.client.blocking_minter import Minter
+from persist.client.blocking_oracle import Oracle
 from persist.client.blocking_read import ReadHandle
 from persist.client.blocking_write import SinceHandle, WriteHandle
 from persist.core.data.schema import Schema
 from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, ShardId, WriterId
 from persist.core.shard.commands import SchemaEntry
+from persist.core.time.timeline import EPOCH_MILLISECONDS, TimelineLike
 from persist.runtime import Runtime
 from persist.settings import Settings
 
@@ -131,6 +134,28 @@ class Client:
         loop, core = self._core()
         begun = loop.run(core.begin_compaction(shard))
         return None if begun is None else Compaction(self, loop, begun)
+
+    def oracle(
+        self,
+        timeline: TimelineLike = EPOCH_MILLISECONDS,
+        *,
+        initially: int = 0,
+        reference: Callable[[], int] | None = None,
+        timeout: float | None = None,
+    ) -> Oracle:
+        """The write times and the read time of a timeline. See aio.Client.oracle."""
+        loop, core = self._core()
+        opening = core.oracle(timeline, initially=initially, reference=reference, timeout=timeout)
+        return Oracle(self, loop, loop.run(opening))
+
+    def minter(self, endpoints: str = "") -> Minter:
+        """Bindings of sources, minted here or by TimestampMinter servers. See aio.Client.minter."""
+        loop, core = self._core()
+
+        async def make() -> Minter:
+            return Minter(self, loop, core.minter(endpoints))
+
+        return loop.run(make())
 
     def recent_upper(self, shard: ShardId | str, *, timeout: float | None = None) -> Antichain:
         """The shard's upper, linearizable. See aio.Client.recent_upper."""

@@ -1,0 +1,172 @@
+"""Oracle: the write times and the read time of one timeline, for any number of processes.
+
+Nothing is remembered but what the two shards hold: processes may die, restart and overlap at will.
+Source: catalog-semantics.md section 5.3; design 004; docs/adr/0008-oracle-in-two-registers.md.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from persist.client.register import Register
+from persist.client.rounds import Rounds
+from persist.client.steady_clock import SteadyClock
+from persist.core.frontier import TIME_MAX, check_time
+from persist.core.ids import ShardId
+from persist.core.time.binding_log import AHEAD_MS_MAX, check_clock
+from persist.core.time.timeline import Timeline, observed, oracle_shards
+from persist.errors import Determinate, Indeterminate, InvalidArgument, InvalidBounds
+from persist.machine.patience import Deadline
+
+if TYPE_CHECKING:
+    from persist.client.client import Client
+
+BEHIND_MS_MAX: Final = 1_000
+"""A clock that is further behind the times given out is worth a warning."""
+WARN_SECONDS: Final = 60.0
+
+_log = logging.getLogger(__name__)
+
+
+class Oracle:
+    """The times of one timeline. Safe for many tasks; calls made at the same time share one commit or one read.
+
+    A write time is greater than every one given out, and every time read or applied, before it was asked for. A read
+    time is at least every time whose ``apply_write`` had returned, and less than every write time asked for later.
+    This holds among all processes, whatever their clocks say and whoever dies. ``timeout`` is in seconds, None means
+    ``settings.timeout_ms``. Every call may raise LocationError, ShardClosed (somebody closed the timeline's shards).
+    """
+
+    def __init__(
+        self,
+        client: "Client",
+        timeline: Timeline,
+        registers: tuple[Register, Register],
+        *,
+        reference: Callable[[], int] | None = None,
+    ) -> None:
+        """``registers``: the first time nobody was given or applied, and the first that was not applied."""
+        location = client.location
+        self.timeline = timeline
+        self._client = client
+        self._write, self._read = registers
+        self._reference = reference
+        self._clock = SteadyClock(location.runtime)
+        self._monotonic = location.runtime.monotonic
+        self._warned: float | None = None
+        self._writes = Rounds[None, int](location, self._take, late=Indeterminate)
+        self._applies = Rounds[int, None](location, self._apply, late=Indeterminate)
+        self._reads = Rounds[None, int](location, self._ask, late=Determinate)
+        self._peeks = Rounds[None, int](location, self._peek, late=Determinate)
+
+    @classmethod
+    async def open(
+        cls,
+        client: "Client",
+        timeline: Timeline,
+        *,
+        initially: int = 0,
+        reference: Callable[[], int] | None = None,
+        timeout: float | None = None,
+    ) -> "Oracle":
+        """The oracle of a timeline, made if missing, after ``initially`` was applied. Two RPCs, six for a new one."""
+        deadline = client.location.attempts.deadline(timeout)
+        shards = oracle_shards(timeline)
+        write, read = await asyncio.gather(
+            *(Register.open(client, shard, timeout=deadline.remaining()) for shard in shards)
+        )
+        oracle = cls(client, timeline, (write, read), reference=reference)
+        # Time 0 is nobody's write time, so that there is a read time from the beginning.
+        await oracle._check_ahead(_applicable(initially), deadline.remaining())
+        await oracle._raise(initially, deadline)
+        return oracle
+
+    async def write_ts(self, *, timeout: float | None = None) -> int:
+        """A time nobody else is given, and not before the clock's on a timeline that has one.
+
+        One RPC, shared. Raises ClockAhead (this clock is too far ahead of the reference), InvalidBounds (the end of
+        time). After Indeterminate a time may be lost, which does no harm.
+        """
+        return await self._writes.call(None, timeout)
+
+    async def write_times(self, count: int, *, timeout: float | None = None) -> list[int]:
+        """``count`` different write times, rising. As ``write_ts``, together."""
+        given: object = count
+        if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+            raise InvalidArgument("at least one time is asked for", hint="count from 1", got=repr(count)[:80])
+        return sorted(await asyncio.gather(*(self.write_ts(timeout=timeout) for _ in range(count))))
+
+    async def peek_write_ts(self, *, timeout: float | None = None) -> int:
+        """A time that no later write time reaches down to: the greatest given out or being applied. One RPC, shared."""
+        return await self._peeks.call(None, timeout)
+
+    async def read_ts(self, *, timeout: float | None = None) -> int:
+        """The greatest time applied: all applied writes are at or before it. One RPC, shared, never cached."""
+        return await self._reads.call(None, timeout)
+
+    async def apply_write(self, ts: int, *, timeout: float | None = None) -> None:
+        """From now on read times are at least ``ts``, and write times greater: what was written at ``ts`` is durable.
+
+        One RPC, shared, when this process was given ``ts`` or one later; else two. Repeating it is safe. Raises
+        ClockAhead (a time that was never given out and lies too far ahead of this clock), InvalidBounds.
+        """
+        await self._check_ahead(_applicable(ts), timeout)
+        await self._applies.call(ts, timeout)
+
+    async def observe(self, shards: Iterable[ShardId | str], *, timeout: float | None = None) -> int | None:
+        """Apply the greatest time that is complete in all these shards, and that time: for timelines without a clock.
+
+        None, and nothing applied, when no shard has a complete time or all are closed. One RPC for each shard, and
+        those of ``apply_write``. Raises ShardNotFound.
+        """
+        uppers = await asyncio.gather(*(self._client.recent_upper(shard, timeout=timeout) for shard in shards))
+        ts = observed(uppers)
+        if ts is not None:
+            await self.apply_write(ts, timeout=timeout)
+        return ts
+
+    async def _take(self, calls: Sequence[None], deadline: Deadline) -> Sequence[int]:
+        now = self._clock.now_ms() if self.timeline.has_clock else 0
+        if self._reference is not None and self.timeline.has_clock and now >= self._write.known:
+            check_clock(now, self._reference())
+        times = await self._write.take(len(calls), now, deadline)
+        if self.timeline.has_clock:
+            self._warn(times[0] - now)
+        return times
+
+    async def _apply(self, calls: Sequence[int], deadline: Deadline) -> Sequence[None]:
+        await self._raise(max(calls), deadline)
+        return [None] * len(calls)
+
+    async def _raise(self, ts: int, deadline: Deadline) -> None:
+        if self._read.known > ts:
+            return
+        # SUBTLE: in this order. Once anybody reads ts, no write time may be ts or less.
+        await self._write.raise_to(ts + 1, deadline)
+        await self._read.raise_to(ts + 1, deadline)
+
+    async def _check_ahead(self, ts: int, timeout: float | None) -> None:
+        """By itself, so that a call with a wrong time fails none of those it would have shared a round with."""
+        now = self._clock.now_ms()
+        suspicious = self.timeline.has_clock and max(now + AHEAD_MS_MAX, self._write.known) < ts
+        if suspicious and await self.peek_write_ts(timeout=timeout) < ts:
+            check_clock(ts, now)
+
+    async def _ask(self, calls: Sequence[None], deadline: Deadline) -> Sequence[int]:
+        return [await self._read.read(deadline) - 1] * len(calls)
+
+    async def _peek(self, calls: Sequence[None], deadline: Deadline) -> Sequence[int]:
+        return [await self._write.read(deadline) - 1] * len(calls)
+
+    def _warn(self, behind_ms: int) -> None:
+        now = self._monotonic()
+        if behind_ms > BEHIND_MS_MAX and (self._warned is None or now - self._warned > WARN_SECONDS):
+            self._warned = now
+            _log.warning("the clock of this machine is %d ms behind timeline %s", behind_ms, self.timeline)
+
+
+def _applicable(ts: int) -> int:
+    if check_time(ts) >= TIME_MAX - 1:
+        raise InvalidBounds("no time is left on this timeline", hint="the last two times cannot be applied", ts=ts)
+    return ts

@@ -1,0 +1,103 @@
+"""Register: a number that only rises, kept as the upper of a shard without rows.
+
+Linearizable among any number of processes, because each raise is a commit of the shard and each read asks for its
+newest state. Source: catalog-semantics.md section 5.3.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from persist.core.data.schema import Schema
+from persist.core.frontier import TIME_MAX, Antichain
+from persist.core.ids import ShardId
+from persist.core.shard.commands import Appended
+from persist.errors import InvalidBounds, NotYetAvailable, ShardClosed
+from persist.machine.patience import Deadline
+
+if TYPE_CHECKING:
+    from persist.client.client import Client
+    from persist.client.write import WriteHandle
+
+NO_ROWS: Final = Schema(key={"nothing": pa.bool_()})
+"""What the shard of a register would hold if it held rows."""
+
+TRIES: Final = 2
+"""Attempts to raise at the value last heard of, before the server is asked to raise wherever it is."""
+
+
+class Register:
+    """The upper of one shard as a number that only rises. Calls may overlap."""
+
+    def __init__(self, client: "Client", writer: "WriteHandle") -> None:
+        self._client = client
+        self._writer = writer
+        self._known = _number(writer.upper, writer.shard)
+
+    @classmethod
+    async def open(cls, client: "Client", shard: ShardId, *, timeout: float | None = None) -> "Register":
+        """The register kept by ``shard``, which is made if missing. Two RPCs, three the first time."""
+        return cls(client, await client.open_writer(shard, schema=NO_ROWS, timeout=timeout))
+
+    @property
+    def known(self) -> int:
+        """The register is at least this. No RPC; never goes back."""
+        return self._known
+
+    async def read(self, deadline: Deadline) -> int:
+        """What it is at some moment of this call. One RPC."""
+        upper = await self._client.recent_upper(self._writer.shard, timeout=seconds(deadline))
+        return self._heard(upper)
+
+    async def raise_to(self, value: int, deadline: Deadline) -> None:
+        """Return when it is at least ``value``: it becomes exactly that, or it was that much already.
+
+        No RPC when that is known, one when nobody else raises it at the same time.
+        """
+        while self._known < value:
+            begin = self._known
+            outcome = await self._writer.compare_and_append([], begin, value, timeout=seconds(deadline))
+            self._heard(outcome.upper)
+
+    async def take(self, count: int, not_before: int, deadline: Deadline) -> range:
+        """Numbers that nobody else is ever given, at least one and at most ``count``, each at least ``not_before``.
+
+        Afterwards the register lies behind them. All are at least what it was when this call began. One RPC unless
+        several processes take several at the same time, then three at most.
+        """
+        for _ in range(TRIES if count > 1 else 0):
+            begin = self._known
+            first = max(begin, not_before)
+            last = _in_time(first + count - 1)
+            outcome = await self._writer.compare_and_append([], begin, last + 1, timeout=seconds(deadline))
+            self._heard(outcome.upper)
+            if isinstance(outcome, Appended):
+                return range(first, last + 1)
+        appended = await self._writer.append_at_upper([], not_before=_in_time(not_before), timeout=seconds(deadline))
+        last = self._heard(appended.upper) - 1
+        return range(last, last + 1)
+
+    def _heard(self, upper: Antichain) -> int:
+        value = _number(upper, self._writer.shard)
+        self._known = max(self._known, value)
+        return value
+
+
+def seconds(deadline: Deadline) -> float:
+    """What is left for a call, which may not be nothing. Raises NotYetAvailable when time is up."""
+    left = deadline.remaining()
+    if left <= 0:
+        raise NotYetAvailable("time was up before this was done", hint="repeat it with a longer timeout")
+    return left
+
+
+def _number(upper: Antichain, shard: ShardId) -> int:
+    if upper.time is None:
+        raise ShardClosed("somebody closed the shard of this register", hint="it is over for good", shard=shard)
+    return upper.time
+
+
+def _in_time(last: int) -> int:
+    if last >= TIME_MAX:
+        raise InvalidBounds("no time is left on this timeline", hint="close what lives on it", time=last)
+    return last
