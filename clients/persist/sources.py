@@ -3,6 +3,8 @@
 Source: design 003; catalog-semantics.md section 4; sources.md.
 """
 
+from persist.client.blocking_minter import Minter
+from persist.client.minting import Bound, RemapSource, ResumptionOf, ResumptionTold
 from persist.core.time.binding_log import Append, BindingLog, Covered, MintRules
 from persist.core.time.probe import Probe, check_available
 from persist.core.time.reclock import Reclocker, reclock_frontier, source_upper_at_frontier
@@ -17,18 +19,23 @@ __all__ = [
     "Append",
     "Binding",
     "BindingLog",
+    "Bound",
     "ClockAhead",
     "Covered",
     "Export",
     "JumpTooLarge",
     "Lsn",
     "MintRules",
+    "Minter",
     "Partition",
     "Point",
     "Probe",
     "Range",
     "Reclocker",
+    "RemapSource",
     "RemapTrace",
+    "ResumptionOf",
+    "ResumptionTold",
     "SourceFrontier",
     "SourceKind",
     "SourceTime",

@@ -9,6 +9,7 @@ from typing import Any, Self
 from persist.client.distributed import Compaction
 from persist.client.lease import Lease
 from persist.client.location import Location
+from persist.client.minting import Minter
 from persist.client.oracle import Oracle
 from persist.client.read import ReadHandle
 from persist.client.since import SinceHandle
@@ -151,6 +152,21 @@ class Client:
             return known
         opened = await Oracle.open(self, the_timeline, initially=initially, reference=reference, timeout=timeout)
         return opened if reference is not None else self._oracles.setdefault(str(the_timeline), opened)
+
+    def minter(self, endpoints: str = "") -> Minter:
+        """Bindings of sources, minted here, or by the TimestampMinter servers at ``endpoints`` (HOST:PORT, commas).
+
+        Borrows this client: close the minter first. Raises InvalidArgument.
+        """
+        location = self._location
+        location.check_open()
+        if endpoints:
+            from persist.client.remote_minter import RemoteMinter
+
+            return RemoteMinter(endpoints, settings=location.settings, runtime=location.runtime)
+        from persist.client.local_minter import LocalMinter
+
+        return LocalMinter(self)
 
     async def recent_upper(self, shard: ShardId | str, *, timeout: float | None = None) -> Antichain:
         """The shard's upper: everything before it is complete. Linearizable. One RPC. Raises ShardNotFound."""
