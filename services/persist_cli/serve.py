@@ -109,14 +109,9 @@ def serve_compaction(
 
     settings = invocation(context, json=json).settings(allow_unsafe)
     target = Target.of(context, endpoint, location, blob, consensus)
-    if target.endpoint is not None:
-        reach = Reach(endpoints=target.endpoint, blob_uri=target.blob or "")
-    else:
-        blob_uri, consensus_uri = target.stores()
-        reach = Reach(blob_uri=blob_uri, consensus_uri=consensus_uri)
     code = serve(
         listen,
-        reach,
+        Reach(**_reached(target)),
         settings,
         side_listen=side_listen,
         otlp_endpoint=otlp_endpoint,
@@ -125,6 +120,48 @@ def serve_compaction(
         json=json,
     )
     raise typer.Exit(code)
+
+
+@app.command("minter")
+def serve_minter(
+    context: typer.Context,
+    endpoint: Endpoint = None,
+    location: Location = None,
+    blob: BlobUri = None,
+    consensus: ConsensusUri = None,
+    listen: Listen = "127.0.0.1:7400",
+    side_listen: SideListen = "",
+    otlp_endpoint: OtlpEndpoint = "",
+    reflection: Reflection = True,
+    log_level: LogLevel = "warning",
+    json: Json = False,
+    allow_unsafe: AllowUnsafe = None,
+) -> None:
+    """Serve TimestampMinter until SIGTERM: bind what happened upstream to times. Run any number of them."""
+    from persist_minter import Reach
+    from persist_minter import serve_minter as serve
+
+    settings = invocation(context, json=json).settings(allow_unsafe)
+    target = Target.of(context, endpoint, location, blob, consensus)
+    code = serve(
+        listen,
+        Reach(**_reached(target)),
+        settings,
+        side_listen=side_listen,
+        otlp_endpoint=otlp_endpoint,
+        with_reflection=reflection,
+        log_level=log_level,
+        json=json,
+    )
+    raise typer.Exit(code)
+
+
+def _reached(target: Target) -> dict[str, str]:
+    """How a service that serves no shards reaches them."""
+    if target.endpoint is not None:
+        return {"endpoints": target.endpoint, "blob_uri": target.blob or ""}
+    blob_uri, consensus_uri = target.stores()
+    return {"blob_uri": blob_uri, "consensus_uri": consensus_uri}
 
 
 def dev(
@@ -145,7 +182,9 @@ def dev(
 def _run_dev(
     run: Invocation, data: Path, listen: str, side_listen: str, log_level: str, allow_unsafe: list[str] | None
 ) -> int:
-    from persist_host import Host, logs, run_service
+    from persist.runtime import system
+    from persist_host import Host, Telemetry, logs, run_service
+    from persist_minter import Reach, open_minter
     from persist_shard import start_shard
 
     logs.configure(log_level)
@@ -156,11 +195,17 @@ def _run_dev(
     where = str(data.absolute())
 
     async def start() -> Host:
-        host, address = await start_shard(listen, blob, consensus, settings, side_listen=side_listen)
+        telemetry = Telemetry(service="persist-dev")
+        # Through the stores like any other process: the shard service of the same port is not up yet.
+        reached, _ = await Reach(blob_uri=blob, consensus_uri=consensus).location(settings, system())
+        minter = open_minter(reached, telemetry=telemetry)
+        host, address = await start_shard(
+            listen, blob, consensus, settings, telemetry=telemetry, side_listen=side_listen, beside=minter
+        )
         if run.json:
-            print(jsons.dumps({"shard": str(address), "data": where}), flush=True)
+            print(jsons.dumps({"shard": str(address), "minter": str(address), "data": where}), flush=True)
         else:
-            print(f"persist dev: shard service on {address}, data in {where}", flush=True)
+            print(f"persist dev: shard and minter service on {address}, data in {where}", flush=True)
             print(f"  persist shard list --endpoint {address}", flush=True)
         return host
 

@@ -1,7 +1,8 @@
 """PersistCompaction: compacts shards beside the servers that commit to them."""
 
 from persist_compaction.asking import Asked, Busy, Merged
-from persist_compaction.serve import Reach, serve_compaction, start_compaction
+from persist_compaction.serve import serve_compaction, start_compaction
 from persist_compaction.service import CompactionService
+from persist_host.reach import Reach
 
 __all__ = ["Asked", "Busy", "CompactionService", "Merged", "Reach", "serve_compaction", "start_compaction"]

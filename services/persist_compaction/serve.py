@@ -6,34 +6,18 @@ Source: architecture.md sections 6 and 8.
 import dataclasses
 import json as jsons
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
-from persist.client.location import Location
 from persist.client.remote import RemoteShards
-from persist.errors import InvalidArgument
 from persist.machine.parts.budget import memory_bound
 from persist.machine.port import Shards
-from persist.machine.shards import LocalShards
 from persist.runtime import Runtime, system
 from persist.settings import Settings
-from persist.storage.open import open_blob, open_consensus
 from persist_compaction.service import CompactionService
-from persist_host import Address, Host, Store, Telemetry, logs, run_service
+from persist_host import Address, Host, Telemetry, logs, run_service
+from persist_host.reach import Reach
 
 READY_LINE: Final = "persist compaction listening on {address}, {at_once} at a time in at most {mebibytes} MiB each"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
-    """How to reach the shards: ``endpoints`` of PersistShard, or ``consensus_uri``; one of them.
-
-    ``blob_uri``: where the parts are; with endpoints it may be empty, and the server is asked.
-    """
-
-    blob_uri: str = ""
-    consensus_uri: str = ""
-    endpoints: str = ""
 
 
 def serve_compaction(
@@ -88,10 +72,10 @@ async def start_compaction(
     telemetry = telemetry or Telemetry(service="persist-compaction")
     # The commits of this process only put results in place: it must not claim with them, too.
     settings = dataclasses.replace(settings, compaction=False)
-    location, sources, stores = await _reached(reach, settings, runtime)
-    service = CompactionService(location, sources, telemetry=telemetry)
+    location, stores = await reach.location(settings, runtime)
+    service = CompactionService(location, _sources(reach, settings, runtime), telemetry=telemetry)
     host, address = await Host.open(
-        service,
+        (service,),
         stores,
         listen,
         settings=settings,
@@ -104,28 +88,10 @@ async def start_compaction(
     return host, address
 
 
-async def _reached(
-    reach: Reach, settings: Settings, runtime: Runtime
-) -> tuple[Location, Sequence[Shards], Sequence[Store]]:
-    """The location, where hints come from if not from its shards, and the stores to check."""
-    if bool(reach.endpoints) == bool(reach.consensus_uri):
-        raise InvalidArgument("name the endpoints of PersistShard, or a consensus store", hint="exactly one of them")
-    if reach.consensus_uri:
-        blob = open_blob(reach.blob_uri, settings=settings, runtime=runtime)
-        consensus = open_consensus(reach.consensus_uri, settings=settings, runtime=runtime)
-        local = LocalShards(blob, consensus, settings=settings, runtime=runtime)
-        return Location(local, blob=blob, settings=settings, runtime=runtime), (), (blob, consensus)
-    remote = RemoteShards(reach.endpoints, settings=settings, runtime=runtime)
-    try:
-        blob_uri = reach.blob_uri or await remote.locate(timeout=settings.timeout_ms / 1000)
-        blob = open_blob(blob_uri, settings=settings, runtime=runtime)
-    except BaseException:
-        await remote.close()
-        raise
-    # Each server tells of its own commits only.
+def _sources(reach: Reach, settings: Settings, runtime: Runtime) -> Sequence[Shards]:
+    """Where hints come from if not from the location's shards: each server tells of its own commits only."""
     each = [name.strip() for name in reach.endpoints.split(",") if name.strip()]
-    sources = [RemoteShards(endpoint, settings=settings, runtime=runtime) for endpoint in each] if each[1:] else []
-    return Location(remote, blob=blob, settings=settings, runtime=runtime, owns_blob=True), sources, (blob,)
+    return [RemoteShards(endpoint, settings=settings, runtime=runtime) for endpoint in each] if each[1:] else []
 
 
 def _ready(address: Address, settings: Settings, *, json: bool) -> str:

@@ -1,7 +1,8 @@
 """One gRPC server with everything around it: guard, health, reflection, side port, and an orderly end.
 
 The order of the end: health says NOT_SERVING, a pause so that load balancers notice, no new calls, calls in flight
-finish within the grace, services close, stores close. Source: reliability.md section 5, drain.
+finish within the grace, services close in the order they were given, stores close.
+Source: reliability.md section 5, drain.
 """
 
 import asyncio
@@ -89,7 +90,7 @@ class Host:
     @classmethod
     async def open(
         cls,
-        service: Service,
+        services: Sequence[Service],
         stores: Sequence[Store],
         listen: str,
         *,
@@ -99,15 +100,15 @@ class Host:
         side_listen: str = "",
         with_reflection: bool = True,
     ) -> "tuple[Host, Address]":
-        """A host of one service that answers, once its stores were found safe; and where it listens.
+        """A host of services that answers, once their stores were found safe; and where it listens.
 
-        The service is closed when that fails: UnsafeConfiguration, InvalidArgument, Determinate (a port is taken).
+        The services are closed when that fails: UnsafeConfiguration, InvalidArgument, Determinate (a port is taken).
         """
         durability = Durability(stores, settings=settings, runtime=runtime, telemetry=telemetry)
         try:
             await durability.check()
             host = cls(
-                (service,),
+                services,
                 settings=settings,
                 runtime=runtime,
                 telemetry=telemetry,
@@ -118,7 +119,8 @@ class Host:
             if side_listen:
                 await host.open_side(Address.parse(side_listen))
         except BaseException:
-            await service.close()
+            for service in services:
+                await service.close()
             raise
         return host, address
 

@@ -32,6 +32,10 @@ _HELP: Final = {
     "persist_compaction_rows_total": "rows merged",
     "persist_compaction_bytes_total": "encoded bytes merged",
     "persist_compaction_overloaded_total": "requests for compactions refused because too many waited",
+    "persist_minter_times_total": "source times whose binding was told",
+    "persist_minter_minted_total": "appends that bound something",
+    "persist_minter_mismatches_total": "appends that another minter was faster than",
+    "persist_minter_traces_total": "traces and their changes told to watchers",
     "persist_consensus_unsafe": "1 for each unsafe setting that was accepted by name",
 }
 

@@ -4,14 +4,14 @@ Source: architecture.md sections 6 and 8.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from persist.machine.shards import LocalShards
 from persist.runtime import Runtime, system
 from persist.settings import Settings
 from persist.storage.open import open_blob, open_consensus
-from persist_host import Address, Host, Telemetry, logs, run_service
+from persist_host import Address, Host, Service, Telemetry, logs, run_service
 from persist_shard.service import ShardService
 
 READY_LINE: Final = "persist shard listening on {address}"
@@ -61,10 +61,11 @@ async def start_shard(
     runtime: Runtime | None = None,
     side_listen: str = "",
     with_reflection: bool = True,
+    beside: Sequence[Service] = (),
 ) -> tuple[Host, Address]:
     """A PersistShard in this event loop, and where it listens. Raises UnsafeConfiguration, InvalidUri, Determinate.
 
-    ``host.stop()`` ends it and closes its stores.
+    ``beside``: other services for the same port. ``host.stop()`` ends all and closes the stores.
     """
     runtime = runtime or system()
     telemetry = telemetry or Telemetry(service="persist-shard")
@@ -73,7 +74,7 @@ async def start_shard(
     shards = LocalShards(blob, consensus, settings=settings, runtime=runtime)
     service = ShardService(shards, settings=settings, runtime=runtime, telemetry=telemetry)
     return await Host.open(
-        service,
+        (*beside, service),
         (blob, consensus),
         listen,
         settings=settings,

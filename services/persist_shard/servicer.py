@@ -3,10 +3,8 @@
 Source: style.md rule 12; protos/persist/v1/shard.proto.
 """
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from typing import Any, Final, TypeVar
 
 from persist.core.ids import ReaderId, ShardId
@@ -17,6 +15,7 @@ from persist.v1.shard_pb2_grpc import PersistShardServicer
 from persist.wire.rpc import BY_REQUEST, command_of, response_of
 from persist.wire.rpc_reads import CHUNK_BYTES, frontier_in
 from persist_host import Telemetry
+from persist_host.calls import Waiters, seconds_left
 from persist_host.guard import shard_header
 from persist_shard.lanes import Lanes
 from persist_shard.session import ServerSession
@@ -36,16 +35,13 @@ class ShardServicer(PersistShardServicer):
         self._telemetry = telemetry
         self._pushes = Pushes()
         self._sessions: set[ServerSession] = set()
-        self._waiters: set[asyncio.Task[Any]] = set()
-        self._draining = False
+        self._waiters = Waiters()
 
     def drain(self) -> None:
         """End sessions once they are answered, and whoever waits for news at once."""
-        self._draining = True
         for session in self._sessions:
             session.drain()
-        for waiter in self._waiters:
-            waiter.cancel()
+        self._waiters.drain()
 
     # ---- reads ---------------------------------------------------------------------------------------------------
 
@@ -56,7 +52,7 @@ class ShardServicer(PersistShardServicer):
     async def Open(self, request: pb.OpenRequest, context: Any) -> pb.OpenResponse:
         """The newest state."""
         shard = ShardId.parse(request.shard_id)
-        info = await self._shards.open(shard, create=request.create, timeout=_left(context))
+        info = await self._shards.open(shard, create=request.create, timeout=seconds_left(context))
         return pb.OpenResponse(info=info_of(info), blob_uri=self._shards.blob_uri)
 
     async def Snapshot(self, request: pb.SnapshotRequest, context: Any) -> AsyncIterator[pb.SnapshotResponse]:
@@ -64,8 +60,8 @@ class ShardServicer(PersistShardServicer):
         shard = ShardId.parse(request.shard_id)
         as_of = frontier_in(request, "as_of")
         reader = ReaderId.parse(request.reader_id) if request.reader_id else None
-        with self._waiting():
-            found = await self._shards.snapshot(shard, as_of, reader_id=reader, timeout=_left(context))
+        with self._waiters.waiting():
+            found = await self._shards.snapshot(shard, as_of, reader_id=reader, timeout=seconds_left(context))
         if isinstance(found, NotYet):
             yield pb.SnapshotResponse(not_yet=pb.SnapshotNotYet(info=info_of(found.info)))
             return
@@ -75,8 +71,8 @@ class ShardServicer(PersistShardServicer):
     async def Fetch(self, request: pb.FetchRequest, context: Any) -> AsyncIterator[pb.FetchResponse]:
         """What lies beyond a frontier."""
         shard = ShardId.parse(request.shard_id)
-        with self._waiting():
-            change = await self._shards.fetch(shard, frontier_in(request, "frontier"), timeout=_left(context))
+        with self._waiters.waiting():
+            change = await self._shards.fetch(shard, frontier_in(request, "frontier"), timeout=seconds_left(context))
         for piece in change_pieces(change):
             yield pb.FetchResponse(change=piece)
 
@@ -85,8 +81,8 @@ class ShardServicer(PersistShardServicer):
         shard = ShardId.parse(request.shard_id)
         frontier = frontier_in(request, "frontier")
         schemas = None
-        with self._waiting():
-            async for change in self._shards.watch(shard, frontier, timeout=_left(context)):
+        with self._waiters.waiting():
+            async for change in self._shards.watch(shard, frontier, timeout=seconds_left(context)):
                 for piece in self._pushes.pieces(change, schemas):
                     yield piece
                 schemas = change.info.schemas
@@ -94,7 +90,7 @@ class ShardServicer(PersistShardServicer):
 
     async def Inspect(self, request: pb.InspectRequest, context: Any) -> AsyncIterator[pb.InspectResponse]:
         """The whole state as JSON."""
-        state = await self._shards.inspect(ShardId.parse(request.shard_id), timeout=_left(context))
+        state = await self._shards.inspect(ShardId.parse(request.shard_id), timeout=seconds_left(context))
         text = json.dumps(state).encode()
         for start in range(0, len(text), CHUNK_BYTES):
             yield pb.InspectResponse(json=text[start : start + CHUNK_BYTES])
@@ -102,7 +98,7 @@ class ShardServicer(PersistShardServicer):
     async def ListShards(self, request: pb.ListShardsRequest, context: Any) -> AsyncIterator[pb.ListShardsResponse]:
         """Every shard."""
         some: list[str] = []
-        async for shard in self._shards.list(timeout=_left(context)):
+        async for shard in self._shards.list(timeout=seconds_left(context)):
             some.append(shard)
             if len(some) == _LISTED_PER_MESSAGE:
                 yield pb.ListShardsResponse(shard_ids=some)
@@ -112,8 +108,8 @@ class ShardServicer(PersistShardServicer):
     async def WatchWork(self, request: pb.WatchWorkRequest, context: Any) -> AsyncIterator[pb.WatchWorkResponse]:
         """Shards with something to compact."""
         yield pb.WatchWorkResponse()
-        with self._waiting():
-            async for shard in self._shards.work(timeout=_left(context)):
+        with self._waiters.waiting():
+            async for shard in self._shards.work(timeout=seconds_left(context)):
                 yield pb.WatchWorkResponse(shard_ids=[shard])
 
     # ---- commands ------------------------------------------------------------------------------------------------
@@ -196,7 +192,7 @@ class ShardServicer(PersistShardServicer):
         self, frames: AsyncIterator[pb.SessionRequest], context: Any
     ) -> None:
         """Any commands over one stream."""
-        if self._draining:
+        if self._waiters.draining:
             raise Determinate("the server is draining", hint="connect again")
         session = ServerSession(self._lanes, frames, context, shard=shard_header(context), telemetry=self._telemetry)
         self._sessions.add(session)
@@ -212,25 +208,3 @@ class ShardServicer(PersistShardServicer):
         outcome = await self._lanes.submit(shard, command, timeout=left, weight=request.ByteSize())
         response: R = response_of(BY_REQUEST[type(request)], outcome)
         return response
-
-    @contextmanager
-    def _waiting(self) -> Iterator[None]:
-        """A block that waits for news: draining ends it with Determinate."""
-        task = asyncio.current_task()
-        assert task is not None
-        self._waiters.add(task)
-        try:
-            yield
-        except asyncio.CancelledError:
-            if not self._draining:
-                raise
-            task.uncancel()
-            raise Determinate("the server is draining", hint="ask again from the frontier reached") from None
-        finally:
-            self._waiters.discard(task)
-
-
-def _left(context: Any) -> float:
-    """Seconds a read may wait: the caller's deadline, less what the answer needs to arrive in time."""
-    left: float = context.time_remaining()
-    return left - min(0.1, left * 0.2)

@@ -6,7 +6,7 @@ Source: reliability.md section 5.
 
 import os
 import weakref
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any, Final
 
 import grpc
@@ -103,7 +103,7 @@ class Peer:
 
     async def stream(
         self, rpc: str, request: Any, shard: ShardId | None, timeout: float, *, quiet: bool = False
-    ) -> AsyncIterator[Any]:
+    ) -> AsyncGenerator[Any, None]:
         """The messages of a streaming read. ``quiet``: that its time is up is an ordinary end."""
         call = getattr(self._stub, rpc)(request, timeout=min(timeout, SECONDS_MAX), metadata=_routed(shard))
         try:
@@ -132,6 +132,12 @@ class Peer:
                 self._stub.Session, runtime=self._runtime, error_of=lambda error: _error_of(error, mutation=True)
             )
         return session
+
+
+def is_unimplemented(error: PersistError) -> bool:
+    """The server does not know the method: it offers another service, or is of an older release."""
+    cause = error.__cause__
+    return isinstance(cause, grpc.RpcError) and _code(cause) is grpc.StatusCode.UNIMPLEMENTED
 
 
 def _routed(shard: ShardId | None) -> tuple[tuple[str, str], ...]:

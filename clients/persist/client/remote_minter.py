@@ -1,0 +1,229 @@
+"""A minter behind gRPC: calls to TimestampMinter, repeated until they are answered or the time is up.
+
+Every call may be repeated at any minter and gives the same, so a lost answer is asked for again like any other. Nothing
+is shared with other processes: a pickled copy makes its own connections when first used.
+Source: protos/persist/v1/minter.proto; catalog-semantics.md section 5.2.
+"""
+
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
+from typing import Any, Final
+
+from persist.client.minting import Bound, RemapSource, ResumptionOf, ResumptionTold
+from persist.client.peer import Peer, is_unimplemented
+from persist.client.peers import Peers
+from persist.core.frontier import Antichain
+from persist.core.ids import ShardId
+from persist.core.time.remap import Binding, RemapTrace
+from persist.core.time.source_frontier import SourceFrontier
+from persist.core.time.source_time import SourceTime
+from persist.errors import Determinate, InvalidArgument, LocationError, RequestTooLarge
+from persist.machine.attempts import Attempts
+from persist.machine.patience import Deadline
+from persist.runtime import Runtime, system
+from persist.settings import Settings
+from persist.v1 import minter_pb2 as pb
+from persist.v1.minter_pb2_grpc import TimestampMinterStub
+from persist.wire.batch import required_antichain
+from persist.wire.rpc_bindings import TraceJoiner
+from persist.wire.rpc_minter import (
+    answers,
+    bindings_of,
+    exports_of,
+    requests,
+    resumption_of,
+    source_frontier_message,
+    source_message,
+    standing_of,
+    time_message,
+)
+
+ENVELOPE_BYTES: Final = 1 << 10
+WATCH_SECONDS: Final = 600.0
+"""A watch is renewed so often at least, which servers ask for now and then anyway."""
+
+
+class RemoteMinter:
+    """The Minter port over one or several TimestampMinter endpoints.
+
+    ``endpoints``: ``HOST:PORT``, comma separated; a source has its preferred one, which serves it fastest, and moves on
+    when that is down. Raises RequestTooLarge as well: ask for fewer times at once.
+    """
+
+    def __init__(self, endpoints: str, *, settings: Settings | None = None, runtime: Runtime | None = None) -> None:
+        self._settings = settings or Settings()
+        self._runtime = runtime or system()
+        self._attempts = Attempts(settings=self._settings, runtime=self._runtime)
+        self._peers = Peers(endpoints, TimestampMinterStub, settings=self._settings, runtime=self._runtime)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (",".join(self._peers.endpoints), self._settings)
+
+    async def get_binding(
+        self,
+        source: RemapSource,
+        times: Sequence[SourceTime],
+        *,
+        high: SourceFrontier | None = None,
+        timeout: float | None = None,
+    ) -> list[Binding]:
+        """See Minter.get_binding. One unary call, for at most 10,000 times."""
+        with requests():
+            request = pb.GetBindingRequest(
+                shard_id=source.remap,
+                source=_source(source),
+                times=[time_message(time) for time in times],
+                high=_optional(high),
+            )
+        response = await self._ask("GetBinding", request, source, timeout)
+        with answers():
+            bindings = bindings_of(source.kind, response)
+            if len(bindings) != len(times):
+                raise InvalidArgument("the answer is about other times", asked=len(times), told=len(bindings))
+        return bindings
+
+    async def mint(
+        self,
+        source: RemapSource,
+        wanted: SourceFrontier | None = None,
+        *,
+        high: SourceFrontier | None = None,
+        timeout: float | None = None,
+    ) -> Bound:
+        """See Minter.mint. One unary call."""
+        with requests():
+            request = pb.MintRequest(
+                shard_id=source.remap, source=_source(source), wanted=_optional(wanted), high=_optional(high)
+            )
+        response = await self._ask("Mint", request, source, timeout)
+        with answers():
+            return Bound(**standing_of(source.kind, response))
+
+    async def bindings(self, source: RemapSource, *, timeout: float | None = None) -> RemapTrace:
+        """See Minter.bindings. One server stream."""
+        with requests():
+            request = pb.ListBindingsRequest(shard_id=source.remap, source=_source(source))
+        self._check_size(request)
+
+        async def attempt(peer: Peer, seconds: float) -> RemapTrace:
+            joiner = TraceJoiner(source.kind)
+            with _offered(peer):
+                async with aclosing(peer.stream("ListBindings", request, source.remap, seconds)) as messages:
+                    async for message in messages:
+                        if (trace := joiner.add(message.piece)) is not None:
+                            return trace
+            raise Determinate("the answer's stream was too short", hint="retry")
+
+        seconds = self._attempts.deadline(timeout).remaining()
+        return await self._peers.repeat(source.remap, attempt, seconds, whole=True)
+
+    async def watch(self, source: RemapSource, *, timeout: float | None = None) -> AsyncGenerator[RemapTrace, None]:
+        """See Minter.watch. One server stream at a time; when it breaks off, another one, at another minter if any."""
+        with requests():
+            request = pb.WatchBindingsRequest(shard_id=source.remap, source=_source(source))
+        self._check_size(request)
+        ends = None if timeout is None else self._attempts.deadline(timeout)
+        told: RemapTrace | None = None
+        patience = self._attempts.deadline(None)
+        backoff = self._peers.backoff(patience)
+        while ends is None or not ends.passed:
+            peer = self._peers.choose(source.remap)
+            turn = Deadline(self._runtime, WATCH_SECONDS if ends is None else min(WATCH_SECONDS, ends.remaining()))
+            broken: LocationError = Determinate("the stream of bindings ended", hint="retry")
+            try:
+                async with aclosing(self._watched(peer, request, source, turn.remaining())) as traces:
+                    async for trace in traces:
+                        patience = self._attempts.deadline(None)
+                        if trace != told:
+                            told, backoff = trace, self._peers.backoff(patience)
+                            yield trace
+            except LocationError as error:
+                broken = error
+            if turn.passed:
+                continue
+            self._peers.down(peer)
+            if not await backoff.pause():
+                raise broken
+
+    async def resumption(
+        self, source: RemapSource, exports: Mapping[str, ShardId], *, timeout: float | None = None
+    ) -> ResumptionTold:
+        """See Minter.resumption. One unary call, for at most 1,000 exports."""
+        with requests():
+            request = pb.GetResumptionRequest(shard_id=source.remap, source=_source(source), exports=exports)
+        response = await self._ask("GetResumption", request, source, timeout, mutation=False)
+        with answers():
+            found = exports_of(source.kind, exports, response.exports)
+            return ResumptionTold(
+                source=ResumptionOf(**resumption_of(source.kind, response.source)),
+                exports={name: ResumptionOf(**fields) for name, fields in found.items()},
+            )
+
+    async def compact(
+        self, source: RemapSource, exports: Mapping[str, ShardId], *, timeout: float | None = None
+    ) -> Antichain:
+        """See Minter.compact. One unary call, for at most 1,000 exports."""
+        with requests():
+            request = pb.CompactBindingsRequest(shard_id=source.remap, source=_source(source), exports=exports)
+        response = await self._ask("CompactBindings", request, source, timeout)
+        with answers():
+            return required_antichain(response, "since")
+
+    async def close(self) -> None:
+        """Cancel what is under way and close the connections. A later call makes new ones."""
+        await self._peers.close()
+
+    async def _watched(
+        self, peer: Peer, request: Any, source: RemapSource, seconds: float
+    ) -> AsyncGenerator[RemapTrace, None]:
+        """One server stream."""
+        joiner = TraceJoiner(source.kind)
+        with _offered(peer):
+            async with aclosing(peer.stream("WatchBindings", request, source.remap, seconds, quiet=True)) as messages:
+                async for message in messages:
+                    if (trace := joiner.add(message.piece)) is not None:
+                        yield trace
+
+    async def _ask(
+        self, rpc: str, request: Any, source: RemapSource, timeout: float | None, *, mutation: bool = True
+    ) -> Any:
+        self._check_size(request)
+
+        async def attempt(peer: Peer, seconds: float) -> Any:
+            with _offered(peer):
+                return await peer.unary(rpc, request, source.remap, seconds, mutation=mutation)
+
+        seconds = self._attempts.deadline(timeout).remaining()
+        return await self._peers.repeat(source.remap, attempt, seconds)
+
+    def _check_size(self, request: Any) -> None:
+        size, limit = request.ByteSize(), self._settings.max_message_bytes - ENVELOPE_BYTES
+        if size > limit:
+            raise RequestTooLarge("the request does not fit one message", hint="ask for less", bytes=size, limit=limit)
+
+
+@contextmanager
+def _offered(peer: Peer) -> Iterator[None]:
+    """A block that asks a minter. Raises InvalidArgument when it is none."""
+    try:
+        yield
+    except LocationError as error:
+        if is_unimplemented(error):
+            raise InvalidArgument(
+                "this server does not offer TimestampMinter",
+                hint="name one that `persist serve minter` started",
+                endpoint=peer.endpoint,
+            ) from error
+        raise
+
+
+def _source(source: RemapSource) -> pb.RemapSource:
+    return source_message(source.kind, source.incarnation, source.rules)
+
+
+def _optional(frontier: SourceFrontier | None) -> pb.SourceFrontier | None:
+    return None if frontier is None else source_frontier_message(frontier)
+
+
+def _rebuild(endpoints: str, settings: Settings) -> RemoteMinter:
+    return RemoteMinter(endpoints, settings=settings)

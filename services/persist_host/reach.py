@@ -1,0 +1,49 @@
+"""How a service that serves no shards itself reaches them: over PersistShard, or through the stores.
+
+Source: architecture.md sections 5 and 8.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from persist.client.location import Location
+from persist.client.remote import RemoteShards
+from persist.errors import InvalidArgument
+from persist.machine.shards import LocalShards
+from persist.runtime import Runtime
+from persist.settings import Settings
+from persist.storage.open import open_blob, open_consensus
+from persist_host.findings import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """How to reach the shards: ``endpoints`` of PersistShard, or ``consensus_uri``; one of them.
+
+    ``blob_uri``: where the parts are; with endpoints it may be empty, and the server is asked.
+    """
+
+    blob_uri: str = ""
+    consensus_uri: str = ""
+    endpoints: str = ""
+
+    async def location(self, settings: Settings, runtime: Runtime) -> tuple[Location, Sequence[Store]]:
+        """The location, and the stores to check.
+
+        Raises InvalidArgument (not just one way), InvalidUri, LocationError (no endpoint said where the parts are).
+        """
+        if bool(self.endpoints) == bool(self.consensus_uri):
+            raise InvalidArgument("name the endpoints of PersistShard, or a consensus store", hint="exactly one")
+        if self.consensus_uri:
+            blob = open_blob(self.blob_uri, settings=settings, runtime=runtime)
+            consensus = open_consensus(self.consensus_uri, settings=settings, runtime=runtime)
+            local = LocalShards(blob, consensus, settings=settings, runtime=runtime)
+            return Location(local, blob=blob, settings=settings, runtime=runtime), (blob, consensus)
+        remote = RemoteShards(self.endpoints, settings=settings, runtime=runtime)
+        try:
+            blob_uri = self.blob_uri or await remote.locate(timeout=settings.timeout_ms / 1000)
+            blob = open_blob(blob_uri, settings=settings, runtime=runtime)
+        except BaseException:
+            await remote.close()
+            raise
+        return Location(remote, blob=blob, settings=settings, runtime=runtime, owns_blob=True), (blob,)

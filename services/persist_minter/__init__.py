@@ -1,0 +1,7 @@
+"""TimestampMinter: binds source times to times, and tells where sources go on."""
+
+from persist_host.reach import Reach
+from persist_minter.serve import open_minter, serve_minter, start_minter
+from persist_minter.service import MinterService
+
+__all__ = ["MinterService", "Reach", "open_minter", "serve_minter", "start_minter"]

@@ -1,0 +1,127 @@
+"""The handlers of TimestampMinter: decode, call the minter, encode. No state but what counts calls.
+
+Source: style.md rule 12; protos/persist/v1/minter.proto.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing
+from typing import Any, Final, TypeVar, cast
+
+from persist.client.minting import Minter, RemapSource
+from persist.core.time.remap import RemapTrace
+from persist.errors import Determinate, RequestTooLarge
+from persist.v1 import minter_pb2 as pb
+from persist.v1.minter_pb2_grpc import TimestampMinterServicer
+from persist.wire.rpc_bindings import trace_pieces
+from persist.wire.rpc_minter import (
+    bindings_message,
+    exports_in,
+    resumption_message,
+    source_frontier_in,
+    source_in,
+    standing_message,
+    times_in,
+)
+from persist.wire.rpc_reads import frontier_message
+from persist_host import Telemetry
+from persist_host.calls import Waiters, seconds_left
+
+R = TypeVar("R")
+
+ENVELOPE_BYTES: Final = 1 << 10
+
+
+class MinterServicer(TimestampMinterServicer):
+    """TimestampMinter over any minter. ``limit``: bytes of one message; ``counters``: those of the minter."""
+
+    def __init__(
+        self, minter: Minter, counters: Callable[[], Mapping[str, int]], *, limit: int, telemetry: Telemetry
+    ) -> None:
+        self._minter = minter
+        self._counters = counters
+        self._limit = limit - ENVELOPE_BYTES
+        self._telemetry = telemetry
+        self._counted: dict[str, int] = {}
+        self._waiters = Waiters()
+
+    def drain(self) -> None:
+        """End whoever waits for news at once."""
+        self._waiters.drain()
+
+    async def GetBinding(self, request: pb.GetBindingRequest, context: Any) -> pb.GetBindingResponse:
+        """The binding of each source time."""
+        source = RemapSource(**source_in(request))
+        times = times_in(source.kind, request.times)
+        high = source_frontier_in(source.kind, request, "high")
+        try:
+            bindings = await self._minter.get_binding(source, times, high=high, timeout=seconds_left(context))
+        finally:
+            self._count()
+        self._telemetry.count("persist_minter_times_total", by=len(times))
+        return self._bounded(bindings_message(bindings))
+
+    async def Mint(self, request: pb.MintRequest, context: Any) -> pb.MintResponse:
+        """Bind everything before a frontier, or complete the tick."""
+        source = RemapSource(**source_in(request))
+        wanted = source_frontier_in(source.kind, request, "wanted")
+        high = source_frontier_in(source.kind, request, "high")
+        try:
+            bound = await self._minter.mint(source, wanted, high=high, timeout=seconds_left(context))
+        finally:
+            self._count()
+        return self._bounded(standing_message(bound.frontier, bound.upper, bound.since))
+
+    async def ListBindings(
+        self, request: pb.ListBindingsRequest, context: Any
+    ) -> AsyncIterator[pb.ListBindingsResponse]:
+        """All bindings."""
+        trace = await self._minter.bindings(RemapSource(**source_in(request)), timeout=seconds_left(context))
+        for piece in trace_pieces(None, trace):
+            yield pb.ListBindingsResponse(piece=piece)
+
+    async def WatchBindings(
+        self, request: pb.WatchBindingsRequest, context: Any
+    ) -> AsyncIterator[pb.WatchBindingsResponse]:
+        """All bindings, and whatever changes."""
+        if self._waiters.draining:
+            raise Determinate("the server is draining", hint="connect again")
+        source, told = RemapSource(**source_in(request)), None
+        traces = cast(AsyncGenerator[RemapTrace, None], self._minter.watch(source, timeout=seconds_left(context)))
+        with self._waiters.waiting():
+            async with aclosing(traces):
+                async for trace in traces:
+                    for piece in trace_pieces(told, trace):
+                        yield pb.WatchBindingsResponse(piece=piece)
+                    told = trace
+                    self._telemetry.count("persist_minter_traces_total")
+
+    async def GetResumption(self, request: pb.GetResumptionRequest, context: Any) -> pb.GetResumptionResponse:
+        """Where a source and its exports go on."""
+        source = RemapSource(**source_in(request))
+        told = await self._minter.resumption(source, exports_in(request), timeout=seconds_left(context))
+        response = pb.GetResumptionResponse(source=resumption_message(told.source.time, told.source.offsets))
+        for name, each in told.exports.items():
+            response.exports[name].CopyFrom(resumption_message(each.time, each.offsets))
+        return self._bounded(response)
+
+    async def CompactBindings(self, request: pb.CompactBindingsRequest, context: Any) -> pb.CompactBindingsResponse:
+        """Forget what nobody needs."""
+        source = RemapSource(**source_in(request))
+        since = await self._minter.compact(source, exports_in(request), timeout=seconds_left(context))
+        return pb.CompactBindingsResponse(since=frontier_message(since))
+
+    def _bounded(self, response: R) -> R:
+        size = cast(Any, response).ByteSize()
+        if size > self._limit:
+            raise RequestTooLarge(
+                "the answer does not fit one message", hint="ask for fewer times at once", bytes=size, limit=self._limit
+            )
+        return response
+
+    def _count(self) -> None:
+        """Add what the minter has counted since. It forgets what it counted for sources it let go of."""
+        for name, value in self._counters().items():
+            more = value - self._counted.get(name, 0)
+            self._counted[name] = value
+            if more > 0:
+                self._telemetry.count(f"persist_minter_{name}_total", by=more)
