@@ -1,0 +1,157 @@
+"""Creating a source: upstream first, then its shards with the snapshot in them, the record last.
+
+Until the record is there the source does not exist, so what a crash leaves behind is shards that nobody names and
+whatever the upstream keeps for it, which creating the source again replaces.
+Source: sources.md section 1, consistent snapshot; catalog-semantics.md section 4.2.
+"""
+
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import persist
+from persist import InvalidArgument, PersistError, ShardId
+from persist.runtime import system
+from persist.sources import Reclocker, RemapTrace
+from pyspark_persist.ingest.records import DATA_SINCE, Records, Source
+from pyspark_persist.ingest.running import Runner
+from pyspark_persist.ingest.state import Contents
+from pyspark_persist.ingest.work import ExportPlan, Work, prepared
+from pyspark_persist.location import Location, client
+from pyspark_persist.sources.port import Beginning
+from pyspark_persist.sources.registry import source_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NAME_CHARS_MAX = 100
+
+
+def create(
+    location: Location,
+    name: str,
+    type_name: str,
+    options: Mapping[str, str],
+    *,
+    interval_ms: int = 1_000,
+    minter: str = "",
+    session: "Callable[[], SparkSession] | None" = None,
+    report: Callable[[int], None] = lambda rows: None,
+) -> Source:
+    """Set a source up and make what it begins with durable. On any failure nothing of it exists afterwards.
+
+    ``interval_ms``: times of its bindings are rounded down to multiples of it. Raises SourceExists, InvalidArgument
+    (options), SourceFailure, LocationError.
+    """
+    check_name(name)
+    the_client = client(location.resolved())
+    records = Records(the_client)
+    generation = records.generation(name)
+    kind = source_type(type_name)
+    with kind.create(options, source=name) as beginning:
+        reader = beginning.reader
+        source = Source(
+            name=name,
+            type=type_name,
+            kind=reader.kind.value,
+            incarnation=reader.incarnation,
+            remap=str(_shard(name, "progress", generation, "_")),
+            exports={export: str(_shard(name, export, generation, ".")) for export in reader.exports()},
+            definition=dict(beginning.definition),
+            generation=generation,
+            interval_ms=interval_ms,
+            created_ms=system().now_ms(),
+        )
+        _check_fresh(the_client, source)
+        try:
+            _begin(location.resolved(), source, beginning, minter, Runner(session), report)
+            records.add(source)
+        except BaseException:
+            _undo(the_client, source)
+            raise
+    return source
+
+
+def drop(location: Location, name: str) -> Source:
+    """End a source: its record, what it set up upstream, its shards. Its ids are dead for ever.
+
+    Raises SourceNotFound, and what the upstream raises when it cannot be asked.
+    """
+    the_client = client(location.resolved())
+    records = Records(the_client)
+    source = records.source(name)
+    source_type(source.type).drop(source.definition)
+    records.remove(name, system().now_ms())
+    for ingester in records.status(name):
+        records.tell(name, ingester, None)
+    for shard in (source.remap, *source.exports.values()):
+        with contextlib.suppress(persist.ShardNotFound):
+            the_client.finalize(shard, force=True)
+    return source
+
+
+def check_name(name: str) -> None:
+    """Raise InvalidArgument unless this can name a source: its shards are called after it."""
+    plain = name.replace("_", "").replace("-", "")
+    if not plain.isalnum() or not plain.isascii() or not 0 < len(name) <= NAME_CHARS_MAX:
+        raise InvalidArgument(
+            "not a name for a source", hint="letters, digits, _ and -, at most 100 of them", got=name[:NAME_CHARS_MAX]
+        )
+
+
+def _shard(name: str, export: str, generation: int, separator: str) -> ShardId:
+    """The first source of a name has shards that are read as tables ``name.export`` and ``name_progress``."""
+    table = f"{name}{separator}{export}"
+    return ShardId.named("table", table if generation == 1 else f"{table}@{generation}")
+
+
+def _check_fresh(the_client: Any, source: Source) -> None:
+    """What an earlier attempt left behind must not be mixed in. Raises InvalidArgument."""
+    for name, shard in {**source.exports, "progress": source.remap}.items():
+        with contextlib.suppress(persist.ShardNotFound):
+            if the_client.recent_upper(shard) != persist.Antichain((0,)):
+                raise InvalidArgument(
+                    "a shard of this name holds something already",
+                    hint=f"finalize it (persist shard finalize {shard} --force), or choose another name",
+                    shard=shard,
+                    export=name,
+                )
+
+
+def _begin(
+    location: Location,
+    source: Source,
+    beginning: Beginning,
+    minter_endpoints: str,
+    runner: Runner,
+    report: Callable[[int], None],
+) -> None:
+    the_client = client(location)
+    schemas = beginning.reader.exports()
+    writers = {name: the_client.open_writer(shard, schema=schemas[name]) for name, shard in source.shards.items()}
+    for shard in source.shards.values():
+        the_client.open_since(DATA_SINCE, shard, purpose="history of a source")
+    minter = the_client.minter(minter_endpoints)
+    try:
+        minter.mint(source.remap_source, beginning.bound, high=beginning.bound)
+        trace: RemapTrace = minter.bindings(source.remap_source)
+    finally:
+        minter.close()
+    if not beginning.snapshot:
+        return
+    exports = {
+        name: ExportPlan(
+            spec=writer.batch_spec(), lower=0, contents=Contents(location=location, shard=source.exports[name])
+        )
+        for name, writer in writers.items()
+    }
+    works = [Work(task=task, reclocker=Reclocker.of(trace), exports=exports) for task in beginning.snapshot]
+    done = runner.run(works, report)
+    for name, writer in writers.items():
+        writer.compare_and_append_batches(prepared(done, name), [0], trace.upper)
+
+
+def _undo(the_client: Any, source: Source) -> None:
+    for shard in (source.remap, *source.exports.values()):
+        with contextlib.suppress(PersistError):
+            the_client.finalize(shard, force=True)

@@ -1,0 +1,357 @@
+"""The driver of one source: probe, bind, plan, have it carried out, append, commit upstream, forget.
+
+A step may be broken off anywhere and begun again by anybody: the bindings say which message has which time, the uppers
+of the data shards say which times are durable, and each append succeeds only where nobody else was first. So any number
+of ingesters of one source write the same data once, and there is no other checkpoint.
+Source: design 003; sources.md section 6; catalog-semantics.md sections 4.2 and 5; reliability.md I18-I20.
+"""
+
+import contextlib
+import dataclasses
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import persist
+from persist import Antichain, LeaseExpired, LocationError, PersistError, ShardId, UpperMismatch
+from persist.runtime import system
+from persist.sources import (
+    BindingLog,
+    Export,
+    Probe,
+    Reclocker,
+    RemapTrace,
+    SourceFrontier,
+    check_available,
+    offset_resumption,
+    source_upper_at_frontier,
+)
+from pyspark_persist.ingest.records import DATA_SINCE, Records, Source, Told
+from pyspark_persist.ingest.running import Runner
+from pyspark_persist.ingest.state import Contents
+from pyspark_persist.ingest.work import Done, ExportPlan, Work, prepared
+from pyspark_persist.location import Location, client
+from pyspark_persist.sources.port import SchemaGrew, SourceReader
+from pyspark_persist.sources.registry import source_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PATIENCE_SECONDS: Final = 300.0
+"""How long the upstream or the stores may be away before a pipeline gives up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineOptions:
+    """How a pipeline runs; none of it changes what it writes.
+
+    ``tick_ms``: between the beginnings of two steps. ``commit_steps_late``: steps that the upstream keeps data for
+    after it is durable. ``retain_ms``: how far back data shards stay readable. ``minter``: endpoints of
+    TimestampMinter, or empty to mint here. ``told_ms``: between two words to ``status``; ``forget_ms``: between two
+    compactions of the bindings.
+    """
+
+    tick_ms: int = 250
+    commit_steps_late: int = 1
+    retain_ms: int = 600_000
+    minter: str = ""
+    told_ms: int = 2_000
+    forget_ms: int = 5_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What one step did. ``upper``: what is complete in all exports now; ``frontier``: what is bound."""
+
+    upper: Antichain
+    frontier: SourceFrontier
+    rows: int = 0
+    bytes: int = 0
+    appended: int = 0
+    overtaken: int = 0
+    seconds: float = 0.0
+
+
+class Pipeline:
+    """Ingests one source until told to stop. One thread; blocking."""
+
+    def __init__(
+        self,
+        location: Location,
+        name: str,
+        *,
+        options: PipelineOptions | None = None,
+        session: "Callable[[], SparkSession] | None" = None,
+        spark_bytes_min: int | None = None,
+        report: Callable[[int], None] = lambda rows: None,
+    ) -> None:
+        """``session``: gives the Spark session for steps worth one; without, everything runs here.
+
+        Raises SourceNotFound, and what opening the upstream raises.
+        """
+        self._location = location.resolved()
+        self._client = client(self._location)
+        self._records = Records(self._client)
+        self.source: Source = self._records.source(name)
+        self.options = options or PipelineOptions()
+        self._runner = Runner(session)
+        if spark_bytes_min is not None:
+            self._runner.spark_bytes_min = spark_bytes_min
+        self._report = report
+        self._runtime = system()
+        self._ingester = f"{self._runtime.hostname}-{os.getpid()}-{self._runtime.random_bytes(3).hex()}"
+        self._minter = self._client.minter(self.options.minter)
+        self._shards: dict[str, ShardId] = self.source.shards
+        self._writers: dict[str, Any] = {}
+        self._sinces: dict[str, Any] = {}
+        self._reader: SourceReader | None = None
+        self._stop = threading.Event()
+        self._late: deque[SourceFrontier] = deque()
+        self._checked = False
+        self._told_at = self._forgot_at = float("-inf")
+        self._rows = self._bytes = self._steps = 0
+        self._known = self._committed = ""
+
+    def run(self, *, steps: int | None = None, until: Callable[[Step], bool] = lambda step: False) -> Step | None:
+        """Step after step, each ``tick_ms`` after the one before; the last step, if any.
+
+        Waits while upstream or stores are away, up to five minutes. Raises SourceFailure and other usage errors
+        (definite; ``status`` shows them), LocationError.
+        """
+        patience = self._runtime.monotonic() + PATIENCE_SECONDS
+        number, step = 0, None
+        while not self._stop.is_set():
+            begun = self._runtime.monotonic()
+            try:
+                step = self.step()
+                patience = self._runtime.monotonic() + PATIENCE_SECONDS
+                number += 1
+                if until(step) or (steps is not None and number >= steps):
+                    self._tell("stopped", step, force=True)
+                    return step
+            except LocationError as error:
+                if self._runtime.monotonic() > patience:
+                    self._failed(error)
+                    raise
+                self._again(error)
+            except PersistError as error:
+                self._failed(error)
+                raise
+            self._pause(begun)
+        self._tell("stopped", step, force=True)
+        return step
+
+    def stop(self) -> None:
+        """Have ``run`` return after the step it is at. From any thread, or a signal handler."""
+        self._stop.set()
+
+    def step(self) -> Step:
+        """One round: whatever the upstream has now is durable afterwards, with times. Safe to repeat after any error.
+
+        Raises SourceFailure, UpstreamLost, UpstreamRegressed, UpstreamReplaced (definite), LocationError (again).
+        """
+        begun = self._runtime.monotonic()
+        reader = self._open()
+        trace = self._bind(reader)
+        try:
+            step = self._carry(reader, trace)
+        except SchemaGrew as grown:
+            self._evolve(reader, grown)
+            step = self._carry(reader, trace)
+        self._steps += 1
+        self._rows += step.rows
+        self._bytes += step.bytes
+        self._let_go(reader, trace)
+        step = dataclasses.replace(step, seconds=self._runtime.monotonic() - begun)
+        self._tell("running", step)
+        return step
+
+    def close(self) -> None:
+        """Let go of the upstream and of the bindings. What was appended stays."""
+        with contextlib.suppress(PersistError):
+            self._records.tell(self.source.name, self._ingester, None)
+        if self._reader is not None:
+            self._reader.close()
+        self._minter.close()
+
+    def __enter__(self) -> "Pipeline":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _open(self) -> SourceReader:
+        if self._reader is None:
+            for name, shard in self._shards.items():
+                self._writers[name] = self._client.open_writer(shard)
+            schemas = {name: writer.schema for name, writer in self._writers.items()}
+            self._reader = source_type(self.source.type).open(self.source.definition, schemas)
+        return self._reader
+
+    def _bind(self, reader: SourceReader) -> RemapTrace:
+        """Ask the upstream what it has and have that bound; the bindings afterwards."""
+        remap = self.source.remap_source
+        # The upstream is asked after the bindings were read: it may not have less than those say.
+        before = self._minter.bindings(remap)
+        probe = reader.probe()
+        wanted = probe.wanted(BindingLog(trace=before, incarnation=self.source.incarnation))
+        self._known = str(wanted)
+        self._check_resumable(probe, before)
+        is_news = not wanted.less_equal(before.frontier) or not before.is_initialized
+        self._minter.mint(remap, wanted if is_news else None, high=wanted)
+        after: RemapTrace = self._minter.bindings(remap)
+        return after
+
+    def _check_resumable(self, probe: Probe, trace: RemapTrace) -> None:
+        """At every start: the upstream still has what is not durable yet."""
+        if self._checked or not trace.is_initialized:
+            return
+        check_available(probe.kind, probe.low, self._begin(trace, self._least(trace)))
+        self._checked = True
+
+    def _least(self, trace: RemapTrace) -> Antichain:
+        upper = trace.upper
+        for writer in self._writers.values():
+            upper = upper.meet(writer.upper)
+        return upper
+
+    def _begin(self, trace: RemapTrace, upper: Antichain) -> SourceFrontier:
+        return source_upper_at_frontier(trace, upper)
+
+    def _carry(self, reader: SourceReader, trace: RemapTrace) -> Step:
+        """Make everything that is bound durable in every export."""
+        upper = trace.upper
+        behind = {name: writer for name, writer in self._writers.items() if writer.upper.less_than(upper)}
+        if not behind:
+            return Step(upper=upper, frontier=trace.frontier)
+        begin, end = self._begin(trace, self._least(trace)), trace.frontier
+        done: list[Done] = []
+        if not end.releases_within(begin):
+            done = self._read(reader, trace, begin, end)
+        appended = overtaken = 0
+        for name, writer in behind.items():
+            if self._append(name, writer, prepared(done, name), upper):
+                appended += 1
+            else:
+                overtaken += 1
+        return Step(
+            upper=self._least(trace),
+            frontier=end,
+            rows=sum(each.rows for each in done),
+            bytes=sum(each.bytes for each in done),
+            appended=appended,
+            overtaken=overtaken,
+        )
+
+    def _read(self, reader: SourceReader, trace: RemapTrace, begin: SourceFrontier, end: SourceFrontier) -> list[Done]:
+        tasks = reader.plan(begin, end, 1)
+        if self._runner.wants(sum(task.weight for task in tasks)):
+            tasks = reader.plan(begin, end, self._runner.tasks)
+        exports = {
+            name: ExportPlan(
+                spec=writer.batch_spec(),
+                lower=_time(writer.upper),
+                contents=Contents(location=self._location, shard=str(self._shards[name])),
+            )
+            for name, writer in self._writers.items()
+        }
+        reclocker = Reclocker.of(trace)
+        return self._runner.run([Work(task=task, reclocker=reclocker, exports=exports) for task in tasks], self._report)
+
+    def _append(self, name: str, writer: Any, batches: list[Any], upper: Antichain) -> bool:
+        """Whether this ingester was the one that made ``[writer.upper, upper)`` durable."""
+        lower = writer.upper
+        try:
+            outcome = writer.compare_and_append_batches(batches, lower, upper)
+        except LeaseExpired:
+            # The shard forgot this writer, which was silent for long: nothing happened.
+            self._writers[name] = self._client.open_writer(self._shards[name])
+            raise
+        # SUBTLE: after a mismatch another ingester was faster, with the same rows up to an upper of its own, which the
+        # writer has learnt. What was written here stays unnamed, for the sweeper.
+        return not isinstance(outcome, UpperMismatch)
+
+    def _evolve(self, reader: SourceReader, grown: SchemaGrew) -> None:
+        shard = self._shards[grown.export]
+        self._client.evolve_schema(shard, grown.schema)
+        self._writers[grown.export] = self._client.open_writer(shard)
+        reader.adopt(grown.export, self._writers[grown.export].schema)
+
+    def _let_go(self, reader: SourceReader, trace: RemapTrace) -> None:
+        """Tell the upstream, some steps late, what is durable, and let bindings and history go."""
+        exports = [Export(name, writer.upper) for name, writer in self._writers.items()]
+        durable = offset_resumption(trace, exports)
+        if durable is not None and (not self._late or durable != self._late[-1]):
+            self._late.append(durable)
+        while len(self._late) > self.options.commit_steps_late:
+            frontier = self._late.popleft()
+            reader.commit(frontier)
+            self._committed = str(frontier)
+        now = self._runtime.monotonic()
+        if now - self._forgot_at >= self.options.forget_ms / 1000:
+            self._forgot_at = now
+            self._minter.compact(self.source.remap_source, self._shards)
+            self._retain(self._least(trace))
+
+    def _retain(self, upper: Antichain) -> None:
+        """Data shards are readable ``retain_ms`` back, at least at the last complete time."""
+        if not upper.time:
+            return
+        since = [max(0, upper.time - 1 - self.options.retain_ms)]
+        for name, shard in self._shards.items():
+            handle = self._sinces.get(name)
+            if handle is None:
+                handle = self._sinces[name] = self._client.open_since(DATA_SINCE, shard, purpose="history of a source")
+            if handle.since.less_than(Antichain(tuple(since))):
+                handle.compare_and_downgrade(handle.opaque, since)
+
+    def _pause(self, begun: float) -> None:
+        left = begun + self.options.tick_ms / 1000 - self._runtime.monotonic()
+        self._stop.wait(max(0.0, left))
+
+    def _again(self, error: PersistError) -> None:
+        """After a failure that may pass: say so, and begin with what the shards say."""
+        self._tell("stalled", None, error, force=True)
+        if self._reader is not None:
+            with contextlib.suppress(PersistError):
+                self._reader.close()
+        self._reader = None
+        self._writers.clear()
+
+    def _failed(self, error: PersistError) -> None:
+        self._tell("failed", None, error, force=True)
+
+    def _tell(self, state: str, step: Step | None, error: PersistError | None = None, *, force: bool = False) -> None:
+        now = self._runtime.monotonic()
+        if not force and now - self._told_at < self.options.told_ms / 1000:
+            return
+        self._told_at = now
+        upper = step.upper.time if step is not None else None
+        behind = None
+        if step is not None and self._reader is not None:
+            behind = self._reader.status().bytes_behind
+        told = Told(
+            state=state,
+            at_ms=self._runtime.now_ms(),
+            host=self._runtime.hostname,
+            pid=os.getpid(),
+            known=self._known,
+            committed=self._committed,
+            upper_ms=upper,
+            lag_ms=None if upper is None else max(0, self._runtime.now_ms() - upper),
+            bytes_behind=behind,
+            rows=self._rows,
+            bytes=self._bytes,
+            steps=self._steps,
+            error="" if error is None else f"{type(error).__name__}: {error}",
+        )
+        with contextlib.suppress(LocationError):
+            self._records.tell(self.source.name, self._ingester, dataclasses.asdict(told))
+
+
+def _time(upper: Antichain) -> int:
+    time = upper.time
+    return persist.sources.OFFSET_MAX if time is None else int(time)

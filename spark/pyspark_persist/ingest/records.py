@@ -1,0 +1,203 @@
+"""What is known of sources at a location: one small shard of JSON records, changed by compare_and_append.
+
+Key: ``kind`` (``source`` or ``status``) and ``name``; val: ``record``, a JSON object with a ``version``.
+Source: sources.md section 1 (store the identity of the upstream in the source's definition).
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+
+import persist
+from persist import InvalidArgument, ShardId, ShardNotFound, UpperMismatch, UsageError, VersionMismatch
+from persist.sources import MintRules, RemapSource, SourceKind
+
+RECORDS: Final = ShardId.named("persist", "sources")
+"""The shard of every location's records."""
+DATA_SINCE: Final = "source"
+"""The critical since on each data shard: its pipelines keep history readable for as long as they are told to."""
+VERSION: Final = 1
+_SCHEMA: Final = persist.Schema(
+    key={"kind": pa.field("kind", pa.string(), nullable=False), "name": pa.field("name", pa.string(), nullable=False)},
+    val={"record": pa.field("record", pa.string(), nullable=False)},
+)
+_SINCE: Final = "sources"
+_ATTEMPTS: Final = 64
+
+
+class SourceExists(UsageError):
+    """A source of this name exists. Choose another name, or drop that one."""
+
+    reason = "SOURCE_EXISTS"
+
+
+class SourceNotFound(UsageError):
+    """No source of this name exists here. List them, or create it."""
+
+    reason = "SOURCE_NOT_FOUND"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A source as it was created. ``exports``: the shard of each; ``definition``: what its type needs to open it."""
+
+    name: str
+    type: str
+    kind: str
+    incarnation: str
+    remap: str
+    exports: Mapping[str, str]
+    definition: Mapping[str, Any]
+    generation: int = 1
+    interval_ms: int = 1_000
+    created_ms: int = 0
+    version: int = VERSION
+
+    @property
+    def remap_source(self) -> RemapSource:
+        """The source as a minter has to know it."""
+        return RemapSource(
+            remap=ShardId.parse(self.remap),
+            kind=SourceKind(self.kind),
+            incarnation=self.incarnation,
+            rules=MintRules(interval_ms=self.interval_ms),
+        )
+
+    @property
+    def shards(self) -> dict[str, ShardId]:
+        """The data shard of each export."""
+        return {name: ShardId.parse(shard) for name, shard in self.exports.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tombstone:
+    """A source that was dropped: its next life gets other shards, as dead ids stay dead."""
+
+    generation: int
+    dropped_ms: int
+    dropped: bool = True
+    version: int = VERSION
+
+
+class Records:
+    """The records of one location. Blocking; any number of processes may use them at once."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def sources(self) -> dict[str, Source]:
+        """Every source that exists, by name. Raises LocationError, VersionMismatch."""
+        found = {name: _source(record) for name, record in self._read("source").items()}
+        return {name: source for name, source in sorted(found.items()) if source is not None}
+
+    def source(self, name: str) -> Source:
+        """One source. Raises SourceNotFound."""
+        found = self.sources()
+        if name not in found:
+            known = ", ".join(found) or "none yet"
+            raise SourceNotFound("no such source", hint=f"create it; there are: {known}", source=name)
+        return found[name]
+
+    def generation(self, name: str) -> int:
+        """The generation the next source of this name has. Raises SourceExists."""
+        record = self._read("source").get(name)
+        if record is None:
+            return 1
+        if not record.get("dropped"):
+            raise SourceExists("this source exists already", hint="choose another name, or drop it", source=name)
+        return int(record["generation"]) + 1
+
+    def add(self, source: Source) -> None:
+        """Record a source: from now on it exists. Raises SourceExists."""
+
+        def place(before: Mapping[str, Any] | None) -> dict[str, Any]:
+            if before is not None and not before.get("dropped"):
+                raise SourceExists("this source exists already", hint="choose another name", source=source.name)
+            return asdict(source)
+
+        self._change("source", source.name, place)
+
+    def remove(self, name: str, now_ms: int) -> None:
+        """Record that a source is no more. Raises SourceNotFound."""
+
+        def place(before: Mapping[str, Any] | None) -> dict[str, Any]:
+            if before is None or before.get("dropped"):
+                raise SourceNotFound("no such source", hint="it may have been dropped already", source=name)
+            return asdict(Tombstone(generation=int(before["generation"]), dropped_ms=now_ms))
+
+        self._change("source", name, place)
+
+    def status(self, name: str) -> dict[str, Mapping[str, Any]]:
+        """What each ingester of a source said last, by its id."""
+        prefix = f"{name}/"
+        return {key[len(prefix) :]: record for key, record in self._read("status").items() if key.startswith(prefix)}
+
+    def tell(self, name: str, ingester: str, record: Mapping[str, Any] | None) -> None:
+        """Say how an ingester of a source fares; None: forget it."""
+        self._change("status", f"{name}/{ingester}", lambda _: None if record is None else dict(record))
+
+    def _read(self, kind: str) -> dict[str, dict[str, Any]]:
+        try:
+            upper = self._client.recent_upper(RECORDS)
+        except ShardNotFound:
+            return {}
+        return self._at(upper, kind)
+
+    def _at(self, upper: Any, kind: str) -> dict[str, dict[str, Any]]:
+        if not upper.time:
+            return {}
+        with self._client.open_reader(RECORDS, purpose="records of sources") as reader:
+            rows = reader.snapshot(upper.time - 1).to_pylist()
+        return {row["name"]: json.loads(row["record"]) for row in rows if row["kind"] == kind}
+
+    def _change(self, kind: str, name: str, place: Any) -> None:
+        writer = self._client.open_writer(RECORDS, schema=_SCHEMA)
+        since = self._client.open_since(_SINCE, RECORDS, purpose="records of sources")
+        for _ in range(_ATTEMPTS):
+            upper = self._client.recent_upper(RECORDS)
+            before = self._at(upper, kind).get(name)
+            after = place(before)
+            if after == before:
+                return
+            at = upper.time or 0
+            updates = [_update(kind, name, before, at, -1)] if before is not None else []
+            updates += [_update(kind, name, after, at, 1)] if after is not None else []
+            if not isinstance(writer.compare_and_append(updates, [at], [at + 1]), UpperMismatch):
+                since.compare_and_downgrade(since.opaque, [at])
+                return
+        raise InvalidArgument("the records of sources change all the time", hint="fewer ingesters", source=name)
+
+
+def _update(kind: str, name: str, record: Mapping[str, Any], ts: int, diff: int) -> Any:
+    return (({"kind": kind, "name": name}, {"record": json.dumps(record, sort_keys=True)}), ts, diff)
+
+
+def _source(record: Mapping[str, Any]) -> Source | None:
+    if record.get("version") != VERSION:
+        raise VersionMismatch("a source of another release", hint="upgrade", version=record.get("version"))
+    return None if record.get("dropped") else Source(**record)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What an ingester says of itself. Times are milliseconds since 1970; offsets are source frontiers as text."""
+
+    state: str
+    at_ms: int
+    host: str = ""
+    pid: int = 0
+    known: str = ""
+    committed: str = ""
+    upper_ms: int | None = None
+    lag_ms: int | None = None
+    bytes_behind: int | None = None
+    rows: int = 0
+    bytes: int = 0
+    steps: int = 0
+    error: str = ""
+    hint: str = ""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    version: int = VERSION

@@ -1,0 +1,53 @@
+"""Where the work of a step runs: in this process when it is little, as a Spark job when it is much.
+
+A Spark job costs about 100 ms whatever it does. Source: sources.md section 6.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark_persist.ingest.work import Done, Work, carry_out
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SPARK_BYTES_MIN: Final = 16 << 20
+"""Upstream bytes of a step from which on a Spark job is worth its start."""
+
+
+@dataclass(slots=True)
+class Runner:
+    """Carries works out. ``session`` makes the Spark session when it is first needed; None: never."""
+
+    session: "Callable[[], SparkSession] | None" = None
+    spark_bytes_min: int = SPARK_BYTES_MIN
+    jobs: int = 0
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks a large step is cut into."""
+        if self.session is None:
+            return 1
+        return int(self.session().sparkContext.defaultParallelism)
+
+    def wants(self, weight: int) -> bool:
+        """A step of this many bytes goes to Spark."""
+        return self.session is not None and weight >= self.spark_bytes_min
+
+    def run(self, works: Sequence[Work], report: Callable[[int], None]) -> list[Done]:
+        """The results of all works, in their order. Raises what ``carry_out`` raises, and what Spark raises."""
+        weight = sum(work.task.weight for work in works)
+        if self.session is None or not self.wants(weight):
+            return [carry_out(work, report) for work in works]
+        self.jobs += 1
+        context = self.session().sparkContext
+        done: list[Done] = context.parallelize(list(works), len(works)).mapPartitions(_on_executor).collect()
+        report(sum(each.rows for each in done))
+        return done
+
+
+def _on_executor(works: Iterator[Any]) -> Iterator[Done]:
+    # SUBTLE: the iterator is exhausted, or Spark would throw this Python worker away.
+    for work in list(works):
+        yield carry_out(work)

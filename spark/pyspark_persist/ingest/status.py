@@ -1,0 +1,100 @@
+"""How a source fares: what its shards say, what its ingesters said last, what its upstream says.
+
+Source: sources.md; catalog-semantics.md section 4.1, lag stats.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from persist import PersistError
+from persist.runtime import system
+from pyspark_persist.ingest.records import Records, Source
+from pyspark_persist.location import Location, client
+from pyspark_persist.sources.registry import source_type
+
+SILENT_MS = 30_000
+"""An ingester that has said nothing for this long is taken for gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceStatus:
+    """``state``: running, stalled, failed, stopped or idle (nobody ingests it). Times are milliseconds since 1970.
+
+    ``resume_time`` and ``resume_offsets``: where it goes on after a restart. ``uppers``: of each export.
+    """
+
+    source: Source
+    state: str
+    error: str
+    resume_time: int | None
+    resume_offsets: str | None
+    bound: str
+    uppers: Mapping[str, int | None]
+    lag_ms: int | None
+    bytes_behind: int | None
+    ingesters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    upstream: Mapping[str, Any] = field(default_factory=dict)
+    upstream_error: str = ""
+
+
+def status(location: Location, name: str, *, ask_upstream: bool = True) -> SourceStatus:
+    """The status of one source. Raises SourceNotFound, LocationError; an upstream that does not answer is told."""
+    the_client = client(location.resolved())
+    records = Records(the_client)
+    source = records.source(name)
+    ingesters = records.status(name)
+    now = system().now_ms()
+    minter = the_client.minter()
+    try:
+        resumption = minter.resumption(source.remap_source, source.shards)
+        trace = minter.bindings(source.remap_source)
+    finally:
+        minter.close()
+    uppers = {name: the_client.recent_upper(shard).time for name, shard in source.shards.items()}
+    least = resumption.source.time.time
+    state, error = _state(ingesters, now)
+    upstream, behind, upstream_error = _upstream(the_client, source) if ask_upstream else ({}, None, "")
+    offsets = resumption.source.offsets
+    return SourceStatus(
+        source=source,
+        state=state,
+        error=error,
+        resume_time=least,
+        resume_offsets=None if offsets is None else str(offsets),
+        bound=str(trace.frontier),
+        uppers=uppers,
+        lag_ms=max(0, now - least) if least else None,
+        bytes_behind=behind,
+        ingesters=ingesters,
+        upstream=upstream,
+        upstream_error=upstream_error,
+    )
+
+
+def _state(ingesters: Mapping[str, Mapping[str, Any]], now_ms: int) -> tuple[str, str]:
+    """The best state of those that were heard of lately; the newest failure if there is none."""
+    lately = [each for each in ingesters.values() if now_ms - int(each["at_ms"]) <= SILENT_MS]
+    for state in ("running", "stalled"):
+        for each in lately:
+            if each["state"] == state:
+                return state, str(each.get("error", ""))
+    told = max(ingesters.values(), key=lambda each: int(each["at_ms"]), default=None)
+    if told is None:
+        return "idle", ""
+    state = str(told["state"])
+    return (state, str(told.get("error", ""))) if state in {"failed", "stopped"} else ("idle", "")
+
+
+def _upstream(the_client: Any, source: Source) -> tuple[Mapping[str, Any], int | None, str]:
+    schemas = {name: the_client.schema(shard) for name, shard in source.shards.items()}
+    try:
+        reader = source_type(source.type).open(source.definition, schemas)
+        try:
+            told = reader.status()
+        finally:
+            reader.close()
+    except PersistError as error:
+        return {}, None, f"{type(error).__name__}: {error}"
+    committed = {} if told.committed is None else {"committed": str(told.committed)}
+    return {**committed, **told.details}, told.bytes_behind, ""

@@ -1,0 +1,155 @@
+"""What one task does: read a range of the upstream, give every row its time, write parts. The same on the driver.
+
+Nothing here decides anything: the range, the bindings and where each export stands came from the driver, so a task
+that runs twice writes the same rows twice into parts of which at most one set is ever named.
+Source: design 003; sources.md section 6; catalog-semantics.md section 4.2.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from persist import BatchSpec, InvalidArgument, PreparedBatch
+from persist.sources import Reclocker
+from pyspark_persist.ingest.state import Contents
+from pyspark_persist.sources.port import Changes, Event, ReadTask, Truncated, Upserts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportPlan:
+    """Where an export stands: rows at times from ``lower`` on are wanted, the others are durable already."""
+
+    spec: BatchSpec
+    lower: int
+    contents: Contents
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """One task with all it needs. Picklable."""
+
+    task: ReadTask
+    reclocker: Reclocker
+    exports: Mapping[str, ExportPlan]
+
+
+@dataclass(slots=True, kw_only=True)
+class Done:
+    """What a task wrote: batches by export (as bytes), and what it read."""
+
+    batches: dict[str, list[bytes]] = field(default_factory=dict)
+    rows: int = 0
+    bytes: int = 0
+
+
+def carry_out(work: Work, report: Callable[[int], None] = lambda rows: None) -> Done:
+    """Read, reclock, sort, encode and upload. Bounded memory. Raises what the reader raises, LocationError.
+
+    On any failure what was uploaded is deleted.
+    """
+    builders: dict[str, Any] = {}
+    done = Done()
+    try:
+        for name, rows in timed_rows(work):
+            builder = builders.get(name)
+            if builder is None:
+                builder = builders[name] = work.exports[name].spec.open()
+            builder.add(rows)
+            done.rows += rows.num_rows
+            done.bytes += rows.nbytes
+            report(rows.num_rows)
+        for name, builder in builders.items():
+            done.batches[name] = [builder.finish().to_bytes()]
+    except BaseException:
+        for builder in builders.values():
+            builder.discard()
+        raise
+    return done
+
+
+def timed_rows(work: Work) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """The rows of a task that are not durable yet, with columns key…, val…, ts, diff, by export."""
+    for number, event in enumerate(work.task.read()):
+        plan = work.exports.get(event.export)
+        if plan is None:
+            raise InvalidArgument("the reader made rows of an unknown export", export=event.export)
+        if isinstance(event, Changes):
+            rows = _timed(event, work.reclocker)
+            wanted = _from(rows, plan.lower)
+            if wanted.num_rows:
+                yield event.export, wanted
+        elif isinstance(event, Truncated):
+            yield from _truncated(work, event, plan, number)
+        else:
+            assert isinstance(event, Upserts)
+            raise InvalidArgument(
+                "upserts are read by a task of their own", hint="the pipeline plans them", export=event.export
+            )
+
+
+def _timed(event: Changes, reclocker: Reclocker) -> pa.RecordBatch:
+    ts = reclocker.reclock_arrow(event.offsets, event.partitions)
+    rows = event.rows
+    fields = [*rows.schema, pa.field("ts", pa.uint64()), pa.field("diff", pa.int64())]
+    return pa.RecordBatch.from_arrays([*rows.columns, ts, event.diffs], schema=pa.schema(fields))
+
+
+def _from(rows: pa.RecordBatch, lower: int) -> pa.RecordBatch:
+    times = rows.column("ts")
+    # Most of the time everything is wanted.
+    if not rows.num_rows or pc.min(times).as_py() >= lower:
+        return rows
+    return rows.filter(pc.greater_equal(times, pa.scalar(lower, pa.uint64())))
+
+
+def _truncated(work: Work, event: Truncated, plan: ExportPlan, number: int) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Take back, at the time of the truncation, all that the export held just before it.
+
+    That is what is durable plus what this task gave out so far: the range is read once more up to here, as a task may
+    be longer than memory. After an earlier truncation in the range nothing durable is left to take back.
+    """
+    at = _time_of(work, event)
+    if at < plan.lower:
+        return
+    cut, cleared = -1, False
+    for index, each in _events_before(work, event.export, number):
+        if isinstance(each, Truncated):
+            cut, cleared = index, _time_of(work, each) >= plan.lower
+    if not cleared:
+        for rows in plan.contents.batches(plan.lower):
+            yield event.export, _taken_back(rows, at)
+    for index, each in _events_before(work, event.export, number):
+        if index > cut and isinstance(each, Changes):
+            rows = _from(_timed(each, work.reclocker), plan.lower)
+            if rows.num_rows:
+                yield event.export, _taken_back(rows, at)
+
+
+def _time_of(work: Work, event: Truncated) -> int:
+    code = None if event.partition is None else pa.array([event.partition])
+    return int(work.reclocker.reclock_arrow(pa.array([event.offset], pa.uint64()), code)[0].as_py())
+
+
+def _events_before(work: Work, export: str, number: int) -> Iterator[tuple[int, Event]]:
+    for index, event in enumerate(work.task.read()):
+        if index >= number:
+            return
+        if event.export == export:
+            yield index, event
+
+
+def _taken_back(rows: pa.RecordBatch, at: int) -> pa.RecordBatch:
+    """The rows with their diffs negated, at one time."""
+    names = [name for name in rows.schema.names if name not in {"ts", "diff"}]
+    times = pa.array(np.full(rows.num_rows, at, np.uint64))
+    columns = [*(rows.column(name) for name in names), times, pc.negate_checked(rows.column("diff"))]
+    return pa.RecordBatch.from_arrays(columns, names=[*names, "ts", "diff"])
+
+
+def prepared(done: Sequence[Done], export: str) -> list[PreparedBatch]:
+    """The batches of an export from all tasks."""
+    return [PreparedBatch.from_bytes(data) for each in done for data in each.batches.get(export, ())]
