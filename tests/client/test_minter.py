@@ -4,14 +4,16 @@ import asyncio
 import contextlib
 import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import pyarrow as pa
 import pytest
-from client.support import Place, client_of
+from client.support import SMALL, Place, client_of
 
 from persist import aio
 from persist.client.local_minter import LocalMinter
 from persist.client.minting import RemapSource
+from persist.client.remote_minter import RemoteMinter
 from persist.core.data.schema import Schema
 from persist.core.frontier import MINIMUM, Antichain
 from persist.core.ids import ShardId
@@ -20,6 +22,9 @@ from persist.core.time.refusals import JumpTooLarge, UpstreamReplaced
 from persist.core.time.source_frontier import SourceFrontier
 from persist.core.time.source_time import Lsn, Point, SourceKind
 from persist.errors import NotReadable
+from persist.runtime import system
+from persist_host import Address, Host, Telemetry
+from persist_minter import MinterService
 
 pytestmark = pytest.mark.few
 
@@ -27,21 +32,44 @@ PARTITIONS = SourceKind.PARTITIONS
 ROWS = Schema(key={"id": pa.int64()})
 
 
-NewMinter = Callable[[], Awaitable[tuple[LocalMinter, aio.Client]]]
+NewMinter = Callable[[], Awaitable[tuple[Any, aio.Client]]]
+
+
+@pytest.fixture(params=["here", "served"])
+def way(request: pytest.FixtureRequest) -> str:
+    """Where bindings are minted: in the process that asks, or by a TimestampMinter."""
+    way: str = request.param
+    return way
 
 
 @contextlib.asynccontextmanager
-async def minters_at(place: Place) -> AsyncIterator[NewMinter]:
+async def minters_at(place: Place, way: str) -> AsyncIterator[NewMinter]:
     """Minters, each with a client of its own, so that they meet in the stores alone."""
     async with contextlib.AsyncExitStack() as stack:
 
-        async def new() -> tuple[LocalMinter, aio.Client]:
+        async def new() -> tuple[Any, aio.Client]:
             client = await stack.enter_async_context(client_of(place))
             minter = LocalMinter(client)
-            stack.push_async_callback(minter.close)
-            return minter, client
+            if way == "here":
+                stack.push_async_callback(minter.close)
+                return minter, client
+            return await stack.enter_async_context(served(minter, client)), client
 
         yield new
+
+
+@contextlib.asynccontextmanager
+async def served(minter: LocalMinter, client: aio.Client) -> AsyncIterator[RemoteMinter]:
+    """The minter behind a server in this loop."""
+    telemetry = Telemetry(service="test")
+    service = MinterService(minter, client, settings=SMALL, telemetry=telemetry)
+    host = Host((service,), settings=SMALL, runtime=system(), telemetry=telemetry, with_reflection=False)
+    remote = RemoteMinter(str(await host.start(Address("127.0.0.1", 0))), settings=SMALL)
+    try:
+        yield remote
+    finally:
+        await remote.close()
+        await host.stop(notice=0, grace=0)
 
 
 def source_of(incarnation: str = "one", **rules: int) -> RemapSource:
@@ -57,8 +85,8 @@ def through(**offsets: int) -> list[Point]:
     return [Point(int(name[1:]), offset) for name, offset in offsets.items()]
 
 
-async def test_the_same_time_for_everybody(place: Place) -> None:
-    async with minters_at(place) as new:
+async def test_the_same_time_for_everybody(place: Place, way: str) -> None:
+    async with minters_at(place, way) as new:
         (first, _), (second, _) = await new(), await new()
         source = source_of()
         [mine] = await first.get_binding(source, through(p1=10))
@@ -71,8 +99,8 @@ async def test_the_same_time_for_everybody(place: Place) -> None:
         assert await first.get_binding(source, through(p1=0) + through(p1=11)) == [mine, later]
 
 
-async def test_racing_minters_agree(place: Place) -> None:
-    async with minters_at(place) as new:
+async def test_racing_minters_agree(place: Place, way: str) -> None:
+    async with minters_at(place, way) as new:
         minters = [(await new())[0] for _ in range(3)]
         source = source_of()
 
@@ -98,7 +126,7 @@ async def test_racing_minters_agree(place: Place) -> None:
 
 
 async def test_one_append_serves_all_that_wait(place: Place) -> None:
-    async with minters_at(place) as new:
+    async with minters_at(place, "here") as new:
         minter, _ = await new()
         source = source_of()
         await minter.mint(source)
@@ -107,8 +135,8 @@ async def test_one_append_serves_all_that_wait(place: Place) -> None:
         assert minter.counters["minted"] - before <= 3
 
 
-async def test_watermarks_bind_and_idle_ticks_advance(place: Place) -> None:
-    async with minters_at(place) as new:
+async def test_watermarks_bind_and_idle_ticks_advance(place: Place, way: str) -> None:
+    async with minters_at(place, way) as new:
         minter, _ = await new()
         source = source_of()
         frontier = SourceFrontier.at(PARTITIONS, {0: 5, 7: 9})
@@ -122,8 +150,8 @@ async def test_watermarks_bind_and_idle_ticks_advance(place: Place) -> None:
         assert again.frontier == frontier
 
 
-async def test_what_the_upstream_does_not_have_is_not_bound(place: Place) -> None:
-    async with minters_at(place) as new:
+async def test_what_the_upstream_does_not_have_is_not_bound(place: Place, way: str) -> None:
+    async with minters_at(place, way) as new:
         minter, _ = await new()
         source = source_of(max_jump=100)
         high = SourceFrontier.at(PARTITIONS, {0: 50})
@@ -141,16 +169,16 @@ async def test_what_the_upstream_does_not_have_is_not_bound(place: Place) -> Non
         assert (await minter.bindings(source)).frontier.bound(0) == 50
 
 
-async def test_another_incarnation_is_refused(place: Place) -> None:
-    async with minters_at(place) as new:
+async def test_another_incarnation_is_refused(place: Place, way: str) -> None:
+    async with minters_at(place, way) as new:
         minter, _ = await new()
         await minter.get_binding(source_of(), through(p0=1))
         with pytest.raises(UpstreamReplaced):
             await minter.mint(source_of(incarnation="two"))
 
 
-async def test_resumption_follows_the_data_shards(place: Place) -> None:
-    async with minters_at(place) as new:
+async def test_resumption_follows_the_data_shards(place: Place, way: str) -> None:
+    async with minters_at(place, way) as new:
         minter, client = await new()
         source = source_of()
         exports = {"a": ShardId.of(b"a" * 16), "b": ShardId.of(b"b" * 16)}
@@ -173,8 +201,8 @@ async def test_resumption_follows_the_data_shards(place: Place) -> None:
         assert told.exports["b"].time == Antichain.of(first.ts + 1)
 
 
-async def test_compaction_forgets_and_a_restart_at_the_boundary_works(place: Place) -> None:
-    async with minters_at(place) as new:
+async def test_compaction_forgets_and_a_restart_at_the_boundary_works(place: Place, way: str) -> None:
+    async with minters_at(place, way) as new:
         minter, client = await new()
         source, data = source_of(), {"a": ShardId.of(b"a" * 16)}
         writer = await client.open_writer(data["a"], schema=ROWS)
@@ -195,8 +223,8 @@ async def test_compaction_forgets_and_a_restart_at_the_boundary_works(place: Pla
             assert len((await restarted.bindings(source)).bindings) <= 11
 
 
-async def test_watch_tells_every_binding(place: Place) -> None:
-    async with minters_at(place) as new:
+async def test_watch_tells_every_binding(place: Place, way: str) -> None:
+    async with minters_at(place, way) as new:
         (watcher, _), (minter, _) = await new(), await new()
         source = source_of()
         await minter.get_binding(source, through(p0=1))
@@ -216,8 +244,8 @@ async def test_watch_tells_every_binding(place: Place) -> None:
         assert seen[-1].bindings[-4:] == (await minter.bindings(source)).bindings[-4:]
 
 
-async def test_a_minter_that_lost_its_lease_reads_anew(place: Place) -> None:
-    async with minters_at(place) as new:
+async def test_a_minter_that_lost_its_lease_reads_anew(place: Place, way: str) -> None:
+    async with minters_at(place, way) as new:
         minter, client = await new()
         other, _ = await new()
         source = source_of()
@@ -232,8 +260,8 @@ async def test_a_minter_that_lost_its_lease_reads_anew(place: Place) -> None:
         assert mine.frontier.bound(0) == 3
 
 
-async def test_a_log_has_positions(place: Place) -> None:
-    async with minters_at(place) as new:
+async def test_a_log_has_positions(place: Place, way: str) -> None:
+    async with minters_at(place, way) as new:
         minter, _ = await new()
         source = dataclasses.replace(source_of(), kind=SourceKind.LSN)
         [binding] = await minter.get_binding(source, [Lsn(0x1_0000_0010)])
