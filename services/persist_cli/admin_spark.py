@@ -21,7 +21,7 @@ def compact(target: Target, shards: list[str], *, master: str | None, pieces: in
 
     where = {name: value for name in ("location", "blob", "consensus") if (value := getattr(target, name)) is not None}
     rows: list[dict[str, Any]] = []
-    with _session(master) as spark:
+    with session(master, "persist admin compact") as spark:
         register(spark)
         for shard in shards:
             done = PersistTable.forShard(spark, shard, **where).compact(pieces=pieces)
@@ -47,22 +47,22 @@ def _row(shard: str, done: Any) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _session(master: str | None) -> Iterator[Any]:
+def session(master: str | None, name: str) -> Iterator[Any]:
     """A session on the cluster named, or on this machine."""
     try:
         from pyspark.sql import SparkSession
 
         from pyspark_persist.jobs.session import java_problem, local_session
     except ImportError as error:
-        raise typer.BadParameter("--engine spark needs PySpark: pip install 'persist-tvc[spark]'") from error
+        raise typer.BadParameter("this needs PySpark: pip install 'persist-tvc[spark]'") from error
     problem = java_problem()
     if problem is not None:
         raise UsageError(problem)
     with tempfile.TemporaryDirectory() as scratch:
         if master is None:
-            spark = local_session("persist admin compact", Path(scratch))
+            spark = local_session(name, Path(scratch))
         else:
-            spark = SparkSession.builder.master(master).appName("persist admin compact").getOrCreate()
+            spark = SparkSession.builder.master(master).appName(name).getOrCreate()
         try:
             yield spark
         finally:

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 import typer
 
-from persist_cli import admin, doctor, fsck, serve, shards, usage
+from persist_cli import admin, doctor, fsck, serve, shards, sources, usage
 from persist_cli.options import Invocation
 
 EXIT_FAILED: Final = 1
@@ -29,6 +29,7 @@ app.command("dev")(serve.dev)
 app.add_typer(serve.app, name="serve")
 app.add_typer(shards.app, name="shard")
 app.add_typer(admin.app, name="admin")
+app.add_typer(sources.app, name="source")
 shards.app.command("finalize")(admin.finalize)
 app.command("usage")(usage.usage)
 app.command("fsck")(fsck.fsck)

@@ -1,0 +1,260 @@
+"""The work behind ``persist source``. Imports PySpark's data source, so only when a command needs it."""
+
+import contextlib
+import dataclasses
+import functools
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import typer
+
+from persist_cli.options import Invocation, Target
+from persist_cli.terminal import counted, note, print_json, print_json_line, print_table, progress
+
+try:
+    from pyspark_persist import ingest
+except ImportError as _error:
+    raise typer.BadParameter("sources need PySpark: pip install 'persist-tvc[spark]'") from _error
+
+LINE_SECONDS = 10.0
+"""Between two lines about a running source where there is no terminal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """How ``persist source run`` was asked to run."""
+
+    tick_ms: int
+    commit_late: int
+    retain_seconds: int
+    steps: int | None
+    minter: str
+    spark: bool
+    master: str | None
+
+
+def parse_options(given: list[str]) -> dict[str, str]:
+    """``key=value`` pairs. Raises BadParameter."""
+    options: dict[str, str] = {}
+    for each in given:
+        key, equals, value = each.partition("=")
+        if not equals or not key:
+            raise typer.BadParameter(f"--option takes KEY=VALUE, not {each!r}")
+        if key in options:
+            raise typer.BadParameter(f"option {key} is given twice")
+        options[key] = value
+    return options
+
+
+def create_source(
+    run: Invocation,
+    target: Target,
+    name: str,
+    type_name: str,
+    options: Mapping[str, str],
+    *,
+    interval_ms: int,
+    minter: str,
+    spark: bool,
+    master: str | None,
+) -> None:
+    """Create it and say what there is now."""
+    with _sessions(spark, master, f"persist source create {name}") as session, progress(f"reading {name}") as report:
+        source = ingest.create(
+            _location(target),
+            name,
+            type_name,
+            options,
+            interval_ms=interval_ms,
+            minter=minter,
+            session=session,
+            report=report,
+        )
+    if run.json:
+        print_json(_shown(source))
+        return
+    rows = [[export, shard, f"{name}.{export}"] for export, shard in source.exports.items()]
+    print_table(("export", "shard", "table"), rows, title=f"source {name} ({source.type})")
+    note(f"created; now: persist source run {name} {_flag(target)}")
+
+
+def show_sources(run: Invocation, target: Target) -> None:
+    """All sources."""
+    sources = ingest.Records(_client(target)).sources()
+    if run.json:
+        print_json({"sources": [_shown(source) for source in sources.values()]})
+        return
+    columns = ("source", "type", "export", "shard")
+    rows = [[s.name, s.type, export, shard] for s in sources.values() for export, shard in s.exports.items()]
+    print_table(columns, rows)
+    note(counted(len(sources), "source"))
+
+
+def show_status(run: Invocation, target: Target, name: str, *, ask_upstream: bool) -> bool:
+    """One source; whether it failed."""
+    told = ingest.status(_location(target), name, ask_upstream=ask_upstream)
+    if run.json:
+        print_json({**dataclasses.asdict(told), "source": _shown(told.source)})
+        return told.state == "failed"
+    lag = "" if told.lag_ms is None else f"{told.lag_ms / 1000:.1f} s behind now"
+    behind = "" if told.bytes_behind is None else f", the upstream keeps {told.bytes_behind:,} bytes for it"
+    print_table(
+        ("what", "value"),
+        [
+            ["state", told.state],
+            ["error", told.error],
+            ["bound", told.bound],
+            ["resume at", f"{told.resume_offsets or 'unknown'} (time {told.resume_time})"],
+            ["lag", f"{lag}{behind}"],
+            ["progress shard", told.source.remap],
+            *([f"upstream {key}", value] for key, value in told.upstream.items()),
+            *([["upstream error", told.upstream_error]] if told.upstream_error else []),
+        ],
+        title=f"source {name} ({told.source.type})",
+    )
+    rows = [[export, told.source.exports[export], upper] for export, upper in told.uppers.items()]
+    print_table(("export", "shard", "upper"), rows)
+    columns = ("state", "host", "pid", "steps", "rows", "lag_ms", "committed")
+    fares = [[who, *(each.get(key) for key in columns)] for who, each in told.ingesters.items()]
+    print_table(("ingester", *columns), fares)
+    return told.state == "failed"
+
+
+def run_source(run: Invocation, target: Target, name: str, running: Running) -> None:
+    """Ingest until told to stop."""
+    options = ingest.PipelineOptions(
+        tick_ms=running.tick_ms,
+        commit_steps_late=running.commit_late,
+        retain_ms=running.retain_seconds * 1000,
+        minter=running.minter,
+    )
+    with (
+        _sessions(running.spark, running.master, f"persist source run {name}") as session,
+        ingest.Pipeline(_location(target), name, options=options, session=session) as pipeline,
+        _stopped_by_signals(pipeline.stop),
+        _telling(run, name) as tell,
+    ):
+        note(f"ingesting {name}; Ctrl-C ends it")
+        pipeline.run(steps=running.steps, until=tell)
+
+
+def drop_source(run: Invocation, target: Target, name: str, *, commit: bool) -> None:
+    """Drop it, or say what that would do."""
+    location = _location(target)
+    source = ingest.drop(location, name) if commit else ingest.Records(_client(target)).source(name)
+    if run.json:
+        print_json({"dropped": commit, **_shown(source)})
+        return
+    verb = "dropped" if commit else "would drop"
+    note(f"{verb} {name}: its record, what {source.type} keeps for it, {counted(len(source.exports) + 1, 'shard')}")
+    if not commit:
+        note("nothing was done; add --commit")
+
+
+def _location(target: Target) -> Any:
+    return ingest.Location(
+        directory=target.location, endpoint=target.endpoint, blob=target.blob, consensus=target.consensus
+    ).resolved()
+
+
+def _client(target: Target) -> Any:
+    from pyspark_persist.location import client
+
+    return client(_location(target))
+
+
+def _flag(target: Target) -> str:
+    if target.endpoint is not None:
+        return f"--endpoint {target.endpoint}"
+    if target.location is not None:
+        return f"--location {target.location}"
+    return f"--blob {target.blob} --consensus {target.consensus}"
+
+
+def _shown(source: Any) -> dict[str, Any]:
+    shown = dataclasses.asdict(source)
+    shown.pop("version")
+    return shown
+
+
+@contextlib.contextmanager
+def _sessions(wanted: bool, master: str | None, name: str) -> Iterator[Any]:
+    """What makes the Spark session at its first use; None when Spark is not wanted or not possible here."""
+    from persist_cli.admin_spark import session
+    from pyspark_persist.jobs.session import java_problem
+
+    problem = java_problem() if wanted else None
+    if not wanted or problem is not None:
+        if problem is not None:
+            note(f"everything runs in this process: {problem}")
+        yield None
+        return
+    with contextlib.ExitStack() as stack:
+
+        @functools.cache
+        def make() -> Any:
+            return stack.enter_context(session(master, name))
+
+        yield make
+
+
+@contextlib.contextmanager
+def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """SIGTERM and Ctrl-C end the run after the step it is at; another one, a second later or more, at once."""
+    first: float | None = None
+
+    def handle(number: int, _: Any) -> None:
+        nonlocal first
+        now = time.monotonic()
+        # Whoever ends a process group often signals its processes twice.
+        if first is not None and now - first > 1.0:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        first = first or now
+        stop()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _telling(run: Invocation, name: str) -> Iterator[Callable[[Any], bool]]:
+    """Hears every step: a moving line on a terminal, else a line now and then; JSON lines when asked for."""
+    begun = told = time.monotonic()
+    rows = fresh = 0
+
+    def line(step: Any) -> str:
+        upper = step.upper.time
+        lag = "" if not upper else f", {max(0.0, time.time() - upper / 1000):.1f} s behind"
+        rate = fresh / max(time.monotonic() - told, 1e-9)
+        return f"{name}: {rows:,} rows in {time.monotonic() - begun:,.0f} s, {rate:,.0f} rows/s now{lag}"
+
+    moving = sys.stderr.isatty() and not run.json
+
+    def tell(step: Any) -> bool:
+        nonlocal rows, fresh, told
+        rows, fresh = rows + step.rows, fresh + step.rows
+        wait = 1.0 if moving else LINE_SECONDS
+        if run.json and step.rows:
+            upper = step.upper.time
+            print_json_line({"source": name, "rows": step.rows, "upper": upper, "seconds": round(step.seconds, 4)})
+        elif not run.json and time.monotonic() - told >= wait:
+            print(f"\r\x1b[K{line(step)}" if moving else line(step), end="" if moving else "\n", file=sys.stderr)
+            sys.stderr.flush()
+            told, fresh = time.monotonic(), 0
+        return False
+
+    try:
+        yield tell
+    finally:
+        if moving:
+            print(file=sys.stderr)
+        note(f"{name}: {counted(rows, 'row')} ingested")
