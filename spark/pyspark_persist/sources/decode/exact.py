@@ -1,0 +1,113 @@
+"""Many payloads decoded at once, with the outcome each would have had alone.
+
+Messages are read again in other batches after a failure; what they mean must not depend on their neighbours. So a
+batch that does not decode is halved until the payloads that cannot be decoded stand alone.
+Source: sources.md section 3, decode.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+ERROR_CHARS_MAX: Final = 500
+
+
+class Undecodable(ValueError):
+    """A range of payloads holds one that cannot be decoded. The text of one that stands alone is the error's text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bad:
+    """A payload that has not the declared form: its place in the batch and why."""
+
+    index: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoded:
+    """``rows``: of the good payloads in order; ``good``: their places in the batch; ``bad``: the others."""
+
+    rows: pa.RecordBatch
+    good: NDArray[np.int64]
+    bad: tuple[Bad, ...] = ()
+
+
+class Decoder(Protocol):
+    """A picklable function from payloads to rows with fixed columns."""
+
+    @property
+    def fields(self) -> pa.Schema:
+        """The columns it makes."""
+        ...
+
+    def decode(self, payloads: Sequence[bytes]) -> Decoded:
+        """One row for each payload that has the declared form."""
+        ...
+
+
+def decode_exactly(count: int, fields: pa.Schema, parse: Callable[[int, int], pa.RecordBatch]) -> Decoded:
+    """Decode ``count`` payloads, those in ``[begin, end)`` by ``parse(begin, end)``.
+
+    ``parse`` gives one row for each or raises Undecodable or an error of Arrow; it must judge each payload alone.
+    """
+    parts: list[pa.RecordBatch] = []
+    bad: list[Bad] = []
+    waiting = [(0, count)] if count else []
+    while waiting:
+        begin, end = waiting.pop()
+        try:
+            parts.append(_sound(parse(begin, end), end - begin))
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, Undecodable) as error:
+            if end - begin == 1:
+                bad.append(Bad(begin, str(error)[:ERROR_CHARS_MAX]))
+            else:
+                middle = (begin + end) // 2
+                waiting += [(middle, end), (begin, middle)]
+    good = np.delete(np.arange(count, dtype=np.int64), [each.index for each in bad])
+    return Decoded(rows=combined(parts, fields), good=good, bad=tuple(bad))
+
+
+def combined(parts: Sequence[pa.RecordBatch], fields: pa.Schema) -> pa.RecordBatch:
+    """Batches of these columns as one."""
+    if len(parts) == 1:
+        return parts[0]
+    return pa.concat_batches(parts) if parts else pa.RecordBatch.from_pylist([], fields)
+
+
+def converted(columns: Sequence[pa.Array], fields: pa.Schema) -> pa.RecordBatch:
+    """The columns in the types of ``fields``. Raises an error of Arrow where a value does not fit."""
+    arrays = [_cast(column, field.type) for column, field in zip(columns, fields, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=fields)
+
+
+def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if column.type == kind:
+        return column
+    if pa.types.is_binary(column.type) and not pa.types.is_string(kind):
+        column = column if pa.types.is_binary(kind) else pc.cast(column, pa.string())
+    if pa.types.is_timestamp(kind) and kind.tz is not None and pa.types.is_string(column.type):
+        return _moments(column, kind)
+    return pc.cast(column, kind)
+
+
+def _moments(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Timestamps with a zone from texts: those that name no zone are in UTC."""
+    zoned = pc.match_substring_regex(texts, r"[Zz]$|[T ].*[+-]\d\d(:?\d\d)?$")
+    return pc.cast(pc.if_else(zoned, texts, pc.binary_join_element_wise(texts, "Z", "")), kind)
+
+
+def _sound(batch: pa.RecordBatch, count: int) -> pa.RecordBatch:
+    """The batch, if it has that many rows, valid text, and a value wherever one is required."""
+    if batch.num_rows != count:
+        raise Undecodable("this is more or less than one row")
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        if not field.nullable and column.null_count:
+            raise Undecodable(f"column {field.name} must have a value")
+    batch.validate(full=True)
+    return batch

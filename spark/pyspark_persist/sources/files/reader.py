@@ -1,0 +1,341 @@
+"""The type ``files``: options, watermarks from listings, tasks of whole files.
+
+What is remembered of 20,000 files: their keys in the frontier and one entry each in two dictionaries, about 10 MB.
+Source: design 003; sources.md section 5.
+"""
+
+import base64
+import fnmatch
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from persist import InvalidArgument, Schema
+from persist.runtime import system
+from persist.sources import OFFSET_MAX, Point, Probe, SourceFrontier, SourceKind
+from pyspark_persist.names import Given
+from pyspark_persist.sources.decode.divert import DIVERT, FAIL, BadRow, diverted, errors_schema
+from pyspark_persist.sources.files.formats import AnyFormat, Block, Csv, JsonLines, Parquet, inferred
+from pyspark_persist.sources.files.places import AnyPlace, Found, path_of, place_of
+from pyspark_persist.sources.options import check_options, columns, keyed, listed, number, one_of, required
+from pyspark_persist.sources.port import ERRORS, Beginning, Changes, Event, SourceFailure, UpstreamStatus
+from pyspark_persist.sources.ranges import Piece
+
+_OPTIONS: Final = (
+    "path",
+    "format",
+    "schema",
+    "key",
+    "include",
+    "export",
+    "pattern",
+    "settleSeconds",
+    "badRows",
+    "header",
+    "delimiter",
+)
+_FORMATS: Final = ("csv", "json", "parquet")
+_INCLUDED: Final = {
+    "path": pa.field("path", pa.string(), nullable=False),
+    "row": pa.field("row", pa.int64(), nullable=False),
+}
+_KEYS: Final = pa.string()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Definition:
+    """What ``create`` fixed, JSON-ready but for ``fields``: the columns of the files."""
+
+    uri: str
+    format: str
+    fields: pa.Schema
+    key: tuple[str, ...]
+    include: tuple[str, ...]
+    export: str
+    pattern: str
+    settle_seconds: float
+    bad_rows: str
+    header: bool
+    delimiter: str
+
+    def to_json(self) -> dict[str, Any]:
+        """As ``from_json`` takes it."""
+        named = {name: getattr(self, name) for name in self.__slots__}
+        fields = base64.b64encode(self.fields.serialize().to_pybytes()).decode()
+        return {**named, "fields": fields, "key": list(self.key), "include": list(self.include)}
+
+    @classmethod
+    def from_json(cls, given: Mapping[str, Any]) -> "Definition":
+        """What ``to_json`` gave."""
+        fields = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(given["fields"])))
+        return cls(**{**given, "fields": fields, "key": tuple(given["key"]), "include": tuple(given["include"])})
+
+    @property
+    def schema(self) -> Schema:
+        """Of the export: the columns of the files, then those included."""
+        return keyed(pa.schema([*self.fields, *(_INCLUDED[name] for name in self.include)]), self.key)
+
+    def how(self) -> AnyFormat:
+        """How the files are read."""
+        if self.format == "csv":
+            return Csv(fields=self.fields, header=self.header, delimiter=self.delimiter)
+        return JsonLines(self.fields) if self.format == "json" else Parquet(self.fields)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesTask:
+    """Rows of some files."""
+
+    place: AnyPlace
+    how: AnyFormat
+    export: str
+    schema: Schema
+    bad_rows: str
+    pieces: tuple[Piece, ...]
+    bytes: int
+
+    @property
+    def weight(self) -> int:
+        return self.bytes
+
+    @property
+    def ordered(self) -> bool:
+        return False
+
+    def read(self) -> Iterator[Event]:
+        for piece in self.pieces:
+            with self.place.open(piece.partition) as content:
+                for block in self.how.blocks(content, path_of(piece.partition), piece.begin, piece.end):
+                    if block.bad:
+                        bad = [BadRow(piece.partition, *each) for each in block.bad]
+                        yield diverted(self.export, bad, self.bad_rows, _KEYS)
+                    if len(block.offsets):
+                        yield self._changes(piece.partition, block)
+
+    def _changes(self, key: str, block: Block) -> Changes:
+        count = len(block.offsets)
+        named = dict(zip(block.rows.schema.names, block.rows.columns, strict=True))
+        named.setdefault("row", pa.array(block.offsets))
+        named.setdefault("path", pa.repeat(path_of(key), count))
+        fields = pa.schema([*self.schema.key, *self.schema.val])
+        return Changes(
+            export=self.export,
+            rows=pa.RecordBatch.from_arrays([_plain(named[each.name], each.type) for each in fields], schema=fields),
+            offsets=pa.array(block.offsets.astype(np.uint64)),
+            partitions=pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), pa.array([key], _KEYS)),
+            diffs=pa.array(np.ones(count, np.int64)),
+        )
+
+
+class FilesReader:
+    """Watermarks: every complete file, finished. Files that are durable are left out of later probes."""
+
+    def __init__(self, definition: Definition) -> None:
+        self._definition = definition
+        self._schema = definition.schema
+        self._place = place_of(definition.uri)
+        self._bound: dict[str, str] = {}  # by path, the key it was bound under
+        self._durable: SourceFrontier | None = None
+        self._sizes: dict[str, int] = {}  # by key, of what is not durable
+        self._settling: dict[str, float] = {}  # by key, when it was first seen
+
+    @property
+    def kind(self) -> SourceKind:
+        return SourceKind.FILES
+
+    @property
+    def incarnation(self) -> str:
+        return f"files-{hashlib.sha256(self._definition.uri.encode()).hexdigest()[:16]}"
+
+    def exports(self) -> Mapping[str, Schema]:
+        exports = {self._definition.export: self._schema}
+        return {**exports, ERRORS: errors_schema(_KEYS)} if self._definition.bad_rows == DIVERT else exports
+
+    def probe(self) -> Probe:
+        there = list(self._listed())
+        ready = [found for found in there if self._has_settled(found)]
+        unready = {found.key for found in there} - {found.key for found in ready} if self._settling else set()
+        self._settling = {key: since for key, since in self._settling.items() if key in unready}
+        self._sizes = {found.key: found.size for found in ready}
+        high = tuple(Point(key, OFFSET_MAX) for key in self._sizes)
+        return Probe(kind=self.kind, incarnation=self.incarnation, high=high)
+
+    def plan(self, begin: SourceFrontier, end: SourceFrontier, tasks: int) -> Sequence[FilesTask]:
+        self._bind(end)
+        begun = dict(zip(begin.keys, begin.bounds, strict=True))
+        wanted = [
+            Piece(key, begun.get(key, 0), bound)
+            for key, bound in zip(end.keys, end.bounds, strict=True)
+            if begun.get(key, 0) < bound and not begin.is_closed
+        ]
+        if any(piece.partition not in self._sizes for piece in wanted):
+            self._sizes.update((found.key, found.size) for found in self._listed())
+        weights = [self._sizes.get(piece.partition, 0) for piece in wanted]
+        return [self._task(group, size) for group, size in _groups(wanted, weights, tasks)]
+
+    def adopt(self, export: str, schema: Schema) -> None:
+        if self.exports().get(export) != schema:
+            raise SourceFailure("the columns of files are declared once", export=export)
+
+    def commit(self, frontier: SourceFrontier) -> None:
+        self._bind(frontier)
+        self._durable = frontier
+        self._sizes = {key: size for key, size in self._sizes.items() if not self._is_durable(key)}
+
+    def status(self) -> UpstreamStatus:
+        sizes = {found.key: found.size for found in self._listed()}
+        details = {"files": len(sizes), "settling": len(self._settling)}
+        return UpstreamStatus(committed=self._durable, bytes_behind=sum(sizes.values()), details=details)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _task(self, group: tuple[Piece, ...], size: int) -> FilesTask:
+        return FilesTask(
+            place=self._place,
+            how=self._definition.how(),
+            export=self._definition.export,
+            schema=self._schema,
+            bad_rows=self._definition.bad_rows,
+            pieces=group,
+            bytes=size,
+        )
+
+    def _listed(self) -> Iterator[Found]:
+        """Files that match and are not durable yet. Raises SourceFailure for one that was bound with other content."""
+        for found in self._place.list():
+            if not fnmatch.fnmatchcase(found.path, self._definition.pattern):
+                continue
+            key = found.key
+            if self._bound.get(found.path, key) != key:
+                raise _changed(found.path)
+            if not self._is_durable(key):
+                yield found
+
+    def _is_durable(self, key: str) -> bool:
+        return self._durable is not None and self._durable.bound(key) == OFFSET_MAX
+
+    def _has_settled(self, found: Found) -> bool:
+        if self._definition.settle_seconds == 0 or found.key in self._sizes or found.path in self._bound:
+            return True
+        now = system().monotonic()
+        return now - self._settling.setdefault(found.key, now) >= self._definition.settle_seconds
+
+    def _bind(self, frontier: SourceFrontier) -> None:
+        for key in frontier.keys:
+            if self._bound.setdefault(path_of(key), key) != key:
+                raise _changed(path_of(key))
+
+
+class FilesType:
+    """Options. ``path``: a directory, or ``s3://bucket/prefix``. ``format``: csv, json (lines) or parquet.
+
+    ``schema``: columns such as ``id bigint not null, name string``; for Parquet the first file by name decides when
+    it is not given. ``key``: names of key columns. ``include``: further columns ``path``, ``row``. ``export``: the
+    collection's name, ``rows`` unless told. ``pattern``: of paths below the root, as in a shell. ``settleSeconds``: a
+    file is complete when it did not change for so long, not when it appears. ``badRows``: fail, or divert to the
+    export ``errors``. ``header`` and ``delimiter``: of CSV files. Names ending in gz, bz2, zst, lz4 are unpacked.
+    """
+
+    @contextmanager
+    def create(self, options: Mapping[str, str], *, source: str) -> Iterator[Beginning]:
+        definition = _defined(check_options(options, _OPTIONS, "a source of files"))
+        bound = SourceFrontier.minimum(SourceKind.FILES)
+        yield Beginning(definition=definition.to_json(), reader=FilesReader(definition), bound=bound)
+
+    def open(self, definition: Mapping[str, Any], schemas: Mapping[str, Schema]) -> FilesReader:
+        return FilesReader(Definition.from_json(definition))
+
+    def drop(self, definition: Mapping[str, Any]) -> None:
+        """Nothing was set up."""
+
+
+def _defined(given: Given) -> Definition:
+    kind = one_of(given, "format", _FORMATS, "") or required(given, "format", "csv")
+    uri, pattern = required(given, "path", "/data/orders"), given.get("pattern") or "*"
+    delimiter = given.get("delimiter") or ","
+    if kind != "csv" and ("header" in given.values or "delimiter" in given.values):
+        raise InvalidArgument("options header and delimiter are about CSV files", hint=f"drop them for {kind}")
+    if len(delimiter) != 1 or not delimiter.isascii():
+        raise InvalidArgument("option delimiter must be one character", got=delimiter)
+    export = given.get("export") or "rows"
+    if export == ERRORS:
+        raise InvalidArgument("the export errors is for bad rows", hint="choose another name for export")
+    include = listed(given, "include")
+    if unknown := [name for name in include if name not in _INCLUDED]:
+        raise InvalidArgument("option include knows path and row", got=", ".join(unknown))
+    declared = columns(given.values["schema"]) if given.get("schema") else _from_first(uri, pattern, kind)
+    if twice := [name for name in include if name in declared.names]:
+        raise InvalidArgument("a column is both in the files and included", hint="rename it", column=twice[0])
+    required(given, "key", "id")
+    definition = Definition(
+        uri=uri,
+        format=kind,
+        fields=declared,
+        key=listed(given, "key"),
+        include=include,
+        export=export,
+        pattern=pattern,
+        settle_seconds=number(given, "settleSeconds", 0.0) or 0.0,
+        bad_rows=one_of(given, "badRows", (FAIL, DIVERT), FAIL),
+        header=given.flag("header", True),
+        delimiter=delimiter,
+    )
+    return _stored(definition)
+
+
+def _stored(definition: Definition) -> Definition:
+    """With the types shards have: a shard's rows are what files are read to."""
+    schema = definition.schema
+    kinds = {each.name: each for each in (*schema.key, *schema.val)}
+    fields = pa.schema([kinds[name] for name in definition.fields.names])
+    named = {name: getattr(definition, name) for name in definition.__slots__}
+    return Definition(**{**named, "fields": fields})
+
+
+def _from_first(uri: str, pattern: str, kind: str) -> pa.Schema:
+    if kind != "parquet":
+        raise InvalidArgument(f"{kind} files need option schema", hint="such as schema=id bigint, name string")
+    place = place_of(uri)
+    found = [each for each in place.list() if fnmatch.fnmatchcase(each.path, pattern) and each.size]
+    if not found:
+        hint = "add option schema, or put a file there first"
+        raise InvalidArgument("there is no Parquet file to learn the columns from", hint=hint, path=uri)
+    first = min(found, key=lambda each: each.path)
+    with place.open(first.key) as content:
+        try:
+            return inferred(content, ())
+        except (pa.ArrowException, OSError) as cause:
+            raise SourceFailure("this is no Parquet file", hint="remove it", path=first.path, cause=cause) from cause
+
+
+def _groups(wanted: Sequence[Piece], weights: Sequence[int], tasks: int) -> Iterator[tuple[tuple[Piece, ...], int]]:
+    """Whole files in order, in about ``tasks`` groups of about equal size."""
+    limit = max(-(-sum(weights) // max(tasks, 1)), 1)
+    group: list[Piece] = []
+    size = 0
+    for piece, weight in zip(wanted, weights, strict=True):
+        group.append(piece)
+        size += weight
+        if size >= limit:
+            yield tuple(group), size
+            group, size = [], 0
+    if group:
+        yield tuple(group), size
+
+
+def _changed(path: str) -> SourceFailure:
+    return SourceFailure(
+        "a file that was ingested changed, or another one has its name",
+        hint="files must never change, and names never come back: make a new source",
+        path=path,
+    )
+
+
+def _plain(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    return column if column.type == kind else column.cast(kind)

@@ -1,0 +1,124 @@
+"""Decoding many payloads at once is decoding each alone, also when some are bad or hostile."""
+
+import datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspark_persist.sources.decode.divert import DIVERT, FAIL, PAYLOAD_BYTES_MAX, BadRow, diverted
+from pyspark_persist.sources.decode.json_rows import JsonDecoder
+from pyspark_persist.sources.options import columns
+from pyspark_persist.sources.port import BadRows
+
+FIELDS = columns("id bigint not null, name string, price decimal(10, 2), at timestamp, day date, ok boolean")
+JSON = JsonDecoder(FIELDS)
+
+GOOD = [
+    b'{"id":1}',
+    b'  {"id" : 2, "name":"b", "more": [1, {"x": null}]}\r\n',
+    b'{"id":3,"name":"line\\nbreak","price":"1.25"}',
+    b'{"id":4,\n"name":null,\n"price":2.5}',
+    b'{"id":5,"at":"2020-01-01T00:00:00Z"}',
+    b'{"id":6,"at":"2020-01-01 02:00:00.5+02:00","day":"2020-02-29","ok":true}',
+    b'{"id":7,"at":"2020-01-01T00:00:00"}',
+    b'{"name":"} null","id":8}',
+    b'{"persist.ordinal":99,"id":9}',
+    '{"id":10,"name":"é\\u0000"}'.encode(),
+]
+BAD = [
+    b"",
+    b" ",
+    b"null",
+    b"3",
+    b"[]",
+    b"{}",
+    b"{",
+    b'{"id":null}',
+    b'{"name":"no id"}',
+    b'{"id":1}{"id":2}',
+    b'{"id":1} null',
+    b'{"id":1} x',
+    b'{"id":1,"name":',
+    b'{"id":1,"id":2}',
+    b'{"id":"1"}',
+    b'{"id":1.5}',
+    b'{"id":99999999999999999999}',
+    b'{"id":1,"name":3}',
+    b'{"id":1,"name":"\xff"}',
+    b'{"id":1,"name":"\\ud800"}',
+    b'{"id":1,"price":"1.255"}',
+    b'{"id":1,"day":"2020-02-30"}',
+    b'{"id":1,"at":"yesterday"}',
+    b'\xef\xbb\xbf{"id":1}',
+]
+
+
+def outcomes(payloads: list[bytes]) -> list[Any]:
+    """For each payload its row, or the text of its error."""
+    decoded = JSON.decode(payloads)
+    found: list[Any] = [None] * len(payloads)
+    for index, row in zip(decoded.good.tolist(), decoded.rows.to_pylist(), strict=True):
+        found[index] = tuple(row.values())
+    for bad in decoded.bad:
+        assert found[bad.index] is None
+        found[bad.index] = bad.error
+    assert decoded.rows.schema == FIELDS
+    return found
+
+
+ALONE = {payload: outcomes([payload])[0] for payload in GOOD + BAD}
+
+
+@pytest.mark.parametrize("payload", GOOD)
+def test_good_json_becomes_a_row(payload: bytes) -> None:
+    assert isinstance(ALONE[payload], tuple)
+
+
+@pytest.mark.parametrize("payload", BAD)
+def test_bad_json_becomes_an_error(payload: bytes) -> None:
+    assert isinstance(ALONE[payload], str)
+    assert ALONE[payload]
+
+
+def test_values_are_what_was_written() -> None:
+    utc = datetime.UTC
+    assert ALONE[GOOD[2]][:3] == (3, "line\nbreak", Decimal("1.25"))
+    assert ALONE[GOOD[3]][:3] == (4, None, Decimal("2.50"))
+    assert ALONE[GOOD[5]][3:] == (
+        datetime.datetime(2020, 1, 1, 0, 0, 0, 500_000, utc),
+        datetime.date(2020, 2, 29),
+        True,
+    )
+    assert ALONE[GOOD[6]][3] == ALONE[GOOD[4]][3] == datetime.datetime(2020, 1, 1, tzinfo=utc)
+    assert ALONE[GOOD[9]][1] == "é\0"
+
+
+@given(st.lists(st.sampled_from(GOOD + BAD), max_size=40))
+def test_neighbours_make_no_difference(payloads: list[bytes]) -> None:
+    assert outcomes(payloads) == [ALONE[payload] for payload in payloads]
+
+
+def test_objects_across_payloads_are_not_taken_for_objects_in_them() -> None:
+    payloads = [b'{"id":1,"more":', b'{"id":2}}', b'{"id":3}{"id":4}', b'{"id":5}']
+    found = outcomes(payloads)
+    assert [isinstance(each, str) for each in found] == [True, True, True, False]
+    assert found[3][0] == 5
+
+
+def test_bad_rows_fail_or_are_diverted() -> None:
+    bad = [BadRow(3, 17, "why", b"x" * (PAYLOAD_BYTES_MAX + 1)), BadRow(3, 18, "why not", None)]
+    with pytest.raises(BadRows, match=r"why.*offset=17.*badRows=divert"):
+        diverted("orders", bad, FAIL, pa.int64())
+    changes = diverted("orders", bad, DIVERT, pa.int64())
+    assert changes.export == "errors"
+    assert changes.rows.select(["export", "partition", "offset", "error"]).to_pylist() == [
+        {"export": "orders", "partition": 3, "offset": 17, "error": "why"},
+        {"export": "orders", "partition": 3, "offset": 18, "error": "why not"},
+    ]
+    assert [None if each is None else len(each) for each in changes.rows["payload"].to_pylist()] == [65536, None]
+    assert changes.diffs.to_pylist() == [1, 1]
+    assert changes.offsets.to_pylist() == [17, 18]

@@ -1,0 +1,329 @@
+"""Files: whole when they appear, the same for ever, and bad rows found wherever they are."""
+
+import gzip
+import json
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs
+import pyarrow.parquet
+import pytest
+from sources.suite import check_laws, check_probe, reached, read, rows_of
+
+from persist import InvalidArgument, InvalidUri, LocationError
+from persist.sources import OFFSET_MAX, SourceFrontier, SourceKind, UpstreamLost
+from pyspark_persist.sources.files import FILES
+from pyspark_persist.sources.files.places import Content
+from pyspark_persist.sources.files.reader import FilesReader
+from pyspark_persist.sources.port import BadRows, SourceFailure
+
+START = SourceFrontier.minimum(SourceKind.FILES)
+SCHEMA = "id bigint not null, name string, price double"
+
+
+def made(root: Path | str, **options: str) -> FilesReader:
+    given = {"path": str(root), "key": "id", **options}
+    with FILES.create(given, source="test") as beginning:
+        assert beginning.bound == START
+        definition = json.loads(json.dumps(beginning.definition))
+        return FILES.open(definition, beginning.reader.exports())
+
+
+def put(path: Path, data: bytes) -> None:
+    """As a careful writer does it: under another name first."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    hidden = path.with_name(f".{path.name}")
+    hidden.write_bytes(data)
+    hidden.rename(path)
+
+
+def everything(reader: FilesReader) -> list[tuple[Any, ...]]:
+    return rows_of(read(reader, START, reached(reader)), "rows")
+
+
+def parquet(table: pa.Table, **options: Any) -> bytes:
+    sink = pa.BufferOutputStream()
+    pa.parquet.write_table(table, sink, **options)
+    return sink.getvalue().to_pybytes()
+
+
+def csv(count: int, first: int = 0) -> bytes:
+    return b"id,name,price\n" + b"".join(b"%d,n%d,%d.5\n" % (n, n, n) for n in range(first, first + count))
+
+
+def jsonl(count: int) -> bytes:
+    return b"".join(b'{"id":%d,"name":"n%d","price":%d.5}\n' % (n, n, n) for n in range(count))
+
+
+def table(count: int) -> pa.Table:
+    ids = list(range(count))
+    return pa.table({"id": ids, "name": [f"n{n}" for n in ids], "price": [n + 0.5 for n in ids]})
+
+
+CONTENT = {"csv": csv(20_000), "json": jsonl(20_000), "parquet": parquet(table(20_000), row_group_size=3_000)}
+
+
+@pytest.mark.parametrize("kind", CONTENT)
+def test_formats_keep_the_laws_of_readers(tmp_path: Path, kind: str) -> None:
+    put(tmp_path / "b/one", CONTENT[kind])
+    put(tmp_path / "a", CONTENT[kind])
+    put(tmp_path / "empty", b"")
+    declared = {} if kind == "parquet" else {"schema": SCHEMA}
+    reader = made(tmp_path, format=kind, include="path,row", **declared)
+    end = reached(reader)
+    assert [key.rpartition("#")[0] for key in end.keys] == ["a", "b/one", "empty"]
+    assert set(end.bounds) == {OFFSET_MAX}
+    middle = SourceFrontier.at(SourceKind.FILES, {end.keys[0]: 17_000, end.keys[1]: 2_999})
+    found = check_laws(reader, [START, middle, end])
+    check_probe(reader)
+    rows = found["rows", end.keys[1]]
+    assert rows[12_345] == (12_345, 1, 12_345, "n12345", 12_345.5, "b/one", 12_345)
+    assert [len(each) for each in found.values()] == [20_000, 20_000]
+
+
+def test_files_still_being_written_are_not_there(tmp_path: Path) -> None:
+    for name in (".a.csv", "_SUCCESS", "a.csv.tmp", "b.crdownload", "_delta/a.csv", "d/.x/a.csv"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(csv(1))
+    reader = made(tmp_path, format="csv", schema=SCHEMA, pattern="*.csv")
+    assert reader.probe().high == ()
+    put(tmp_path / "d/e/a.csv", csv(1))
+    put(tmp_path / "readme.txt", b"?")
+    assert [key.rpartition("#")[0] for key in reached(reader).keys] == ["d/e/a.csv"]
+
+
+def test_a_file_that_still_changes_has_not_settled(tmp_path: Path) -> None:
+    reader = made(tmp_path, format="csv", schema=SCHEMA, settleSeconds="0.05")
+    (tmp_path / "a.csv").write_bytes(csv(1))
+    assert reader.probe().high == ()
+    (tmp_path / "a.csv").write_bytes(csv(2))
+    assert reader.probe().high == ()
+    while not reader.probe().high:
+        pass
+    assert len(everything(reader)) == 2
+
+
+def test_a_bound_file_may_not_change(tmp_path: Path) -> None:
+    put(tmp_path / "a.csv", csv(2))
+    reader = made(tmp_path, format="csv", schema=SCHEMA)
+    end = reached(reader)
+    plan = reader.plan(START, end, 1)
+    put(tmp_path / "a.csv", csv(2, first=7))
+    for ask in (lambda: list(plan[0].read()), reader.probe):
+        with pytest.raises(SourceFailure, match="changed"):
+            ask()
+    again = FILES.open(json.loads(json.dumps(made(tmp_path, format="csv", schema=SCHEMA)._definition.to_json())), {})
+    both = end.join(reached(again))  # bound by a driver that could not know: found when it plans
+    with pytest.raises(SourceFailure, match="another one has its name"):
+        again.plan(end, both, 1)
+
+
+def test_a_bound_file_may_go_once_it_was_read_but_not_before(tmp_path: Path) -> None:
+    put(tmp_path / "a.csv", csv(2))
+    reader = made(tmp_path, format="csv", schema=SCHEMA)
+    first = reached(reader)
+    plan = reader.plan(START, first, 1)
+    (tmp_path / "a.csv").unlink()
+    with pytest.raises(UpstreamLost, match="removed before"):
+        list(pickle.loads(pickle.dumps(plan[0])).read())
+    put(tmp_path / "b.csv", csv(3))
+    assert len(rows_of(read(reader, first, first.join(reached(reader))), "rows")) == 3
+    reader.commit(first.join(reached(reader)))
+    assert reader.probe().high == ()
+    assert reader.status().committed is not None
+    os.utime(tmp_path / "b.csv", ns=(1, 1))
+    with pytest.raises(SourceFailure, match="changed"):
+        reader.probe()
+
+
+def test_a_file_changed_while_it_is_read_is_an_error(tmp_path: Path) -> None:
+    put(tmp_path / "a.csv", csv(200_000))
+    reader = made(tmp_path, format="csv", schema=SCHEMA)
+    events = reader.plan(START, reached(reader), 1)[0].read()
+    next(events)
+    with (tmp_path / "a.csv").open("ab") as file:
+        file.write(b"1,x,2\n")
+    with pytest.raises(SourceFailure, match="changed"):
+        list(events)
+
+
+def test_the_directory_may_be_away_but_not_missing_files(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    reader = made(root, format="csv", schema=SCHEMA)
+    root.rmdir()
+    with pytest.raises(LocationError, match="not there"):
+        reader.probe()
+
+
+BAD_CSV = b'id,name,price\n1,a,1\n2,b\n\nx,c,3\n4,d,4,4\n,e,5\n6,,\n7,"",7\n8,\xff,8\n9,i,9\n10\n'
+BAD_JSON = b'\xef\xbb\xbf{"id":1}\n\n \r\n{"id":"x"}\n{"id":3,"name":"c"}\nnull\n{"id":5}{"id":6}\n{"id":7}'
+
+
+def diverted(tmp_path: Path, data: bytes, **options: str) -> tuple[list[Any], list[Any]]:
+    put(tmp_path / "file", data)
+    reader = made(tmp_path, schema=SCHEMA, badRows="divert", **options)
+    end = reached(reader)
+    found = check_laws(reader, [START, *(SourceFrontier.at(SourceKind.FILES, {end.keys[0]: n}) for n in (2, 4)), end])
+    bad = rows_of(found, "errors")
+    assert all(row[2:5] == ("rows", end.keys[0], row[0]) for row in bad)
+    return rows_of(found, "rows"), [(row[0], row[-1]) for row in bad]
+
+
+def test_bad_rows_of_csv_are_diverted(tmp_path: Path) -> None:
+    good, bad = diverted(tmp_path, BAD_CSV, format="csv")
+    assert [(row[0], *row[2:]) for row in good] == [
+        (0, 1, "a", 1.0),
+        (5, 6, None, None),
+        (6, 7, "", 7.0),
+        (8, 9, "i", 9.0),
+    ]
+    assert bad == [(1, b"2,b"), (2, b"x,c,3"), (3, b"4,d,4,4"), (4, b",e,5"), (7, b"8,\xff,8"), (9, b"10")]
+
+
+def test_bad_rows_of_json_are_diverted(tmp_path: Path) -> None:
+    good, bad = diverted(tmp_path, BAD_JSON, format="json")
+    assert [(row[0], row[2], row[3]) for row in good] == [(0, 1, None), (2, 3, "c"), (5, 7, None)]
+    assert bad == [(1, b'{"id":"x"}'), (3, b"null"), (4, b'{"id":5}{"id":6}')]
+
+
+def test_bad_rows_fail_unless_told(tmp_path: Path) -> None:
+    put(tmp_path / "a.csv", BAD_CSV)
+    reader = made(tmp_path, format="csv", schema=SCHEMA)
+    with pytest.raises(BadRows, match=r"offset=1.*badRows=divert"):
+        everything(reader)
+
+
+def test_values_of_parquet_that_do_not_fit_are_bad_rows(tmp_path: Path) -> None:
+    wide = pa.table({"id": [1, 1 << 40, None, 4], "price": ["1", "2", "3", "x"], "more": [0, 0, 0, 0]})
+    put(tmp_path / "file", parquet(wide))
+    reader = made(tmp_path, format="parquet", schema="id int not null, price double, name string", badRows="divert")
+    found = read(reader, START, reached(reader))
+    assert [row[2:] for row in rows_of(found, "rows")] == [(1, 1.0, None)]
+    assert [row[0] for row in rows_of(found, "errors")] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "good"),
+    [
+        ("parquet", CONTENT["parquet"][:-9], 0),
+        ("parquet", CONTENT["parquet"][:60_000] + bytes(20_000) + CONTENT["parquet"][80_000:], None),
+        ("parquet", parquet(pa.table({"name": ["no id"]})), 0),
+        ("csv", b"id,nam\n1,a\n", 0),
+        ("csv", csv(2) + b'3,"never closed' + b"x" * (5 << 20), None),
+    ],
+    ids=["no footer", "garbage inside", "column missing", "no such column", "a row too long"],
+)
+def test_files_that_make_no_sense_end_with_a_bad_row(tmp_path: Path, kind: str, data: bytes, good: int | None) -> None:
+    put(tmp_path / "file", data)
+    reader = made(tmp_path, format=kind, schema=SCHEMA, badRows="divert")
+    end = reached(reader)
+    middle = SourceFrontier.at(SourceKind.FILES, {end.keys[0]: 5_000})
+    found = check_laws(reader, [START, middle, end], elsewhere=False)
+    rows, bad = rows_of(found, "rows"), rows_of(found, "errors")
+    assert len(bad) == 1
+    assert bad[0][0] == len(rows) if good is None else len(rows) == good
+    with pytest.raises(BadRows):
+        everything(made(tmp_path, format=kind, schema=SCHEMA))
+
+
+def test_headers_delimiters_and_compression(tmp_path: Path) -> None:
+    put(tmp_path / "a.csv.gz", gzip.compress(b"1;a;1\n2;b\n3;c;3\n"))
+    put(tmp_path / "b.csv.gz", gzip.compress(b'1;"x\ny;";1')[:-12])
+    reader = made(tmp_path, format="csv", schema=SCHEMA, header="false", delimiter=";", badRows="divert")
+    found = read(reader, START, reached(reader))
+    assert [(row[0], row[3]) for row in rows_of(found, "rows")] == [(0, "a"), (2, "c")]
+    assert [row[0] for row in rows_of(found, "errors")] == [1, 0]
+    only_header = made(tmp_path / "none", format="csv", schema=SCHEMA)
+    put(tmp_path / "none/a.csv", b"id,name,price")
+    put(tmp_path / "none/b.csv", b"name,id,more,price\nx,1,?,2\n")
+    assert [row[2:] for row in everything(only_header)] == [(1, "x", 2.0)]
+
+
+def test_the_columns_of_parquet_are_learned(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="no Parquet file to learn"):
+        made(tmp_path, format="parquet")
+    put(tmp_path / "b", parquet(pa.table({"other": [1]})))
+    put(tmp_path / "a", parquet(pa.table({"id": [1], "tags": [["x"]], "kind": pa.array(["k"]).dictionary_encode()})))
+    reader = made(tmp_path, format="parquet", badRows="divert")
+    schema = reader.exports()["rows"]
+    assert schema.key.names == ["id"]
+    assert schema.val.field("kind").type == pa.string()
+    rows = rows_of(read(reader, START, reached(reader)), "rows")
+    assert rows == [(0, 1, 1, ["x"], "k"), (0, 1, None, None, None)]
+
+
+def test_tasks_share_files_by_size(tmp_path: Path) -> None:
+    for number in range(20):
+        put(tmp_path / f"{number:02}.csv", csv(100 if number else 3_000, first=number))
+    reader = made(tmp_path, format="csv", schema=SCHEMA)
+    plan = reader.plan(START, reached(reader), 2)
+    assert [len(task.pieces) for task in plan] == [1, 19]
+    assert sum(task.weight for task in plan) == sum(path.stat().st_size for path in tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"format": "cvs"}, r"did you mean csv\?"),
+        ({"format": "csv"}, "need option schema"),
+        ({"format": "csv", "schema": SCHEMA, "key": "ident"}, "key column"),
+        ({"format": "csv", "schema": SCHEMA, "key": ""}, "needs option key"),
+        ({"format": "json", "schema": SCHEMA, "header": "true"}, "about CSV"),
+        ({"format": "csv", "schema": SCHEMA, "delimiter": "||"}, "one character"),
+        ({"format": "csv", "schema": SCHEMA, "include": "file"}, "path and row"),
+        ({"format": "csv", "schema": "id int, row int", "include": "row"}, "both in the files"),
+        ({"format": "csv", "schema": SCHEMA, "export": "errors"}, "another name"),
+        ({"format": "csv", "schema": SCHEMA, "settle": "3"}, r"did you mean settleSeconds\?"),
+    ],
+)
+def test_wrong_options_are_refused(tmp_path: Path, options: dict[str, str], says: str) -> None:
+    with pytest.raises(InvalidArgument, match=says):
+        made(tmp_path, **options)
+
+
+def test_wrong_places_are_refused() -> None:
+    for uri in ("ftp://x/y", "s3:///x", "s3://b/p?regoin=x"):
+        with pytest.raises(InvalidUri):
+            made(uri, format="csv", schema=SCHEMA)
+
+
+def test_a_fault_of_the_store_is_no_fault_of_the_data() -> None:
+    class Broken:
+        def read(self, count: int | None) -> bytes:
+            raise OSError("the disk is gone")
+
+    from pyspark_persist.sources.files.formats import Csv, JsonLines, Parquet
+    from pyspark_persist.sources.options import columns
+
+    fields = columns(SCHEMA)
+    for how, path in ((Csv(fields=fields), "a"), (JsonLines(fields), "a.gz"), (JsonLines(fields), "a")):
+        with pytest.raises(LocationError, match="the disk is gone"):
+            list(how.blocks(Content(Broken(), 10), path, 0, OFFSET_MAX))
+    assert Parquet(fields) is not None
+
+
+def test_objects_in_s3_are_files(fresh_s3_uri: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    uri = fresh_s3_uri()
+    reader = made(uri, format="csv", schema=SCHEMA, include="path")
+    assert reader.probe().high == ()
+    place = reader._place
+    store = place._store()
+    for name in ("x/a.csv", "b.csv", "_no.csv"):
+        with store.open_output_stream(f"{place.root}/{name}") as sink:
+            sink.write(csv(50))
+    end = reached(reader)
+    assert [key.rpartition("#")[0] for key in end.keys] == ["b.csv", "x/a.csv"]
+    found = check_laws(reader, [START, SourceFrontier.at(SourceKind.FILES, {end.keys[1]: 7}), end])
+    assert len(rows_of(found, "rows")) == 100
+    plan = reader.plan(START, end, 1)
+    with store.open_output_stream(f"{place.root}/b.csv") as sink:
+        sink.write(csv(51))
+    with pytest.raises(SourceFailure, match="changed"):
+        list(plan[0].read())
+    store.delete_file(f"{place.root}/b.csv")
+    with pytest.raises(UpstreamLost):
+        list(plan[0].read())
