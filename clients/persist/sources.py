@@ -5,6 +5,7 @@ Source: design 003; catalog-semantics.md section 4; sources.md.
 
 from persist.client.blocking_minter import Minter
 from persist.client.minting import Bound, RemapSource, ResumptionOf, ResumptionTold
+from persist.core.data.encoding import encode_key
 from persist.core.time.binding_log import Append, BindingLog, Covered, MintRules
 from persist.core.time.probe import Probe, check_available
 from persist.core.time.reclock import Reclocker, reclock_frontier, source_upper_at_frontier
@@ -43,6 +44,7 @@ __all__ = [
     "UpstreamRegressed",
     "UpstreamReplaced",
     "check_available",
+    "encode_key",
     "offset_resumption",
     "offsets_of",
     "reclock_frontier",

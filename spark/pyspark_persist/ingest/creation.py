@@ -141,7 +141,10 @@ def _begin(
         return
     exports = {
         name: ExportPlan(
-            spec=writer.batch_spec(), lower=0, contents=Contents(location=location, shard=source.exports[name])
+            spec=writer.batch_spec(),
+            lower=0,
+            upper=trace.upper.time or 0,
+            contents=Contents(location=location, shard=source.exports[name]),
         )
         for name, writer in writers.items()
     }

@@ -254,6 +254,7 @@ class Pipeline:
             name: ExportPlan(
                 spec=writer.batch_spec(),
                 lower=_time(writer.upper),
+                upper=_time(trace.upper),
                 contents=Contents(location=self._location, shard=str(self._shards[name])),
             )
             for name, writer in self._writers.items()

@@ -38,7 +38,8 @@ class Runner:
     def run(self, works: Sequence[Work], report: Callable[[int], None]) -> list[Done]:
         """The results of all works, in their order. Raises what ``carry_out`` raises, and what Spark raises."""
         weight = sum(work.task.weight for work in works)
-        if self.session is None or not self.wants(weight):
+        # An ordered task refers to what came before, which is remembered in this process.
+        if self.session is None or not self.wants(weight) or any(work.task.ordered for work in works):
             return [carry_out(work, report) for work in works]
         self.jobs += 1
         context = self.session().sparkContext

@@ -13,18 +13,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from persist import BatchSpec, InvalidArgument, PreparedBatch
+from persist import BatchSpec, InvalidArgument, PreparedBatch, Schema
 from persist.sources import Reclocker
 from pyspark_persist.ingest.state import Contents
+from pyspark_persist.ingest.upserts import Newest, changes_of, keep, newest_at
 from pyspark_persist.sources.port import Changes, Event, ReadTask, Truncated, Upserts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportPlan:
-    """Where an export stands: rows at times from ``lower`` on are wanted, the others are durable already."""
+    """Where an export stands: rows at times in ``[lower, upper)`` are wanted, earlier ones are durable already."""
 
     spec: BatchSpec
     lower: int
+    upper: int
     contents: Contents
 
 
@@ -73,6 +75,7 @@ def carry_out(work: Work, report: Callable[[int], None] = lambda rows: None) -> 
 
 def timed_rows(work: Work) -> Iterator[tuple[str, pa.RecordBatch]]:
     """The rows of a task that are not durable yet, with columns key…, val…, ts, diff, by export."""
+    upserted: dict[str, Newest] = {}
     for number, event in enumerate(work.task.read()):
         plan = work.exports.get(event.export)
         if plan is None:
@@ -85,10 +88,27 @@ def timed_rows(work: Work) -> Iterator[tuple[str, pa.RecordBatch]]:
         elif isinstance(event, Truncated):
             yield from _truncated(work, event, plan, number)
         else:
-            assert isinstance(event, Upserts)
-            raise InvalidArgument(
-                "upserts are read by a task of their own", hint="the pipeline plans them", export=event.export
-            )
+            newest = upserted.get(event.export)
+            if newest is None:
+                newest = upserted[event.export] = _newest(plan, event)
+            for rows in _upserted(event, work.reclocker, plan.lower, newest):
+                yield event.export, rows
+    for export, newest in upserted.items():
+        keep(work.exports[export].contents, work.exports[export].upper, newest)
+
+
+def _newest(plan: ExportPlan, event: Upserts) -> Newest:
+    key = Schema.from_bytes(plan.spec.schema).key.names
+    return newest_at(plan.contents, plan.lower, event.rows.schema, list(key))
+
+
+def _upserted(event: Upserts, reclocker: Reclocker, lower: int, newest: Newest) -> Iterator[pa.RecordBatch]:
+    times = reclocker.reclock_arrow(event.offsets, event.partitions)
+    rows, present = event.rows, event.present
+    if rows.num_rows and pc.min(times).as_py() < lower:
+        wanted = pc.greater_equal(times, pa.scalar(lower, pa.uint64()))
+        rows, times, present = rows.filter(wanted), times.filter(wanted), present.filter(wanted)
+    yield from changes_of(rows, times, present, newest)
 
 
 def _timed(event: Changes, reclocker: Reclocker) -> pa.RecordBatch:
