@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+import persist as library
+from persist.sources import Lsn, RemapSource, SourceKind
+
 PERSIST = [sys.executable, "-m", "persist_cli"]
 
 
@@ -18,7 +21,9 @@ def dev(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            yield process, json.loads(process.stdout.readline())["shard"]
+            told = json.loads(process.stdout.readline())
+            assert told["minter"] == told["shard"]
+            yield process, told["shard"]
         finally:
             process.kill()
 
@@ -47,6 +52,34 @@ def test_doctor_finds_a_running_service_well(dev, persist):
     assert states["shards and clock"] == "ok"
     assert "bad" not in states.values()
     assert done.code == 0
+
+
+def test_dev_serves_bindings_on_the_same_port(dev):
+    _, endpoint = dev
+    source = RemapSource(remap=library.ShardId.new(), kind=SourceKind.LSN, incarnation="one")
+    with library.connect(endpoint) as client:
+        minter = client.minter(endpoint)
+        [binding] = minter.get_binding(source, [Lsn(7)])
+        assert binding.frontier.beyond(Lsn(7))
+        assert client.recent_upper(source.remap) == library.Antichain.of(binding.ts + 1)
+        minter.close()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("--endpoint", "127.0.0.1:1", "--location", "x"),
+        ("--blob", "mem:a"),
+        ("--consensus", "mem:a"),
+        ("--location", "x", "--listen", "nonsense"),
+    ],
+    ids=["nowhere", "two-places", "blob-only", "consensus-only", "listen"],
+)
+def test_minter_says_what_is_wrong(persist, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = persist("serve", "minter", *words)
+    assert (done.code, "Traceback" in done.err) == (1 if "nonsense" in words else 2, False), done.err
 
 
 @pytest.fixture

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("persist", "persist_cli", "persist_compaction", "persist_host", "persist_shard", "pyspark_persist")
+PACKAGES = (
+    "persist", "persist_cli", "persist_compaction", "persist_host", "persist_minter", "persist_shard", "pyspark_persist"
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
