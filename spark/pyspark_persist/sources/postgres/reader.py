@@ -1,0 +1,193 @@
+"""Reading one life of a PostgreSQL database: watermarks, plans and changes.
+
+Reading moves nothing upstream: the slot is peeked at, and moved by ``commit`` alone. Source: sources.md section 1.
+"""
+
+import bisect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from persist import LocationError, Schema
+from persist.runtime import system
+from persist.sources import Lsn, Probe, SourceFrontier, SourceKind, UpstreamLost
+from pyspark_persist.sources.port import Event, ReadTask, UpstreamStatus
+from pyspark_persist.sources.postgres import catalog
+from pyspark_persist.sources.postgres.decoding import Decoder, Export
+from pyspark_persist.sources.postgres.definition import Definition
+from pyspark_persist.sources.postgres.framing import frame
+from pyspark_persist.sources.postgres.pgoutput import Chunk
+from pyspark_persist.sources.postgres.session import Session, patiently
+
+T = TypeVar("T")
+
+KIND: Final = SourceKind.LSN
+ADVANCE_SECONDS: Final = 1.0
+LOG_SECONDS: Final = 2.0
+_BOUNDARIES_MAX: Final = 4096
+
+# Groups of about 20,000 small messages, and of 16 MiB: a value of bytes ends at 1 GiB.
+_PEEK: Final = """
+SELECT string_agg(data, ''::bytea ORDER BY o), string_agg(int4send(length(data)), ''::bytea ORDER BY o)
+FROM (SELECT o, data, sum(length(data) + 800) OVER (ORDER BY o ROWS UNBOUNDED PRECEDING) / 16777216 AS part
+      FROM pg_logical_slot_peek_binary_changes(%(slot)s::text, %(end)s::pg_lsn, NULL,
+           'proto_version', '1', 'publication_names', %(publication)s::text)
+           WITH ORDINALITY AS t(lsn, xid, data, o)) m
+GROUP BY part ORDER BY part
+"""
+
+_ADVANCE: Final = "SELECT pg_replication_slot_advance(%(slot)s, %(to)s::pg_lsn)"
+
+_MAY_LOG: Final = """
+SELECT NOT pg_is_in_recovery() AND to_regprocedure('pg_log_standby_snapshot()') IS NOT NULL
+   AND has_function_privilege(to_regprocedure('pg_log_standby_snapshot()'), 'execute')
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangesTask:
+    """The transactions whose commits end in ``(begin, end]``."""
+
+    definition: Definition
+    schemas: Mapping[str, Schema]
+    begin: int
+    end: int
+
+    @property
+    def weight(self) -> int:
+        return self.end - self.begin
+
+    @property
+    def ordered(self) -> bool:
+        return True
+
+    def read(self) -> Iterator[Event]:
+        definition = self.definition
+        with Session(definition.dsn) as questions, Session(definition.dsn) as session:
+            slot = catalog.check_upstream(questions, definition)
+            if slot.confirmed > self.begin:
+                raise UpstreamLost(
+                    "the upstream threw away what was not read yet",
+                    hint="make a new source",
+                    slot=definition.slot,
+                    confirmed=Lsn(slot.confirmed),
+                    resume=Lsn(self.begin),
+                )
+            exports = [Export(table, self.schemas[table.export]) for table in definition.tables]
+            decoder = Decoder(exports, catalog.LiveCatalog(questions))
+            for framed in frame(_peek(session, definition, self.end), self.begin, self.end):
+                yield from decoder.events(framed)
+
+
+def _peek(session: Session, definition: Definition, end: int) -> Iterator[Chunk]:
+    publication = catalog.quoted(definition.publication)
+    params = {"slot": definition.slot, "end": str(Lsn(end)), "publication": publication}
+    # Groups have no order of their own: they are sorted anyway, and hashing them would hold all of them.
+    session.run("SET enable_hashagg = off")
+    for data, lengths in session.blobs(_PEEK, params):
+        yield Chunk.of(data, lengths)
+
+
+class PostgresReader:
+    """Implements the SourceReader port. Connects when it is first asked something, and again after a failure."""
+
+    def __init__(self, definition: Definition, schemas: Mapping[str, Schema]) -> None:
+        self._definition = definition
+        self._schemas = {table.export: schemas[table.export] for table in definition.tables}
+        self._session: Session | None = None
+        self._may_log = False
+        # Positions between two records. A slot moved into a commit's record would never show that commit again, and
+        # what is flushed may end inside a record: so it is moved to one of these.
+        self._between: list[int] = []
+        self._advanced_at: float | None = None
+        self._logged_at: float | None = None
+
+    @property
+    def kind(self) -> SourceKind:
+        return KIND
+
+    @property
+    def incarnation(self) -> str:
+        return self._definition.incarnation
+
+    def exports(self) -> Mapping[str, Schema]:
+        return dict(self._schemas)
+
+    def probe(self) -> Probe:
+        high, slot = self._checked()
+        return Probe(kind=KIND, incarnation=self.incarnation, high=(Lsn(high),), low=(Lsn(min(slot.confirmed, high)),))
+
+    def plan(self, begin: SourceFrontier, end: SourceFrontier, tasks: int) -> Sequence[ReadTask]:
+        first, last = begin.bound(0) or 0, end.bound(0) or 0
+        if first >= last:
+            return ()
+        return (ChangesTask(definition=self._definition, schemas=self.exports(), begin=first, end=last),)
+
+    def adopt(self, export: str, schema: Schema) -> None:
+        self._schemas[export] = schema
+
+    def commit(self, frontier: SourceFrontier) -> None:
+        now = system().monotonic()
+        if self._advanced_at is not None and now < self._advanced_at + ADVANCE_SECONDS:
+            return
+        _, slot = self._checked()
+        known = bisect.bisect_right(self._between, frontier.bound(0) or 0)
+        target = self._between[known - 1] if known else 0
+        if target > slot.confirmed:
+            params = {"slot": self._definition.slot, "to": str(Lsn(target))}
+            self._asked(lambda session: patiently(lambda: session.rows(_ADVANCE, params)))
+            self._advanced_at = now
+        del self._between[: max(0, known - 1)]
+        if self._may_log and (self._logged_at is None or now >= self._logged_at + LOG_SECONDS):
+            # Only at such a record can the server forget WAL; by itself it writes one every 15 s.
+            self._asked(lambda session: session.rows("SELECT pg_log_standby_snapshot()"))
+            self._logged_at = now
+
+    def status(self) -> UpstreamStatus:
+        high, slot = self._checked()
+        return UpstreamStatus(
+            committed=SourceFrontier.at(KIND, {0: slot.confirmed}),
+            bytes_behind=max(0, high - slot.confirmed),
+            details={
+                "slot": self._definition.slot,
+                "publication": self._definition.publication,
+                "confirmed_lsn": str(Lsn(slot.confirmed)),
+                "current_lsn": str(Lsn(high)),
+                "retained_bytes": max(0, high - slot.restart),
+                "wal_status": slot.wal_status,
+                "safe_wal_size": slot.safe_wal_size,
+                "active_pid": slot.active_pid,
+            },
+        )
+
+    def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    def _checked(self) -> tuple[int, catalog.Slot]:
+        """How far the log is safely written, asked for before it is made sure that nothing of it was left out."""
+
+        def checked(session: Session) -> tuple[int, catalog.Slot]:
+            high, between = catalog.positions(session)
+            slot = catalog.check_upstream(session, self._definition)
+            if not self._between or between > self._between[-1]:
+                self._between.append(between)
+                del self._between[:-_BOUNDARIES_MAX]
+            return high, slot
+
+        return self._asked(checked)
+
+    def _asked(self, question: Callable[[Session], T]) -> T:
+        if self._session is None:
+            self._session = Session(self._definition.dsn)
+            try:
+                self._may_log = bool(self._session.row(_MAY_LOG)[0])
+            except BaseException:
+                self.close()
+                raise
+        try:
+            return question(self._session)
+        except LocationError:
+            self.close()
+            raise

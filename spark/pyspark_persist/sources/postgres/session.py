@@ -1,0 +1,188 @@
+"""Connections to PostgreSQL: statements, answers and what a failure means. The only module that knows psycopg.
+
+Every session shows values in one form, whatever the database's settings are. Source: sources.md section 1.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, NoReturn, Self, TypeVar
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from persist import Determinate, Indeterminate, InvalidArgument, PersistError
+from persist.runtime import system
+from pyspark_persist.sources.port import SourceFailure
+
+T = TypeVar("T")
+Params = Mapping[str, Any]
+
+SETTINGS: Final = (
+    "SET client_encoding = 'UTF8'",
+    "SET DateStyle = 'ISO, YMD'",
+    "SET TimeZone = 'UTC'",
+    "SET IntervalStyle = 'iso_8601'",
+    "SET extra_float_digits = 1",
+    "SET bytea_output = 'hex'",
+    "SET search_path = pg_catalog",
+    "SET statement_timeout = 0",
+    "SET lock_timeout = 0",
+    "SET idle_in_transaction_session_timeout = 0",
+)
+BUSY_SECONDS: Final = 15.0
+"""For how long a slot may be held by another session."""
+_CONNECT_SECONDS: Final = "10"
+_SECRETS: Final = ("password", "sslpassword")
+_SLOT_BUSY: Final = "55006"
+_AWAY: Final = frozenset({"57P01", "57P02", "57P03", "57014", "55P03", "55006", "40001", "40P01", "25P03"})
+_DENIED: Final = "42501"
+
+
+def check_dsn(dsn: str) -> str:
+    """The connection string in its key=value form. Raises InvalidArgument, which repeats none of it."""
+    try:
+        fields = conninfo_to_dict(dsn)
+    except psycopg.Error:
+        raise InvalidArgument("dsn is no connection string of libpq", hint="such as host=db dbname=shop") from None
+    if any(name in fields for name in _SECRETS):
+        raise InvalidArgument(
+            "dsn must not hold a password: it is kept in the definition of the source",
+            hint="libpq takes it from PGPASSWORD, PGPASSFILE or a service file, here and on the executors",
+        )
+    given = {name: str(value) for name, value in fields.items() if value is not None}
+    return make_conninfo("", **{"connect_timeout": _CONNECT_SECONDS, "application_name": "persist", **given})
+
+
+class Session:
+    """One connection. Raises SourceFailure (refused for good) and LocationError (away, or busy: again later)."""
+
+    def __init__(self, dsn: str, *, replication: bool = False) -> None:
+        self._dsn = dsn
+        try:
+            conninfo = make_conninfo(dsn, replication="database") if replication else dsn
+            self._connection = psycopg.Connection.connect(conninfo, autocommit=True)
+        except psycopg.Error as error:
+            raise Determinate(
+                "cannot connect to PostgreSQL",
+                hint="is it there, and does libpq find the password (PGPASSWORD, PGPASSFILE)?",
+                detail=_detail(error),
+            ) from None
+        try:
+            for setting in SETTINGS:
+                self.run(setting)
+        except BaseException:
+            self.close()
+            raise
+
+    def rows(self, sql: str, params: Params | None = None) -> list[tuple[Any, ...]]:
+        """All rows of a query."""
+        with _classified(), self._connection.cursor() as cursor:
+            return cursor.execute(sql.encode(), params).fetchall()
+
+    def row(self, sql: str, params: Params | None = None) -> tuple[Any, ...]:
+        """The only row of a query."""
+        (row,) = self.rows(sql, params)
+        return row
+
+    def run(self, sql: str) -> None:
+        """A statement without an answer."""
+        with _classified():
+            self._connection.execute(sql.encode())
+
+    def blobs(self, sql: str, params: Params) -> Iterator[tuple[bytes, ...]]:
+        """Rows of bytes, one at a time from the server; waits while another session holds the slot."""
+        with _classified():
+            while True:
+                cursor, first = self._opened(sql, params)
+                if cursor is None:
+                    continue
+                try:
+                    while first is not None:
+                        yield first
+                        first = cursor.fetchone()
+                finally:
+                    self._rolled_back()
+                return
+
+    def _opened(self, sql: str, params: Params) -> tuple[Any, tuple[bytes, ...] | None]:
+        def opened() -> tuple[Any, tuple[bytes, ...] | None]:
+            self._connection.execute(b"BEGIN")
+            try:
+                cursor = self._connection.cursor("persist", binary=True)
+                cursor.itersize = 1
+                cursor.execute(sql.encode(), params)
+                return cursor, cursor.fetchone()
+            except BaseException:
+                self._rolled_back()
+                raise
+
+        return patiently(opened)
+
+    def _rolled_back(self) -> None:
+        if not self._connection.closed:
+            self._connection.execute(b"ROLLBACK")
+
+    def copied(self, sql: str) -> Iterator[bytes]:
+        """The pieces of a COPY ... TO STDOUT, one for each row."""
+        with _classified(), self._connection.cursor() as cursor, cursor.copy(sql.encode()) as copy:
+            for piece in copy:
+                yield bytes(piece)
+
+    def close(self) -> None:
+        """End it. Doing it again does nothing."""
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def patiently(action: Callable[[], T]) -> T:
+    """Do it as soon as no other session holds the slot, for a while."""
+    give_up = system().monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            return action()
+        except psycopg.Error as error:
+            if error.sqlstate != _SLOT_BUSY or system().monotonic() > give_up:
+                raise
+        except Determinate as error:
+            if error.details.get("sqlstate") != _SLOT_BUSY or system().monotonic() > give_up:
+                raise
+        threading.Event().wait(0.05)
+
+
+class _classified:
+    """What psycopg raises inside becomes one of our errors."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, psycopg.Error):
+            _raise(error)
+
+
+def _raise(error: psycopg.Error) -> NoReturn:
+    raise classify(error.sqlstate, _detail(error)) from None
+
+
+def classify(sqlstate: str | None, detail: str) -> PersistError:
+    """What a failure of a statement means."""
+    if sqlstate is None or sqlstate[:2] == "08":
+        return Indeterminate("PostgreSQL went away", hint="it is tried again", detail=detail)
+    if sqlstate in _AWAY or sqlstate[:2] in ("53", "58", "XX"):
+        return Determinate("PostgreSQL cannot do it now", hint="again later", sqlstate=sqlstate, detail=detail)
+    hint = "grant it to this role" if sqlstate == _DENIED else "see the documentation of the PostgreSQL source"
+    return SourceFailure("PostgreSQL refused", hint=hint, sqlstate=sqlstate, detail=detail)
+
+
+def _detail(error: psycopg.Error) -> str:
+    lines: Sequence[str] = str(error).splitlines()
+    return lines[0] if lines else type(error).__name__

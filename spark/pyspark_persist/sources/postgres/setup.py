@@ -1,0 +1,346 @@
+"""Setting a PostgreSQL source up: checks, replica identities, publication, slot with snapshot; and undoing that.
+
+Tables are locked against changes of their form (ACCESS SHARE, as pg_dump does) for as long as their snapshot is read:
+a truncated or rewritten table looks empty to older snapshots. Source: sources.md section 1.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from persist import Determinate, InvalidArgument, LocationError, PersistError, Schema, UsageError
+from persist.sources import SourceFrontier
+from pyspark_persist.sources.port import Beginning, SourceFailure, SourceReader
+from pyspark_persist.sources.postgres import catalog
+from pyspark_persist.sources.postgres.catalog import FULL, Listed, quoted
+from pyspark_persist.sources.postgres.definition import Definition, Table
+from pyspark_persist.sources.postgres.options import Options, parse_options
+from pyspark_persist.sources.postgres.reader import KIND, PostgresReader
+from pyspark_persist.sources.postgres.session import Session, check_dsn, patiently
+from pyspark_persist.sources.postgres.snapshot import SnapshotTask, page_ranges
+
+VERSION_MIN: Final = 140_000
+ALL_KINDS: Final = ("insert", "update", "delete", "truncate")
+TASK_BYTES: Final = 16 << 20
+SLOT_SECONDS: Final = 10
+LOCK_SECONDS: Final = 10
+
+_SERVER: Final = """
+SELECT current_setting('server_version_num')::int, current_setting('wal_level'), current_setting('server_encoding'),
+       (SELECT rolsuper OR rolreplication FROM pg_roles WHERE rolname = current_user), current_setting('server_version')
+"""
+_WRITERS: Final = """
+SELECT pid, usename, state, (now() - xact_start)::text FROM pg_stat_activity
+WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid() ORDER BY xact_start LIMIT 5
+"""
+_INDEX: Final = """
+SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+WHERE i.indrelid = %(table)s::int8::oid AND i.indisreplident
+"""
+_PAGES: Final = """
+SELECT pg_relation_size(%(table)s::int8::oid) / current_setting('block_size')::int8, current_setting('block_size')::int
+"""
+
+
+class PostgresSource:
+    """Implements the SourceType port. The options are described in ``options.NAMES`` and the guide to sources."""
+
+    @contextmanager
+    def create(self, options: Mapping[str, str], *, source: str) -> Iterator[Beginning]:
+        parsed = parse_options(options, source)
+        dsn = check_dsn(parsed.dsn)
+        undo: list[_Step] = []
+        try:
+            with ExitStack() as stack:
+                yield _begun(parsed, dsn, stack, undo)
+        except BaseException:
+            _undo(dsn, undo)
+            raise
+
+    def open(self, definition: Mapping[str, Any], schemas: Mapping[str, Schema]) -> SourceReader:
+        return PostgresReader(Definition.from_json(definition), schemas)
+
+    def drop(self, definition: Mapping[str, Any]) -> None:
+        given = Definition.from_json(definition)
+        with Session(given.dsn) as session:
+            system, _, database = catalog.identity(session)
+            if (system, database) != (given.system, given.database):
+                return
+            if catalog.slot(session, given.slot) is not None:
+                _drop_slot(session, given.slot)
+            found = catalog.publication(session, given.publication)
+            if given.made_publication and found is not None and found.oid == given.publication_oid:
+                session.run(f"DROP PUBLICATION IF EXISTS {quoted(given.publication)}")
+
+
+POSTGRES: Final = PostgresSource()
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """Something that was set up, and how it is taken back."""
+
+    what: str
+    undo: Callable[[Session], object]
+
+
+def _begun(options: Options, dsn: str, stack: ExitStack, undo: list[_Step]) -> Beginning:
+    session = stack.enter_context(Session(dsn))
+    _check_server(session)
+    chosen = _chosen(session, options, undo)
+    holder = stack.enter_context(Session(dsn))
+    _lock(holder, chosen)
+    definition = _define(holder, options, dsn, chosen, made=any(step.what == "publication" for step in undo))
+    schemas = {table.export: _schema(table) for table in definition.tables}
+    _free_slot(session, options)
+    exporter = stack.enter_context(Session(dsn, replication=True))
+    point, snapshot = _make_slot(session, exporter, options.slot)
+    undo.append(_Step("slot", lambda later: _drop_slot(later, options.slot)))
+    reader = PostgresReader(definition, schemas)
+    stack.callback(reader.close)
+    return Beginning(
+        definition=definition.to_json(),
+        reader=reader,
+        bound=SourceFrontier.at(KIND, {0: point}),
+        snapshot=_tasks(holder, definition, schemas, snapshot, point, options.snapshot_tasks),
+    )
+
+
+def _undo(dsn: str, steps: Sequence[_Step]) -> None:
+    """Take back what was set up, last things first; what cannot be taken back now is left for replaceSlot."""
+    if not steps:
+        return
+    with suppress(PersistError), Session(dsn) as session:
+        for step in reversed(steps):
+            with suppress(PersistError):
+                step.undo(session)
+
+
+def _check_server(session: Session) -> None:
+    number, wal_level, encoding, may_replicate, version = session.row(_SERVER)
+    if number < VERSION_MIN:
+        raise SourceFailure("PostgreSQL 14 or newer is needed", hint="upgrade the server", version=version)
+    if wal_level != "logical":
+        raise SourceFailure(
+            "the server does not log what logical replication needs",
+            hint="ALTER SYSTEM SET wal_level = logical, and restart it",
+            wal_level=wal_level,
+        )
+    if encoding == "SQL_ASCII":
+        raise SourceFailure("text in this database has no known encoding", hint="use one in UTF8", encoding=encoding)
+    if not may_replicate:
+        raise SourceFailure("this role may not replicate", hint="ALTER ROLE ... REPLICATION")
+
+
+def _chosen(session: Session, options: Options, undo: list[_Step]) -> list[Listed]:
+    """The tables of the source, in a publication that is made if need be, with the replica identity it takes."""
+    existing = catalog.publication(session, options.publication)
+    if options.tables is None:
+        if existing is None:
+            raise InvalidArgument(
+                "there is no such publication",
+                hint="name the tables, to have it made",
+                publication=options.publication,
+            )
+        tables = catalog.published_tables(session, options.publication)
+    else:
+        tables = _named(session, options)
+    if not tables:
+        raise SourceFailure("the publication has no tables", hint="ALTER PUBLICATION ... ADD TABLE")
+    _check_kinds(tables)
+    publishes = ALL_KINDS if existing is None else existing.publishes
+    if existing is not None:
+        _check_publication(existing, options, tables)
+    if "update" in publishes:
+        for table in tables:
+            _identify(session, table, options, undo)
+    if existing is None:
+        names = ", ".join(quoted(table.schema, table.name) for table in tables)
+        session.run(f"CREATE PUBLICATION {quoted(options.publication)} FOR TABLE {names}")
+        undo.append(_Step("publication", lambda later: later.run(f"DROP PUBLICATION {quoted(options.publication)}")))
+    return tables
+
+
+def _named(session: Session, options: Options) -> list[Listed]:
+    assert options.tables is not None
+    tables = catalog.named_tables(session, options.publication, options.tables)
+    missing = set(options.tables) - {(table.schema, table.name) for table in tables}
+    if missing:
+        raise SourceFailure(
+            "there are no such tables", hint="correct option tables", tables=sorted(map(".".join, missing))
+        )
+    return tables
+
+
+def _check_kinds(tables: Sequence[Listed]) -> None:
+    for table in tables:
+        if table.kind == "p":
+            raise SourceFailure(
+                "a partitioned table is published by its partitions",
+                hint="name the partitions, and leave publish_via_partition_root off",
+                table=table.export,
+            )
+        if table.kind != "r":
+            raise SourceFailure("only tables can be replicated", hint="name its tables", table=table.export)
+
+
+def _check_publication(found: catalog.Publication, options: Options, tables: Sequence[Listed]) -> None:
+    name = options.publication
+    outside = [table for table in tables if not table.published]
+    if outside:
+        names = ", ".join(quoted(table.schema, table.name) for table in outside)
+        raise SourceFailure(
+            "the publication does not have all of the tables",
+            hint=f"ALTER PUBLICATION {quoted(name)} ADD TABLE {names}",
+        )
+    if found.publishes not in (ALL_KINDS, ("insert",), ("insert", "truncate")):
+        raise SourceFailure(
+            "the publication leaves changes out",
+            hint=f"ALTER PUBLICATION {quoted(name)} SET (publish = 'insert, update, delete, truncate'), or 'insert'",
+            publishes=",".join(found.publishes),
+        )
+    if found.generated:
+        raise SourceFailure(
+            "the publication has generated columns, which are not supported",
+            hint=f"ALTER PUBLICATION {quoted(name)} SET (publish_generated_columns = none)",
+        )
+
+
+def _identify(session: Session, table: Listed, options: Options, undo: list[_Step]) -> None:
+    if table.identity == FULL:
+        return
+    statement = f"ALTER TABLE {quoted(table.schema, table.name)} REPLICA IDENTITY"
+    if not options.set_replica_identity:
+        raise SourceFailure(
+            "updates and deletes of this table do not say what the row was",
+            hint=f"{statement} FULL, or set option setReplicaIdentity=true",
+            table=table.export,
+        )
+    before = {"d": "DEFAULT", "n": "NOTHING"}.get(table.identity)
+    if before is None:
+        (index,) = session.row(_INDEX, {"table": table.oid})
+        before = f"USING INDEX {quoted(index)}"
+    session.run(f"SET lock_timeout = '{LOCK_SECONDS}s'")
+    session.run(f"{statement} FULL")
+    undo.append(_Step("identity", lambda later: later.run(f"{statement} {before}")))
+
+
+def _lock(holder: Session, tables: Sequence[Listed]) -> None:
+    names = ", ".join("ONLY " + quoted(table.schema, table.name) for table in tables)
+    holder.run(f"SET lock_timeout = '{LOCK_SECONDS}s'")
+    holder.run("BEGIN")
+    holder.run(f"LOCK TABLE {names} IN ACCESS SHARE MODE")
+
+
+def _define(holder: Session, options: Options, dsn: str, chosen: Sequence[Listed], *, made: bool) -> Definition:
+    """Everything as it is now, under the lock."""
+    system, timeline, database = catalog.identity(holder)
+    publication = catalog.publication(holder, options.publication)
+    names = [(table.schema, table.name) for table in chosen]
+    tables = catalog.named_tables(holder, options.publication, names)
+    if publication is None or [table.oid for table in tables] != [table.oid for table in chosen]:
+        raise Determinate("the tables are just being changed", hint="again later")
+    definition = Definition(
+        dsn=dsn,
+        system=system,
+        timeline=timeline,
+        database=database,
+        slot=options.slot,
+        publication=options.publication,
+        publication_oid=publication.oid,
+        publishes=publication.publishes,
+        made_publication=made,
+        tables=tuple(_table(holder, each) for each in tables),
+    )
+    return definition
+
+
+def _table(holder: Session, listed: Listed) -> Table:
+    return Table(
+        export=listed.export,
+        schema=listed.schema,
+        name=listed.name,
+        oid=listed.oid,
+        file=listed.file,
+        membership=listed.membership,
+        row_filter=listed.row_filter,
+        key=catalog.primary_key(holder, listed.oid),
+        columns=catalog.columns_of(holder, listed),
+    )
+
+
+def _schema(table: Table) -> Schema:
+    try:
+        return table.initial()
+    except UsageError as error:
+        details = {**error.details, "table": table.export}
+        raise SourceFailure(error.message, hint=error.hint, **details) from error
+
+
+def _free_slot(session: Session, options: Options) -> None:
+    found = catalog.slot(session, options.slot)
+    if found is None:
+        return
+    if not options.replace_slot or found.active_pid is not None:
+        raise SourceFailure(
+            "there is a replication slot of that name already",
+            hint="name another one; or, if no source uses it any more, set replaceSlot=true",
+            slot=options.slot,
+            active_pid=found.active_pid,
+        )
+    _drop_slot(session, options.slot)
+
+
+def _drop_slot(session: Session, name: str) -> None:
+    sql = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %(slot)s"
+    patiently(lambda: session.rows(sql, {"slot": name}))
+
+
+def _make_slot(session: Session, exporter: Session, name: str) -> tuple[int, str]:
+    """Consistent point and name of the snapshot. Waits for the transactions that write now, but not for ever."""
+    exporter.run(f"SET statement_timeout = '{SLOT_SECONDS}s'")
+    try:
+        answer = exporter.row(f"CREATE_REPLICATION_SLOT {quoted(name)} LOGICAL pgoutput EXPORT_SNAPSHOT")
+    except LocationError as error:
+        writers = session.rows(_WRITERS)
+        if error.details.get("sqlstate") != "57014" or not writers:
+            raise
+        shown = "; ".join(f"pid {pid} {user} {state} for {age}" for pid, user, state, age in writers)
+        raise Determinate(
+            "a slot can be made only once the transactions that write now have ended",
+            hint="wait for them or end them, and try again",
+            transactions=shown,
+        ) from None
+    high, low = answer[1].split("/")
+    return (int(high, 16) << 32) | int(low, 16), answer[2]
+
+
+def _tasks(
+    holder: Session,
+    definition: Definition,
+    schemas: Mapping[str, Schema],
+    snapshot: str,
+    point: int,
+    tasks: int,
+) -> list[SnapshotTask]:
+    sizes = {table.oid: holder.row(_PAGES, {"table": table.oid}) for table in definition.tables}
+    whole = sum(pages * page_bytes for pages, page_bytes in sizes.values()) or 1
+    planned = []
+    for table in definition.tables:
+        pages, page_bytes = sizes[table.oid]
+        share = -(-tasks * pages * page_bytes // whole)
+        for first, last, weight in page_ranges(pages, page_bytes, share, TASK_BYTES):
+            planned.append(
+                SnapshotTask(
+                    dsn=definition.dsn,
+                    snapshot=snapshot,
+                    table=table,
+                    schema=schemas[table.export],
+                    offset=point - 1,
+                    first=first,
+                    last=last,
+                    weight=weight,
+                )
+            )
+    return planned

@@ -1,0 +1,179 @@
+"""The rows tables had when the replication slot was made, read under its exported snapshot.
+
+ADBC reads columns as they are where that gives what changes give, and as text where it would not; without ADBC all of
+it is COPY in text form. Either way values come out as the changes' do. Source: sources.md section 1, snapshot.
+"""
+
+import importlib.util
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from persist import Schema
+from pyspark_persist.sources.port import BadRows, Changes, SourceFailure
+from pyspark_persist.sources.postgres import values
+from pyspark_persist.sources.postgres.catalog import literal, quoted
+from pyspark_persist.sources.postgres.column_types import ColumnType
+from pyspark_persist.sources.postgres.decoding import plain
+from pyspark_persist.sources.postgres.definition import Table
+from pyspark_persist.sources.postgres.pgoutput import Chunk
+from pyspark_persist.sources.postgres.session import SETTINGS, Session, classify
+from pyspark_persist.sources.postgres.values import Ints
+
+ROWS: Final = 65_536
+"""Rows of one event at most."""
+_PIECES: Final = 20_000
+_NULL: Final = 0xFFFFFFFF
+_HEADER: Final = struct.Struct(">11sII")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotTask:
+    """Pages ``[first, last)`` of a table, to its end when ``last`` is None."""
+
+    dsn: str
+    snapshot: str
+    table: Table
+    schema: Schema
+    offset: int
+    first: int
+    last: int | None
+    weight: int
+
+    @property
+    def ordered(self) -> bool:
+        return False
+
+    def read(self) -> Iterator[Changes]:
+        fields = pa.schema([*self.schema.key, *self.schema.val])
+        types = {column.name: column.type for column in self.table.columns}
+        kinds = [types[field.name] for field in fields]
+        batches = self._by_adbc(kinds) if has_adbc() else self._by_copy(kinds)
+        for columns in batches:
+            rows = pa.RecordBatch.from_arrays(columns, schema=fields)
+            _check_keys(rows, self.table.export)
+            for begin in range(0, rows.num_rows, ROWS):
+                yield self._changes(rows.slice(begin, ROWS))
+
+    def _changes(self, rows: pa.RecordBatch) -> Changes:
+        count = rows.num_rows
+        offsets = plain(np.full(count, self.offset, np.uint64), pa.uint64())
+        return Changes(
+            export=self.table.export, rows=rows, offsets=offsets, diffs=plain(np.ones(count, np.int64), pa.int64())
+        )
+
+    def _query(self, expressions: list[str]) -> str:
+        limits = [f"ctid >= '({self.first},0)'"] if self.first else []
+        limits += [f"ctid < '({self.last},0)'"] if self.last is not None else []
+        limits += [f"({self.table.row_filter})"] if self.table.row_filter else []
+        where = f" WHERE {' AND '.join(limits)}" if limits else ""
+        return f"SELECT {', '.join(expressions)} FROM ONLY {quoted(self.table.schema, self.table.name)}{where}"
+
+    def _begin(self) -> tuple[str, str]:
+        return (
+            "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY",
+            f"SET TRANSACTION SNAPSHOT {literal(self.snapshot)}",
+        )
+
+    def _by_adbc(self, kinds: list[ColumnType]) -> Iterator[list[pa.Array]]:
+        from adbc_driver_manager import Error
+        from adbc_driver_postgresql import dbapi  # type: ignore[import-untyped] # it ships none
+
+        names = [quoted(field.name) for field in (*self.schema.key, *self.schema.val)]
+        chosen = [name if kind.native else f"{name}::text" for name, kind in zip(names, kinds, strict=True)]
+        try:
+            with (
+                closing(dbapi.connect(self.dsn, autocommit=True)) as connection,
+                closing(connection.cursor()) as cursor,
+            ):
+                for setting in SETTINGS:
+                    cursor.execute(setting)
+                connection.adbc_connection.set_autocommit(False)
+                for statement in self._begin():
+                    cursor.execute(statement)
+                cursor.execute(self._query(chosen))
+                for batch in cursor.fetch_record_batch():
+                    yield self._named([partial(values.normal, batch.column(at), kind) for at, kind in enumerate(kinds)])
+        except Error as error:
+            raise classify(error.sqlstate, str(error).splitlines()[0]) from None
+
+    def _by_copy(self, kinds: list[ColumnType]) -> Iterator[list[pa.Array]]:
+        names = [quoted(field.name) for field in (*self.schema.key, *self.schema.val)]
+        # What a type's output function says, as in changes; a cast to text says something else for some.
+        shown = [f"CASE WHEN {name} IS NULL THEN NULL ELSE format('%s', {name}) END" for name in names]
+        with Session(self.dsn) as session:
+            for statement in ("BEGIN", *self._begin()):
+                session.run(statement)
+            pieces = session.copied(f"COPY ({self._query(shown)}) TO STDOUT (FORMAT binary)")
+            for chunk in _chunks(pieces):
+                yield self._named(_columns(chunk, kinds))
+
+    def _named(self, columns: list[Callable[[], pa.Array]]) -> list[pa.Array]:
+        """The columns, each made; a bad row is told with where it is."""
+        found = []
+        for column, field in zip(columns, (*self.schema.key, *self.schema.val), strict=True):
+            try:
+                found.append(column())
+            except BadRows as error:
+                details = {"export": self.table.export, "column": field.name, **error.details}
+                raise BadRows(error.message, hint=error.hint, **details) from None
+        return found
+
+
+def has_adbc() -> bool:
+    """The faster way is installed (extra ``postgres``)."""
+    return importlib.util.find_spec("adbc_driver_postgresql") is not None
+
+
+def page_ranges(pages: int, page_bytes: int, tasks: int, task_bytes: int) -> list[tuple[int, int | None, int]]:
+    """First page, page behind the last (None: to the end) and bytes of about ``tasks`` parts of a table."""
+    parts = max(1, min(tasks, pages * page_bytes // task_bytes))
+    cuts = [pages * part // parts for part in range(parts)]
+    following: list[int | None] = [*cuts[1:], None]
+    return [
+        (begin, end, ((pages if end is None else end) - begin) * page_bytes)
+        for begin, end in zip(cuts, following, strict=True)
+    ]
+
+
+def _check_keys(rows: pa.RecordBatch, export: str) -> None:
+    for field, column in zip(rows.schema, rows.columns, strict=True):
+        if column.null_count and not field.nullable:
+            raise SourceFailure("a key column is null", hint="make a new source", export=export, column=field.name)
+
+
+def _chunks(pieces: Iterator[bytes]) -> Iterator[Chunk]:
+    """Rows of a binary COPY: each a count of columns, then lengths and values. Header and trailer are dropped."""
+    kept: list[bytes] = []
+    for number, piece in enumerate(pieces):
+        row = piece[_HEADER.size :] if number == 0 else piece
+        if len(row) > 2:
+            kept.append(row)
+        if len(kept) == _PIECES:
+            yield _chunk(kept)
+            kept = []
+    if kept:
+        yield _chunk(kept)
+
+
+def _chunk(kept: list[bytes]) -> Chunk:
+    lengths = np.fromiter(map(len, kept), np.int64, len(kept))
+    return Chunk(np.frombuffer(b"".join(kept), np.uint8), lengths)
+
+
+def _columns(chunk: Chunk, kinds: list[ColumnType]) -> list[Callable[[], pa.Array]]:
+    at: Ints = chunk.starts + 2
+    found: list[Callable[[], pa.Array]] = []
+    for kind in kinds:
+        lengths = chunk.words(at)
+        valid = lengths != _NULL
+        lengths = np.where(valid, lengths, 0)
+        found.append(partial(values.parse, kind, chunk.data, at + 4, lengths, valid))
+        at = at + 4 + lengths
+    return found

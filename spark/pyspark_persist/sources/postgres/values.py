@@ -1,0 +1,172 @@
+"""From the text of values, wherever it lies in a buffer, to Arrow arrays, a column at a time.
+
+Source: sources.md section 2.
+"""
+
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_persist.sources.port import BadRows
+from pyspark_persist.sources.postgres.column_types import ColumnType, Form
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+Ints: TypeAlias = npt.NDArray[np.int64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+
+# What surrounds the part that is parsed: \x of bytes, +00 of instants, {} of lists.
+_TRIM: Final = {Form.BYTES: (b"\\x", b""), Form.INSTANT: (b"", b"+00"), Form.LIST: (b"{", b"}")}
+_HINT: Final = "correct the row, or leave this table out: bad rows cannot be diverted (badRows=fail)"
+_NATIVE_RANGES: Final = {
+    "date32": (-719_162, 2_932_896),
+    "time64": (0, 86_399_999_999),
+    "timestamp": (-62_135_596_800_000_000, 253_402_300_799_999_999),
+}
+
+
+def parse(kind: ColumnType, data: Bytes, starts: Ints, lengths: Ints, valid: Bools) -> pa.Array:
+    """The values whose text lies at ``starts`` with ``lengths`` (0 where not valid). Raises BadRows."""
+    front, back = _TRIM.get(kind.form, (b"", b""))
+    if front or back:
+        _check_edges(kind, data, starts, lengths, valid, front, back)
+        starts = starts + np.where(valid, len(front), 0)
+        lengths = lengths - np.where(valid, len(front) + len(back), 0)
+    text = gather(data, starts, lengths, valid)
+    try:
+        return _PARSERS[kind.form](kind, text)
+    except pa.ArrowInvalid as error:
+        raise BadRows("a value cannot be stored", hint=_HINT, type=kind.arrow, detail=str(error)[:200]) from None
+
+
+def gather(data: Bytes, starts: Ints, lengths: Ints, valid: Bools) -> pa.Array:
+    """The strings there, as one array of their own."""
+    count = len(starts)
+    ends = starts + lengths
+    if count and (starts[1:] >= ends[:-1]).all() and ends[-1] < 2**31:
+        offsets, taken = _taken(data, starts, ends)
+    else:
+        offsets, taken = _copied(data, starts, lengths)
+    nulls = count - int(np.count_nonzero(valid))
+    mask = pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None
+    return pa.Array.from_buffers(pa.string(), count, [mask, offsets, taken], nulls)
+
+
+def normal(array: pa.Array, kind: ColumnType) -> pa.Array:
+    """A native value of a snapshot as ``parse`` gives it. Raises BadRows."""
+    if pa.types.is_string(array.type) and not kind.native:
+        data, starts, lengths, valid = _fields(array)
+        return parse(kind, data, starts, lengths, valid)
+    array = array if array.type == kind.arrow else array.cast(kind.arrow)
+    if pa.types.is_floating(array.type):
+        # Only one of the many bit patterns of NaN: rows are compared by their bytes.
+        return pc.if_else(pc.is_nan(array), pa.scalar(float("nan"), array.type), array)
+    limits = next((rng for name, rng in _NATIVE_RANGES.items() if str(array.type).startswith(name)), None)
+    if limits is not None and len(array) > array.null_count:
+        numbers = array.view(pa.int32() if pa.types.is_date32(array.type) else pa.int64())
+        bounds = pc.min_max(numbers)
+        if bounds["min"].as_py() < limits[0] or bounds["max"].as_py() > limits[1]:
+            raise BadRows("a value cannot be stored", hint=_HINT, type=kind.arrow, detail="out of range, or infinite")
+    return array
+
+
+def _fields(array: pa.Array) -> tuple[Bytes, Ints, Ints, Bools]:
+    _, offsets, data = array.buffers()
+    ends = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1].astype(np.int64)
+    valid = np.asarray(array.is_valid())
+    content = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
+    return content, ends[:-1], np.where(valid, np.diff(ends), 0), valid
+
+
+def _taken(data: Bytes, starts: Ints, ends: Ints) -> tuple[Any, Any]:
+    """Every other string of the whole buffer cut at starts and ends: Arrow copies them faster than numpy."""
+    count = len(starts)
+    cuts = np.empty(2 * count + 1, np.int32)
+    cuts[0:-1:2], cuts[1::2], cuts[-1] = starts, ends, ends[-1]
+    pieces = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(cuts), pa.py_buffer(data)])
+    even = pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(np.arange(0, 2 * count, 2, dtype=np.int32))])
+    taken = pieces.take(even)
+    _, offsets, content = taken.buffers()
+    return offsets, content
+
+
+def _copied(data: Bytes, starts: Ints, lengths: Ints) -> tuple[Any, Any]:
+    offsets = np.zeros(len(starts) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    where = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
+    return pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data[where])
+
+
+def _check_edges(
+    kind: ColumnType, data: Bytes, starts: Ints, lengths: Ints, valid: Bools, front: bytes, back: bytes
+) -> None:
+    first, width = starts[valid], lengths[valid]
+    sound = bool((width >= len(front) + len(back)).all())
+    for at, byte in enumerate(front):
+        sound = sound and bool((data[first + at] == byte).all())
+    for at, byte in enumerate(reversed(back), 1):
+        sound = sound and bool((data[first + width - at] == byte).all())
+    if not sound:
+        detail = "several dimensions, or other bounds" if kind.form is Form.LIST else "infinite, or before year 1"
+        raise BadRows("a value cannot be stored", hint=_HINT, type=kind.arrow, detail=detail)
+
+
+def _text(_: ColumnType, text: pa.Array) -> pa.Array:
+    return text
+
+
+def _cast(kind: ColumnType, text: pa.Array) -> pa.Array:
+    return pc.cast(text, kind.arrow)
+
+
+def _bool(_: ColumnType, text: pa.Array) -> pa.Array:
+    return pc.equal(text, "t")
+
+
+def _bytes(_: ColumnType, text: pa.Array) -> pa.Array:
+    mask, offsets, digits = text.buffers()
+    cuts = np.frombuffer(offsets, np.int32)[: len(text) + 1]
+    nibbles = _NIBBLES[np.frombuffer(digits, np.uint8)[: cuts[-1]]] if digits is not None else np.zeros(0, np.uint8)
+    content = (nibbles[0::2] << 4) | nibbles[1::2]
+    buffers = [mask, pa.py_buffer(cuts // 2), pa.py_buffer(content)]
+    return pa.Array.from_buffers(pa.binary(), len(text), buffers, text.null_count)
+
+
+def _time(kind: ColumnType, text: pa.Array) -> pa.Array:
+    # Arrow parses no times: of the first day of all, it does.
+    moment = pc.cast(pc.binary_join_element_wise("1970-01-01", text, " "), pa.timestamp("us"))
+    return moment.view(pa.int64()).view(kind.arrow)
+
+
+def _instant(kind: ColumnType, text: pa.Array) -> pa.Array:
+    return pc.cast(text, pa.timestamp("us")).view(kind.arrow)
+
+
+def _list(kind: ColumnType, text: pa.Array) -> pa.Array:
+    items = pc.split_pattern(text, ",")
+    empty = pc.fill_null(pc.equal(text, ""), False)
+    counts = np.asarray(pc.subtract(pc.fill_null(pc.list_value_length(items), 0), pc.cast(empty, pa.int32())))
+    flat = items.flatten()
+    flat = flat.filter(pc.not_equal(flat, ""))
+    values = pc.cast(pc.if_else(pc.equal(flat, "NULL"), None, flat), kind.arrow.value_type)
+    offsets = np.zeros(len(text) + 1, np.int32)
+    np.cumsum(counts, out=offsets[1:])
+    mask = pa.py_buffer(np.packbits(np.asarray(text.is_valid()), bitorder="little"))
+    return pa.Array.from_buffers(
+        kind.arrow, len(text), [mask, pa.py_buffer(offsets)], text.null_count, children=[values]
+    )
+
+
+_NIBBLES: Final = np.zeros(256, np.uint8)
+_NIBBLES[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
+_PARSERS: Final = {
+    Form.TEXT: _text,
+    Form.CAST: _cast,
+    Form.BOOL: _bool,
+    Form.BYTES: _bytes,
+    Form.TIME: _time,
+    Form.INSTANT: _instant,
+    Form.LIST: _list,
+}
