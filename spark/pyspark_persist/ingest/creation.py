@@ -14,7 +14,7 @@ from persist import InvalidArgument, PersistError, ShardId
 from persist.runtime import system
 from persist.sources import Reclocker, RemapTrace
 from pyspark_persist.ingest.records import DATA_SINCE, Records, Source
-from pyspark_persist.ingest.running import Runner
+from pyspark_persist.ingest.running import SPARK_BYTES_MIN, Runner
 from pyspark_persist.ingest.state import Contents
 from pyspark_persist.ingest.work import ExportPlan, Work, prepared
 from pyspark_persist.location import Location, client
@@ -36,6 +36,7 @@ def create(
     interval_ms: int = 1_000,
     minter: str = "",
     session: "Callable[[], SparkSession] | None" = None,
+    spark_bytes_min: int = SPARK_BYTES_MIN,
     report: Callable[[int], None] = lambda rows: None,
 ) -> Source:
     """Set a source up and make what it begins with durable. On any failure nothing of it exists afterwards.
@@ -64,7 +65,7 @@ def create(
         )
         _check_fresh(the_client, source)
         try:
-            _begin(location.resolved(), source, beginning, minter, Runner(session), report)
+            _begin(location.resolved(), source, beginning, minter, Runner(session, spark_bytes_min), report)
             records.add(source)
         except BaseException:
             _undo(the_client, source)

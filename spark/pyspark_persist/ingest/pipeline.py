@@ -64,12 +64,17 @@ class PipelineOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What one step did. ``upper``: what is complete in all exports now; ``frontier``: what is bound."""
+    """What one step did. ``upper``: what is complete in all exports now; ``frontier``: what is bound.
+
+    ``rows``, ``bytes``: what was written; ``reread``: rows read although they were durable; ``appended``: exports whose
+    upper this step moved, ``overtaken``: those that another ingester moved first.
+    """
 
     upper: Antichain
     frontier: SourceFrontier
     rows: int = 0
     bytes: int = 0
+    reread: int = 0
     appended: int = 0
     overtaken: int = 0
     seconds: float = 0.0
@@ -112,7 +117,7 @@ class Pipeline:
         self._late: deque[SourceFrontier] = deque()
         self._checked = False
         self._told_at = self._forgot_at = float("-inf")
-        self._rows = self._bytes = self._steps = 0
+        self._rows = self._bytes = self._reread = self._steps = 0
         self._known = self._committed = ""
 
     def run(self, *, steps: int | None = None, until: Callable[[Step], bool] = lambda step: False) -> Step | None:
@@ -164,6 +169,7 @@ class Pipeline:
         self._steps += 1
         self._rows += step.rows
         self._bytes += step.bytes
+        self._reread += step.reread
         self._let_go(reader, trace)
         step = dataclasses.replace(step, seconds=self._runtime.monotonic() - begun)
         self._tell("running", step)
@@ -242,6 +248,7 @@ class Pipeline:
             frontier=end,
             rows=sum(each.rows for each in done),
             bytes=sum(each.bytes for each in done),
+            reread=sum(each.reread for each in done),
             appended=appended,
             overtaken=overtaken,
         )
@@ -346,6 +353,7 @@ class Pipeline:
             bytes_behind=behind,
             rows=self._rows,
             bytes=self._bytes,
+            reread=self._reread,
             steps=self._steps,
             error="" if error is None else f"{type(error).__name__}: {error}",
         )

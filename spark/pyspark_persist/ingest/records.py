@@ -196,6 +196,7 @@ class Told:
     bytes_behind: int | None = None
     rows: int = 0
     bytes: int = 0
+    reread: int = 0
     steps: int = 0
     error: str = ""
     hint: str = ""

@@ -41,11 +41,15 @@ class Work:
 
 @dataclass(slots=True, kw_only=True)
 class Done:
-    """What a task wrote: batches by export (as bytes), and what it read."""
+    """What a task wrote: batches by export (as bytes), and what it read.
+
+    ``reread``: rows that were read although they are durable, after a crash between the appends of two exports.
+    """
 
     batches: dict[str, list[bytes]] = field(default_factory=dict)
     rows: int = 0
     bytes: int = 0
+    reread: int = 0
 
 
 def carry_out(work: Work, report: Callable[[int], None] = lambda rows: None) -> Done:
@@ -56,7 +60,7 @@ def carry_out(work: Work, report: Callable[[int], None] = lambda rows: None) -> 
     builders: dict[str, Any] = {}
     done = Done()
     try:
-        for name, rows in timed_rows(work):
+        for name, rows in timed_rows(work, done):
             builder = builders.get(name)
             if builder is None:
                 builder = builders[name] = work.exports[name].spec.open()
@@ -73,7 +77,7 @@ def carry_out(work: Work, report: Callable[[int], None] = lambda rows: None) -> 
     return done
 
 
-def timed_rows(work: Work) -> Iterator[tuple[str, pa.RecordBatch]]:
+def timed_rows(work: Work, done: Done) -> Iterator[tuple[str, pa.RecordBatch]]:
     """The rows of a task that are not durable yet, with columns key…, val…, ts, diff, by export."""
     upserted: dict[str, Newest] = {}
     for number, event in enumerate(work.task.read()):
@@ -83,6 +87,7 @@ def timed_rows(work: Work) -> Iterator[tuple[str, pa.RecordBatch]]:
         if isinstance(event, Changes):
             rows = _timed(event, work.reclocker)
             wanted = _from(rows, plan.lower)
+            done.reread += rows.num_rows - wanted.num_rows
             if wanted.num_rows:
                 yield event.export, wanted
         elif isinstance(event, Truncated):

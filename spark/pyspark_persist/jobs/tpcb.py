@@ -1,0 +1,258 @@
+"""A bank in PostgreSQL, ingested while it works: in every snapshot, at any time, the books balance.
+
+Starts a real PostgreSQL, runs pgbench's TPC-B on it, ingests its four tables into shards, kills the ingesting process
+in the middle and starts another, and looks at many times meanwhile: the sums of account, teller and branch balances and
+of the history agree in every one, and in the end every row is the upstream's. Run it with
+``python -m pyspark_persist.jobs.tpcb``; exit code 0 when all of that held, 1 otherwise.
+"""
+
+import argparse
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import persist
+from persist.runtime import system
+from pyspark_persist import ingest
+from pyspark_persist.jobs import tpcb_report
+from pyspark_persist.jobs.session import export_python, java_problem, local_session
+from pyspark_persist.jobs.tpcb_bank import MONEY, TABLES, Bank, rate_of, transactions_of
+from pyspark_persist.jobs.tpcb_checks import Snapshots, Watcher, Watching, same_rows
+from pyspark_persist.location import client
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SOURCE: Final = "bank"
+CATCH_UP_SECONDS: Final = 120.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """How long and how hard: ``rate`` transactions a second (0: as many as go), four changes each."""
+
+    seconds: int = 20
+    rate: int = 500
+    scale: int = 2
+    pause_seconds: float = 0.5
+    tick_ms: int = 200
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """Everything the job found."""
+
+    scenario: Scenario
+    snapshot_rows: int = 0
+    snapshot_seconds: float = 0.0
+    transactions: int = 0
+    tps: float = 0.0
+    watching: Watching = field(default_factory=Watching)
+    killed_at: float = 0.0
+    caught_up_seconds: float = 0.0
+    history_rows: int = 0
+    tables: dict[str, bool] = field(default_factory=dict)
+    spark_sums: dict[str, int] = field(default_factory=dict)
+    reread: int = 0
+
+    @property
+    def agrees(self) -> bool:
+        """Every look balanced, and nothing was lost or doubled."""
+        looks = self.watching.looks
+        return (
+            self.watching.error is None
+            and bool(looks)
+            and all(look.agrees for look in looks)
+            and len(self.tables) == len(TABLES)
+            and all(self.tables.values())
+            and self.history_rows == self.transactions
+            and len(set(self.spark_sums.values())) == 1
+        )
+
+
+class Ingester:
+    """``persist source run`` as a process of its own, that can be killed."""
+
+    def __init__(self, data: Path, tick_ms: int) -> None:
+        self._command = [sys.executable, "-m", "persist_cli", "source", "run", SOURCE, "--location", str(data)]
+        self._command += ["--tick-ms", str(tick_ms), "--retain-seconds", "3600"]
+        self._log = data.parent / "ingester.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it (again)."""
+        with self._log.open("ab") as sink:
+            self._process = subprocess.Popen(self._command, stdout=sink, stderr=sink, env=os.environ)
+
+    def end(self, number: int) -> None:
+        """Send a signal and wait for its end. Does nothing when it is not running."""
+        if self._process is not None:
+            self._process.send_signal(number)
+            self._process.wait()
+            self._process = None
+
+    def log(self) -> str:
+        """The last of what it said."""
+        return self._log.read_text(errors="replace")[-2000:] if self._log.exists() else ""
+
+
+def run(data: Path, scenario: Scenario) -> Outcome:
+    """The whole job under ``data``. Raises LocationError, SourceFailure."""
+    outcome = Outcome(scenario=scenario)
+    data.mkdir(parents=True, exist_ok=True)
+    where = ingest.Location(directory=str(data / "persist"))
+    with contextlib.ExitStack() as stack:
+        with tpcb_report.doing("starting Spark and PostgreSQL, filling the bank"):
+            spark = local_session("persist tpcb", data / "spark")
+            stack.callback(spark.stop)
+            bank = Bank.open(scenario.scale)
+            stack.callback(bank.close)
+        with tpcb_report.doing("creating the source: the snapshot, read by Spark"):
+            _create(where, bank, spark, outcome)
+        the_client = client(where)
+        source = ingest.Records(the_client).source(SOURCE)
+        snapshots = Snapshots(the_client, source.shards)
+        stack.callback(snapshots.close)
+        ingester = Ingester(data / "persist", scenario.tick_ms)
+        stack.callback(ingester.end, signal.SIGKILL)
+        _work(data, bank, ingester, snapshots, outcome)
+        with tpcb_report.doing("catching up"):
+            _catch_up(bank, the_client, source, ingester, outcome)
+        ingester.end(signal.SIGTERM)
+        with tpcb_report.doing("comparing every row with PostgreSQL"):
+            _compare(bank, where, spark, snapshots, source, outcome)
+    return outcome
+
+
+def _create(where: ingest.Location, bank: Bank, spark: "SparkSession", outcome: Outcome) -> None:
+    begun = system().monotonic()
+    rows = 0
+
+    def report(count: int) -> None:
+        nonlocal rows
+        rows += count
+
+    options = {"dsn": bank.dsn, "tables": ",".join(TABLES)}
+    ingest.create(
+        where, SOURCE, "postgres", options, interval_ms=100, session=lambda: spark, spark_bytes_min=0, report=report
+    )
+    outcome.snapshot_rows, outcome.snapshot_seconds = rows, system().monotonic() - begun
+
+
+def _work(data: Path, bank: Bank, ingester: Ingester, snapshots: Snapshots, outcome: Outcome) -> None:
+    """The workload from beginning to end, with a killed ingester in its middle."""
+    scenario, log = outcome.scenario, data / "pgbench.log"
+    ingester.start()
+    _wait(lambda: snapshots.upper() > snapshots.begin + 1, ingester)
+    watcher = Watcher(snapshots, pause_seconds=scenario.pause_seconds)
+    begun = system().monotonic()
+    workload = bank.workload(scenario.rate, scenario.seconds, log)
+    watcher.start()
+    try:
+        with tpcb_report.bar("TPC-B, while it is ingested", scenario.seconds) as advance:
+            killed = False
+            while workload.poll() is None:
+                time.sleep(0.1)
+                elapsed = system().monotonic() - begun
+                advance(min(elapsed, scenario.seconds))
+                if not killed and elapsed >= scenario.seconds / 2:
+                    ingester.end(signal.SIGKILL)
+                    ingester.start()
+                    killed, outcome.killed_at = True, elapsed
+    finally:
+        if workload.poll() is None:
+            workload.kill()
+        outcome.watching = watcher.stop()
+    if workload.returncode:
+        raise persist.LocationError("pgbench failed", hint=f"see {log}", said=log.read_text()[-500:])
+    outcome.tps, outcome.transactions = rate_of(log), transactions_of(log)
+
+
+def _catch_up(bank: Bank, the_client: Any, source: Any, ingester: Ingester, outcome: Outcome) -> None:
+    """Until everything that was acknowledged is durable in all four shards."""
+    begun, end = system().monotonic(), bank.end_of_log()
+    minter = the_client.minter()
+
+    def is_durable() -> bool:
+        offsets = minter.resumption(source.remap_source, source.shards).source.offsets
+        return offsets is not None and (offsets.bound(0) or 0) >= end
+
+    try:
+        _wait(is_durable, ingester)
+    finally:
+        minter.close()
+    outcome.caught_up_seconds = system().monotonic() - begun
+    told = ingest.Records(the_client).status(SOURCE)
+    outcome.reread = sum(int(each.get("reread", 0)) for each in told.values())
+
+
+def _compare(
+    bank: Bank, where: ingest.Location, spark: "SparkSession", snapshots: Snapshots, source: Any, outcome: Outcome
+) -> None:
+    as_of = snapshots.upper() - 1
+    for name in TABLES:
+        found = snapshots.rows(name, as_of)
+        outcome.tables[name] = same_rows(found, bank.rows(name, found.schema))
+        if name.endswith("history"):
+            outcome.history_rows = found.num_rows
+    from pyspark.sql import functions as f
+
+    for name, shard in source.exports.items():
+        reading = spark.read.format("persist").option("location", where.directory).option("shard", shard)
+        [row] = reading.option("asOf", as_of).load().agg(f.sum(MONEY[name]).alias("money")).collect()
+        outcome.spark_sums[name] = int(row["money"] or 0)
+
+
+def _wait(condition: Any, ingester: Ingester) -> None:
+    end = system().monotonic() + CATCH_UP_SECONDS
+    while not condition():
+        if system().monotonic() > end:
+            raise persist.LocationError("the ingester does not get on", hint="see what it said", said=ingester.log())
+        time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def _folder(given: Path | None) -> Iterator[Path]:
+    if given is not None:
+        yield given
+        return
+    with tempfile.TemporaryDirectory(prefix="persist-tpcb-", ignore_cleanup_errors=True) as made:
+        yield Path(made)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run, print, and say by the exit code whether the books balanced."""
+    parser = argparse.ArgumentParser(prog="tpcb", description=__doc__.split("\n\n")[0])
+    parser.add_argument("--data", type=Path, help="keep shards and logs here (default: a folder that is removed again)")
+    parser.add_argument("--seconds", type=int, default=Scenario.seconds, help="how long the bank works")
+    parser.add_argument("--rate", type=int, default=Scenario.rate, help="transactions a second; 0: as many as go")
+    parser.add_argument("--scale", type=int, default=Scenario.scale, help="100,000 accounts each")
+    parser.add_argument("--pause", type=float, default=Scenario.pause_seconds, help="seconds between two looks")
+    given = parser.parse_args(argv)
+    problem = java_problem()
+    if problem is not None:
+        print(problem, file=sys.stderr)
+        return 1
+    export_python()
+    scenario = Scenario(seconds=given.seconds, rate=given.rate, scale=given.scale, pause_seconds=given.pause)
+    begun = system().monotonic()
+    with _folder(given.data) as data:
+        try:
+            outcome = run(data, scenario)
+        except persist.PersistError as error:
+            print(f"tpcb: {error}", file=sys.stderr)
+            return 1
+    tpcb_report.show(outcome, seconds=system().monotonic() - begun)
+    return 0 if outcome.agrees else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
