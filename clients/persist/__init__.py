@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from persist.client.blocking import Client, connect, embedded
     from persist.client.blocking_oracle import Oracle
     from persist.client.blocking_read import Diffs, Listen, ReadHandle, Snapshot
+    from persist.client.blocking_table import Table, TableTransaction
     from persist.client.blocking_write import SinceHandle, WriteHandle
     from persist.client.listen import Progress, Updates
     from persist.client.names import ShardId
@@ -117,6 +118,8 @@ __all__ = [
     "Split",
     "StoreFull",
     "StoreReadOnly",
+    "Table",
+    "TableTransaction",
     "Token",
     "Transaction",
     "TypeNotSupported",
@@ -145,6 +148,8 @@ _MODULES = {
     "Listen": "persist.client.blocking_read",
     "ReadHandle": "persist.client.blocking_read",
     "Snapshot": "persist.client.blocking_read",
+    "Table": "persist.client.blocking_table",
+    "TableTransaction": "persist.client.blocking_table",
     "SinceHandle": "persist.client.blocking_write",
     "WriteHandle": "persist.client.blocking_write",
     "Progress": "persist.client.listen",

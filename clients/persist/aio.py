@@ -11,6 +11,8 @@ from persist.client.oracle import Oracle
 from persist.client.read import ReadHandle
 from persist.client.since import SinceHandle
 from persist.client.snapshot import Diffs, Snapshot
+from persist.client.table import Table
+from persist.client.transaction import TableTransaction
 from persist.client.write import WriteHandle
 
 __all__ = [
@@ -22,6 +24,8 @@ __all__ = [
     "ReadHandle",
     "SinceHandle",
     "Snapshot",
+    "Table",
+    "TableTransaction",
     "Updates",
     "WriteHandle",
     "connect",

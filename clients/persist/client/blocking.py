@@ -8,6 +8,7 @@ Source: architecture.md section 8; style.md rule 26.
 import functools
 import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,11 +19,13 @@ from persist.client.blocking_compaction import Compaction
 from persist.client.blocking_minter import Minter
 from persist.client.blocking_oracle import Oracle
 from persist.client.blocking_read import ReadHandle
+from persist.client.blocking_table import Table, TableTransaction, transaction_of
 from persist.client.blocking_write import SinceHandle, WriteHandle
+from persist.client.table import Mode
 from persist.core.data.schema import Schema
 from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, ShardId, WriterId
-from persist.core.shard.commands import SchemaEntry
+from persist.core.shard.commands import SchemaEntry, Transaction
 from persist.core.time.timeline import EPOCH_MILLISECONDS, TimelineLike
 from persist.runtime import Runtime
 from persist.settings import Settings
@@ -156,6 +159,36 @@ class Client:
             return Minter(self, loop, core.minter(endpoints))
 
         return loop.run(make())
+
+    def table(
+        self,
+        name: ShardId | str,
+        *,
+        schema: Schema | None = None,
+        timeline: TimelineLike = EPOCH_MILLISECONDS,
+        mode: Mode = "direct",
+        timeout: float | None = None,
+    ) -> Table:
+        """The table of that name, made with ``schema`` if missing. See aio.Client.table."""
+        loop, core = self._core()
+        opening = core.table(name, schema=schema, timeline=timeline, mode=mode, timeout=timeout)
+        return Table(self, loop, loop.run(opening))
+
+    def transaction(
+        self,
+        timeline: TimelineLike = EPOCH_MILLISECONDS,
+        *,
+        transaction: Transaction | None = None,
+        timeout: float | None = None,
+    ) -> AbstractContextManager[TableTransaction]:
+        """Writes to tables of mode ``wal`` that happen at one time. See aio.Client.transaction."""
+        loop, core = self._core()
+        return transaction_of(loop, core, timeline, transaction=transaction, timeout=timeout)
+
+    def settle(self, timeline: TimelineLike = EPOCH_MILLISECONDS, *, timeout: float | None = None) -> None:
+        """Copy everything from the timeline's log to the tables, and let the log forget it. See aio.Client.settle."""
+        loop, core = self._core()
+        loop.run(core.settle(timeline, timeout=timeout))
 
     def recent_upper(self, shard: ShardId | str, *, timeout: float | None = None) -> Antichain:
         """The shard's upper, linearizable. See aio.Client.recent_upper."""

@@ -3,8 +3,9 @@
 Source: design 001, Client; architecture.md section 8; persist-semantics.md feature rows 13, 14, 16, 53, 54, 61.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any, Self
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Self, TypeVar
 
 from persist.client.distributed import Compaction
 from persist.client.lease import Lease
@@ -13,6 +14,9 @@ from persist.client.minting import Minter
 from persist.client.oracle import Oracle
 from persist.client.read import ReadHandle
 from persist.client.since import SinceHandle
+from persist.client.table import Mode, Table, open_table
+from persist.client.transaction import TableTransaction, transact
+from persist.client.wal import Wal
 from persist.client.write import WriteHandle
 from persist.core.data.schema import Schema
 from persist.core.frontier import Antichain
@@ -23,11 +27,14 @@ from persist.core.shard.commands import (
     RegisterLeasedReader,
     RegisterSchema,
     SchemaEntry,
+    Transaction,
 )
 from persist.core.time.timeline import EPOCH_MILLISECONDS, TimelineLike, timeline_of
 from persist.errors import InvalidArgument, PersistError, ShardNotFound, UsageError
 from persist.machine.finalizer import finalize
 from persist.machine.port import ShardInfo
+
+T = TypeVar("T")
 
 LEASE_SECONDS_MIN = 1.0
 
@@ -43,6 +50,7 @@ class Client:
         self._location = location
         self._readers: set[Lease] = set()
         self._oracles: dict[str, Oracle] = {}
+        self._logs: dict[str, Wal] = {}
 
     @property
     def location(self) -> Location:
@@ -167,6 +175,74 @@ class Client:
         from persist.client.local_minter import LocalMinter
 
         return LocalMinter(self)
+
+    async def table(
+        self,
+        name: ShardId | str,
+        *,
+        schema: Schema | None = None,
+        timeline: TimelineLike = EPOCH_MILLISECONDS,
+        mode: Mode = "direct",
+        timeout: float | None = None,
+    ) -> Table:
+        """The table of that name, made with ``schema`` if missing; or the shard ``name`` as a table.
+
+        ``mode``: ``direct`` writes to the table's shard; ``wal`` to the log of the timeline, so that transactions may
+        write several tables. A name means another table for each mode and timeline; a shard given by its id must only
+        ever be written in one of them. About ten RPCs the first time. Raises as ``open_writer``, and InvalidArgument,
+        ClockAhead (the shard has times far ahead of the clock).
+        """
+        return await open_table(self, name, schema=schema, timeline=timeline_of(timeline), mode=mode, timeout=timeout)
+
+    async def transaction_log(
+        self, timeline: TimelineLike = EPOCH_MILLISECONDS, *, timeout: float | None = None
+    ) -> Wal:
+        """The log of the tables of a timeline, made if missing: for what is built on top of tables."""
+        the_timeline = timeline_of(timeline)
+        known = self._logs.get(str(the_timeline))
+        return known or self._logs.setdefault(str(the_timeline), await Wal.open(self, the_timeline, timeout=timeout))
+
+    @asynccontextmanager
+    async def transaction(
+        self,
+        timeline: TimelineLike = EPOCH_MILLISECONDS,
+        *,
+        transaction: Transaction | None = None,
+        timeout: float | None = None,
+    ) -> AsyncIterator[TableTransaction]:
+        """Writes to tables of mode ``wal`` that happen at one time, when the block ends; none after an error in it.
+
+        ``transaction``: happens once for ever. Three RPCs, however many tables. After Indeterminate all of it may have
+        happened, or nothing.
+        """
+        log = await self.transaction_log(timeline, timeout=timeout)
+        collected = TableTransaction(log, marker=transaction, timeout=timeout)
+        yield collected
+        await collected.commit(log.deadline(timeout))
+
+    async def transact(
+        self,
+        work: Callable[[TableTransaction], Awaitable[T]],
+        timeline: TimelineLike = EPOCH_MILLISECONDS,
+        *,
+        transaction: Transaction | None = None,
+        timeout: float | None = None,
+    ) -> T:
+        """Reads and writes of tables of mode ``wal`` with nothing in between: serializable. What ``work`` returned.
+
+        ``work`` runs again when somebody else committed first, so it must do nothing but what it does to its
+        transaction. Raises what it raises, and NotYetAvailable when others were first until time was up.
+        """
+        log = await self.transaction_log(timeline, timeout=timeout)
+        return await transact(self._location, log, work, marker=transaction, timeout=timeout)
+
+    async def settle(self, timeline: TimelineLike = EPOCH_MILLISECONDS, *, timeout: float | None = None) -> None:
+        """Copy everything from the log of a timeline to its tables, and let the log forget what is copied.
+
+        Needed by nobody: reading a table copies what is missing, and committing settles now and then. Any process may
+        do it at any time. About five RPCs, and ten for each table with something to copy.
+        """
+        await (await self.transaction_log(timeline, timeout=timeout)).settle(timeout=timeout)
 
     async def recent_upper(self, shard: ShardId | str, *, timeout: float | None = None) -> Antichain:
         """The shard's upper: everything before it is complete. Linearizable. One RPC. Raises ShardNotFound."""

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from persist.client.register import Register
+from persist.client.register import Register, seconds
 from persist.client.rounds import Rounds
 from persist.client.steady_clock import SteadyClock
 from persist.core.frontier import TIME_MAX, check_time
@@ -78,7 +78,7 @@ class Oracle:
         )
         oracle = cls(client, timeline, (write, read), reference=reference)
         # Time 0 is nobody's write time, so that there is a read time from the beginning.
-        await oracle._check_ahead(_applicable(initially), deadline.remaining())
+        await oracle.check_ahead(_applicable(initially), timeout=seconds(deadline))
         await oracle._raise(initially, deadline)
         return oracle
 
@@ -111,7 +111,7 @@ class Oracle:
         One RPC, shared, when this process was given ``ts`` or one later; else two. Repeating it is safe. Raises
         ClockAhead (a time that was never given out and lies too far ahead of this clock), InvalidBounds.
         """
-        await self._check_ahead(_applicable(ts), timeout)
+        await self.check_ahead(_applicable(ts), timeout=timeout)
         await self._applies.call(ts, timeout)
 
     async def observe(self, shards: Iterable[ShardId | str], *, timeout: float | None = None) -> int | None:
@@ -146,8 +146,11 @@ class Oracle:
         await self._write.raise_to(ts + 1, deadline)
         await self._read.raise_to(ts + 1, deadline)
 
-    async def _check_ahead(self, ts: int, timeout: float | None) -> None:
-        """By itself, so that a call with a wrong time fails none of those it would have shared a round with."""
+    async def check_ahead(self, ts: int, *, timeout: float | None = None) -> None:
+        """Raises ClockAhead for a time that ``apply_write`` would refuse. Usually without any RPC.
+
+        By itself, so that a call with a wrong time fails none of those it would have shared a round with.
+        """
         now = self._clock.now_ms()
         suspicious = self.timeline.has_clock and max(now + AHEAD_MS_MAX, self._write.known) < ts
         if suspicious and await self.peek_write_ts(timeout=timeout) < ts:
@@ -164,6 +167,14 @@ class Oracle:
         if behind_ms > BEHIND_MS_MAX and (self._warned is None or now - self._warned > WARN_SECONDS):
             self._warned = now
             _log.warning("the clock of this machine is %d ms behind timeline %s", behind_ms, self.timeline)
+
+
+async def acknowledge(oracle: Oracle, ts: int, deadline: Deadline) -> None:
+    """Apply the time of a write that has happened. Raises Indeterminate where it was not applied for certain."""
+    try:
+        await oracle.apply_write(ts, timeout=seconds(deadline))
+    except Determinate as error:
+        raise Indeterminate("written, but perhaps not read yet", hint="apply_write(ts)", ts=ts) from error
 
 
 def _applicable(ts: int) -> int:

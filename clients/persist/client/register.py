@@ -44,10 +44,15 @@ class Register:
         """The register is at least this. No RPC; never goes back."""
         return self._known
 
+    def use(self, writer: "WriteHandle") -> None:
+        """Go on with another writer of the same shard."""
+        self._writer = writer
+        self._known = max(self._known, _number(writer.upper, writer.shard))
+
     async def read(self, deadline: Deadline) -> int:
         """What it is at some moment of this call. One RPC."""
         upper = await self._client.recent_upper(self._writer.shard, timeout=seconds(deadline))
-        return self._heard(upper)
+        return self.heard(upper)
 
     async def raise_to(self, value: int, deadline: Deadline) -> None:
         """Return when it is at least ``value``: it becomes exactly that, or it was that much already.
@@ -57,7 +62,7 @@ class Register:
         while self._known < value:
             begin = self._known
             outcome = await self._writer.compare_and_append([], begin, value, timeout=seconds(deadline))
-            self._heard(outcome.upper)
+            self.heard(outcome.upper)
 
     async def take(self, count: int, not_before: int, deadline: Deadline) -> range:
         """Numbers that nobody else is ever given, at least one and at most ``count``, each at least ``not_before``.
@@ -70,14 +75,15 @@ class Register:
             first = max(begin, not_before)
             last = _in_time(first + count - 1)
             outcome = await self._writer.compare_and_append([], begin, last + 1, timeout=seconds(deadline))
-            self._heard(outcome.upper)
+            self.heard(outcome.upper)
             if isinstance(outcome, Appended):
                 return range(first, last + 1)
         appended = await self._writer.append_at_upper([], not_before=_in_time(not_before), timeout=seconds(deadline))
-        last = self._heard(appended.upper) - 1
+        last = self.heard(appended.upper) - 1
         return range(last, last + 1)
 
-    def _heard(self, upper: Antichain) -> int:
+    def heard(self, upper: Antichain) -> int:
+        """Somebody told what it was, which this returns as a number. Raises ShardClosed."""
         value = _number(upper, self._writer.shard)
         self._known = max(self._known, value)
         return value

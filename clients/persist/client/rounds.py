@@ -61,8 +61,8 @@ class Rounds(Generic[A, R]):
     async def _run(self) -> None:
         calls: list[_Call[A, R]] = []
         try:
-            while calls := [call for call in self._waiting if not call.answer.done()][:CALLS_MAX]:
-                self._waiting = [call for call in self._waiting if call not in set(calls)]
+            while live := [call for call in self._waiting if not call.answer.done()]:
+                calls, self._waiting = live[:CALLS_MAX], live[CALLS_MAX:]
                 await self._round(calls)
         finally:
             self._running = False

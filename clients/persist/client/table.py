@@ -1,0 +1,231 @@
+"""Table: rows that users insert and delete, at times of their timeline's oracle.
+
+Source: catalog-semantics.md sections 4.2 (table writes) and 5.3; docs/adr/0009-tables.md.
+"""
+
+from typing import TYPE_CHECKING, Final, Literal
+
+from persist.client.oracle import Oracle, acknowledge
+from persist.client.register import seconds
+from persist.client.table_rows import (
+    RowsLike,
+    at_time,
+    check_distinct,
+    key_range,
+    keys_of,
+    plain,
+    replacing,
+    updates_of,
+    with_keys,
+)
+from persist.client.table_shard import TableShard
+from persist.client.transaction import transact
+from persist.core.data.schema import Schema
+from persist.core.frontier import Antichain, AntichainLike, check_time
+from persist.core.ids import ShardId
+from persist.core.shard.commands import Appended, Transaction
+from persist.core.time.timeline import Timeline
+from persist.errors import InvalidArgument, InvalidId, NotYetAvailable
+from persist.machine.patience import Backoff, Deadline
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from persist.client.client import Client
+    from persist.client.snapshot import Snapshot
+    from persist.client.wal import Wal
+
+Mode = Literal["direct", "wal"]
+MODES: Final = ("direct", "wal")
+
+
+class Table:
+    """A table of one timeline. Safe for many tasks, and any number of processes at once.
+
+    Every write happens at one time, which it returns, greater than that of all writes and reads that had ended before
+    it began. A snapshot without ``as_of`` holds every write that had returned; one time shows all tables of the
+    timeline together. ``timeout`` is in seconds, None means ``settings.timeout_ms``. Every call may raise
+    LocationError, ShardClosed. After Indeterminate a write may have happened: with a ``transaction`` it may be
+    repeated, ``upsert`` and ``delete`` anyway.
+    """
+
+    def __init__(self, client: "Client", data: TableShard, oracle: Oracle, wal: "Wal | None") -> None:
+        """``wal``: None for a table that is written directly."""
+        self.wal = wal
+        self._client = client
+        self._location = client.location
+        self._data = data
+        self._oracle = oracle
+
+    @property
+    def shard(self) -> ShardId:
+        """Where its rows are. Only tables may write there, all in the same mode."""
+        return self._data.shard
+
+    @property
+    def schema(self) -> Schema:
+        """What rows look like."""
+        return self._data.writer.schema
+
+    @property
+    def timeline(self) -> Timeline:
+        """What its times mean."""
+        return self._oracle.timeline
+
+    @property
+    def mode(self) -> Mode:
+        """How it is written: straight to its shard, or to the timeline's transaction log first."""
+        return "direct" if self.wal is None else "wal"
+
+    async def insert(
+        self, rows: RowsLike, *, transaction: Transaction | None = None, timeout: float | None = None
+    ) -> int:
+        """Add rows: what an append takes, without times, or a list of dicts. The time at which they are there.
+
+        ``transaction``: happens once for ever. Three RPCs, and uploads. Raises InvalidArgument, SchemaMismatch.
+        """
+        if self.wal is not None:
+            return await self.wal.commit(
+                {self.shard: updates_of(rows, self.schema)}, marker=transaction, timeout=timeout
+            )
+        return await self._append(plain(rows, self.schema), transaction, timeout)
+
+    async def retract(
+        self, rows: RowsLike, *, transaction: Transaction | None = None, timeout: float | None = None
+    ) -> int:
+        """Take whole rows away, which must be there: nobody looks. As ``insert``."""
+        updates = updates_of(rows, self.schema, diff=-1)
+        if self.wal is not None:
+            return await self.wal.commit({self.shard: updates}, marker=transaction, timeout=timeout)
+        return await self._append(updates, transaction, timeout)
+
+    async def upsert(self, rows: RowsLike, *, timeout: float | None = None) -> int:
+        """Put rows in the place of those with the same keys, if any; nothing comes between looking and writing.
+
+        Repeated while others write at the same time, until ``timeout``. A time at which it is so: where nothing was to
+        be changed it may be that of an earlier write. Five RPCs or more. Raises InvalidArgument (two rows with one
+        key), SchemaMismatch, NotYetAvailable (others came first).
+        """
+        new = updates_of(rows, self.schema)
+        check_distinct(keys := keys_of(new, self.schema))
+        return await self._replace(keys, new, timeout)
+
+    async def delete(self, keys: RowsLike, *, timeout: float | None = None) -> int:
+        """Take away all rows with these keys: tables or dicts that have at least the key columns. As ``upsert``."""
+        return await self._replace(keys_of(keys, self.schema), self.schema.updates.empty_table(), timeout)
+
+    async def snapshot(self, as_of: int | None = None, *, timeout: float | None = None) -> "Snapshot":
+        """The contents at ``as_of``, by default the timeline's read time: with every write that had returned.
+
+        Waits for an ``as_of`` beyond the read time. To see several tables together give each the same ``as_of``, from
+        ``oracle.read_ts()``. About three RPCs; in a log about six more for what was not copied yet. Raises NotReadable
+        (below since), NotYetAvailable (``as_of`` is still to come).
+        """
+        deadline = self._location.attempts.deadline(timeout)
+        if as_of is None:
+            return await self._complete(await self._oracle.read_ts(timeout=seconds(deadline)), deadline)
+        if self._data.upper.known <= check_time(as_of):
+            await self._come(as_of, deadline)
+        return await self._complete(as_of, deadline)
+
+    async def complete_at(self, as_of: int, *, timeout: float | None = None) -> "Snapshot":
+        """The contents at ``as_of``, at which nobody can write from now on. Raises ClockAhead for times far ahead."""
+        deadline = self._location.attempts.deadline(timeout)
+        await self._oracle.check_ahead(as_of, timeout=seconds(deadline))
+        return await self._complete(as_of, deadline)
+
+    async def downgrade_since(self, since: AntichainLike, *, timeout: float | None = None) -> Antichain:
+        """Let go of the history before ``since``: until then this object keeps it once it has read. One RPC."""
+        return await self._data.downgrade_since(Antichain.coerce(since), self._location.attempts.deadline(timeout))
+
+    async def expire(self) -> None:
+        """Let go of everything this object holds for reading. One RPC at most."""
+        await self._data.expire()
+
+    async def _append(self, updates: RowsLike, transaction: Transaction | None, timeout: float | None) -> int:
+        """SUBTLE: at the time given, or behind whatever has passed it: no read has seen that time complete without."""
+        ts = await self._oracle.write_ts(timeout=timeout)
+        appended = await self._data.writer.append_at_upper(
+            updates, not_before=ts, transaction=transaction, timeout=timeout
+        )
+        at = self._data.upper.heard(appended.upper) - 1
+        await acknowledge(self._oracle, at, self._location.attempts.deadline(timeout))
+        return at
+
+    async def _complete(self, as_of: int, deadline: Deadline) -> "Snapshot":
+        # A write that has no answer yet and a time at or before ``as_of`` moves behind it: to it this read came first.
+        if self.wal is None:
+            await self._data.upper.raise_to(as_of + 1, deadline)
+        else:
+            await self.wal.catch_up(self._data, as_of + 1, deadline)
+        return await self._data.snapshot(as_of, deadline)
+
+    async def _come(self, as_of: int, deadline: Deadline) -> None:
+        """Return when the read time has reached ``as_of``."""
+        backoff = Backoff(self._location.runtime, self._location.settings, deadline)
+        while (ts := await self._oracle.read_ts(timeout=seconds(deadline))) < as_of:
+            if not await backoff.pause():
+                raise NotYetAvailable(
+                    "as_of is still to come", hint="wait longer, or read at the read time", as_of=as_of, read_ts=ts
+                )
+
+    async def _replace(self, keys: "pa.LargeBinaryArray", new: "pa.Table", timeout: float | None) -> int:
+        if self.wal is not None:
+            done = await transact(self._location, self.wal, lambda txn: txn.replace(self, keys, new), timeout=timeout)
+            assert done.ts is not None
+            return done.ts
+        deadline = self._location.attempts.deadline(timeout)
+        backoff = Backoff(self._location.runtime, self._location.settings, deadline)
+        async with self._data.turn:
+            while (ts := await self._replace_once(keys, new, deadline)) is None:
+                if not await backoff.pause():
+                    raise NotYetAvailable("others wrote first each time", hint="repeat it with a longer timeout")
+        await acknowledge(self._oracle, ts, deadline)
+        return ts
+
+    async def _replace_once(self, keys: "pa.LargeBinaryArray", new: "pa.Table", deadline: Deadline) -> int | None:
+        """The time of the write, unless somebody else wrote since the shard was read."""
+        schema, old = self.schema, self.schema.updates.empty_table()
+        given = await self._oracle.write_ts(timeout=seconds(deadline))
+        upper = await self._data.upper.read(deadline)
+        if upper and len(keys):
+            snapshot = await self._data.snapshot(upper - 1, deadline)
+            old = with_keys(await snapshot.to_arrow(keys=key_range(keys)), keys, schema)
+        ts = max(given, upper)
+        updates = at_time(replacing(old, new, schema), ts)
+        outcome = await self._data.writer.compare_and_append(updates, upper, ts + 1, timeout=seconds(deadline))
+        self._data.upper.heard(outcome.upper)
+        return ts if isinstance(outcome, Appended) else None
+
+
+async def open_table(
+    client: "Client",
+    name: ShardId | str,
+    *,
+    schema: Schema | None,
+    timeline: Timeline,
+    mode: str,
+    timeout: float | None = None,
+) -> Table:
+    """See ``Client.table``."""
+    if mode not in MODES:
+        raise InvalidArgument("no such mode of a table", hint=" or ".join(MODES), mode=repr(mode)[:80])
+    deadline = client.location.attempts.deadline(timeout)
+    wal = await client.transaction_log(timeline, timeout=timeout) if mode == "wal" else None
+    oracle = await client.oracle(timeline, timeout=seconds(deadline))
+    data = await TableShard.open(client, _shard_of(name, timeline, mode), schema, timeout=seconds(deadline))
+    # What was there before it was a table must not put its times, or what it hides from a log, in the way.
+    await oracle.check_ahead(data.upper.known, timeout=seconds(deadline))
+    if wal is not None:
+        await wal.upper.raise_to(data.upper.known, deadline)
+    return Table(client, data, oracle, wal)
+
+
+def _shard_of(name: object, timeline: Timeline, mode: str) -> ShardId:
+    """A shard by its id, or a name's: another one for each timeline and mode, so that modes never mix by mistake."""
+    if not isinstance(name, str) or not name:
+        raise InvalidArgument("a table has a name, or a shard id", hint="a text", got=repr(name)[:80])
+    try:
+        return ShardId.parse(name)
+    except InvalidId:
+        return ShardId.named("persist.table", mode, str(timeline), name)

@@ -1,0 +1,130 @@
+"""Rows of tables: as users hand them over, as a transaction log keeps them, and what replaces what.
+
+Source: catalog-semantics.md section 4.2, table writes.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from persist.client.inputs import UpdatesLike, tables
+from persist.client.prepared import with_defaults
+from persist.core.data.encoding import encode_key
+from persist.core.data.schema import DIFF, TS, Schema
+from persist.core.data.splits import KeyRange
+from persist.core.data.update import consolidate, normalise
+from persist.errors import CorruptData, InvalidArgument, SchemaMismatch
+
+RowsLike: TypeAlias = Any
+"""What an append takes, without times and diffs; or a list of dicts."""
+
+PAYLOAD_ROWS: Final = 65_536
+"""Rows in one entry of a transaction log."""
+
+
+def plain(rows: RowsLike, schema: Schema) -> UpdatesLike:
+    """The same rows for an append: a list of dicts becomes a table. Raises InvalidArgument, SchemaMismatch."""
+    if not isinstance(rows, list | tuple) or not rows or not isinstance(rows[0], Mapping):
+        return rows
+    fields = pa.schema([*schema.key, *schema.val])
+    for row in rows:
+        if not isinstance(row, Mapping) or not set(row) <= set(fields.names):
+            raise SchemaMismatch("a row is a dict of columns", hint=f"of {fields.names}", got=repr(row)[:80])
+    try:
+        return pa.Table.from_pylist([dict(row) for row in rows], schema=fields)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise InvalidArgument("a value does not fit its column", hint=str(error)[:200]) from error
+
+
+def updates_of(rows: RowsLike, schema: Schema, *, diff: int = 1) -> pa.Table:
+    """Rows as updates at time 0, each taken ``diff`` times. Checked: they can be appended, whoever does it when.
+
+    Raises InvalidArgument, SchemaMismatch.
+    """
+    pieces = [normalise(with_defaults(piece), schema) for piece in tables(plain(rows, schema), schema)]
+    table = pa.concat_tables(pieces) if pieces else schema.updates.empty_table()
+    return consolidate(at_time(times(table, diff), 0), schema)
+
+
+def times(updates: pa.Table, factor: int) -> pa.Table:
+    """Every diff multiplied."""
+    at = updates.schema.get_field_index(DIFF.name)
+    return updates if factor == 1 else updates.set_column(at, DIFF, pc.multiply(updates.column(at), factor))
+
+
+def at_time(updates: pa.Table, ts: int) -> pa.Table:
+    """Every update at ``ts``."""
+    column = pa.array(np.full(updates.num_rows, ts, np.uint64))
+    return updates.set_column(updates.schema.get_field_index(TS.name), TS, column)
+
+
+def keys_of(rows: RowsLike, schema: Schema) -> pa.LargeBinaryArray:
+    """The canonical bytes of the keys of rows that have at least the key columns. Raises as ``updates_of``."""
+    only = Schema(schema.key)
+    given = plain(rows, only)
+    pieces = [piece.select(schema.key.names) for piece in _keyed(given, only)]
+    table = pa.concat_tables([normalise(with_defaults(piece), only) for piece in pieces]) if pieces else None
+    if table is None:
+        return pa.array([], pa.large_binary())
+    return encode_key([table.column(name) for name in schema.key.names])
+
+
+def key_range(keys: pa.LargeBinaryArray) -> KeyRange:
+    """The least range of keys that holds all of these, of which there is one."""
+    ends = pc.min_max(keys)
+    return KeyRange(lower=ends["min"].as_py(), upper=ends["max"].as_py() + b"\0")
+
+
+def with_keys(rows: pa.Table, keys: pa.LargeBinaryArray, schema: Schema) -> pa.Table:
+    """Those rows of a snapshot whose key is one of ``keys``, as updates at time 0."""
+    if not rows.num_rows:
+        return schema.updates.empty_table()
+    own = encode_key([rows.column(name) for name in schema.key.names])
+    return normalise(with_defaults(rows.filter(pc.is_in(own, keys))), schema)
+
+
+def replacing(old: pa.Table, new: pa.Table, schema: Schema) -> pa.Table:
+    """The updates that take ``old`` away and put ``new`` in its place; none where they are the same."""
+    return consolidate(pa.concat_tables([times(old, -1), new]), schema)
+
+
+def check_distinct(keys: pa.LargeBinaryArray) -> None:
+    """Raise InvalidArgument when a key appears twice: which row would stay?"""
+    if pc.count_distinct(keys).as_py() != len(keys):
+        raise InvalidArgument("two of the rows have the same key", hint="give one row per key")
+
+
+def payloads(updates: pa.Table) -> Iterator[bytes]:
+    """Updates without their time, as entries of a log."""
+    rows = updates.drop_columns([TS.name])
+    for at in range(0, rows.num_rows, PAYLOAD_ROWS):
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, rows.schema) as stream:
+            stream.write_table(rows.slice(at, PAYLOAD_ROWS))
+        yield sink.getvalue().to_pybytes()
+
+
+def from_payload(payload: bytes, ts: int, schema: Schema) -> pa.Table:
+    """The updates of an entry at its time, with the columns of ``schema``: null where the entry has none yet.
+
+    Raises SchemaMismatch when the entry has more columns (the schema is not the newest), CorruptData.
+    """
+    try:
+        rows = pa.ipc.open_stream(payload).read_all()
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise CorruptData("an entry of a transaction log cannot be read", ts=ts) from error
+    for field in schema.val:
+        if field.name not in rows.schema.names:
+            rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
+    return normalise(rows.append_column(TS, pa.array(np.full(rows.num_rows, ts, np.uint64))), schema)
+
+
+def _keyed(rows: RowsLike, only: Schema) -> Iterator[pa.Table]:
+    for piece in tables(rows, only):
+        missing = sorted(set(only.key.names) - set(piece.schema.names))
+        if missing:
+            raise SchemaMismatch("rows without their keys", hint=f"give {only.key.names}", missing=missing)
+        yield piece

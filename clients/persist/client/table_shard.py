@@ -1,0 +1,76 @@
+"""TableShard: the data shard of a table, as whoever writes, completes or reads it holds it.
+
+Source: catalog-semantics.md section 4.2, table writes.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from persist.client.register import Register, seconds
+from persist.core.data.schema import Schema
+from persist.core.frontier import Antichain
+from persist.core.ids import ShardId
+from persist.errors import LeaseExpired
+from persist.machine.patience import Deadline
+
+if TYPE_CHECKING:
+    from persist.client.client import Client
+    from persist.client.read import ReadHandle
+    from persist.client.snapshot import Snapshot
+    from persist.client.write import WriteHandle
+
+
+class TableShard:
+    """A writer, the shard's upper as a register, and a reader opened at first use."""
+
+    def __init__(self, client: "Client", writer: "WriteHandle") -> None:
+        self.client = client
+        self.writer = writer
+        self.upper = Register(client, writer)
+        self.turn = asyncio.Lock()
+        self._reader: ReadHandle | None = None
+
+    @classmethod
+    async def open(
+        cls, client: "Client", shard: ShardId, schema: Schema | None, *, timeout: float | None = None
+    ) -> "TableShard":
+        """Two RPCs at most. Raises as ``Client.open_writer``."""
+        return cls(client, await client.open_writer(shard, schema=schema, timeout=timeout))
+
+    @property
+    def shard(self) -> ShardId:
+        """The shard."""
+        return self.writer.shard
+
+    async def snapshot(self, as_of: int, deadline: Deadline) -> "Snapshot":
+        """The contents at a time that is complete. One RPC, two more the first time. Raises NotReadable."""
+        reader = await self._opened(deadline)
+        try:
+            return await reader.snapshot(as_of, timeout=seconds(deadline))
+        except LeaseExpired:
+            # This process slept for longer than its lease. What it held may be gone; a new lease holds what there is.
+            self._reader = None
+            return await (await self._opened(deadline)).snapshot(as_of, timeout=seconds(deadline))
+
+    async def downgrade_since(self, since: Antichain, deadline: Deadline) -> Antichain:
+        """Let go of the history before ``since``."""
+        return await (await self._opened(deadline)).downgrade_since(since, timeout=seconds(deadline))
+
+    async def renew(self, deadline: Deadline) -> None:
+        """Write with the newest schema from now on."""
+        self.writer = await self.client.open_writer(self.shard, timeout=seconds(deadline))
+        self.upper.use(self.writer)
+
+    async def expire(self) -> None:
+        """Let go of the reader's lease."""
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            await reader.expire()
+
+    async def _opened(self, deadline: Deadline) -> "ReadHandle":
+        reader = self._reader
+        if reader is None:
+            # Of several opened at once the last stays; the others let go when their snapshots are dropped.
+            reader = await self.client.open_reader(self.shard, purpose="table", timeout=seconds(deadline))
+            self._reader = reader
+        return reader

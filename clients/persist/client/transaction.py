@@ -1,0 +1,136 @@
+"""TableTransaction: writes to any number of tables of one timeline that happen together or not at all.
+
+Source: catalog-semantics.md section 4.2, table writes; docs/adr/0009-tables.md.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final, Self, TypeVar
+
+import pyarrow as pa
+
+from persist.client.oracle import acknowledge
+from persist.client.table_rows import RowsLike, check_distinct, key_range, keys_of, replacing, updates_of, with_keys
+from persist.core.data.update import consolidate
+from persist.core.ids import ShardId
+from persist.core.shard.commands import Transaction
+from persist.errors import InvalidArgument, NotYetAvailable, UsageError
+from persist.machine.patience import Backoff, Deadline
+
+if TYPE_CHECKING:
+    from persist.client.location import Location
+    from persist.client.snapshot import Snapshot
+    from persist.client.table import Table
+    from persist.client.wal import Wal
+
+T = TypeVar("T")
+
+MODE: Final = "wal"
+
+
+class TableTransaction:
+    """Collects rows for tables; the end of its block, or of its work, commits them all at one time, ``ts``.
+
+    Made by ``Client.transaction``, to write only, and by ``Client.transact``, where it also reads: as of the end of
+    the log, which then must not have moved when it commits. It does not read what it wrote itself.
+    """
+
+    def __init__(
+        self, wal: "Wal", *, marker: Transaction | None, timeout: float | None, pinned: int | None = None
+    ) -> None:
+        """``pinned``: where the log ends for this transaction."""
+        self.ts: int | None = None
+        self._wal = wal
+        self._marker = marker
+        self._timeout = timeout
+        self._pinned = pinned
+        self._rows: dict[ShardId, list[pa.Table]] = {}
+        self._tables: dict[ShardId, Table] = {}
+
+    def insert(self, table: "Table", rows: RowsLike) -> None:
+        """Add rows. No RPC. Raises InvalidArgument, SchemaMismatch, UsageError (a table of another log)."""
+        self._add(table, updates_of(rows, table.schema))
+
+    def retract(self, table: "Table", rows: RowsLike) -> None:
+        """Take whole rows away, which must be there. As ``insert``."""
+        self._add(table, updates_of(rows, table.schema, diff=-1))
+
+    async def snapshot(self, table: "Table", *, timeout: float | None = None) -> "Snapshot":
+        """The table as this transaction finds it. Raises UsageError outside of ``Client.transact``."""
+        self._check(table)
+        if self._pinned is None:
+            raise UsageError("this transaction cannot read", hint="use client.transact(work)")
+        return await table.complete_at(self._pinned - 1, timeout=timeout)
+
+    async def upsert(self, table: "Table", rows: RowsLike) -> None:
+        """Put rows in the place of those with the same keys, if any. Raises as ``snapshot`` and ``insert``."""
+        new = updates_of(rows, table.schema)
+        check_distinct(keys := keys_of(new, table.schema))
+        await self.replace(table, keys, new)
+
+    async def delete(self, table: "Table", keys: RowsLike) -> None:
+        """Take away all rows with these keys. Raises as ``snapshot`` and ``insert``."""
+        await self.replace(table, keys_of(keys, table.schema), table.schema.updates.empty_table())
+
+    async def replace(self, table: "Table", keys: pa.LargeBinaryArray, new: pa.Table) -> Self:
+        """Put updates in the place of all rows with these keys, given as canonical bytes."""
+        old = table.schema.updates.empty_table()
+        if len(keys):
+            snapshot = await self.snapshot(table, timeout=self._timeout)
+            old = with_keys(await snapshot.to_arrow(keys=key_range(keys)), keys, table.schema)
+        self._add(table, replacing(old, new, table.schema))
+        return self
+
+    async def commit(self, deadline: Deadline) -> bool:
+        """Whether it is committed now; if not, somebody else committed since it began."""
+        rows = {
+            shard: consolidate(pa.concat_tables(pieces), self._tables[shard].schema)
+            for shard, pieces in self._rows.items()
+        }
+        rows = {shard: updates for shard, updates in rows.items() if updates.num_rows}
+        if self._pinned is None:
+            if rows:
+                self.ts = await self._wal.commit(rows, marker=self._marker, timeout=self._timeout)
+            return True
+        if rows:
+            self.ts = await self._wal.commit_at(rows, self._pinned, marker=self._marker, deadline=deadline)
+            return self.ts is not None
+        # What was read may not be applied yet. Nobody who asks later may find less.
+        await acknowledge(self._wal.oracle, self._pinned - 1, deadline)
+        self.ts = self._pinned - 1
+        return True
+
+    def _add(self, table: "Table", updates: pa.Table) -> None:
+        self._check(table)
+        self._tables[table.shard] = table
+        self._rows.setdefault(table.shard, []).append(updates)
+
+    def _check(self, table: "Table") -> None:
+        if table.wal is not self._wal:
+            hint = f'tables of this client and timeline, opened with mode="{MODE}"'
+            raise InvalidArgument("this table cannot take part in the transaction", hint=hint, table=table.shard)
+        if self.ts is not None:
+            raise UsageError("the transaction is committed", hint="begin another")
+
+
+async def transact(
+    location: "Location",
+    wal: "Wal",
+    work: Callable[[TableTransaction], Awaitable[T]],
+    *,
+    marker: Transaction | None = None,
+    timeout: float | None = None,
+) -> T:
+    """What ``work`` returned in the run that was committed with nothing between its reads and its writes.
+
+    Raises NotYetAvailable when others committed first until time was up; nothing happened then.
+    """
+    deadline = location.attempts.deadline(timeout)
+    backoff = Backoff(location.runtime, location.settings, deadline)
+    while True:
+        pinned = await wal.upper.read(deadline)
+        transaction = TableTransaction(wal, marker=marker, timeout=timeout, pinned=pinned)
+        answer = await work(transaction)
+        if await transaction.commit(deadline):
+            return answer
+        if not await backoff.pause():
+            raise NotYetAvailable("others committed first each time", hint="repeat it with a longer timeout")

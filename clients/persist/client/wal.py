@@ -1,0 +1,241 @@
+"""Wal: the transaction log of one timeline. Being in it makes rows definite; copying them to their tables can wait.
+
+One append holds all rows of a transaction, for any number of tables, at one time. Whoever reads a table first copies
+what the log holds for it. A copy of ``[applied, upper)`` is the same whoever makes it and lands by compare-and-append,
+so any number of processes may copy at once and die anywhere.
+Source: catalog-semantics.md section 4.2, table writes; docs/adr/0009-tables.md.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from persist.client.oracle import Oracle, acknowledge
+from persist.client.register import Register, seconds
+from persist.client.table_rows import from_payload, payloads
+from persist.client.table_shard import TableShard
+from persist.client.wal_tidy import live_rows
+from persist.core.data.schema import Schema
+from persist.core.data.update import consolidate
+from persist.core.ids import ShardId
+from persist.core.shard.commands import Appended, Transaction
+from persist.core.time.timeline import Timeline
+from persist.errors import (
+    LeaseExpired,
+    NotReadable,
+    PersistError,
+    SchemaMismatch,
+    ShardClosed,
+    ShardNotFound,
+    UsageError,
+)
+from persist.machine.patience import Deadline
+
+if TYPE_CHECKING:
+    from persist.client.client import Client
+    from persist.client.read import ReadHandle
+    from persist.client.since import SinceHandle
+    from persist.client.write import WriteHandle
+
+WAL_SCHEMA: Final = Schema(
+    key={
+        "table": pa.field("table", pa.string(), nullable=False),
+        "entry": pa.field("entry", pa.binary(), nullable=False),
+    },
+    val={"rows": pa.field("rows", pa.binary(), nullable=False)},
+)
+"""``table``: a shard id. ``entry``: 16 bytes that name the transaction, and 4 that number its entries."""
+
+WAL_SINCE: Final = "wal"
+"""The critical since of every log: it lies behind everything that is not copied yet."""
+
+TIDY_COMMITS: Final = 64
+"""After so many transactions of this process it copies what nobody read and forgets what is copied."""
+
+Rows = Mapping[ShardId, pa.Table]
+"""What a transaction does to each table: updates at any time, checked."""
+
+
+class Wal:
+    """The log of one timeline. Safe for many tasks; any number of processes may hold it."""
+
+    def __init__(self, client: "Client", oracle: Oracle, writer: "WriteHandle", hold: "SinceHandle") -> None:
+        self.oracle = oracle
+        self.upper = Register(client, writer)
+        self._client = client
+        self._writer = writer
+        self._hold = hold
+        self._reader: ReadHandle | None = None
+        self._turn = asyncio.Lock()
+        self._commits = 0
+
+    @classmethod
+    async def open(cls, client: "Client", timeline: Timeline, *, timeout: float | None = None) -> "Wal":
+        """The log of a timeline, made if missing. Six RPCs beside those of its oracle at most."""
+        deadline = client.location.attempts.deadline(timeout)
+        oracle = await client.oracle(timeline, timeout=timeout)
+        shard = ShardId.named("persist.wal", str(timeline))
+        writer = await client.open_writer(shard, schema=WAL_SCHEMA, timeout=seconds(deadline))
+        hold = await client.open_since(WAL_SINCE, shard, purpose="transaction log", timeout=seconds(deadline))
+        wal = cls(client, oracle, writer, hold)
+        # So that there is a time before the upper from the beginning.
+        await wal.upper.raise_to(1, deadline)
+        return wal
+
+    async def commit(self, rows: Rows, *, marker: Transaction | None, timeout: float | None) -> int:
+        """All of it at one time, which is returned: definite, and read by whoever asks for a read time from now on.
+
+        Three RPCs. ``marker``: happens once for ever. After Indeterminate only a marker makes repeating safe.
+        """
+        deadline = self.deadline(timeout)
+        ts = await self.oracle.write_ts(timeout=timeout)
+        appended = await self._writer.append_at_upper(
+            self._entries(rows), not_before=ts, transaction=marker, timeout=seconds(deadline)
+        )
+        return await self._told(appended, deadline)
+
+    async def commit_at(self, rows: Rows, upper: int, *, marker: Transaction | None, deadline: Deadline) -> int | None:
+        """As ``commit``, iff nothing was committed since the log ended at ``upper``; else None."""
+        ts = max(await self.oracle.write_ts(timeout=seconds(deadline)), upper)
+        entries = self._entries(rows)
+        stamped = entries.append_column("ts", pa.array([ts] * entries.num_rows, pa.uint64()))
+        stamped = stamped.append_column("diff", pa.array([1] * entries.num_rows, pa.int64()))
+        outcome = await self._writer.compare_and_append(
+            stamped, upper, ts + 1, transaction=marker, timeout=seconds(deadline)
+        )
+        return await self._told(outcome, deadline) if isinstance(outcome, Appended) else None
+
+    async def catch_up(self, table: TableShard, until: int, deadline: Deadline) -> None:
+        """Return when the table holds all that the log holds before ``until``, which ends what can come before it.
+
+        No RPC when that is known. Else about five; contents as large as what is to be copied are held in memory.
+        """
+        if table.upper.known >= until:
+            return
+        async with table.turn:
+            if table.upper.known >= until:
+                return
+            upper = await table.upper.read(deadline)
+            if upper > self.upper.known and upper > await self.upper.read(deadline):
+                raise UsageError(
+                    "somebody wrote to a table past its log", hint="write through tables only", table=table.shard
+                )
+            if upper < until:
+                await self.upper.raise_to(until, deadline)
+                await self._copy(table, self.upper.known, deadline)
+
+    async def settle(self, *, timeout: float | None = None) -> None:
+        """Copy everything to its table, and forget what is copied. Anybody may do it at any time."""
+        deadline = self.deadline(timeout)
+        async with self._turn:
+            reader = await self._opened(deadline)
+            live, end = await live_rows(reader, self.upper, deadline)
+            for shard in live.tables:
+                await self._copy_to(shard, end, deadline)
+            await live.retract(self._writer, reader, end, deadline)
+            # Everything before ``end`` is copied now: what comes to the log later comes at or behind it.
+            await self._hold.compare_and_downgrade(self._hold.opaque, end - 1, timeout=seconds(deadline))
+            await reader.expire(timeout=seconds(deadline))
+            if self._reader is not None:
+                with contextlib.suppress(LeaseExpired):
+                    await self._reader.downgrade_since(end - 1, timeout=seconds(deadline))
+
+    async def _copy_to(self, shard: ShardId, end: int, deadline: Deadline) -> None:
+        try:
+            await self.catch_up(
+                await TableShard.open(self._client, shard, None, timeout=seconds(deadline)), end, deadline
+            )
+        except (ShardClosed, ShardNotFound):
+            return  # the table was dropped, and nobody will ever read what it would hold
+
+    def deadline(self, timeout: float | None) -> Deadline:
+        """The deadline of a call."""
+        return self._client.location.attempts.deadline(timeout)
+
+    async def _opened(self, deadline: Deadline) -> "ReadHandle":
+        return await self._client.open_reader(self._writer.shard, purpose="transaction log", timeout=seconds(deadline))
+
+    async def _reading(self, deadline: Deadline, *, anew: bool = False) -> "ReadHandle":
+        """A reader of the log. ``anew``: with the least since there is, instead of the one held."""
+        # The one held is dropped, not expired: others may be reading with it.
+        reader = None if anew else self._reader
+        if reader is None:
+            reader = self._reader = await self._opened(deadline)
+        return reader
+
+    async def _copy(self, table: TableShard, end: int, deadline: Deadline) -> None:
+        """SUBTLE: the rows of an interval never change once the log has passed it, so whoever comes first may write."""
+        updates = await self._decoded(await self._for(table, end, deadline), table, deadline)
+        while (lower := table.upper.known) < end:
+            rest = updates.filter(pc.greater_equal(updates.column("ts"), lower))
+            outcome = await table.writer.compare_and_append(rest, lower, end, timeout=seconds(deadline))
+            table.upper.heard(outcome.upper)
+
+    async def _for(self, table: TableShard, end: int, deadline: Deadline) -> pa.Table:
+        """What the log holds for a table between the table's upper and ``end``."""
+        begin = table.upper.known
+        reader = await self._reading(deadline)
+        if not exact(begin, reader):
+            # Only this reader may have let go of what the log still has.
+            reader = await self._reading(deadline, anew=True)
+        try:
+            return await self._between(reader, table, begin, end, deadline)
+        except (LeaseExpired, NotReadable):
+            return await self._between(await self._reading(deadline, anew=True), table, begin, end, deadline)
+
+    async def _between(
+        self, reader: "ReadHandle", table: TableShard, begin: int, end: int, deadline: Deadline
+    ) -> pa.Table:
+        # SUBTLE: since moves only past rows that are copied. A table whose upper lies behind it has no such rows.
+        first = begin if exact(begin, reader) else min(end, (reader.since.time or 0) + 1)
+        changes = await reader.diffs(first, end, timeout=seconds(deadline))
+        return await changes.to_arrow(where=[("table", "=", str(table.shard))])
+
+    async def _decoded(self, log: pa.Table, table: TableShard, deadline: Deadline) -> pa.Table:
+        for last in (False, True):
+            schema = table.writer.schema
+            try:
+                # Diffs below zero are what forgot rows that were copied.
+                found = [
+                    from_payload(entry["rows"], entry["ts"], schema) for entry in log.to_pylist() if entry["diff"] > 0
+                ]
+                return consolidate(pa.concat_tables([schema.updates.empty_table(), *found]), schema)
+            except SchemaMismatch:
+                if last:
+                    raise
+                await table.renew(deadline)
+        raise AssertionError("unreachable")
+
+    async def _told(self, appended: Appended, deadline: Deadline) -> int:
+        self.upper.heard(appended.upper)
+        ts = appended.upper.elements[0] - 1
+        await acknowledge(self.oracle, ts, deadline)
+        self._commits += 1
+        if self._commits % TIDY_COMMITS == 0:
+            self._client.location.tasks.start(self._settle_quietly())
+        return ts
+
+    async def _settle_quietly(self) -> None:
+        with contextlib.suppress(PersistError):
+            await self.settle()
+
+    def _entries(self, rows: Rows) -> pa.Table:
+        name = self._client.location.runtime.random_bytes(16)
+        entries = [(str(shard), payload) for shard, updates in rows.items() for payload in payloads(updates)]
+        return pa.table(
+            {
+                "table": pa.array([shard for shard, _ in entries], pa.string()),
+                "entry": pa.array([name + at.to_bytes(4, "big") for at in range(len(entries))], pa.binary()),
+                "rows": pa.array([payload for _, payload in entries], pa.binary()),
+            }
+        )
+
+
+def exact(lower: int, reader: "ReadHandle") -> bool:
+    """Whether the reader still tells times from ``lower`` on apart from those before."""
+    since = reader.since.time
+    return since is not None and (since == 0 or since < lower)
