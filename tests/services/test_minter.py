@@ -382,7 +382,7 @@ async def test_drained_server_ends_watches_at_once():
         await server.host.stop(notice=0, grace=50)
         with pytest.raises(grpc.aio.AioRpcError) as ended:
             [piece async for piece in pieces]
-        assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert (ended.value.code(), ended.value.details()) == (grpc.StatusCode.UNAVAILABLE, "the server is draining")
 
 
 async def test_mismatches_between_minters_are_counted():
