@@ -23,8 +23,8 @@ from persist.core.time.binding_log import Append, BindingLog, Covered, MintRules
 from persist.core.time.remap import RemapTrace
 from persist.core.time.remap_rows import REMAP_SCHEMA, from_table, to_table
 from persist.core.time.source_frontier import SourceFrontier
-from persist.errors import LeaseExpired, NotReadable, Overloaded, PersistError
-from persist.machine.patience import Deadline
+from persist.errors import Determinate, LeaseExpired, NotReadable, Overloaded, PersistError
+from persist.machine.patience import Backoff, Deadline
 from persist.machine.port import ShardInfo
 
 BINDINGS_MAX: Final = 100_000
@@ -156,9 +156,14 @@ class RemapShard:
         assert self._writer is not None
         rows = to_table(source.kind, source.incarnation, plan.updates) if plan.updates else []
         self._doubtful = True
-        outcome = await self._writer.compare_and_append(
-            rows, plan.expected_upper, plan.new_upper, timeout=deadline.remaining()
-        )
+        try:
+            outcome = await self._writer.compare_and_append(
+                rows, plan.expected_upper, plan.new_upper, timeout=deadline.remaining()
+            )
+        except LeaseExpired:
+            # The shard forgot this writer, which was silent for long, or somebody's clock is far ahead.
+            await self._load(deadline)
+            return
         if isinstance(outcome, Appended):
             self._log = self.log.appended(plan)
             self._doubtful = False
@@ -184,6 +189,17 @@ class RemapShard:
         return self.log
 
     async def _load(self, deadline: Deadline) -> None:
+        """Read everything anew. A lease that ends meanwhile (a clock somewhere is far ahead) is taken again."""
+        backoff = Backoff(self._location.runtime, self._location.settings, deadline)
+        while True:
+            try:
+                await self._load_once(deadline)
+                return
+            except LeaseExpired as error:
+                if not await backoff.pause():
+                    raise Determinate("the leases of this minter end at once", hint="check the clocks") from error
+
+    async def _load_once(self, deadline: Deadline) -> None:
         source, client = self._source, self._client
         self._writer = await client.open_writer(source.remap, schema=REMAP_SCHEMA, timeout=deadline.remaining())
         # SUBTLE: before any lease that moves, as nothing else keeps the shard's since where the bindings begin.

@@ -34,7 +34,7 @@ from pyspark_persist.ingest.running import Runner
 from pyspark_persist.ingest.state import Contents
 from pyspark_persist.ingest.work import Done, ExportPlan, Work, prepared
 from pyspark_persist.location import Location, client
-from pyspark_persist.sources.port import SchemaGrew, SourceReader
+from pyspark_persist.sources.port import SchemaGrew, SourceFailure, SourceReader
 from pyspark_persist.sources.registry import source_type
 
 if TYPE_CHECKING:
@@ -111,6 +111,7 @@ class Pipeline:
         self._minter = self._client.minter(self.options.minter)
         self._shards: dict[str, ShardId] = self.source.shards
         self._writers: dict[str, Any] = {}
+        self._uppers: dict[str, Antichain] = {}
         self._sinces: dict[str, Any] = {}
         self._reader: SourceReader | None = None
         self._stop = threading.Event()
@@ -137,7 +138,7 @@ class Pipeline:
                 if until(step) or (steps is not None and number >= steps):
                     self._tell("stopped", step, force=True)
                     return step
-            except LocationError as error:
+            except (LocationError, LeaseExpired) as error:
                 if self._runtime.monotonic() > patience:
                     self._failed(error)
                     raise
@@ -193,6 +194,7 @@ class Pipeline:
         if self._reader is None:
             for name, shard in self._shards.items():
                 self._writers[name] = self._client.open_writer(shard)
+            self._ask_uppers()
             schemas = {name: writer.schema for name, writer in self._writers.items()}
             self._reader = source_type(self.source.type).open(self.source.definition, schemas)
         return self._reader
@@ -215,31 +217,52 @@ class Pipeline:
         """At every start: the upstream still has what is not durable yet."""
         if self._checked or not trace.is_initialized:
             return
-        check_available(probe.kind, probe.low, self._begin(trace, self._least(trace)))
+        _, begin = self._begin(trace)
+        check_available(probe.kind, probe.low, begin)
         self._checked = True
 
     def _least(self, trace: RemapTrace) -> Antichain:
         upper = trace.upper
-        for writer in self._writers.values():
-            upper = upper.meet(writer.upper)
+        for each in self._uppers.values():
+            upper = upper.meet(each)
         return upper
 
-    def _begin(self, trace: RemapTrace, upper: Antichain) -> SourceFrontier:
-        return source_upper_at_frontier(trace, upper)
+    def _ask_uppers(self) -> None:
+        """What is durable now, whoever made it so."""
+        self._uppers = {name: self._client.recent_upper(shard) for name, shard in self._shards.items()}
+
+    def _begin(self, trace: RemapTrace) -> tuple[Antichain, SourceFrontier]:
+        """From which time on something is missing in some export, and from where on to read for that.
+
+        SUBTLE: bindings are forgotten up to one before what is durable everywhere. So an export whose upper lies at
+        since or before is one that another ingester has moved meanwhile; unless it is not, and its data are lost.
+        """
+        least = self._least(trace)
+        if trace.since.time and least.less_equal(trace.since):
+            self._ask_uppers()
+            least = self._least(trace)
+            if least.less_equal(trace.since):
+                raise SourceFailure(
+                    "the bindings of data that are not durable yet were forgotten",
+                    hint="somebody moved the since of the progress shard: drop the source and create it again",
+                    since=trace.since,
+                    durable=least,
+                )
+        return least, source_upper_at_frontier(trace, least)
 
     def _carry(self, reader: SourceReader, trace: RemapTrace) -> Step:
         """Make everything that is bound durable in every export."""
-        upper = trace.upper
-        behind = {name: writer for name, writer in self._writers.items() if writer.upper.less_than(upper)}
-        if not behind:
-            return Step(upper=upper, frontier=trace.frontier)
-        begin, end = self._begin(trace, self._least(trace)), trace.frontier
+        upper, end = trace.upper, trace.frontier
+        least, begin = self._begin(trace)
+        if not least.less_than(upper):
+            return Step(upper=upper, frontier=end)
         done: list[Done] = []
         if not end.releases_within(begin):
             done = self._read(reader, trace, begin, end)
         appended = overtaken = 0
-        for name, writer in behind.items():
-            if self._append(name, writer, prepared(done, name), upper):
+        behind = [name for name, durable in self._uppers.items() if durable.less_than(upper)]
+        for name in behind:
+            if self._append(name, prepared(done, name), upper):
                 appended += 1
             else:
                 overtaken += 1
@@ -260,7 +283,7 @@ class Pipeline:
         exports = {
             name: ExportPlan(
                 spec=writer.batch_spec(),
-                lower=_time(writer.upper),
+                lower=_time(self._uppers[name]),
                 upper=_time(trace.upper),
                 contents=Contents(location=self._location, shard=str(self._shards[name])),
             )
@@ -269,17 +292,17 @@ class Pipeline:
         reclocker = Reclocker.of(trace)
         return self._runner.run([Work(task=task, reclocker=reclocker, exports=exports) for task in tasks], self._report)
 
-    def _append(self, name: str, writer: Any, batches: list[Any], upper: Antichain) -> bool:
-        """Whether this ingester was the one that made ``[writer.upper, upper)`` durable."""
-        lower = writer.upper
+    def _append(self, name: str, batches: list[Any], upper: Antichain) -> bool:
+        """Whether this ingester was the one that made everything before ``upper`` durable."""
         try:
-            outcome = writer.compare_and_append_batches(batches, lower, upper)
+            outcome = self._writers[name].compare_and_append_batches(batches, self._uppers[name], upper)
         except LeaseExpired:
             # The shard forgot this writer, which was silent for long: nothing happened.
             self._writers[name] = self._client.open_writer(self._shards[name])
             raise
-        # SUBTLE: after a mismatch another ingester was faster, with the same rows up to an upper of its own, which the
-        # writer has learnt. What was written here stays unnamed, for the sweeper.
+        # After a mismatch another ingester was faster, with the same rows up to an upper of its own. What was written
+        # here stays unnamed, for the sweeper.
+        self._uppers[name] = outcome.upper
         return not isinstance(outcome, UpperMismatch)
 
     def _evolve(self, reader: SourceReader, grown: SchemaGrew) -> None:
@@ -290,7 +313,7 @@ class Pipeline:
 
     def _let_go(self, reader: SourceReader, trace: RemapTrace) -> None:
         """Tell the upstream, some steps late, what is durable, and let bindings and history go."""
-        exports = [Export(name, writer.upper) for name, writer in self._writers.items()]
+        exports = [Export(name, upper) for name, upper in self._uppers.items()]
         durable = offset_resumption(trace, exports)
         if durable is not None and (not self._late or durable != self._late[-1]):
             self._late.append(durable)
