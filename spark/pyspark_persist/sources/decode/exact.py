@@ -46,8 +46,8 @@ class Decoder(Protocol):
         """The columns it makes."""
         ...
 
-    def decode(self, payloads: Sequence[bytes]) -> Decoded:
-        """One row for each payload that has the declared form."""
+    def decode(self, payloads: Sequence[bytes | None]) -> Decoded:
+        """One row for each payload that has the declared form. None: there is no payload at all."""
         ...
 
 

@@ -24,11 +24,11 @@ class JsonDecoder:
 
     fields: pa.Schema
 
-    def decode(self, payloads: Sequence[bytes]) -> Decoded:
+    def decode(self, payloads: Sequence[bytes | None]) -> Decoded:
         return decode_exactly(len(payloads), self.fields, lambda begin, end: self._parse(payloads[begin:end]))
 
-    def _parse(self, payloads: Sequence[bytes]) -> pa.RecordBatch:
-        stripped = [payload.lstrip(_SPACE) for payload in payloads]
+    def _parse(self, payloads: Sequence[bytes | None]) -> pa.RecordBatch:
+        stripped = [(payload or b"").lstrip(_SPACE) for payload in payloads]
         # SUBTLE: Arrow's parser ends the process when its input begins with null, hence this comes before it.
         if not all(payload.startswith(b"{") for payload in stripped):
             raise Undecodable("this is not a JSON object" if len(stripped) > 1 or stripped[0] else "this is empty")

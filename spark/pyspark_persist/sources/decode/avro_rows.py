@@ -1,0 +1,143 @@
+"""Avro datums without a registry: every payload is of the one declared schema.
+
+fastavro decodes, and nothing else even where that would be faster: what a message means must not depend on which
+packages a machine has.
+Source: sources.md section 3, decode.
+"""
+
+import functools
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import fastavro
+import numpy as np
+import pyarrow as pa
+
+from persist import InvalidArgument
+from pyspark_persist.sources.decode.exact import ERROR_CHARS_MAX, Bad, Decoded, decode_exactly
+
+_PLAIN: Final[Mapping[str, pa.DataType]] = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "fixed": pa.binary(),
+    "string": pa.string(),
+    "enum": pa.string(),
+}
+_LOGICAL: Final[Mapping[str, pa.DataType]] = {
+    "date": pa.date32(),
+    "timestamp-millis": pa.timestamp("ms", tz="UTC"),
+    "timestamp-micros": pa.timestamp("us", tz="UTC"),
+    "local-timestamp-millis": pa.timestamp("ms"),
+    "local-timestamp-micros": pa.timestamp("us"),
+}
+_HEADER_BYTES: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AvroDecoder:
+    """``schema``: JSON text of a record. ``header``: payloads begin with a zero byte and four of a schema's number.
+
+    ``only``: with a header, the number they must show, as datums of another schema could be misread; None for any.
+    """
+
+    schema: str
+    header: bool = False
+    only: int | None = None
+
+    @property
+    def fields(self) -> pa.Schema:
+        return avro_fields(self.schema)
+
+    def decode(self, payloads: Sequence[bytes | None]) -> Decoded:
+        records: list[dict[str, Any]] = []
+        kept: list[int] = []
+        bad: list[Bad] = []
+        for index, payload in enumerate(payloads):
+            try:
+                records.append(self._record(payload or b""))
+                kept.append(index)
+            except Exception as error:  # fastavro raises whatever it stumbles over: IndexError, EOFError, struct.error
+                bad.append(Bad(index, f"{type(error).__name__}: {error}"[:ERROR_CHARS_MAX]))
+        fields = self.fields
+
+        def parse(begin: int, end: int) -> pa.RecordBatch:
+            return pa.RecordBatch.from_pylist(records[begin:end], schema=fields)
+
+        decoded = decode_exactly(len(records), fields, parse)
+        bad += [Bad(kept[each.index], each.error) for each in decoded.bad]
+        good = np.array(kept, dtype=np.int64)[decoded.good]
+        return Decoded(rows=decoded.rows, good=good, bad=tuple(sorted(bad, key=lambda each: each.index)))
+
+    def _record(self, payload: bytes) -> dict[str, Any]:
+        if self.header:
+            if len(payload) < _HEADER_BYTES or payload[0]:
+                raise ValueError("there is no header of a zero byte and a schema's number")
+            number = int.from_bytes(payload[1:_HEADER_BYTES])
+            if self.only is not None and number != self.only:
+                raise ValueError(f"this is of schema {number}, not {self.only}")
+            payload = payload[_HEADER_BYTES:]
+        stream = io.BytesIO(payload)
+        record = fastavro.schemaless_reader(stream, _parsed(self.schema), None)
+        if stream.tell() != len(payload):
+            raise ValueError("bytes are left over")
+        if not isinstance(record, dict):
+            raise ValueError("this is no record")
+        return record
+
+
+@functools.lru_cache(maxsize=64)
+def avro_fields(schema: str) -> pa.Schema:
+    """The columns of a record's schema. Raises InvalidArgument for what is no record or has no columns."""
+    try:
+        declared = json.loads(schema)
+        _parsed(schema)
+    except Exception as cause:  # as above
+        raise InvalidArgument("this is no Avro schema", hint="give its JSON text", cause=cause) from cause
+    if not isinstance(declared, dict) or declared.get("type") != "record" or not declared.get("fields"):
+        raise InvalidArgument("the Avro schema must be of a record with fields", got=schema[:80])
+    return pa.schema([_field(each["name"], each["type"], {}) for each in declared["fields"]])
+
+
+@functools.lru_cache(maxsize=64)
+def _parsed(schema: str) -> Any:
+    return fastavro.parse_schema(json.loads(schema))
+
+
+def _field(name: str, declared: Any, named: dict[str, pa.DataType]) -> pa.Field:
+    if not isinstance(declared, list):
+        return pa.field(name, _type(declared, named), nullable=False)
+    kinds = [each for each in declared if each != "null"]
+    if len(kinds) != 1:
+        raise InvalidArgument("a union can only be of null and one type", hint="split it", column=name)
+    return pa.field(name, _type(kinds[0], named), nullable="null" in declared)
+
+
+def _type(declared: Any, named: dict[str, pa.DataType]) -> pa.DataType:
+    spec = declared if isinstance(declared, dict) else {"type": declared}
+    kind = spec["type"]
+    if isinstance(kind, dict):
+        return _type(kind, named)
+    logical = spec.get("logicalType")
+    if logical == "decimal":
+        return pa.decimal128(spec["precision"], spec.get("scale", 0))
+    if isinstance(logical, str) and logical in _LOGICAL:
+        return _LOGICAL[logical]
+    if kind == "array":
+        return pa.list_(_field("element", spec["items"], named).with_nullable(True))
+    if kind == "map":
+        return pa.map_(pa.string(), _field("value", spec["values"], named).type)
+    found = named.get(kind) or _PLAIN.get(kind) if logical is None else None
+    if kind == "record":
+        found = pa.struct([_field(each["name"], each["type"], named) for each in spec["fields"]])
+    if found is None:
+        raise InvalidArgument("an Avro type has no column type", hint="read it as bytes", got=json.dumps(declared)[:80])
+    if "name" in spec:
+        named[spec["name"]] = found
+    return found

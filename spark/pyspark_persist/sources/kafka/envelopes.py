@@ -1,0 +1,227 @@
+"""What messages mean: rows that are added, the newest value of a key, or changes with the row before and after.
+
+Source: sources.md sections 3 and 4; Debezium documentation, data change events.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pyspark_persist.sources.decode.exact import Bad, Decoder, Undecodable, converted, decode_exactly
+from pyspark_persist.sources.decode.json_rows import JsonDecoder
+from pyspark_persist.sources.kafka.cluster import Fetched
+
+Places: TypeAlias = NDArray[np.int64]
+
+INCLUDED: Final = {
+    "partition": pa.field("partition", pa.int32(), nullable=False),
+    "offset": pa.field("offset", pa.int64(), nullable=False),
+    "timestamp": pa.field("timestamp", pa.timestamp("ms", tz="UTC")),
+    "headers": pa.field("headers", pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))),
+    "key": pa.field("key", pa.binary()),
+}
+"""Columns that can be had besides those in the payload."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meaning:
+    """What some messages say. ``places``: of the message of each row; ``signs``: diffs, or present for upserts."""
+
+    columns: dict[str, pa.Array]
+    places: Places
+    signs: pa.Array
+    bad: tuple[Bad, ...]
+
+
+class Envelope(Protocol):
+    """A picklable way to read messages. ``upserts`` tells what its signs are."""
+
+    @property
+    def fields(self) -> pa.Schema:
+        """The columns it makes of payloads."""
+        ...
+
+    @property
+    def upserts(self) -> bool:
+        """Rows are the newest values of their keys."""
+        ...
+
+    def meaning(self, fetched: Fetched) -> Meaning:
+        """Of all the messages, in their order."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """Every message is a row."""
+
+    values: Decoder
+
+    @property
+    def fields(self) -> pa.Schema:
+        return self.values.fields
+
+    @property
+    def upserts(self) -> bool:
+        return False
+
+    def meaning(self, fetched: Fetched) -> Meaning:
+        decoded = self.values.decode(fetched.values)
+        signs = pa.array(np.ones(len(decoded.good), np.int64))
+        return Meaning(columns=_named(decoded.rows), places=decoded.good, signs=signs, bad=decoded.bad)
+
+
+@dataclass(frozen=True, slots=True)
+class Upserted:
+    """The key of a message says which row, its value what the row is now; no value: there is none any more."""
+
+    keys: Decoder
+    values: Decoder
+
+    @property
+    def fields(self) -> pa.Schema:
+        return pa.schema([*self.keys.fields, *self._val])
+
+    @property
+    def upserts(self) -> bool:
+        return True
+
+    @property
+    def _val(self) -> pa.Schema:
+        """A field of the value that is named like one of the key is the key's."""
+        kept = [each for each in self.values.fields if each.name not in self.keys.fields.names]
+        return pa.schema([pa.field(each.name, each.type) for each in kept])
+
+    def meaning(self, fetched: Fetched) -> Meaning:
+        count = len(fetched.offsets)
+        live = np.array([at for at, value in enumerate(fetched.values) if value is not None], dtype=np.int64)
+        keyed = self.keys.decode(fetched.keys)
+        valued = self.values.decode([value for value in fetched.values if value is not None])
+        bad = {int(live[each.index]): each.error for each in valued.bad}
+        bad |= {each.index: f"key: {each.error}" for each in keyed.bad}
+        kept = np.delete(np.arange(count, dtype=np.int64), sorted(bad))
+        key_rows = keyed.rows.take(pa.array(_ranks(keyed.good, count)[kept]))
+        ranks = _ranks(live[valued.good], count)[kept]
+        present = ranks >= 0
+        value_rows = valued.rows.take(pa.array(ranks, mask=~present))
+        columns = {**{name: _named(value_rows)[name] for name in self._val.names}, **_named(key_rows)}
+        wrong = tuple(Bad(at, error) for at, error in sorted(bad.items()))
+        return Meaning(columns=columns, places=kept, signs=pa.array(present), bad=wrong)
+
+
+@dataclass(frozen=True, slots=True)
+class Debezium:
+    """JSON with ``before``, ``after`` and ``op``, alone or in ``payload``. A message without a value says nothing.
+
+    Updates and deletions must carry the whole row before (REPLICA IDENTITY FULL, or the like of it).
+    """
+
+    fields: pa.Schema
+
+    @property
+    def upserts(self) -> bool:
+        return False
+
+    def meaning(self, fetched: Fetched) -> Meaning:
+        live = np.array([at for at, value in enumerate(fetched.values) if value is not None], dtype=np.int64)
+        payloads = [value for value in fetched.values if value is not None]
+        read = JsonDecoder(_envelope(self.fields)).decode(payloads)
+        checked = decode_exactly(read.rows.num_rows, _images(self.fields), _slices(read.rows, self._images))
+        good = live[read.good[checked.good]]
+        bad = [(int(live[each.index]), each.error) for each in read.bad]
+        bad += [(int(live[read.good[each.index]]), each.error) for each in checked.bad]
+        before, after = (_arms(checked.rows, arm) for arm in (0, 1))
+        order = np.argsort(np.concatenate([np.flatnonzero(arm[0]) for arm in (before, after)]), kind="stable")
+        places = np.concatenate([good[np.flatnonzero(arm[0])] for arm in (before, after)])[order]
+        signs = np.repeat(np.array([-1, 1]), [int(arm[0].sum()) for arm in (before, after)])[order]
+        columns = {
+            each.name: pa.concat_arrays([arm[1][at].filter(pa.array(arm[0])) for arm in (before, after)]).take(
+                pa.array(order)
+            )
+            for at, each in enumerate(self.fields)
+        }
+        wrong = tuple(Bad(at, error) for at, error in sorted(bad))
+        return Meaning(columns=columns, places=places, signs=pa.array(signs, pa.int64()), bad=wrong)
+
+    def _images(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Each change as whether there is a row before, that row, whether there is one after, and that one."""
+        wrapped, *bare = rows.columns
+        inner = wrapped.flatten()
+        before, after, op = (pc.if_else(wrapped.is_valid(), mine, its) for mine, its in zip(inner, bare, strict=True))
+        for at in range(rows.num_rows):
+            _check_op(op[at].as_py(), before[at].is_valid, after[at].is_valid)
+        arrays: list[pa.Array] = []
+        for image, ops in ((before, ("u", "d")), (after, ("c", "r", "u"))):
+            there = pc.is_in(op, pa.array(ops))
+            cells = converted([pc.if_else(there, each, None) for each in image.flatten()], self.fields)
+            for field, column in zip(self.fields, cells.columns, strict=True):
+                if not field.nullable and pc.any(pc.and_(there, column.is_null())).as_py():
+                    raise Undecodable(f"column {field.name} must have a value")
+            arrays += [there, *cells.columns]
+        return pa.RecordBatch.from_arrays(arrays, schema=_images(self.fields))
+
+
+def _check_op(op: str | None, has_before: bool, has_after: bool) -> None:
+    if op not in ("c", "r", "u", "d"):
+        raise Undecodable(f"there is no such op: {op}")
+    if op in ("u", "d") and not has_before:
+        raise Undecodable("the row before is missing: let the connector send it (REPLICA IDENTITY FULL)")
+    if op != "d" and not has_after:
+        raise Undecodable("the row after is missing")
+
+
+def _envelope(fields: pa.Schema) -> pa.Schema:
+    """What is read of a message: nested dates and times are texts at first, decimals too."""
+    textual = (pa.types.is_date, pa.types.is_timestamp, pa.types.is_time)
+    kinds = [pa.string() if any(is_(each.type) for is_ in textual) else each.type for each in fields]
+    row = pa.struct([pa.field(each.name, kind) for each, kind in zip(fields, kinds, strict=True)])
+    change = [pa.field("before", row), pa.field("after", row), pa.field("op", pa.string())]
+    return pa.schema([pa.field("payload", pa.struct(change)), *change])
+
+
+def _images(fields: pa.Schema) -> pa.Schema:
+    cells = [[pa.field(f"{arm}.{each.name}", each.type) for each in fields] for arm in ("before", "after")]
+    return pa.schema([pa.field("before", pa.bool_()), *cells[0], pa.field("after", pa.bool_()), *cells[1]])
+
+
+def _arms(images: pa.RecordBatch, arm: int) -> tuple[Any, Sequence[pa.Array]]:
+    width = images.num_columns // 2
+    there, *cells = images.columns[arm * width : (arm + 1) * width]
+    return there.to_numpy(zero_copy_only=False).astype(bool), cells
+
+
+def _slices(rows: pa.RecordBatch, read: Callable[[pa.RecordBatch], pa.RecordBatch]) -> Callable[[int, int], Any]:
+    return lambda begin, end: read(rows.slice(begin, end - begin))
+
+
+def _ranks(places: Places, count: int) -> Places:
+    """For each of ``count`` places its position in ``places``, -1 when it is not there."""
+    ranks = np.full(count, -1, dtype=np.int64)
+    ranks[places] = np.arange(len(places), dtype=np.int64)
+    return ranks
+
+
+def _named(rows: pa.RecordBatch) -> dict[str, pa.Array]:
+    return dict(zip(rows.schema.names, rows.columns, strict=True))
+
+
+def included(name: str, fetched: Fetched, places: Places) -> pa.Array:
+    """A column of INCLUDED for the messages at these places."""
+    kind = INCLUDED[name].type
+    if name == "partition":
+        return pa.array(np.full(len(places), fetched.partition, np.int32))
+    if name == "offset":
+        return pa.array(np.asarray(fetched.offsets, dtype=np.int64)[places])
+    if name == "timestamp":
+        moments = np.asarray(fetched.timestamps, dtype=np.int64)[places]
+        return pa.array(moments, pa.int64(), mask=moments < 0).cast(kind)
+    if name == "key":
+        return pa.array([fetched.keys[at] for at in places], kind)
+    headers = [fetched.headers[at] for at in places]
+    named = [each and [{"name": key, "value": value} for key, value in each] for each in headers]
+    return pa.array(named, kind)

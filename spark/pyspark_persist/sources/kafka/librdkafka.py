@@ -1,0 +1,247 @@
+"""A Kafka cluster through confluent-kafka.
+
+Source: sources.md section 3, traps and settings.
+"""
+
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import admin as kafka_admin
+from confluent_kafka.admin import AdminClient
+
+from persist import InvalidArgument, LocationError
+from persist.runtime import system
+from persist.sources import UpstreamLost
+from pyspark_persist.sources.kafka.cluster import Fetched, Watermarks
+from pyspark_persist.sources.port import SourceFailure
+from pyspark_persist.sources.ranges import Piece
+
+ANSWER_SECONDS: Final = 10.0
+STALLED_SECONDS: Final = 60.0
+"""A range none of which arrives for so long is given up, to be tried again later."""
+FETCH_MESSAGES: Final = 8192
+_WAIT_SECONDS: Final = 0.1
+_IDLE_MAX: Final = 2
+
+_ALWAYS: Final = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "allow.auto.create.topics": False,
+    # SUBTLE: by default a consumer whose offset is gone silently begins elsewhere.
+    "auto.offset.reset": "error",
+    "enable.partition.eof": True,
+    "isolation.level": "read_committed",
+    "check.crcs": True,
+    "fetch.min.bytes": 1,
+    "fetch.wait.max.ms": 50,
+    "fetch.message.max.bytes": 4 << 20,
+    "fetch.max.bytes": 32 << 20,
+    "queued.max.messages.kbytes": 64 << 10,
+}
+_LOST: Final = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
+_GONE: Final = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+_SECRET: Final = ("password", "secret", "private", "key.pem", "sasl.oauthbearer.config", "sasl.jaas.config")
+_FILE: Final = "file:"
+
+_SPEC: Final[Any] = kafka_admin.OffsetSpec  # type: ignore[attr-defined]  # it is public, but its stub is not
+
+_LOG: Final = logging.getLogger(__name__)
+
+# Consumers that wait for the next task of this process: connecting anew would cost more than reading.
+_idle: dict[object, list[Consumer]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Librdkafka:
+    """A topic, and the settings to reach it: those of librdkafka; ``file:PATH`` stands for what a file holds."""
+
+    topic: str
+    group: str
+    settings: tuple[tuple[str, str], ...]
+
+    def __post_init__(self) -> None:
+        for name, text in self.settings:
+            if any(word in name for word in _SECRET) and not text.startswith(_FILE):
+                raise InvalidArgument(
+                    "a secret is not kept with the source",
+                    hint=f"give kafka.{name}=file:PATH, and have that file wherever the source is read",
+                )
+            if name in _ALWAYS or name in ("group.id", "group.instance.id"):
+                raise InvalidArgument(f"option kafka.{name} cannot be changed", hint="drop it: reading relies on it")
+
+    def connect(self, *, identify: bool) -> "LibrdkafkaTopic":
+        return LibrdkafkaTopic(self, identify)
+
+    def read(self, pieces: Sequence[Piece]) -> Iterator[Fetched]:
+        waiting = _idle.setdefault((self, os.getpid()), [])
+        consumer = waiting.pop() if waiting else self.consumer()
+        try:
+            yield from _read(consumer, self.topic, {piece.partition: piece for piece in pieces})
+            consumer.resume([TopicPartition(self.topic, piece.partition) for piece in pieces])
+            consumer.unassign()
+        except KafkaException as cause:
+            consumer.close()
+            raise failure(cause.args[0], self.topic) from cause
+        except BaseException:
+            consumer.close()
+            raise
+        if len(waiting) < _IDLE_MAX:
+            waiting.append(consumer)
+        else:
+            consumer.close()
+
+    def consumer(self) -> Consumer:
+        """A new consumer. Raises InvalidArgument for settings librdkafka refuses."""
+        try:
+            return Consumer({**self.given(), **_ALWAYS, "group.id": self.group}, logger=_LOG)
+        except KafkaException as cause:
+            raise InvalidArgument("Kafka's client refuses these settings", cause=cause) from cause
+
+    def given(self) -> dict[str, Any]:
+        """The settings with what files hold in their places. Raises InvalidArgument for one that cannot be read."""
+        return {name: _value(name, text) for name, text in self.settings}
+
+
+class LibrdkafkaTopic:
+    """The driver's connection."""
+
+    def __init__(self, cluster: Librdkafka, identify: bool) -> None:
+        self._topic = cluster.topic
+        self._consumer = cluster.consumer()
+        self._admin = AdminClient(cluster.given(), logger=_LOG)
+        self._identify = identify
+
+    def watermarks(self) -> Watermarks:
+        try:
+            metadata = self._consumer.list_topics(self._topic, timeout=ANSWER_SECONDS)
+        except KafkaException as cause:
+            raise failure(cause.args[0], self._topic) from cause
+        topic = metadata.topics.get(self._topic)
+        if topic is None or topic.error is not None or not topic.partitions:
+            raise failure(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART) if topic is None else topic.error, self._topic)
+        low = self._offsets(topic.partitions, _SPEC.earliest())
+        high = self._offsets(topic.partitions, _SPEC.latest())
+        bounds = {each: (low[each], high[each]) for each in sorted(low) if low[each] <= high.get(each, -1)}
+        if not bounds:
+            raise LocationError("no partition has a leader now", hint="it is tried again later", topic=self._topic)
+        return Watermarks(cluster_id=str(metadata.cluster_id), topic_id=self._topic_id(), bounds=bounds)
+
+    def committed(self) -> Mapping[int, int]:
+        try:
+            metadata = self._consumer.list_topics(self._topic, timeout=ANSWER_SECONDS)
+            asked = [TopicPartition(self._topic, each) for each in metadata.topics[self._topic].partitions]
+            told = self._consumer.committed(asked, timeout=ANSWER_SECONDS)
+        except KafkaException as cause:
+            raise failure(cause.args[0], self._topic) from cause
+        return {each.partition: each.offset for each in told if each.offset >= 0}
+
+    def commit(self, bounds: Mapping[int, int]) -> None:
+        offsets = [TopicPartition(self._topic, partition, offset) for partition, offset in bounds.items()]
+        try:
+            self._consumer.commit(offsets=offsets, asynchronous=False)
+        except KafkaException as cause:
+            raise failure(cause.args[0], self._topic) from cause
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _offsets(self, partitions: Any, which: Any) -> dict[int, int]:
+        """Of the partitions that answer."""
+        asked = {TopicPartition(self._topic, each): which for each in partitions}
+        found: dict[int, int] = {}
+        try:
+            told = self._admin.list_offsets(
+                asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=ANSWER_SECONDS
+            )
+        except KafkaException as cause:
+            raise failure(cause.args[0], self._topic) from cause
+        for place, answer in told.items():
+            try:
+                found[place.partition] = answer.result().offset
+            except KafkaException:
+                continue  # it has no leader now: the probe leaves it out
+        return found
+
+    def _topic_id(self) -> str | None:
+        """None for brokers that cannot tell, as those before 3.1."""
+        if not self._identify:
+            return None
+        try:
+            described = self._admin.describe_topics(TopicCollection([self._topic]), request_timeout=2.0)
+            return str(described[self._topic].result().topic_id)
+        except (KafkaException, AttributeError):
+            return None
+
+
+def failure(error: Any, topic: str) -> Exception:
+    """What an error of the client means to a pipeline."""
+    code, text = error.code(), error.str()
+    if code in _LOST:
+        return UpstreamLost(
+            "the topic no longer has what was to be read",
+            hint="make a new source, and let the topic keep data for longer",
+            topic=topic,
+            cause=text,
+        )
+    if code in _GONE:
+        return SourceFailure("the topic or a partition of it does not exist", hint="check it", topic=topic, cause=text)
+    return LocationError("Kafka does not answer as it must", hint="it is tried again later", topic=topic, cause=text)
+
+
+def _read(consumer: Consumer, topic: str, wanted: dict[int, Piece]) -> Iterator[Fetched]:
+    """Ranges end by position, not by count: markers, aborted and compacted messages leave holes in the offsets."""
+    left = {piece.partition: piece.length for piece in wanted.values()}
+    consumer.assign([TopicPartition(topic, piece.partition, piece.begin) for piece in wanted.values()])
+    heard = system().monotonic()
+    while left:
+        # SUBTLE: consume waits to the end of its time unless it has as many messages as it was asked for.
+        batch = consumer.consume(min(FETCH_MESSAGES, max(sum(left.values()), 1)), _WAIT_SECONDS)
+        taken: dict[int, list[Any]] = {}
+        for message in batch:
+            partition, offset, error = message.partition(), message.offset(), message.error()
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                if error.code() in _LOST | _GONE or error.fatal():
+                    raise failure(error, topic)
+                continue  # a broker is away: librdkafka goes on by itself
+            if partition is None or offset is None or partition not in left:
+                continue
+            piece = wanted[partition]
+            if error is None and offset < piece.end:
+                taken.setdefault(partition, []).append(message)
+                left[partition] = piece.end - offset - 1
+            if offset >= piece.end or left[partition] == 0:
+                del left[partition]
+                consumer.pause([TopicPartition(topic, partition)])
+        if taken:
+            heard = system().monotonic()
+            yield from (_fetched(partition, messages) for partition, messages in taken.items())
+            heard = system().monotonic()
+        elif system().monotonic() - heard > STALLED_SECONDS:
+            raise LocationError("messages do not arrive", hint="it is tried again later", topic=topic, left=left)
+
+
+def _fetched(partition: int, messages: list[Any]) -> Fetched:
+    return Fetched(
+        partition=partition,
+        offsets=[message.offset() for message in messages],
+        keys=[message.key() for message in messages],
+        values=[message.value() for message in messages],
+        timestamps=[moment if kind else -1 for kind, moment in (message.timestamp() for message in messages)],
+        headers=[message.headers() for message in messages],
+    )
+
+
+def _value(name: str, text: str) -> str:
+    if not text.startswith(_FILE):
+        return text
+    try:
+        return Path(text.removeprefix(_FILE)).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as cause:
+        raise InvalidArgument(
+            f"option kafka.{name} names a file that cannot be read", hint="check it", got=text
+        ) from cause

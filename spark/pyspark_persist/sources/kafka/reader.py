@@ -1,0 +1,214 @@
+"""The type ``kafka``: options, watermarks, tasks of offset ranges.
+
+Source: design 003; sources.md section 3.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from persist import LocationError, Schema
+from persist.sources import Point, Probe, SourceFrontier, SourceKind
+from pyspark_persist.sources.decode.divert import DIVERT, BadRow, diverted, errors_schema
+from pyspark_persist.sources.kafka.cluster import Cluster, Fetched, Topic, Watermarks
+from pyspark_persist.sources.kafka.definition import Definition
+from pyspark_persist.sources.kafka.envelopes import Envelope, Meaning, included
+from pyspark_persist.sources.port import ERRORS, Beginning, Changes, Event, SourceFailure, Upserts, UpstreamStatus
+from pyspark_persist.sources.ranges import Piece, pieces, share
+
+MESSAGE_BYTES: Final = 200
+"""What a message counts for in the weight of a task: brokers do not tell sizes."""
+LEAST_PER_TASK: Final = 4096
+_KEYS: Final = pa.int64()
+
+Connect: TypeAlias = Callable[[str, str, tuple[tuple[str, str], ...]], Cluster]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaTask:
+    """Ranges of offsets of some partitions."""
+
+    cluster: Cluster
+    envelope: Envelope
+    include: tuple[str, ...]
+    export: str
+    schema: Schema
+    bad_rows: str
+    pieces: tuple[Piece, ...]
+
+    @property
+    def weight(self) -> int:
+        return sum(piece.length for piece in self.pieces) * MESSAGE_BYTES
+
+    @property
+    def ordered(self) -> bool:
+        return self.envelope.upserts
+
+    def read(self) -> Iterator[Event]:
+        # SUBTLE: partitions read together come in an order that is another one each time. Only Changes may do that.
+        groups = [(piece,) for piece in self.pieces] if self.ordered else [self.pieces]
+        for group in groups:
+            for fetched in self.cluster.read(group):
+                yield from self._events(fetched)
+
+    def _events(self, fetched: Fetched) -> Iterator[Event]:
+        meaning = self.envelope.meaning(fetched)
+        if meaning.bad:
+            yield diverted(self.export, self._bad(fetched, meaning), self.bad_rows, _KEYS)
+        if not len(meaning.places):
+            return
+        further = {name: included(name, fetched, meaning.places) for name in self.include}
+        named = {**meaning.columns, **further}
+        fields = pa.schema([*self.schema.key, *self.schema.val])
+        columns = [_plain(named[each.name], each.type) for each in fields]
+        event: dict[str, Any] = {
+            "export": self.export,
+            "rows": pa.RecordBatch.from_arrays(columns, schema=fields),
+            "offsets": pa.array(np.asarray(fetched.offsets, dtype=np.uint64)[meaning.places]),
+            "partitions": pa.array(np.full(len(meaning.places), fetched.partition, np.int64)),
+        }
+        if self.envelope.upserts:
+            yield Upserts(**event, present=meaning.signs)
+        else:
+            yield Changes(**event, diffs=meaning.signs)
+
+    def _bad(self, fetched: Fetched, meaning: Meaning) -> list[BadRow]:
+        return [
+            BadRow(fetched.partition, fetched.offsets[each.index], each.error, fetched.values[each.index])
+            for each in meaning.bad
+        ]
+
+
+class KafkaReader:
+    """Watermarks and plans of one topic."""
+
+    def __init__(self, definition: Definition, cluster: Cluster) -> None:
+        self._definition = definition
+        self._cluster = cluster
+        self._topic: Topic | None = None
+        self._envelope = definition.envelope_made()
+        self._schema = definition.schema
+        self._committed: dict[int, int] | None = None
+
+    @property
+    def kind(self) -> SourceKind:
+        return SourceKind.PARTITIONS
+
+    @property
+    def incarnation(self) -> str:
+        return self._definition.incarnation
+
+    def exports(self) -> Mapping[str, Schema]:
+        exports = {self._definition.export: self._schema}
+        return {**exports, ERRORS: errors_schema(_KEYS)} if self._definition.bad_rows == DIVERT else exports
+
+    def probe(self) -> Probe:
+        now = self._connected().watermarks()
+        if self._definition.topic_id is not None and now.topic_id is None:
+            raise LocationError("brokers do not tell the topic's id now", hint="it is tried again later")
+        return Probe(
+            kind=self.kind,
+            incarnation=life(now, self._definition.topic),
+            high=tuple(Point(partition, high) for partition, (_, high) in now.bounds.items()),
+            low=tuple(Point(partition, low) for partition, (low, _) in now.bounds.items()),
+        )
+
+    def plan(self, begin: SourceFrontier, end: SourceFrontier, tasks: int) -> Sequence[KafkaTask]:
+        wanted = list(pieces(begin, end))
+        groups = [tuple(wanted)] if self._envelope.upserts and wanted else share(wanted, tasks, LEAST_PER_TASK)
+        return [self._task(group) for group in groups]
+
+    def adopt(self, export: str, schema: Schema) -> None:
+        if self.exports().get(export) != schema:
+            raise SourceFailure("the columns of a topic are declared once", export=export)
+
+    def commit(self, frontier: SourceFrontier) -> None:
+        topic = self._connected()
+        if self._committed is None:
+            self._committed = dict(topic.committed())
+        bounds = dict(zip(frontier.keys, frontier.bounds, strict=True))
+        forward = {key: bound for key, bound in bounds.items() if bound > self._committed.get(key, 0)}
+        if forward:
+            topic.commit(forward)
+            self._committed.update(forward)
+
+    def status(self) -> UpstreamStatus:
+        topic = self._connected()
+        committed, high = topic.committed(), topic.watermarks().bounds
+        behind = sum(top - max(committed.get(each, low), low) for each, (low, top) in high.items())
+        frontier = SourceFrontier.at(self.kind, committed)
+        return UpstreamStatus(committed=frontier, details={"partitions": len(high), "messages_behind": behind})
+
+    def close(self) -> None:
+        if self._topic is not None:
+            self._topic.close()
+            self._topic = None
+
+    def _connected(self) -> Topic:
+        if self._topic is None:
+            self._topic = self._cluster.connect(identify=self._definition.topic_id is not None)
+        return self._topic
+
+    def _task(self, group: tuple[Piece, ...]) -> KafkaTask:
+        return KafkaTask(
+            cluster=self._cluster,
+            envelope=self._envelope,
+            include=self._definition.include,
+            export=self._definition.export,
+            schema=self._schema,
+            bad_rows=self._definition.bad_rows,
+            pieces=group,
+        )
+
+
+class KafkaType:
+    """Options. ``bootstrapServers``, ``topic``; ``kafka.NAME``: a setting of librdkafka, secrets as ``file:PATH``.
+
+    ``format``: json, avro, text or bytes (one column ``value``). ``schema``: for JSON, columns such as
+    ``id bigint, name string``. ``avroSchema``: the record's schema as JSON; ``avroHeader``: none, or confluent for
+    payloads with a registry's header, and ``avroSchemaId`` the only one to accept. ``envelope``: none (each message
+    adds a row), upsert (the message key's newest value), debezium (JSON with before, after, op).
+    ``key``: names of key columns. For upsert the message key: ``keyFormat`` json with ``keySchema``, avro with
+    ``keyAvroSchema``, text or bytes (one column named by ``key``). ``include``: columns partition, offset, timestamp,
+    headers, key. ``startingOffsets``: earliest or latest. ``badRows``: fail or divert. ``export``: its name.
+    """
+
+    def __init__(self, connect: Connect) -> None:
+        self._connect = connect
+
+    @contextmanager
+    def create(self, options: Mapping[str, str], *, source: str) -> Iterator[Beginning]:
+        definition, latest = Definition.of(options, group=f"persist-{source}")
+        cluster = self._connect(definition.topic, definition.group, definition.settings)
+        topic = cluster.connect(identify=True)
+        try:
+            now = topic.watermarks()
+        finally:
+            topic.close()
+        definition = definition.living(life(now, definition.topic), now.topic_id)
+        bounds = {partition: high if latest else low for partition, (low, high) in now.bounds.items()}
+        yield Beginning(
+            definition=definition.to_json(),
+            reader=KafkaReader(definition, cluster),
+            bound=SourceFrontier.at(SourceKind.PARTITIONS, bounds),
+        )
+
+    def open(self, definition: Mapping[str, Any], schemas: Mapping[str, Schema]) -> KafkaReader:
+        known = Definition.from_json(definition)
+        return KafkaReader(known, self._connect(known.topic, known.group, known.settings))
+
+    def drop(self, definition: Mapping[str, Any]) -> None:
+        """Nothing was set up: the topic is not ours, and the group's offsets expire."""
+
+
+def life(now: Watermarks, topic: str) -> str:
+    """The incarnation: the cluster's id and the topic's. Brokers that do not tell the topic's are known by its name."""
+    return f"{now.cluster_id}/{topic if now.topic_id is None else now.topic_id}"
+
+
+def _plain(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    return column if column.type == kind else column.cast(kind)
