@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import pyarrow as pa
@@ -21,16 +21,24 @@ from pyspark_persist.sources.port import SourceFailure
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A file as it is now. ``identity``: twelve hexadecimal digits that differ when the content was replaced."""
+    """A file as it is now. ``stamp``: what differs when its content was replaced; its size comes first.
+
+    ``key``: of its partition, the path and twelve hexadecimal digits of a hash of the stamp.
+    """
 
     path: str
-    size: int
-    identity: str
+    stamp: tuple[int, ...]
+    key: str
 
     @property
-    def key(self) -> str:
-        """The key of its partition."""
-        return f"{self.path}#{self.identity}"
+    def size(self) -> int:
+        """In bytes."""
+        return self.stamp[0]
+
+
+KnownFiles: TypeAlias = Mapping[str, Found]
+"""What was found earlier, by path: files that did not change are the same objects again, which is quicker."""
+NOTHING_KNOWN: Final[KnownFiles] = {}
 
 
 def path_of(key: str) -> str:
@@ -82,7 +90,7 @@ class Content:
 class Place(Protocol):
     """A directory or a prefix. Picklable."""
 
-    def list(self) -> Iterator[Found]:
+    def list(self, known: KnownFiles) -> Iterator[Found]:
         """Every file below it now, in no order. Raises LocationError, SourceFailure (a name that is not UTF-8)."""
         ...
 
@@ -100,7 +108,7 @@ class LocalPlace:
 
     root: str
 
-    def list(self) -> Iterator[Found]:
+    def list(self, known: KnownFiles) -> Iterator[Found]:
         waiting = [""]
         while waiting:
             below = waiting.pop()
@@ -108,11 +116,12 @@ class LocalPlace:
                 with os.scandir(os.path.join(self.root, below)) as entries:
                     for entry in entries:
                         path = below + entry.name
+                        if is_hidden(entry.name):
+                            continue
                         if entry.is_dir(follow_symlinks=False):
-                            if not is_hidden(path):
-                                waiting.append(path + "/")
-                        elif not is_hidden(path) and entry.is_file():
-                            yield _local(path, entry.stat())
+                            waiting.append(path + "/")
+                        elif entry.is_file():
+                            yield _local(path, entry.stat(), known)
             except FileNotFoundError as cause:
                 if not below:
                     raise LocationError("the directory is not there", hint="mount it", root=self.root) from cause
@@ -148,7 +157,7 @@ class S3Place:
     endpoint: str | None = None
     region: str | None = None
 
-    def list(self) -> Iterator[Found]:
+    def list(self, known: KnownFiles) -> Iterator[Found]:
         selector = pa.fs.FileSelector(self.root, recursive=True, allow_not_found=True)
         try:
             listed = self._store().get_file_info(selector)
@@ -156,8 +165,8 @@ class S3Place:
             raise LocationError("a prefix cannot be listed", hint="check access", cause=cause) from cause
         for info in listed:
             path = info.path[len(self.root) + 1 :]
-            if info.type is pa.fs.FileType.File and not is_hidden(path):
-                yield _remote(path, info)
+            if info.type is pa.fs.FileType.File and not any(map(is_hidden, path.split("/"))):
+                yield _remote(path, info, known)
 
     @contextmanager
     def open(self, key: str) -> Iterator[Content]:
@@ -213,10 +222,9 @@ def place_of(uri: str) -> AnyPlace:
     return LocalPlace(os.path.abspath(uri))
 
 
-def is_hidden(path: str) -> bool:
+def is_hidden(name: str) -> bool:
     """A name writers use while they write: ``.name``, ``_name``, ``name.tmp``, ``name.crdownload``."""
-    names = path.split("/")
-    return any(name[:1] in (".", "_") for name in names) or names[-1].endswith((".tmp", ".crdownload"))
+    return name.startswith((".", "_")) or name.endswith((".tmp", ".crdownload"))
 
 
 def gone(path: str) -> UpstreamLost:
@@ -236,16 +244,19 @@ def same(found: Found, key: str) -> None:
         )
 
 
-def _local(path: str, stat: os.stat_result) -> Found:
+def _local(path: str, stat: os.stat_result, known: KnownFiles = NOTHING_KNOWN) -> Found:
     if not path.isascii() and any("\ud800" <= char <= "\udfff" for char in path):
         raise SourceFailure("the name of a file is not UTF-8", hint="rename it", path=path.encode(errors="replace"))
-    return Found(path, stat.st_size, _identity(stat.st_size, stat.st_mtime_ns, stat.st_ino))
+    return _found(path, (stat.st_size, stat.st_mtime_ns, stat.st_ino), known)
 
 
-def _remote(path: str, info: Any) -> Found:
+def _remote(path: str, info: Any, known: KnownFiles = NOTHING_KNOWN) -> Found:
     # SUBTLE: a listing may show fractions of the second that a request for one object does not.
-    return Found(path, info.size, _identity(info.size, int(info.mtime_ns) // 1_000_000_000))
+    return _found(path, (info.size, int(info.mtime_ns) // 1_000_000_000), known)
 
 
-def _identity(*numbers: int) -> str:
-    return hashlib.sha256(repr(numbers).encode()).hexdigest()[:12]
+def _found(path: str, stamp: tuple[int, ...], known: KnownFiles) -> Found:
+    kept = known.get(path)
+    if kept is not None and kept.stamp == stamp:
+        return kept
+    return Found(path, stamp, f"{path}#{hashlib.sha256(repr(stamp).encode()).hexdigest()[:12]}")

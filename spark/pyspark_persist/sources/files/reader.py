@@ -1,6 +1,6 @@
 """The type ``files``: options, watermarks from listings, tasks of whole files.
 
-What is remembered of 20,000 files: their keys in the frontier and one entry each in two dictionaries, about 10 MB.
+What is remembered of 20,000 files: their keys in the frontier and an entry each in four dictionaries, about 20 MB.
 Source: design 003; sources.md section 5.
 """
 
@@ -21,7 +21,7 @@ from persist.sources import OFFSET_MAX, Point, Probe, SourceFrontier, SourceKind
 from pyspark_persist.names import Given
 from pyspark_persist.sources.decode.divert import DIVERT, FAIL, BadRow, diverted, errors_schema
 from pyspark_persist.sources.files.formats import AnyFormat, Block, Csv, JsonLines, Parquet, inferred
-from pyspark_persist.sources.files.places import AnyPlace, Found, path_of, place_of
+from pyspark_persist.sources.files.places import NOTHING_KNOWN, AnyPlace, Found, path_of, place_of
 from pyspark_persist.sources.options import check_options, columns, keyed, listed, number, one_of, required
 from pyspark_persist.sources.port import ERRORS, Beginning, Changes, Event, SourceFailure, UpstreamStatus
 from pyspark_persist.sources.ranges import Piece
@@ -140,7 +140,9 @@ class FilesReader:
         self._schema = definition.schema
         self._place = place_of(definition.uri)
         self._bound: dict[str, str] = {}  # by path, the key it was bound under
-        self._durable: SourceFrontier | None = None
+        self._committed: SourceFrontier | None = None
+        self._durable: set[str] = set()  # keys
+        self._known: dict[str, Found] = {}  # by path, what was listed last
         self._sizes: dict[str, int] = {}  # by key, of what is not durable
         self._settling: dict[str, float] = {}  # by key, when it was first seen
 
@@ -184,13 +186,15 @@ class FilesReader:
 
     def commit(self, frontier: SourceFrontier) -> None:
         self._bind(frontier)
-        self._durable = frontier
-        self._sizes = {key: size for key, size in self._sizes.items() if not self._is_durable(key)}
+        self._committed = frontier
+        finished = (key for key, bound in zip(frontier.keys, frontier.bounds, strict=True) if bound == OFFSET_MAX)
+        self._durable.update(finished)
+        self._sizes = {key: size for key, size in self._sizes.items() if key not in self._durable}
 
     def status(self) -> UpstreamStatus:
         sizes = {found.key: found.size for found in self._listed()}
         details = {"files": len(sizes), "settling": len(self._settling)}
-        return UpstreamStatus(committed=self._durable, bytes_behind=sum(sizes.values()), details=details)
+        return UpstreamStatus(committed=self._committed, bytes_behind=sum(sizes.values()), details=details)
 
     def close(self) -> None:
         """Nothing is open."""
@@ -208,17 +212,15 @@ class FilesReader:
 
     def _listed(self) -> Iterator[Found]:
         """Files that match and are not durable yet. Raises SourceFailure for one that was bound with other content."""
-        for found in self._place.list():
-            if not fnmatch.fnmatchcase(found.path, self._definition.pattern):
+        pattern, known = self._definition.pattern, self._known
+        self._known = {found.path: found for found in self._place.list(known)}
+        for path, found in self._known.items():
+            if pattern != "*" and not fnmatch.fnmatchcase(path, pattern):
                 continue
-            key = found.key
-            if self._bound.get(found.path, key) != key:
-                raise _changed(found.path)
-            if not self._is_durable(key):
+            if self._bound.get(path, found.key) != found.key:
+                raise _changed(path)
+            if found.key not in self._durable:
                 yield found
-
-    def _is_durable(self, key: str) -> bool:
-        return self._durable is not None and self._durable.bound(key) == OFFSET_MAX
 
     def _has_settled(self, found: Found) -> bool:
         if self._definition.settle_seconds == 0 or found.key in self._sizes or found.path in self._bound:
@@ -302,7 +304,7 @@ def _from_first(uri: str, pattern: str, kind: str) -> pa.Schema:
     if kind != "parquet":
         raise InvalidArgument(f"{kind} files need option schema", hint="such as schema=id bigint, name string")
     place = place_of(uri)
-    found = [each for each in place.list() if fnmatch.fnmatchcase(each.path, pattern) and each.size]
+    found = [each for each in place.list(NOTHING_KNOWN) if fnmatch.fnmatchcase(each.path, pattern) and each.size]
     if not found:
         hint = "add option schema, or put a file there first"
         raise InvalidArgument("there is no Parquet file to learn the columns from", hint=hint, path=uri)
