@@ -1,11 +1,13 @@
 """What handlers of several services share: how long a call may take, and how draining ends those that wait."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, contextmanager
+from typing import Any, TypeVar, cast
 
 from persist.errors import Determinate
+
+T = TypeVar("T")
 
 
 def seconds_left(context: Any) -> float:
@@ -29,7 +31,11 @@ class Waiters:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """A block that waits for news: draining ends it with Determinate."""
+        """A block that waits for news and sends none: draining ends it with Determinate.
+
+        SUBTLE: gRPC swallows a cancellation that hits it while it sends a message, and the caller would hear nothing.
+        """
+        self._check()
         task = asyncio.current_task()
         assert task is not None
         self._waiters.add(task)
@@ -39,6 +45,28 @@ class Waiters:
             if not self.draining:
                 raise
             task.uncancel()
-            raise Determinate("the server is draining", hint="ask again from the frontier reached") from None
+            raise _draining() from None
         finally:
             self._waiters.discard(task)
+
+    async def each(self, items: AsyncIterator[T]) -> AsyncGenerator[T, None]:
+        """The items, which are a generator's, waiting for each; closes them at its end.
+
+        Raises Determinate as soon as draining begins.
+        """
+        async with aclosing(cast(AsyncGenerator[T, None], items)):
+            while True:
+                with self.waiting():
+                    try:
+                        item = await anext(items)
+                    except StopAsyncIteration:
+                        return
+                yield item
+
+    def _check(self) -> None:
+        if self.draining:
+            raise _draining()
+
+
+def _draining() -> Determinate:
+    return Determinate("the server is draining", hint="ask again from the frontier reached")

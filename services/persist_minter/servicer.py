@@ -3,13 +3,12 @@
 Source: style.md rule 12; protos/persist/v1/minter.proto.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from typing import Any, Final, TypeVar, cast
 
 from persist.client.minting import Minter, RemapSource
-from persist.core.time.remap import RemapTrace
-from persist.errors import Determinate, RequestTooLarge
+from persist.errors import RequestTooLarge
 from persist.v1 import minter_pb2 as pb
 from persist.v1.minter_pb2_grpc import TimestampMinterServicer
 from persist.wire.rpc_bindings import trace_pieces
@@ -83,17 +82,14 @@ class MinterServicer(TimestampMinterServicer):
         self, request: pb.WatchBindingsRequest, context: Any
     ) -> AsyncIterator[pb.WatchBindingsResponse]:
         """All bindings, and whatever changes."""
-        if self._waiters.draining:
-            raise Determinate("the server is draining", hint="connect again")
         source, told = RemapSource(**source_in(request)), None
-        traces = cast(AsyncGenerator[RemapTrace, None], self._minter.watch(source, timeout=seconds_left(context)))
-        with self._waiters.waiting():
-            async with aclosing(traces):
-                async for trace in traces:
-                    for piece in trace_pieces(told, trace):
-                        yield pb.WatchBindingsResponse(piece=piece)
-                    told = trace
-                    self._telemetry.count("persist_minter_traces_total")
+        watch = self._minter.watch(source, timeout=seconds_left(context))
+        async with aclosing(self._waiters.each(watch)) as traces:
+            async for trace in traces:
+                for piece in trace_pieces(told, trace):
+                    yield pb.WatchBindingsResponse(piece=piece)
+                told = trace
+                self._telemetry.count("persist_minter_traces_total")
 
     async def GetResumption(self, request: pb.GetResumptionRequest, context: Any) -> pb.GetResumptionResponse:
         """Where a source and its exports go on."""

@@ -81,12 +81,12 @@ class ShardServicer(PersistShardServicer):
         shard = ShardId.parse(request.shard_id)
         frontier = frontier_in(request, "frontier")
         schemas = None
-        with self._waiters.waiting():
-            async for change in self._shards.watch(shard, frontier, timeout=seconds_left(context)):
-                for piece in self._pushes.pieces(change, schemas):
-                    yield piece
-                schemas = change.info.schemas
-                self._telemetry.count("persist_watch_changes_total")
+        changes = self._shards.watch(shard, frontier, timeout=seconds_left(context))
+        async for change in self._waiters.each(changes):
+            for piece in self._pushes.pieces(change, schemas):
+                yield piece
+            schemas = change.info.schemas
+            self._telemetry.count("persist_watch_changes_total")
 
     async def Inspect(self, request: pb.InspectRequest, context: Any) -> AsyncIterator[pb.InspectResponse]:
         """The whole state as JSON."""
@@ -108,9 +108,8 @@ class ShardServicer(PersistShardServicer):
     async def WatchWork(self, request: pb.WatchWorkRequest, context: Any) -> AsyncIterator[pb.WatchWorkResponse]:
         """Shards with something to compact."""
         yield pb.WatchWorkResponse()
-        with self._waiters.waiting():
-            async for shard in self._shards.work(timeout=seconds_left(context)):
-                yield pb.WatchWorkResponse(shard_ids=[shard])
+        async for shard in self._waiters.each(self._shards.work(timeout=seconds_left(context))):
+            yield pb.WatchWorkResponse(shard_ids=[shard])
 
     # ---- commands ------------------------------------------------------------------------------------------------
 
