@@ -29,6 +29,7 @@ SUITES: dict[str, tuple[str, ...]] = {
     "listening": ("P7",),
     "spark": ("P8",),
     "long": ("P9", "P10", "P11", "B15"),
+    "sources": ("P12", "P13"),
 }
 
 

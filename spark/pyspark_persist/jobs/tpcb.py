@@ -8,6 +8,7 @@ of the history agree in every one, and in the end every row is the upstream's. R
 
 import argparse
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -44,6 +45,7 @@ class Scenario:
     scale: int = 2
     pause_seconds: float = 0.5
     tick_ms: int = 200
+    kill: bool = True
 
 
 @dataclass(slots=True, kw_only=True)
@@ -163,7 +165,7 @@ def _work(data: Path, bank: Bank, ingester: Ingester, snapshots: Snapshots, outc
                 time.sleep(0.1)
                 elapsed = system().monotonic() - begun
                 advance(min(elapsed, scenario.seconds))
-                if not killed and elapsed >= scenario.seconds / 2:
+                if scenario.kill and not killed and elapsed >= scenario.seconds / 2:
                     ingester.end(signal.SIGKILL)
                     ingester.start()
                     killed, outcome.killed_at = True, elapsed
@@ -236,13 +238,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rate", type=int, default=Scenario.rate, help="transactions a second; 0: as many as go")
     parser.add_argument("--scale", type=int, default=Scenario.scale, help="100,000 accounts each")
     parser.add_argument("--pause", type=float, default=Scenario.pause_seconds, help="seconds between two looks")
+    parser.add_argument("--no-kill", action="store_true", help="let the ingester live")
+    parser.add_argument("--json", action="store_true", help="print what was found as one line of JSON")
     given = parser.parse_args(argv)
     problem = java_problem()
     if problem is not None:
         print(problem, file=sys.stderr)
         return 1
     export_python()
-    scenario = Scenario(seconds=given.seconds, rate=given.rate, scale=given.scale, pause_seconds=given.pause)
+    scenario = Scenario(
+        seconds=given.seconds,
+        rate=given.rate,
+        scale=given.scale,
+        pause_seconds=given.pause,
+        kill=not given.no_kill,
+    )
     begun = system().monotonic()
     with _folder(given.data) as data:
         try:
@@ -250,7 +260,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         except persist.PersistError as error:
             print(f"tpcb: {error}", file=sys.stderr)
             return 1
-    tpcb_report.show(outcome, seconds=system().monotonic() - begun)
+    if given.json:
+        print(json.dumps(tpcb_report.as_json(outcome)), flush=True)
+    else:
+        tpcb_report.show(outcome, seconds=system().monotonic() - begun)
     return 0 if outcome.agrees else 1
 
 

@@ -56,6 +56,28 @@ def show(outcome: Any, *, seconds: float) -> None:
         console.print(f"[red]{outcome.watching.error}[/]")
 
 
+def as_json(outcome: Any) -> dict[str, Any]:
+    """What the tables say, for programs. Lags are seconds."""
+    looks = outcome.watching.looks
+    return {
+        "agrees": outcome.agrees,
+        "tps": outcome.tps,
+        "transactions": outcome.transactions,
+        "history_rows": outcome.history_rows,
+        "looks": len(looks),
+        "looks_wrong": sum(not look.agrees for look in looks),
+        "lag_p50": outcome.watching.lag(0.5),
+        "lag_p99": outcome.watching.lag(0.99),
+        "snapshot_rows": outcome.snapshot_rows,
+        "snapshot_seconds": outcome.snapshot_seconds,
+        "caught_up_seconds": outcome.caught_up_seconds,
+        "killed_at": outcome.killed_at,
+        "reread": outcome.reread,
+        "tables": outcome.tables,
+        "error": "" if outcome.watching.error is None else str(outcome.watching.error),
+    }
+
+
 def _looks(looks: list[Any]) -> Table:
     table = Table(
         title=f"The bank at {len(looks)} times while it worked",
@@ -84,7 +106,8 @@ def _facts(outcome: Any) -> Table:
     changes = 4 * outcome.tps
     table.add_row("workload", f"{outcome.tps:,.0f} transactions/s ({asked}), {changes:,.0f} changes/s")
     table.add_row("lag", f"median {watching.lag(0.5):.2f} s, 99 % below {watching.lag(0.99):.2f} s")
-    table.add_row("kill -9", f"of the ingester after {outcome.killed_at:.1f} s; {outcome.reread:,} rows read again")
+    if outcome.killed_at:
+        table.add_row("kill -9", f"of the ingester after {outcome.killed_at:.1f} s; {outcome.reread:,} rows read again")
     table.add_row("end", f"caught up {outcome.caught_up_seconds:.1f} s after the last transaction")
     table.add_row("history", f"{outcome.history_rows:,} rows of {outcome.transactions:,} transactions")
     same = sum(outcome.tables.values())

@@ -48,7 +48,7 @@ async def run(stage: Stage, plan: Plan) -> Outcome:
         for _ in plan.rounds_of("P3 appends per second", 80):
             for name, leg, server in legs:
                 before = server.cpu_seconds if server else 0.0
-                laps = await _drive(leg(), seconds)
+                laps = await drive(leg(), seconds)
                 rates.setdefault(name, []).append(len(laps) / seconds)
                 lags.setdefault(name, []).append([quantile(laps, 0.5) * 1e3, quantile(laps, 0.99) * 1e3])
                 if server:
@@ -71,7 +71,7 @@ async def run(stage: Stage, plan: Plan) -> Outcome:
     return outcome
 
 
-async def _drive(leg: Any, seconds: float) -> list[float]:
+async def drive(leg: Any, seconds: float) -> list[float]:
     """Latencies, in seconds, of what 64 loops got done in that time."""
     laps: list[float] = []
     numbers = itertools.count()
