@@ -13,6 +13,7 @@ from persist.runtime import Runtime, system
 from persist.settings import Settings
 from persist_host import Address, Host, Service, Telemetry, logs, run_service
 from persist_host.reach import Reach
+from persist_minter.oracle import OracleService
 from persist_minter.service import MinterService
 
 READY_LINE: Final = "persist minter listening on {address}"
@@ -84,4 +85,6 @@ async def start_minter(
 def open_minter(location: Location, *, telemetry: Telemetry) -> tuple[Service, ...]:
     """The services of a minter over a location, which they close. They share one client; its owner comes last."""
     client = Client(location)
-    return (MinterService(LocalMinter(client), client, settings=location.settings, telemetry=telemetry),)
+    return OracleService(client), MinterService(
+        LocalMinter(client), client, settings=location.settings, telemetry=telemetry
+    )

@@ -291,8 +291,13 @@ class Windowed(Oracle):
 class Backwards(Oracle):
     """A planted bug: the read time is raised, the write time is not."""
 
-    async def _raise(self, ts: int, deadline: Any) -> None:
-        await self._read.raise_to(ts + 1, deadline)
+    def __init__(self, client: Any, timeline: Any, times: Any, **options: Any) -> None:
+        super().__init__(client, timeline, times, **options)
+
+        async def apply(ts: int, deadline: Any) -> None:
+            await times._read.raise_to(ts + 1, deadline)
+
+        times.apply = apply
 
 
 async def history(kind: type[Oracle], file: Path) -> list[str]:

@@ -144,11 +144,12 @@ class Client:
         *,
         initially: int = 0,
         reference: Callable[[], int] | None = None,
+        endpoints: str = "",
         timeout: float | None = None,
     ) -> Oracle:
         """The write times and the read time of a timeline. See aio.Client.oracle."""
         loop, core = self._core()
-        opening = core.oracle(timeline, initially=initially, reference=reference, timeout=timeout)
+        opening = core.oracle(timeline, initially=initially, reference=reference, endpoints=endpoints, timeout=timeout)
         return Oracle(self, loop, loop.run(opening))
 
     def minter(self, endpoints: str = "") -> Minter:

@@ -11,7 +11,7 @@ from persist.client.distributed import Compaction
 from persist.client.lease import Lease
 from persist.client.location import Location
 from persist.client.minting import Minter
-from persist.client.oracle import Oracle
+from persist.client.oracle import Oracle, Times
 from persist.client.read import ReadHandle
 from persist.client.since import SinceHandle
 from persist.client.table import Mode, Table, open_table
@@ -29,7 +29,7 @@ from persist.core.shard.commands import (
     SchemaEntry,
     Transaction,
 )
-from persist.core.time.timeline import EPOCH_MILLISECONDS, TimelineLike, timeline_of
+from persist.core.time.timeline import EPOCH_MILLISECONDS, Timeline, TimelineLike, timeline_of
 from persist.errors import InvalidArgument, PersistError, ShardNotFound, UsageError
 from persist.machine.finalizer import finalize
 from persist.machine.port import ShardInfo
@@ -49,7 +49,8 @@ class Client:
     def __init__(self, location: Location) -> None:
         self._location = location
         self._readers: set[Lease] = set()
-        self._oracles: dict[str, Oracle] = {}
+        self._oracles: dict[tuple[str, str], Oracle] = {}
+        self._closers: list[Callable[[], Awaitable[None]]] = []
         self._logs: dict[str, Wal] = {}
 
     @property
@@ -144,22 +145,35 @@ class Client:
         *,
         initially: int = 0,
         reference: Callable[[], int] | None = None,
+        endpoints: str = "",
         timeout: float | None = None,
     ) -> Oracle:
         """The write times and the read time of a timeline, made if missing, after ``initially`` was applied.
 
         One object per client and timeline, whose calls share RPCs. ``reference``: milliseconds since 1970 as somebody
-        else's clock has them; write times more than 10 s ahead of it are refused. Six RPCs at most. Raises
-        InvalidArgument, ClockAhead, InvalidBounds.
+        else's clock has them; write times more than 10 s ahead of it are refused. ``endpoints``: ask TimestampOracle
+        servers (HOST:PORT, commas) instead of the timeline's shards, so that many clients share commits. Six RPCs at
+        most. Raises InvalidArgument, ClockAhead, InvalidBounds.
         """
+        self._location.check_open()
         the_timeline = timeline_of(timeline)
-        known = self._oracles.get(str(the_timeline))
-        if known is not None and reference is None:
+        name = (str(the_timeline), endpoints)
+        known = None if reference is not None else self._oracles.get(name)
+        if known is not None:
             if initially:
                 await known.apply_write(initially, timeout=timeout)
             return known
-        opened = await Oracle.open(self, the_timeline, initially=initially, reference=reference, timeout=timeout)
-        return opened if reference is not None else self._oracles.setdefault(str(the_timeline), opened)
+        times = self._remote_times(the_timeline, endpoints) if endpoints else None
+        opened = await Oracle.open(self, the_timeline, times, initially=initially, reference=reference, timeout=timeout)
+        return opened if reference is not None else self._oracles.setdefault(name, opened)
+
+    def _remote_times(self, timeline: Timeline, endpoints: str) -> Times:
+        from persist.client.remote_oracle import RemoteTimes
+
+        location = self._location
+        times = RemoteTimes(endpoints, timeline, settings=location.settings, runtime=location.runtime)
+        self._closers.append(times.close)
+        return times
 
     def minter(self, endpoints: str = "") -> Minter:
         """Bindings of sources, minted here, or by the TimestampMinter servers at ``endpoints`` (HOST:PORT, commas).
@@ -313,6 +327,8 @@ class Client:
             except PersistError:
                 break  # the location is away: the leases run out by themselves
         await self._location.close()
+        while self._closers:
+            await self._closers.pop()()
 
     async def __aenter__(self) -> Self:
         return self

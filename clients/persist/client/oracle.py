@@ -7,7 +7,7 @@ Source: catalog-semantics.md section 5.3; design 004; docs/adr/0008-oracle-in-tw
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from persist.client.register import Register, seconds
 from persist.client.rounds import Rounds
@@ -29,6 +29,69 @@ WARN_SECONDS: Final = 60.0
 _log = logging.getLogger(__name__)
 
 
+class Times(Protocol):
+    """What an oracle asks: the two registers in this process, or a TimestampOracle server. One call is one round."""
+
+    @property
+    def known(self) -> int:
+        """Every later write time is at least this. No RPC."""
+        ...
+
+    async def take(self, count: int, not_before: int, deadline: Deadline) -> Sequence[int]:
+        """Rising write times, one at least and at most ``count``."""
+        ...
+
+    async def written(self, deadline: Deadline) -> int:
+        """The greatest time given out or being applied."""
+        ...
+
+    async def applied(self, deadline: Deadline) -> int:
+        """The greatest time applied."""
+        ...
+
+    async def apply(self, ts: int, deadline: Deadline) -> None:
+        """Make read times at least, and write times greater than, ``ts``."""
+        ...
+
+
+class Registers:
+    """The times of a timeline as its two shards hold them."""
+
+    def __init__(self, write: Register, read: Register) -> None:
+        """The first time nobody was given or applied, and the first that was not applied."""
+        self._write = write
+        self._read = read
+
+    @classmethod
+    async def open(cls, client: "Client", timeline: Timeline, deadline: Deadline) -> "Registers":
+        """Two RPCs, four for a new timeline."""
+        shards = oracle_shards(timeline)
+        write, read = await asyncio.gather(
+            *(Register.open(client, shard, timeout=seconds(deadline)) for shard in shards)
+        )
+        return cls(write, read)
+
+    @property
+    def known(self) -> int:
+        return self._write.known
+
+    async def take(self, count: int, not_before: int, deadline: Deadline) -> Sequence[int]:
+        return await self._write.take(count, not_before, deadline)
+
+    async def written(self, deadline: Deadline) -> int:
+        return await self._write.read(deadline) - 1
+
+    async def applied(self, deadline: Deadline) -> int:
+        return await self._read.read(deadline) - 1
+
+    async def apply(self, ts: int, deadline: Deadline) -> None:
+        if self._read.known > ts:
+            return
+        # SUBTLE: in this order. Once anybody reads ts, no write time may be ts or less.
+        await self._write.raise_to(ts + 1, deadline)
+        await self._read.raise_to(ts + 1, deadline)
+
+
 class Oracle:
     """The times of one timeline. Safe for many tasks; calls made at the same time share one commit or one read.
 
@@ -42,15 +105,14 @@ class Oracle:
         self,
         client: "Client",
         timeline: Timeline,
-        registers: tuple[Register, Register],
+        times: Times,
         *,
         reference: Callable[[], int] | None = None,
     ) -> None:
-        """``registers``: the first time nobody was given or applied, and the first that was not applied."""
         location = client.location
         self.timeline = timeline
         self._client = client
-        self._write, self._read = registers
+        self._times = times
         self._reference = reference
         self._clock = SteadyClock(location.runtime)
         self._monotonic = location.runtime.monotonic
@@ -65,21 +127,22 @@ class Oracle:
         cls,
         client: "Client",
         timeline: Timeline,
+        times: Times | None = None,
         *,
         initially: int = 0,
         reference: Callable[[], int] | None = None,
         timeout: float | None = None,
     ) -> "Oracle":
-        """The oracle of a timeline, made if missing, after ``initially`` was applied. Two RPCs, six for a new one."""
+        """The oracle of a timeline, made if missing, after ``initially`` was applied. Two RPCs, six for a new one.
+
+        ``times``: whom to ask, the timeline's shards unless told.
+        """
         deadline = client.location.attempts.deadline(timeout)
-        shards = oracle_shards(timeline)
-        write, read = await asyncio.gather(
-            *(Register.open(client, shard, timeout=deadline.remaining()) for shard in shards)
-        )
-        oracle = cls(client, timeline, (write, read), reference=reference)
+        times = times or await Registers.open(client, timeline, deadline)
+        oracle = cls(client, timeline, times, reference=reference)
         # Time 0 is nobody's write time, so that there is a read time from the beginning.
         await oracle.check_ahead(_applicable(initially), timeout=seconds(deadline))
-        await oracle._raise(initially, deadline)
+        await oracle._times.apply(initially, deadline)
         return oracle
 
     async def write_ts(self, *, timeout: float | None = None) -> int:
@@ -128,23 +191,16 @@ class Oracle:
 
     async def _take(self, calls: Sequence[None], deadline: Deadline) -> Sequence[int]:
         now = self._clock.now_ms() if self.timeline.has_clock else 0
-        if self._reference is not None and self.timeline.has_clock and now >= self._write.known:
+        if self._reference is not None and self.timeline.has_clock and now >= self._times.known:
             check_clock(now, self._reference())
-        times = await self._write.take(len(calls), now, deadline)
+        times = await self._times.take(len(calls), now, deadline)
         if self.timeline.has_clock:
             self._warn(times[0] - now)
         return times
 
     async def _apply(self, calls: Sequence[int], deadline: Deadline) -> Sequence[None]:
-        await self._raise(max(calls), deadline)
+        await self._times.apply(max(calls), deadline)
         return [None] * len(calls)
-
-    async def _raise(self, ts: int, deadline: Deadline) -> None:
-        if self._read.known > ts:
-            return
-        # SUBTLE: in this order. Once anybody reads ts, no write time may be ts or less.
-        await self._write.raise_to(ts + 1, deadline)
-        await self._read.raise_to(ts + 1, deadline)
 
     async def check_ahead(self, ts: int, *, timeout: float | None = None) -> None:
         """Raises ClockAhead for a time that ``apply_write`` would refuse. Usually without any RPC.
@@ -152,15 +208,15 @@ class Oracle:
         By itself, so that a call with a wrong time fails none of those it would have shared a round with.
         """
         now = self._clock.now_ms()
-        suspicious = self.timeline.has_clock and max(now + AHEAD_MS_MAX, self._write.known) < ts
+        suspicious = self.timeline.has_clock and max(now + AHEAD_MS_MAX, self._times.known) < ts
         if suspicious and await self.peek_write_ts(timeout=timeout) < ts:
             check_clock(ts, now)
 
     async def _ask(self, calls: Sequence[None], deadline: Deadline) -> Sequence[int]:
-        return [await self._read.read(deadline) - 1] * len(calls)
+        return [await self._times.applied(deadline)] * len(calls)
 
     async def _peek(self, calls: Sequence[None], deadline: Deadline) -> Sequence[int]:
-        return [await self._write.read(deadline) - 1] * len(calls)
+        return [await self._times.written(deadline)] * len(calls)
 
     def _warn(self, behind_ms: int) -> None:
         now = self._monotonic()

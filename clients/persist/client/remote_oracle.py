@@ -1,0 +1,82 @@
+"""The times of a timeline behind gRPC: calls to TimestampOracle, repeated until they are answered or the time is up.
+
+Every call may be repeated at any server: at worst times are lost, which does no harm.
+Source: protos/persist/v1/oracle.proto; catalog-semantics.md section 5.3.
+"""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from persist.client.peer import Peer, is_unimplemented
+from persist.client.peers import Peers
+from persist.client.register import seconds
+from persist.core.time.timeline import Timeline, oracle_shards
+from persist.errors import Indeterminate, InvalidArgument, LocationError
+from persist.machine.patience import Deadline
+from persist.runtime import Runtime
+from persist.settings import Settings
+from persist.v1 import oracle_pb2 as pb
+from persist.v1.oracle_pb2_grpc import TimestampOracleStub
+
+
+class RemoteTimes:
+    """The Times port over one or several TimestampOracle endpoints, ``HOST:PORT`` separated by commas.
+
+    A timeline has its preferred one, so that the calls of many clients share commits there, and moves on when that is
+    down. Write times are not before the server's clock. Raises InvalidArgument (no endpoint, or not such a server).
+    """
+
+    def __init__(self, endpoints: str, timeline: Timeline, *, settings: Settings, runtime: Runtime) -> None:
+        self._peers = Peers(endpoints, TimestampOracleStub, settings=settings, runtime=runtime)
+        self._shard = oracle_shards(timeline)[0]
+        self._timeline = str(timeline)
+        self._known = 0
+
+    @property
+    def known(self) -> int:
+        return self._known
+
+    async def take(self, count: int, not_before: int, deadline: Deadline) -> Sequence[int]:
+        request = pb.WriteTsRequest(shard_id=self._shard, timeline=self._timeline, count=count)
+        times = list((await self._ask("WriteTs", request, deadline, mutation=True)).times)
+        if not times or len(times) > count or any(second <= first for first, second in itertools.pairwise(times)):
+            raise Indeterminate("the answer makes no sense: rising times were asked for", hint="upgrade the server")
+        self._known = max(self._known, times[-1] + 1)
+        return times
+
+    async def written(self, deadline: Deadline) -> int:
+        request = pb.PeekWriteTsRequest(shard_id=self._shard, timeline=self._timeline)
+        return self._heard((await self._ask("PeekWriteTs", request, deadline)).ts)
+
+    async def applied(self, deadline: Deadline) -> int:
+        request = pb.ReadTsRequest(shard_id=self._shard, timeline=self._timeline)
+        return self._heard((await self._ask("ReadTs", request, deadline)).ts)
+
+    async def apply(self, ts: int, deadline: Deadline) -> None:
+        request = pb.ApplyWriteRequest(shard_id=self._shard, timeline=self._timeline, ts=ts)
+        await self._ask("ApplyWrite", request, deadline, mutation=True)
+        self._heard(ts)
+
+    async def close(self) -> None:
+        """Close the connections. A later call makes new ones."""
+        await self._peers.close()
+
+    def _heard(self, ts: int) -> int:
+        self._known = max(self._known, ts + 1)
+        return ts
+
+    async def _ask(self, rpc: str, request: Any, deadline: Deadline, *, mutation: bool = False) -> Any:
+        async def attempt(peer: Peer, left: float) -> Any:
+            try:
+                return await peer.unary(rpc, request, self._shard, left, mutation=mutation)
+            except LocationError as error:
+                if is_unimplemented(error):
+                    raise InvalidArgument(
+                        "this server does not offer TimestampOracle",
+                        hint="name one that `persist serve minter` started",
+                        endpoint=peer.endpoint,
+                    ) from error
+                raise
+
+        return await self._peers.repeat(self._shard, attempt, seconds(deadline))

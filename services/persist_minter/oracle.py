@@ -1,0 +1,76 @@
+"""TimestampOracle beside TimestampMinter: the handlers, and what a host hosts. No state but connections.
+
+Source: protos/persist/v1/oracle.proto; style.md rule 12.
+"""
+
+from typing import Any, Final
+
+import grpc.aio
+
+from persist.client.client import Client
+from persist.client.oracle import Oracle
+from persist.core.time.timeline import oracle_shards, timeline_of
+from persist.errors import InvalidArgument
+from persist.v1 import oracle_pb2 as pb
+from persist.v1.oracle_pb2_grpc import TimestampOracleServicer, add_TimestampOracleServicer_to_server
+from persist_host.calls import seconds_left
+
+TIMES_MAX: Final = 10_000
+"""Write times in one answer."""
+
+
+class OracleServicer(TimestampOracleServicer):
+    """TimestampOracle over a client, which shares commits among all calls."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def WriteTs(self, request: pb.WriteTsRequest, context: Any) -> pb.WriteTsResponse:
+        """Times for the caller."""
+        if not 1 <= request.count <= TIMES_MAX:
+            raise InvalidArgument("a call asks for some times", hint=f"1 to {TIMES_MAX}", count=request.count)
+        oracle = await self._oracle(request, context)
+        return pb.WriteTsResponse(times=await oracle.write_times(request.count, timeout=seconds_left(context)))
+
+    async def PeekWriteTs(self, request: pb.PeekWriteTsRequest, context: Any) -> pb.PeekWriteTsResponse:
+        """The greatest time given."""
+        oracle = await self._oracle(request, context)
+        return pb.PeekWriteTsResponse(ts=await oracle.peek_write_ts(timeout=seconds_left(context)))
+
+    async def ReadTs(self, request: pb.ReadTsRequest, context: Any) -> pb.ReadTsResponse:
+        """The greatest time applied."""
+        oracle = await self._oracle(request, context)
+        return pb.ReadTsResponse(ts=await oracle.read_ts(timeout=seconds_left(context)))
+
+    async def ApplyWrite(self, request: pb.ApplyWriteRequest, context: Any) -> pb.ApplyWriteResponse:
+        """Apply a time."""
+        oracle = await self._oracle(request, context)
+        await oracle.apply_write(request.ts, timeout=seconds_left(context))
+        return pb.ApplyWriteResponse()
+
+    async def _oracle(self, request: Any, context: Any) -> Oracle:
+        timeline = timeline_of(request.timeline)
+        shard = oracle_shards(timeline)[0]
+        if request.shard_id != shard:
+            raise InvalidArgument("this shard is not the timeline's", hint=f"its write time is in {shard}")
+        return await self._client.oracle(timeline, timeout=seconds_left(context))
+
+
+class OracleService:
+    """Uses the client and leaves closing it to its owner, who comes later among the host's services."""
+
+    name: Final = "persist.v1.TimestampOracle"
+    undated: frozenset[str] = frozenset()
+
+    def __init__(self, client: Client) -> None:
+        self._servicer = OracleServicer(client)
+
+    def register(self, server: grpc.aio.Server) -> None:
+        """Add the servicer to a server."""
+        add_TimestampOracleServicer_to_server(self._servicer, server)
+
+    async def drain(self) -> None:
+        """No call waits for news."""
+
+    async def close(self) -> None:
+        """Nothing is held."""
