@@ -15,9 +15,10 @@ from sources.suite import check_laws, check_probe, reached, read, rows_of
 
 from persist import InvalidArgument, InvalidUri, LocationError
 from persist.sources import OFFSET_MAX, SourceFrontier, SourceKind, UpstreamLost
-from pyspark_persist.sources.files import FILES
+from pyspark_persist.sources.files import FILES, formats
 from pyspark_persist.sources.files.places import Content
 from pyspark_persist.sources.files.reader import FilesReader
+from pyspark_persist.sources.options import columns
 from pyspark_persist.sources.port import BadRows, SourceFailure
 
 START = SourceFrontier.minimum(SourceKind.FILES)
@@ -190,6 +191,20 @@ def test_bad_rows_of_json_are_diverted(tmp_path: Path) -> None:
     assert bad == [(1, b'{"id":"x"}'), (3, b"null"), (4, b'{"id":5}{"id":6}')]
 
 
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [("csv", BAD_CSV), ("json", BAD_JSON), ("parquet", parquet(table(50), row_group_size=7))],
+)
+def test_blocks_make_no_difference(tmp_path: Path, kind: str, data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path / "file", data)
+    reader = made(tmp_path, format=kind, schema=SCHEMA, badRows="divert")
+    whole = read(reader, START, reached(reader))
+    monkeypatch.setattr(formats, "BLOCK_ROWS", 2)
+    monkeypatch.setattr(formats, "BLOCK_BYTES", 16)
+    assert read(reader, START, reached(reader)) == whole
+    assert rows_of(whole, "rows")
+
+
 def test_bad_rows_fail_unless_told(tmp_path: Path) -> None:
     put(tmp_path / "a.csv", BAD_CSV)
     reader = made(tmp_path, format="csv", schema=SCHEMA)
@@ -291,19 +306,27 @@ def test_wrong_places_are_refused() -> None:
             made(uri, format="csv", schema=SCHEMA)
 
 
-def test_a_fault_of_the_store_is_no_fault_of_the_data() -> None:
-    class Broken:
-        def read(self, count: int | None) -> bytes:
-            raise OSError("the disk is gone")
+class Broken:
+    """A file on a disk that went away after it was opened."""
 
-    from pyspark_persist.sources.files.formats import Csv, JsonLines, Parquet
-    from pyspark_persist.sources.options import columns
+    at = 0
 
-    fields = columns(SCHEMA)
-    for how, path in ((Csv(fields=fields), "a"), (JsonLines(fields), "a.gz"), (JsonLines(fields), "a")):
-        with pytest.raises(LocationError, match="the disk is gone"):
-            list(how.blocks(Content(Broken(), 10), path, 0, OFFSET_MAX))
-    assert Parquet(fields) is not None
+    def read(self, count: int | None) -> bytes:
+        raise OSError("the disk is gone")
+
+    def seek(self, offset: int, whence: int) -> int:
+        self.at = offset if whence == os.SEEK_SET else 1000 + offset
+        return self.at
+
+    def tell(self) -> int:
+        return self.at
+
+
+@pytest.mark.parametrize("path", ["file", "file.gz"])
+@pytest.mark.parametrize("kind", [formats.JsonLines, formats.Parquet, lambda fields: formats.Csv(fields=fields)])
+def test_a_fault_of_the_store_is_no_fault_of_the_data(kind: Any, path: str) -> None:
+    with pytest.raises(LocationError, match="the disk is gone"):
+        list(kind(columns(SCHEMA)).blocks(Content(Broken(), 1000), path, 0, OFFSET_MAX))
 
 
 def test_objects_in_s3_are_files(fresh_s3_uri: Any, monkeypatch: pytest.MonkeyPatch) -> None:

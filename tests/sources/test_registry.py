@@ -8,12 +8,17 @@ import pytest
 
 from persist import InvalidArgument
 from pyspark_persist.sources.options import check_options, columns, keyed, listed, number, one_of, required
-from pyspark_persist.sources.registry import source_type
+from pyspark_persist.sources.registry import BUILT_IN, source_type
 
 
 def test_built_in_and_foreign_types_are_found() -> None:
     assert source_type("loadgen") is source_type("LoadGen ")
     assert source_type("pyspark_persist.sources.loadgen:LOADGEN") is source_type("loadgen")
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_every_built_in_type_is_there(name: str) -> None:
+    assert source_type(name).open is not None
 
 
 @pytest.mark.parametrize(
