@@ -5,13 +5,13 @@ import dataclasses
 import functools
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import typer
 
+from persist.runtime import system
 from persist_cli.options import Invocation, Target
 from persist_cli.terminal import counted, note, print_json, print_json_line, print_table, progress
 
@@ -209,7 +209,7 @@ def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
 
     def handle(number: int, _: Any) -> None:
         nonlocal first
-        now = time.monotonic()
+        now = system().monotonic()
         # Whoever ends a process group often signals its processes twice.
         if first is not None and now - first > 1.0:
             signal.signal(number, signal.SIG_DFL)
@@ -228,14 +228,14 @@ def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
 @contextlib.contextmanager
 def _telling(run: Invocation, name: str) -> Iterator[Callable[[Any], bool]]:
     """Hears every step: a moving line on a terminal, else a line now and then; JSON lines when asked for."""
-    begun = told = time.monotonic()
+    begun = told = system().monotonic()
     rows = fresh = 0
 
     def line(step: Any) -> str:
         upper = step.upper.time
-        lag = "" if not upper else f", {max(0.0, time.time() - upper / 1000):.1f} s behind"
-        rate = fresh / max(time.monotonic() - told, 1e-9)
-        return f"{name}: {rows:,} rows in {time.monotonic() - begun:,.0f} s, {rate:,.0f} rows/s now{lag}"
+        lag = "" if not upper else f", {max(0.0, (system().now_ms() - upper) / 1000):.1f} s behind"
+        rate = fresh / max(system().monotonic() - told, 1e-9)
+        return f"{name}: {rows:,} rows in {system().monotonic() - begun:,.0f} s, {rate:,.0f} rows/s now{lag}"
 
     moving = sys.stderr.isatty() and not run.json
 
@@ -247,10 +247,10 @@ def _telling(run: Invocation, name: str) -> Iterator[Callable[[Any], bool]]:
             seconds = round(step.seconds, 4)
             told_now = {"rows": step.rows, "reread": step.reread, "upper": step.upper.time, "seconds": seconds}
             print_json_line({"source": name, **told_now})
-        elif not run.json and time.monotonic() - told >= wait:
+        elif not run.json and system().monotonic() - told >= wait:
             print(f"\r\x1b[K{line(step)}" if moving else line(step), end="" if moving else "\n", file=sys.stderr)
             sys.stderr.flush()
-            told, fresh = time.monotonic(), 0
+            told, fresh = system().monotonic(), 0
         return False
 
     try:

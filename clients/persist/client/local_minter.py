@@ -13,7 +13,7 @@ import pyarrow as pa
 from persist.client.client import Client
 from persist.client.listen import Updates
 from persist.client.minting import Bound, RemapSource, ResumptionOf, ResumptionTold
-from persist.client.remap_shard import Ask, RemapShard
+from persist.client.remap_shard import Ask, Counts, RemapShard
 from persist.core.frontier import MINIMUM, Antichain
 from persist.core.ids import ShardId
 from persist.core.time.binding_log import BindingLog
@@ -28,8 +28,8 @@ from persist.machine.patience import Deadline
 
 SOURCES_MAX: Final = 256
 """Sources whose bindings are kept in memory; the one that was asked for least recently makes room."""
-TIMES_MAX: Final = 10_000
-"""Source times in one request."""
+BINDINGS_BETWEEN: Final = 1_000
+"""Bindings that a watch tells before it looks which of them were forgotten."""
 
 _Key = tuple[ShardId, SourceKind, str]
 
@@ -40,15 +40,12 @@ class LocalMinter:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._shards: dict[_Key, RemapShard] = {}
+        self._counts = Counts()
 
     @property
     def counters(self) -> Mapping[str, int]:
         """``minted``: appends that bound something; ``mismatches``: appends that another minter was faster than."""
-        shards = self._shards.values()
-        return {
-            "minted": sum(shard.minted for shard in shards),
-            "mismatches": sum(shard.mismatches for shard in shards),
-        }
+        return {"minted": self._counts.minted, "mismatches": self._counts.mismatches}
 
     async def get_binding(
         self,
@@ -100,6 +97,7 @@ class LocalMinter:
         )
         listen = await reader.listen(max(upper - 1, 0), timeout=timeout, downgrade=True)
         found: list[pa.Table] = []
+        kept = len(trace.bindings)
         async with aclosing(listen), reader:
             async for event in listen:
                 if isinstance(event, Updates):
@@ -108,6 +106,9 @@ class LocalMinter:
                     rows = pa.concat_tables(found) if found else REMAP_SCHEMA.updates.empty_table()
                     trace = trace.extended(from_table(source.kind, source.incarnation, rows), event.upper)
                     found = []
+                    if len(trace.bindings) > kept + BINDINGS_BETWEEN:
+                        trace = trace.compacted(await self._since(source, self._deadline(None)))
+                        kept = len(trace.bindings)
                     yield trace
 
     async def resumption(
@@ -149,9 +150,10 @@ class LocalMinter:
 
     async def _shard(self, source: RemapSource, deadline: Deadline) -> RemapShard:
         key = (source.remap, source.kind, source.incarnation)
-        shard = self._shards.pop(key, None) or RemapShard(self._client, source)
-        while len(self._shards) >= SOURCES_MAX:
-            await self._shards.pop(next(iter(self._shards))).close()
+        shard = self._shards.pop(key, None) or RemapShard(self._client, source, self._counts)
+        idle = [other for other, each in self._shards.items() if not each.is_busy]
+        for other in idle[: max(0, len(self._shards) + 1 - SOURCES_MAX)]:
+            await self._shards.pop(other).close()
         self._shards[key] = shard
         await shard.open(deadline)
         return shard
@@ -172,6 +174,13 @@ class LocalMinter:
         shard = await self._shard(source, deadline)
         log = await shard.sync(deadline)
         return log.trace, [Export(name, upper) for name, upper in zip(exports, uppers, strict=True)]
+
+    async def _since(self, source: RemapSource, deadline: Deadline) -> Antichain:
+        location = self._client.location
+        info = await location.attempts.repeat(
+            deadline, lambda seconds: location.shards.open(source.remap, create=False, timeout=seconds)
+        )
+        return info.since
 
     async def _upper(self, shard: ShardId, deadline: Deadline) -> Antichain:
         try:

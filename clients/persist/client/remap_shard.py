@@ -6,6 +6,7 @@ Source: catalog-semantics.md sections 4.2 (mint loop) and 5.2; reliability.md I1
 import asyncio
 import contextlib
 import dataclasses
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,11 +20,11 @@ from persist.client.steady_clock import SteadyClock
 from persist.client.write import WriteHandle
 from persist.core.frontier import MINIMUM, Antichain
 from persist.core.shard.commands import Appended
-from persist.core.time.binding_log import Append, BindingLog, Covered, MintRules, Plan
+from persist.core.time.binding_log import Append, BindingLog, Covered, MintRules
 from persist.core.time.remap import RemapTrace
 from persist.core.time.remap_rows import REMAP_SCHEMA, from_table, to_table
 from persist.core.time.source_frontier import SourceFrontier
-from persist.errors import Determinate, LeaseExpired, NotReadable, Overloaded, PersistError
+from persist.errors import Determinate, Indeterminate, LeaseExpired, NotReadable, Overloaded, PersistError
 from persist.machine.patience import Backoff, Deadline
 from persist.machine.port import ShardInfo
 
@@ -31,6 +32,14 @@ BINDINGS_MAX: Final = 100_000
 """Bindings between since and upper beyond which no more are minted: the source's writers do not follow."""
 LET_GO_SECONDS: Final = 5.0
 """How often the reader of a minter lets go of what it has read."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """Of one minter, over all its sources. ``mismatches``: appends that another minter was faster than."""
+
+    minted: int = 0
+    mismatches: int = 0
 
 
 @dataclass(eq=False, slots=True)
@@ -44,19 +53,23 @@ class Ask:
     settled: bool = False
     refusal: PersistError | None = None
 
-    def plan(self, log: BindingLog) -> Plan:
-        """What this alone would append."""
+    def is_covered(self, log: BindingLog) -> bool:
+        """Nothing is to be appended for it. Raises what keeps it from being bound."""
         own = dataclasses.replace(log, rules=self.rules)
         if self.wanted is None:
-            return own.advance(self.asked_ms)
-        return own.ensure(self.wanted, self.asked_ms, high=self.high)
+            return isinstance(own.advance(self.asked_ms), Covered)
+        if own.covers(self.wanted):
+            return True
+        own.check_jump(self.wanted, self.high)
+        return False
 
 
 class RemapShard:
     """The bindings of one incarnation of a source. Many tasks may ask at once: one append serves them all."""
 
-    def __init__(self, client: Client, source: RemapSource) -> None:
+    def __init__(self, client: Client, source: RemapSource, counts: Counts) -> None:
         self._client = client
+        self._counts = counts
         self._location = client.location
         self._source = source
         self._clock = SteadyClock(client.location.runtime)
@@ -68,8 +81,11 @@ class RemapShard:
         self._writer: WriteHandle | None = None
         self._reader: ReadHandle | None = None
         self._since: SinceHandle | None = None
-        self.minted = 0
-        self.mismatches = 0
+
+    @property
+    def is_busy(self) -> bool:
+        """Somebody waits for it."""
+        return self._turn.locked() or bool(self._asks)
 
     @property
     def log(self) -> BindingLog:
@@ -81,13 +97,13 @@ class RemapShard:
         """Read what is committed unless that was done. Raises UpstreamReplaced, CorruptData, LocationError."""
         if self._log is not None:
             return
-        async with self._turn:
+        async with self._my_turn(deadline):
             if self._log is None:
                 await self._load(deadline)
 
     async def sync(self, deadline: Deadline) -> BindingLog:
         """What is committed at this moment."""
-        async with self._turn:
+        async with self._my_turn(deadline):
             return await self._sync(deadline)
 
     async def bind(self, ask: Ask, deadline: Deadline) -> None:
@@ -95,18 +111,17 @@ class RemapShard:
         ask.asked_ms = self._clock.now_ms()
         self._asks.append(ask)
         try:
-            async with self._turn:
+            async with self._my_turn(deadline):
                 while not ask.settled:
                     await self._round(deadline)
         finally:
-            if ask in self._asks:
-                self._asks.remove(ask)
+            self._asks.remove(ask)
         if ask.refusal is not None:
             raise ask.refusal
 
     async def compact(self, since: Antichain, deadline: Deadline) -> Antichain:
         """Let the shard forget what lies before ``since``; the critical since afterwards."""
-        async with self._turn:
+        async with self._my_turn(deadline):
             handle = self._since
             assert handle is not None
             if handle.since.less_than(since):
@@ -121,38 +136,52 @@ class RemapShard:
             with contextlib.suppress(PersistError):
                 await reader.expire(timeout=1.0)
 
+    @contextlib.asynccontextmanager
+    async def _my_turn(self, deadline: Deadline) -> AsyncIterator[None]:
+        """Nobody else appends or reads on meanwhile. Raises Indeterminate when it does not come about in time."""
+        try:
+            async with asyncio.timeout(deadline.remaining()):
+                await self._turn.acquire()
+        except TimeoutError:
+            raise Indeterminate("the minter is busy with this source", hint="ask again") from None
+        try:
+            yield
+        finally:
+            self._turn.release()
+
     async def _round(self, deadline: Deadline) -> None:
         """Settle whoever can be without an append; otherwise append for all that may be."""
         if self._doubtful:
             await self._sync(deadline)
-        log, now_ms = self.log, self._clock.now_ms()
-        wanted, rules = log.trace.frontier, None
+        log = self.log
+        wanted, waiting = log.trace.frontier, list[Ask]()
         for ask in self._asks:
+            if ask.settled:
+                continue
             try:
-                plan = ask.plan(log)
+                ask.settled = ask.is_covered(log)
             except PersistError as error:
                 ask.refusal, ask.settled = error, True
-                continue
-            if isinstance(plan, Covered):
+            if not ask.settled:
+                waiting.append(ask)
+                wanted = wanted if ask.wanted is None else wanted.join(ask.wanted)
+        if waiting and await self._append(dataclasses.replace(log, rules=waiting[0].rules), wanted, deadline):
+            for ask in waiting:
                 ask.settled = True
-                continue
-            rules = rules or ask.rules
-            wanted = wanted if ask.wanted is None else wanted.join(ask.wanted)
-        if rules is not None:
-            await self._append(dataclasses.replace(log, rules=rules), wanted, now_ms, deadline)
 
-    async def _append(self, log: BindingLog, wanted: SourceFrontier, now_ms: int, deadline: Deadline) -> None:
+    async def _append(self, log: BindingLog, wanted: SourceFrontier, deadline: Deadline) -> bool:
+        """Whether everything before ``wanted`` is bound now, and the present tick complete; if not, look again."""
         if len(log.trace.bindings) > BINDINGS_MAX:
             raise Overloaded("too many bindings wait for the source's writers", hint="let them catch up")
+        now_ms = self._clock.now_ms()
         # Each ask was checked by itself against what the upstream has.
         plan = log.ensure(wanted, now_ms, high=wanted)
         if isinstance(plan, Covered):
             plan = log.advance(now_ms)
-        if isinstance(plan, Append):
-            await self._commit(plan, deadline)
+        return isinstance(plan, Append) and await self._commit(plan, deadline)
 
-    async def _commit(self, plan: Append, deadline: Deadline) -> None:
-        source = self._source
+    async def _commit(self, plan: Append, deadline: Deadline) -> bool:
+        source, log = self._source, self.log
         assert self._writer is not None
         rows = to_table(source.kind, source.incarnation, plan.updates) if plan.updates else []
         self._doubtful = True
@@ -163,14 +192,15 @@ class RemapShard:
         except LeaseExpired:
             # The shard forgot this writer, which was silent for long, or somebody's clock is far ahead.
             await self._load(deadline)
-            return
+            return False
         if isinstance(outcome, Appended):
-            self._log = self.log.appended(plan)
+            self._log = log.appended(plan)
             self._doubtful = False
-            self.minted += bool(plan.updates)
-        else:
-            self.mismatches += 1
-            await self._sync(deadline)
+            self._counts.minted += bool(plan.updates)
+            return True
+        self._counts.mismatches += 1
+        await self._sync(deadline)
+        return False
 
     async def _sync(self, deadline: Deadline) -> BindingLog:
         if self._log is None:

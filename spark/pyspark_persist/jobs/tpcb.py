@@ -9,12 +9,11 @@ of the history agree in every one, and in the end every row is the upstream's. R
 import argparse
 import contextlib
 import json
-import os
 import signal
 import subprocess
 import sys
 import tempfile
-import time
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +33,8 @@ if TYPE_CHECKING:
 
 SOURCE: Final = "bank"
 CATCH_UP_SECONDS: Final = 120.0
+_SLEEP: Final = threading.Event()
+"""Never set: waiting for it is sleeping."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +93,7 @@ class Ingester:
     def start(self) -> None:
         """Start it (again)."""
         with self._log.open("ab") as sink:
-            self._process = subprocess.Popen(self._command, stdout=sink, stderr=sink, env=os.environ)
+            self._process = subprocess.Popen(self._command, stdout=sink, stderr=sink)
 
     def end(self, number: int) -> None:
         """Send a signal and wait for its end. Does nothing when it is not running."""
@@ -162,7 +163,7 @@ def _work(data: Path, bank: Bank, ingester: Ingester, snapshots: Snapshots, outc
         with tpcb_report.bar("TPC-B, while it is ingested", scenario.seconds) as advance:
             killed = False
             while workload.poll() is None:
-                time.sleep(0.1)
+                _SLEEP.wait(0.1)
                 elapsed = system().monotonic() - begun
                 advance(min(elapsed, scenario.seconds))
                 if scenario.kill and not killed and elapsed >= scenario.seconds / 2:
@@ -218,7 +219,7 @@ def _wait(condition: Any, ingester: Ingester) -> None:
     while not condition():
         if system().monotonic() > end:
             raise persist.LocationError("the ingester does not get on", hint="see what it said", said=ingester.log())
-        time.sleep(0.05)
+        _SLEEP.wait(0.05)
 
 
 @contextlib.contextmanager

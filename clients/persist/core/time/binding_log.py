@@ -73,9 +73,9 @@ class BindingLog:
         ClockAhead (of ``reference_ms``, unless the upper is), InvalidBounds (no time is left).
         """
         frontier = self.trace.frontier
-        if self.trace.is_initialized and wanted.less_equal(frontier):
+        if self.covers(wanted):
             return Covered()
-        self._check_jump(wanted, high)
+        self.check_jump(wanted, high)
         ts = self._ts(now_ms, reference_ms)
         after = frontier.join(wanted)
         rows = [] if self.trace.is_initialized else changes(None, frontier, 0)
@@ -125,7 +125,12 @@ class BindingLog:
                 expected=self.incarnation,
             )
 
-    def _check_jump(self, wanted: SourceFrontier, high: SourceFrontier | None) -> None:
+    def covers(self, wanted: SourceFrontier) -> bool:
+        """Everything before ``wanted`` is bound, and its partitions are known."""
+        return self.trace.is_initialized and wanted.less_equal(self.trace.frontier)
+
+    def check_jump(self, wanted: SourceFrontier, high: SourceFrontier | None) -> None:
+        """Raise JumpTooLarge unless this much may be bound at once. See ``ensure``."""
         frontier = self.trace.frontier
         if high is not None:
             # What is bound was checked when it was: only what is wanted beyond it needs the upstream.
