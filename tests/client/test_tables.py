@@ -313,7 +313,7 @@ async def test_writing_past_the_log_is_noticed():
 
 
 async def test_columns_added_meanwhile_are_copied_too():
-    async with client_of(memory_place()) as client, client_of(memory_place()):
+    async with client_of(memory_place()) as client:
         old = await client.table("t", schema=SCHEMA, mode="wal")
         await old.insert([row(1, "a")])
         wider = persist.Schema(key={"id": pa.int64()}, val={"name": pa.string(), "more": pa.int64()})
