@@ -250,10 +250,10 @@ def _check_table(definition: Definition, table: Table, now: Listed | None) -> No
     details = {"export": table.export, "publication": definition.publication}
     if now is None:
         raise SourceFailure("the table was dropped", hint=f"{_NEW_SOURCE} without it", **details)
+    if now.published and now.row_filter != table.row_filter:
+        raise SourceFailure("the publication's row filter was changed", hint=_NEW_SOURCE, **details)
     if not now.published or now.membership != table.membership:
         raise SourceFailure("the table was taken out of the publication: changes are lost", hint=_NEW_SOURCE, **details)
-    if now.row_filter != table.row_filter:
-        raise SourceFailure("the publication's row filter was changed", hint=_NEW_SOURCE, **details)
     if "update" in definition.publishes and now.identity != FULL:
         raise SourceFailure(
             "the table's replica identity is not FULL any more",

@@ -1,7 +1,7 @@
 """Setting a PostgreSQL source up: checks, replica identities, publication, slot with snapshot; and undoing that.
 
-Tables are locked against changes of their form (ACCESS SHARE, as pg_dump does) for as long as their snapshot is read:
-a truncated or rewritten table looks empty to older snapshots. Source: sources.md section 1.
+Tables are locked against changes of their form (ACCESS SHARE) until the slot is there, so that it and the definition
+agree. No longer: whoever waits for that lock to end makes everybody else wait. Source: sources.md section 1.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -97,13 +97,14 @@ def _begun(options: Options, dsn: str, stack: ExitStack, undo: list[_Step]) -> B
     exporter = stack.enter_context(Session(dsn, replication=True))
     point, snapshot = _make_slot(session, exporter, options.slot)
     undo.append(_Step("slot", lambda later: _drop_slot(later, options.slot)))
+    holder.run("COMMIT")
     reader = PostgresReader(definition, schemas)
     stack.callback(reader.close)
     return Beginning(
         definition=definition.to_json(),
         reader=reader,
         bound=SourceFrontier.at(KIND, {0: point}),
-        snapshot=_tasks(holder, definition, schemas, snapshot, point, options.snapshot_tasks),
+        snapshot=_tasks(session, definition, schemas, snapshot, point, options.snapshot_tasks),
     )
 
 
@@ -299,12 +300,13 @@ def _drop_slot(session: Session, name: str) -> None:
 
 def _make_slot(session: Session, exporter: Session, name: str) -> tuple[int, str]:
     """Consistent point and name of the snapshot. Waits for the transactions that write now, but not for ever."""
-    exporter.run(f"SET statement_timeout = '{SLOT_SECONDS}s'")
+    # It waits for their locks: statement_timeout does not hold for replication commands.
+    exporter.run(f"SET lock_timeout = '{SLOT_SECONDS}s'")
     try:
         answer = exporter.row(f"CREATE_REPLICATION_SLOT {quoted(name)} LOGICAL pgoutput EXPORT_SNAPSHOT")
     except LocationError as error:
         writers = session.rows(_WRITERS)
-        if error.details.get("sqlstate") != "57014" or not writers:
+        if error.details.get("sqlstate") != "55P03" or not writers:
             raise
         shown = "; ".join(f"pid {pid} {user} {state} for {age}" for pid, user, state, age in writers)
         raise Determinate(
@@ -317,14 +319,14 @@ def _make_slot(session: Session, exporter: Session, name: str) -> tuple[int, str
 
 
 def _tasks(
-    holder: Session,
+    session: Session,
     definition: Definition,
     schemas: Mapping[str, Schema],
     snapshot: str,
     point: int,
     tasks: int,
 ) -> list[SnapshotTask]:
-    sizes = {table.oid: holder.row(_PAGES, {"table": table.oid}) for table in definition.tables}
+    sizes = {table.oid: session.row(_PAGES, {"table": table.oid}) for table in definition.tables}
     whole = sum(pages * page_bytes for pages, page_bytes in sizes.values()) or 1
     planned = []
     for table in definition.tables:

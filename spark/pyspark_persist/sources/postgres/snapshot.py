@@ -73,13 +73,32 @@ class SnapshotTask:
         limits += [f"ctid < '({self.last},0)'"] if self.last is not None else []
         limits += [f"({self.table.row_filter})"] if self.table.row_filter else []
         where = f" WHERE {' AND '.join(limits)}" if limits else ""
-        return f"SELECT {', '.join(expressions)} FROM ONLY {quoted(self.table.schema, self.table.name)}{where}"
+        return f"SELECT {', '.join(expressions)} FROM ONLY {self._name}{where}"
 
-    def _begin(self) -> tuple[str, str]:
+    def _begin(self) -> tuple[str, ...]:
         return (
             "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY",
             f"SET TRANSACTION SNAPSHOT {literal(self.snapshot)}",
+            f"LOCK TABLE ONLY {self._name} IN ACCESS SHARE MODE",
         )
+
+    @property
+    def _name(self) -> str:
+        return quoted(self.table.schema, self.table.name)
+
+    @property
+    def _where_rows_are(self) -> str:
+        named = f"CAST({literal(self._name)} AS regclass)"
+        return f"SELECT t::oid::int8, coalesce(pg_relation_filenode(t), 0)::int8 FROM {named} t"
+
+    def _check_rows(self, found: tuple[int, ...]) -> None:
+        """A table that was truncated or rewritten looks empty to older snapshots, hence to this one."""
+        if found != (self.table.oid, self.table.file):
+            raise SourceFailure(
+                "the table was truncated, rewritten or exchanged before its snapshot was read",
+                hint="make the source once more",
+                export=self.table.export,
+            )
 
     def _by_adbc(self, kinds: list[ColumnType]) -> Iterator[list[pa.Array]]:
         from adbc_driver_manager import Error
@@ -97,6 +116,8 @@ class SnapshotTask:
                 connection.adbc_connection.set_autocommit(False)
                 for statement in self._begin():
                     cursor.execute(statement)
+                cursor.execute(self._where_rows_are)
+                self._check_rows(tuple(cursor.fetchone()))
                 cursor.execute(self._query(chosen))
                 for batch in cursor.fetch_record_batch():
                     yield self._named([partial(values.normal, batch.column(at), kind) for at, kind in enumerate(kinds)])
@@ -110,6 +131,7 @@ class SnapshotTask:
         with Session(self.dsn) as session:
             for statement in ("BEGIN", *self._begin()):
                 session.run(statement)
+            self._check_rows(session.row(self._where_rows_are))
             pieces = session.copied(f"COPY ({self._query(shown)}) TO STDOUT (FORMAT binary)")
             for chunk in _chunks(pieces):
                 yield self._named(_columns(chunk, kinds))
