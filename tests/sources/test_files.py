@@ -16,6 +16,7 @@ from sources.suite import check_laws, check_probe, reached, read, rows_of
 from persist import InvalidArgument, InvalidUri, LocationError
 from persist.sources import OFFSET_MAX, SourceFrontier, SourceKind, UpstreamLost
 from pyspark_persist.sources.files import FILES, formats
+from pyspark_persist.sources.files import reader as reading
 from pyspark_persist.sources.files.places import Content
 from pyspark_persist.sources.files.reader import FilesReader
 from pyspark_persist.sources.options import columns
@@ -225,12 +226,11 @@ def test_values_of_parquet_that_do_not_fit_are_bad_rows(tmp_path: Path) -> None:
     ("kind", "data", "good"),
     [
         ("parquet", CONTENT["parquet"][:-9], 0),
-        ("parquet", CONTENT["parquet"][:60_000] + bytes(20_000) + CONTENT["parquet"][80_000:], None),
         ("parquet", parquet(pa.table({"name": ["no id"]})), 0),
         ("csv", b"id,nam\n1,a\n", 0),
         ("csv", csv(2) + b'3,"never closed' + b"x" * (5 << 20), None),
     ],
-    ids=["no footer", "garbage inside", "column missing", "no such column", "a row too long"],
+    ids=["no footer", "column missing", "no such column", "a row too long"],
 )
 def test_files_that_make_no_sense_end_with_a_bad_row(tmp_path: Path, kind: str, data: bytes, good: int | None) -> None:
     put(tmp_path / "file", data)
@@ -278,6 +278,29 @@ def test_tasks_share_files_by_size(tmp_path: Path) -> None:
     plan = reader.plan(START, reached(reader), 2)
     assert [len(task.pieces) for task in plan] == [1, 19]
     assert sum(task.weight for task in plan) == sum(path.stat().st_size for path in tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("data", "tasks", "good", "bad"),
+    [
+        (CONTENT["parquet"], 8, 20_000, 0),
+        (CONTENT["parquet"][:60_000] + bytes(100) + CONTENT["parquet"][60_100:], 8, 17_000, 1),
+        (CONTENT["parquet"][:-9], 1, 0, 1),
+    ],
+    ids=["sound", "garbage in a row group", "no footer"],
+)
+def test_tasks_share_the_rows_of_a_large_parquet_file(
+    tmp_path: Path, data: bytes, tasks: int, good: int, bad: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "SPLIT_BYTES", 1000)
+    put(tmp_path / "file", data)
+    reader = made(tmp_path, format="parquet", schema=SCHEMA, badRows="divert")
+    end = reached(reader)
+    assert len(reader.plan(START, end, 8)) == tasks
+    middle = SourceFrontier.at(SourceKind.FILES, {end.keys[0]: 11_111})
+    found = check_laws(reader, [START, middle, end], elsewhere=False)
+    assert len(rows_of(found, "rows")) == good
+    assert len(rows_of(found, "errors")) == bad
 
 
 @pytest.mark.parametrize(

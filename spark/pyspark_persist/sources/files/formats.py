@@ -151,12 +151,21 @@ class Parquet:
         for group in range(file.num_row_groups):
             count = file.metadata.row_group(group).num_rows
             if at + count > begin:
-                numbered = at
-                yield _no_rows(self.fields, following=at)
-                for batch in file.iter_batches(BLOCK_ROWS, row_groups=[group], columns=there):
-                    yield self._decoded(batch, numbered)
-                    numbered += batch.num_rows
+                yield from self._group(file, group, there, at, at + count)
             at += count
+
+    def _group(self, file: Any, group: int, there: list[str], at: int, end: int) -> Iterator[Block]:
+        """A row group that breaks off ends with one bad row. The next one is read all the same.
+
+        It has to be: who reads only the next one cannot know of this one.
+        """
+        try:
+            for batch in file.iter_batches(BLOCK_ROWS, row_groups=[group], columns=there):
+                yield self._decoded(batch, at)
+                at += batch.num_rows
+        except _UNREADABLE as error:
+            text = f"the row group cannot be read from here on: {error}"[:ERROR_CHARS_MAX]
+            yield _no_rows(self.fields, following=end, bad=((at, text, None),))
 
     def _decoded(self, batch: Any, at: int) -> Block:
         named = dict(zip(batch.schema.names, batch.columns, strict=True))
@@ -262,6 +271,14 @@ def _lines(stream: Any) -> Iterator[bytes]:
         else:
             rest.append(last)
     yield b"".join(rest)
+
+
+def row_count(content: Content) -> int:
+    """The rows of a Parquet file by its footer; 0 when that makes no sense."""
+    try:
+        return int(pyarrow.parquet.ParquetFile(pa.PythonFile(content, mode="r")).metadata.num_rows)
+    except _UNREADABLE:
+        return 0
 
 
 def inferred(content: Content, names: Sequence[str]) -> pa.Schema:

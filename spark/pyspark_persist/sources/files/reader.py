@@ -7,6 +7,7 @@ Source: design 003; sources.md section 5.
 import base64
 import fnmatch
 import hashlib
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,11 +21,14 @@ from persist.runtime import system
 from persist.sources import OFFSET_MAX, Point, Probe, SourceFrontier, SourceKind
 from pyspark_persist.names import Given
 from pyspark_persist.sources.decode.divert import DIVERT, FAIL, BadRow, diverted, errors_schema
-from pyspark_persist.sources.files.formats import AnyFormat, Block, Csv, JsonLines, Parquet, inferred
+from pyspark_persist.sources.files.formats import AnyFormat, Block, Csv, JsonLines, Parquet, inferred, row_count
 from pyspark_persist.sources.files.places import NOTHING_KNOWN, AnyPlace, Found, path_of, place_of
 from pyspark_persist.sources.options import check_options, columns, keyed, listed, number, one_of, required
 from pyspark_persist.sources.port import ERRORS, Beginning, Changes, Event, SourceFailure, UpstreamStatus
 from pyspark_persist.sources.ranges import Piece
+
+SPLIT_BYTES: Final = 32 << 20
+"""A Parquet file is cut for several tasks into parts not smaller than this."""
 
 _OPTIONS: Final = (
     "path",
@@ -177,8 +181,10 @@ class FilesReader:
         ]
         if any(piece.partition not in self._sizes for piece in wanted):
             self._sizes.update((found.key, found.size) for found in self._listed())
-        weights = [self._sizes.get(piece.partition, 0) for piece in wanted]
-        return [self._task(group, size) for group, size in _groups(wanted, weights, tasks)]
+        weighed = [(piece, self._sizes.get(piece.partition, 0)) for piece in wanted]
+        if self._definition.format == "parquet" and len(weighed) < tasks:
+            weighed = [part for piece, size in weighed for part in self._split(piece, size, tasks)]
+        return [self._task(group, size) for group, size in _groups(weighed, tasks)]
 
     def adopt(self, export: str, schema: Schema) -> None:
         if self.exports().get(export) != schema:
@@ -198,6 +204,19 @@ class FilesReader:
 
     def close(self) -> None:
         """Nothing is open."""
+
+    def _split(self, piece: Piece, size: int, tasks: int) -> list[tuple[Piece, int]]:
+        """A large Parquet file in parts of about equal numbers of rows; others stay as they are."""
+        parts = min(tasks, size // SPLIT_BYTES)
+        if parts < 2:
+            return [(piece, size)]
+        with self._place.open(piece.partition) as content:
+            rows = row_count(content)
+        edges = [max(piece.begin, rows * part // parts) for part in range(1, parts)]
+        cuts = [piece.begin, *(min(edge, piece.end) for edge in edges), piece.end]
+        return [
+            (Piece(piece.partition, low, high), size // parts) for low, high in itertools.pairwise(cuts) if low < high
+        ]
 
     def _task(self, group: tuple[Piece, ...], size: int) -> FilesTask:
         return FilesTask(
@@ -316,12 +335,12 @@ def _from_first(uri: str, pattern: str, kind: str) -> pa.Schema:
             raise SourceFailure("this is no Parquet file", hint="remove it", path=first.path, cause=cause) from cause
 
 
-def _groups(wanted: Sequence[Piece], weights: Sequence[int], tasks: int) -> Iterator[tuple[tuple[Piece, ...], int]]:
-    """Whole files in order, in about ``tasks`` groups of about equal size."""
-    limit = max(-(-sum(weights) // max(tasks, 1)), 1)
+def _groups(weighed: Sequence[tuple[Piece, int]], tasks: int) -> Iterator[tuple[tuple[Piece, ...], int]]:
+    """Pieces in order, in about ``tasks`` groups of about equal size."""
+    limit = max(-(-sum(weight for _, weight in weighed) // max(tasks, 1)), 1)
     group: list[Piece] = []
     size = 0
-    for piece, weight in zip(wanted, weights, strict=True):
+    for piece, weight in weighed:
         group.append(piece)
         size += weight
         if size >= limit:
