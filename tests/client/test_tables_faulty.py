@@ -92,3 +92,21 @@ async def test_readers_whose_leases_are_gone_are_replaced():
                 for reader in (await client.inspect(shard))["leased_readers"]:
                     taken = await client.open_reader(shard, reader_id=reader)
                     await taken.expire()
+
+
+async def test_a_log_that_went_on_while_its_reader_slept_is_read_from_where_it_is():
+    place = memory_place()
+    async with client_of(place) as slept, client_of(place) as other:
+        tables = [await slept.table(name, schema=SCHEMA, timeline=USER, mode="wal") for name in "ab"]
+        await tables[0].insert([{"id": 1, "name": "a"}])
+        assert len(await (await tables[0].snapshot()).to_pylist()) == 1
+        log = ShardId.named("persist.wal", USER)
+        for reader in (await slept.inspect(log))["leased_readers"]:
+            await (await other.open_reader(log, reader_id=reader)).expire()
+        written = await other.table("a", timeline=USER, mode="wal")
+        await written.insert([{"id": 2, "name": "b"}])
+        await other.settle(USER)
+        assert (await slept.inspect(log))["since"] > [await (await other.oracle(USER)).read_ts() - 1]
+        # One table has no upper beyond the log's since, the other one was copied by somebody else.
+        await tables[1].insert([{"id": 3, "name": "c"}])
+        assert [len(await (await table.snapshot()).to_pylist()) for table in tables] == [2, 1]
