@@ -94,6 +94,15 @@ def test_blocking_tables_do_all_the_asynchronous_ones_do(tmp_path: Path):
         with client.transaction("U.t") as txn:
             txn.insert(table, [{"id": 3, "name": "d"}, {"id": 4, "name": "e"}])
             txn.retract(table, [{"id": 4, "name": "e"}])
+
+        def move(txn: persist.TableTransaction) -> int:
+            held = txn.snapshot(table).to_arrow().num_rows
+            txn.upsert(table, [{"id": 5, "name": str(held)}])
+            txn.delete(table, [{"id": 3}])
+            return held
+
+        assert client.transact(move, "U.t") == 1
+        assert table.snapshot().to_pylist() == [{"id": 5, "name": "1", "diff": 1}]
         client.settle("U.t")
         assert txn.ts is not None
         assert table.snapshot(txn.ts).to_pylist() == [{"id": 3, "name": "d", "diff": 1}]

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from persist.client import client as aio
 from persist.client import connect as ways
@@ -19,7 +19,7 @@ from persist.client.blocking_compaction import Compaction
 from persist.client.blocking_minter import Minter
 from persist.client.blocking_oracle import Oracle
 from persist.client.blocking_read import ReadHandle
-from persist.client.blocking_table import Table, TableTransaction, transaction_of
+from persist.client.blocking_table import Table, TableTransaction, transact_of, transaction_of
 from persist.client.blocking_write import SinceHandle, WriteHandle
 from persist.client.table import Mode
 from persist.core.data.schema import Schema
@@ -29,6 +29,8 @@ from persist.core.shard.commands import SchemaEntry, Transaction
 from persist.core.time.timeline import EPOCH_MILLISECONDS, TimelineLike
 from persist.runtime import Runtime
 from persist.settings import Settings
+
+T = TypeVar("T")
 
 Opener = Callable[[], Awaitable[aio.Client]]
 
@@ -185,6 +187,18 @@ class Client:
         """Writes to tables of mode ``wal`` that happen at one time. See aio.Client.transaction."""
         loop, core = self._core()
         return transaction_of(loop, core, timeline, transaction=transaction, timeout=timeout)
+
+    def transact(
+        self,
+        work: Callable[[TableTransaction], T],
+        timeline: TimelineLike = EPOCH_MILLISECONDS,
+        *,
+        transaction: Transaction | None = None,
+        timeout: float | None = None,
+    ) -> T:
+        """Reads and writes of tables of mode ``wal`` with nothing in between. See aio.Client.transact."""
+        loop, core = self._core()
+        return transact_of(loop, core, work, timeline, transaction=transaction, timeout=timeout)
 
     def settle(self, timeline: TimelineLike = EPOCH_MILLISECONDS, *, timeout: float | None = None) -> None:
         """Copy everything from the timeline's log to the tables, and let the log forget it. See aio.Client.settle."""

@@ -1,8 +1,8 @@
 """Blocking Table and TableTransaction. The asyncio classes say what the calls promise, cost and raise."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from persist.client import table as aio
 from persist.client import transaction as aio_transaction
@@ -17,6 +17,8 @@ from persist.core.time.timeline import Timeline, TimelineLike
 
 if TYPE_CHECKING:
     from persist.client.client import Client
+
+T = TypeVar("T")
 
 
 class Table:
@@ -79,7 +81,8 @@ class Table:
 class TableTransaction:
     """Writes to several tables that happen at one time. See aio.TableTransaction."""
 
-    def __init__(self, transaction: aio_transaction.TableTransaction) -> None:
+    def __init__(self, loop: LoopThread, transaction: aio_transaction.TableTransaction) -> None:
+        self._loop = loop
         self._transaction = transaction
 
     @property
@@ -95,6 +98,19 @@ class TableTransaction:
         """Take whole rows away, which must be there. See aio.TableTransaction.retract."""
         self._transaction.retract(table._table, rows)
 
+    def snapshot(self, table: Table, *, timeout: float | None = None) -> Snapshot:
+        """The table as this transaction finds it. See aio.TableTransaction.snapshot."""
+        found = self._loop.run(self._transaction.snapshot(table._table, timeout=timeout))
+        return Snapshot(table, self._loop, found)
+
+    def upsert(self, table: Table, rows: RowsLike) -> None:
+        """Put rows in the place of those with the same keys. See aio.TableTransaction.upsert."""
+        self._loop.run(self._transaction.upsert(table._table, rows))
+
+    def delete(self, table: Table, keys: RowsLike) -> None:
+        """Take away all rows with these keys. See aio.TableTransaction.delete."""
+        self._loop.run(self._transaction.delete(table._table, keys))
+
 
 @contextmanager
 def transaction_of(
@@ -108,9 +124,26 @@ def transaction_of(
     """See aio.Client.transaction."""
     log = loop.run(client.transaction_log(timeline, timeout=timeout))
     collected = aio_transaction.TableTransaction(log, marker=transaction, timeout=timeout)
-    yield TableTransaction(collected)
+    yield TableTransaction(loop, collected)
 
     async def commit() -> None:
         await collected.commit(log.deadline(timeout))
 
     loop.run(commit())
+
+
+def transact_of(
+    loop: LoopThread,
+    client: "Client",
+    work: Callable[[TableTransaction], T],
+    timeline: TimelineLike,
+    *,
+    transaction: Transaction | None,
+    timeout: float | None,
+) -> T:
+    """See aio.Client.transact. ``work`` runs in a thread of its own: its calls block there, not on the loop."""
+
+    async def bridged(collected: aio_transaction.TableTransaction) -> T:
+        return await client.location.runtime.offload(work, TableTransaction(loop, collected))
+
+    return loop.run(client.transact(bridged, timeline, transaction=transaction, timeout=timeout))
