@@ -1,7 +1,6 @@
 """Pipelines over generated loads: every message once, at one time, whoever ingests it and whenever it is broken off."""
 
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,11 +11,6 @@ from pyspark_persist.ingest.records import SourceExists, SourceNotFound
 from pyspark_persist.location import client
 
 OPTIONS = PipelineOptions(tick_ms=1, forget_ms=0, told_ms=0, retain_ms=10**13)
-
-
-@pytest.fixture
-def here(tmp_path: Path) -> Location:
-    return Location(directory=str(tmp_path / "data"))
 
 
 def updates_of(here: Location, name: str) -> dict[str, Counter[Any]]:

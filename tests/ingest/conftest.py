@@ -1,0 +1,72 @@
+"""Places to ingest into, and a PostgreSQL to ingest from: a database of its own for each test."""
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from persist.testing import servers
+from pyspark_persist.ingest import Location, Records
+from pyspark_persist.location import client
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Location:
+    return Location(directory=str(tmp_path / "data"))
+
+
+class Shop:
+    """A database of one PostgreSQL."""
+
+    def __init__(self, server: servers.Server, name: str) -> None:
+        self.dsn = f"host=127.0.0.1 port={server.port} user=postgres dbname={name}"
+        self.connection = psycopg.connect(self.dsn, autocommit=True)
+
+    def run(self, *statements: str) -> None:
+        """Each in a transaction of its own, unless BEGIN says otherwise."""
+        for statement in statements:
+            self.connection.execute(statement.encode())
+
+    def select(self, sql: str) -> list[tuple[Any, ...]]:
+        return self.connection.execute(sql.encode()).fetchall()
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+@pytest.fixture(scope="session")
+def shop_server() -> Iterator[servers.Server]:
+    config = {"wal_level": "logical", "max_replication_slots": "64", "max_wal_senders": "64", "fsync": "off"}
+    with servers.start_postgres(config) as server:
+        yield server
+
+
+@pytest.fixture
+def shop(shop_server: servers.Server) -> Iterator[Shop]:
+    name = f"ingest_{next(_numbers)}"
+    with psycopg.connect(shop_server.uri, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+    made = Shop(shop_server, name)
+    yield made
+    made.close()
+    with psycopg.connect(shop_server.uri, autocommit=True) as connection:
+        sql = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s"
+        connection.execute(sql, [name])
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+
+
+def contents(here: Location, source: str, export: str) -> Counter[Any]:
+    """The rows of an export at its last complete time, in the order of its columns."""
+    the_client = client(here)
+    shard = Records(the_client).source(source).shards[export]
+    upper = the_client.recent_upper(shard).time
+    with the_client.open_reader(shard) as reader:
+        table = reader.snapshot(upper - 1).to_arrow()
+    rows = zip(*(column.to_pylist() for column in table.columns), strict=True)
+    return Counter({row[:-1]: row[-1] for row in rows})
