@@ -14,6 +14,7 @@ from persist.testing import servers
 from pyspark_persist.sources.port import Changes, SchemaGrew, SourceFailure
 from pyspark_persist.sources.postgres import POSTGRES
 from pyspark_persist.sources.postgres import reader as reading
+from pyspark_persist.sources.postgres.definition import Definition
 
 ITEMS = "CREATE TABLE items (id int PRIMARY KEY, name text)"
 FULL = "ALTER TABLE items REPLICA IDENTITY FULL"
@@ -33,6 +34,15 @@ def until(condition: Callable[[], Any]) -> None:
     while not condition():
         assert time.monotonic() < give_up
         time.sleep(0.02)
+
+
+def starts(server: servers.Server) -> bool:
+    """It does not while processes of the killed one are still ending."""
+    try:
+        server.start()
+    except servers.ServerFailed:
+        return False
+    return True
 
 
 def confirmed(upstream: Any) -> int:
@@ -279,12 +289,10 @@ def test_another_database_is_not_this_one(upstream: Any) -> None:
     begun(upstream).close()
     for field, value in (("system", "1"), ("timeline", 77), ("database", 1)):
         with pytest.raises(UpstreamReplaced):
-            POSTGRES.open({**upstream.definition, field: value}, SCHEMAS(upstream)).probe()
+            POSTGRES.open({**upstream.definition, field: value}, initial(upstream)).probe()
 
 
-def SCHEMAS(upstream: Any) -> Any:
-    from pyspark_persist.sources.postgres.definition import Definition
-
+def initial(upstream: Any) -> Any:
     return {table.export: table.initial() for table in Definition.from_json(upstream.definition).tables}
 
 
@@ -319,7 +327,7 @@ def test_a_restarted_server_goes_on() -> None:
         for ask in (reader.probe, lambda: list(task.read())):
             with pytest.raises(LocationError):
                 ask()
-        server.start()
+        until(lambda: starts(server))
         after = reader.probe()
         assert isinstance(after.high[0], Lsn)
         assert after.high[0].position >= before.high[0].position  # type: ignore[attr-defined] # a log's are Lsn
