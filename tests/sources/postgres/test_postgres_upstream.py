@@ -333,3 +333,25 @@ def test_a_restarted_server_goes_on() -> None:
         assert after.high[0].position >= before.high[0].position  # type: ignore[attr-defined] # a log's are Lsn
         assert list(task.read()) == events
         reader.close()
+
+
+def test_a_slot_that_fell_too_far_behind_is_lost() -> None:
+    config = {"wal_level": "logical", "fsync": "off", "max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB"}
+    with servers.start_postgres(config) as server:
+        dsn = f"host=127.0.0.1 port={server.port} user=postgres dbname=postgres"
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute(ITEMS)
+            connection.execute(FULL)
+            with POSTGRES.create({"dsn": dsn, "tables": "public.items"}, source="shop") as beginning:
+                reader = POSTGRES.open(beginning.definition, beginning.reader.exports())
+            end = SourceFrontier.of(SourceKind.LSN, reader.probe().high)
+            (task,) = reader.plan(SourceFrontier.at(SourceKind.LSN, {0: 1}), end, 1)
+            for number in range(4):
+                connection.execute(b"INSERT INTO items VALUES (%s, 'x')", [number])
+                connection.execute(b"SELECT pg_switch_wal()")
+            connection.execute(b"CHECKPOINT")
+        for ask in (reader.probe, lambda: list(task.read())):
+            with pytest.raises(UpstreamLost, match="threw away WAL"):
+                ask()
+        POSTGRES.drop(beginning.definition)
+        reader.close()

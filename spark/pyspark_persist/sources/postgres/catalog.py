@@ -49,6 +49,7 @@ LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
 LEFT JOIN {members} s ON s.pnpubid = p.oid AND s.pnnspid = n.oid
 WHERE {which} ORDER BY 2, 3
 """
+_WITH_SCHEMAS: Final = 150_000
 _OF_SCHEMAS: Final = "pg_publication_namespace"
 _NO_SCHEMAS: Final = "(SELECT NULL::oid AS oid, NULL::oid AS pnpubid, NULL::oid AS pnnspid)"
 
@@ -176,8 +177,8 @@ def tables_of(session: Session, definition: Definition) -> dict[int, Listed]:
 
 
 def _listed(session: Session, which: str, params: Mapping[str, Any]) -> list[Listed]:
-    has_schemas = session.rows("SELECT to_regclass('pg_catalog.pg_publication_namespace') IS NOT NULL")[0][0]
-    sql = _TABLES.format(members=_OF_SCHEMAS if has_schemas else _NO_SCHEMAS, which=which)
+    members = _OF_SCHEMAS if session.version >= _WITH_SCHEMAS else _NO_SCHEMAS
+    sql = _TABLES.format(members=members, which=which)
     return [
         Listed(
             oid=row[0], schema=row[1], name=row[2], kind=_text(row[3]), identity=_text(row[4]), file=row[5],

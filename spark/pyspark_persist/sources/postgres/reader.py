@@ -63,8 +63,8 @@ class ChangesTask:
 
     def read(self) -> Iterator[Event]:
         definition = self.definition
-        with Session(definition.dsn) as questions, Session(definition.dsn) as session:
-            slot = catalog.check_upstream(questions, definition)
+        with Session(definition.dsn) as session:
+            slot = catalog.check_upstream(session, definition)
             if slot.confirmed > self.begin:
                 raise UpstreamLost(
                     "the upstream threw away what was not read yet",
@@ -74,7 +74,7 @@ class ChangesTask:
                     resume=Lsn(self.begin),
                 )
             exports = [Export(table, self.schemas[table.export]) for table in definition.tables]
-            decoder = Decoder(exports, catalog.LiveCatalog(questions))
+            decoder = Decoder(exports, catalog.LiveCatalog(session))
             for framed in frame(_peek(session, definition, self.end), self.begin, self.end):
                 yield from decoder.events(framed)
 

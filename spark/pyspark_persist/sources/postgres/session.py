@@ -69,8 +69,7 @@ class Session:
                 detail=_detail(error),
             ) from None
         try:
-            for setting in SETTINGS:
-                self.run(setting)
+            self.run("; ".join(SETTINGS))
         except BaseException:
             self.close()
             raise
@@ -84,6 +83,11 @@ class Session:
         """The only row of a query."""
         (row,) = self.rows(sql, params)
         return row
+
+    @property
+    def version(self) -> int:
+        """The server's version, such as 160014."""
+        return self._connection.info.server_version
 
     def run(self, sql: str) -> None:
         """A statement without an answer."""
