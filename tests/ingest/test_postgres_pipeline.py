@@ -75,9 +75,7 @@ def test_a_transaction_lands_at_one_time_in_all_tables(here: Location, shop: Any
 
 def test_what_is_durable_is_let_go_upstream_and_nothing_more(here: Location, shop: Any) -> None:
     shop.run(ITEMS)
-    slot = (
-        "SELECT confirmed_flush_lsn::text, pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn) FROM pg_replication_slots"
-    )
+    slot = "SELECT confirmed_flush_lsn::text, pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)"
     slot += " FROM pg_replication_slots WHERE slot_name = 'persist_shop'"
     with begun(here, shop, "items") as pipeline:
         [(first, _)] = shop.select(slot)

@@ -138,8 +138,6 @@ def _begin(
         trace: RemapTrace = minter.bindings(source.remap_source)
     finally:
         minter.close()
-    if not beginning.snapshot:
-        return
     exports = {
         name: ExportPlan(
             spec=writer.batch_spec(),
@@ -150,7 +148,8 @@ def _begin(
         for name, writer in writers.items()
     }
     works = [Work(task=task, reclocker=Reclocker.of(trace), exports=exports) for task in beginning.snapshot]
-    done = runner.run(works, report)
+    done = runner.run(works, report) if works else []
+    # Also without a snapshot: what lies before the first binding is none of this source's.
     for name, writer in writers.items():
         writer.compare_and_append_batches(prepared(done, name), [0], trace.upper)
 

@@ -11,7 +11,7 @@ import dataclasses
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,12 +34,14 @@ from pyspark_persist.ingest.running import Runner
 from pyspark_persist.ingest.state import Contents
 from pyspark_persist.ingest.work import Done, ExportPlan, Work, prepared
 from pyspark_persist.location import Location, client
-from pyspark_persist.sources.port import SchemaGrew, SourceFailure, SourceReader
+from pyspark_persist.sources.port import ReadTask, SchemaGrew, SourceFailure, SourceReader
 from pyspark_persist.sources.registry import source_type
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+STEP_BYTES: Final = 128 << 20
+"""Upstream bytes that one step reads, about; a single binding is never divided."""
 PATIENCE_SECONDS: Final = 300.0
 """How long the upstream or the stores may be away before a pipeline gives up."""
 
@@ -251,14 +253,12 @@ class Pipeline:
         return least, source_upper_at_frontier(trace, least)
 
     def _carry(self, reader: SourceReader, trace: RemapTrace) -> Step:
-        """Make everything that is bound durable in every export."""
-        upper, end = trace.upper, trace.frontier
+        """Make what is bound durable in every export: all of it, or a good piece when there is very much."""
         least, begin = self._begin(trace)
-        if not least.less_than(upper):
-            return Step(upper=upper, frontier=end)
-        done: list[Done] = []
-        if not end.releases_within(begin):
-            done = self._read(reader, trace, begin, end)
+        if not least.less_than(trace.upper):
+            return Step(upper=trace.upper, frontier=trace.frontier)
+        upper, end, tasks = self._reach(reader, trace, least, begin)
+        done = self._read(trace, upper, tasks) if tasks else []
         appended = overtaken = 0
         behind = [name for name, durable in self._uppers.items() if durable.less_than(upper)]
         for name in behind:
@@ -276,15 +276,29 @@ class Pipeline:
             overtaken=overtaken,
         )
 
-    def _read(self, reader: SourceReader, trace: RemapTrace, begin: SourceFrontier, end: SourceFrontier) -> list[Done]:
-        tasks = reader.plan(begin, end, 1)
-        if self._runner.wants(sum(task.weight for task in tasks)):
+    def _reach(
+        self, reader: SourceReader, trace: RemapTrace, least: Antichain, begin: SourceFrontier
+    ) -> tuple[Antichain, SourceFrontier, Sequence[ReadTask]]:
+        """How far this step goes, and what it reads: through as many bindings as make a step of bearable size."""
+        upper, end = trace.upper, trace.frontier
+        bindings = [binding for binding in trace.bindings if least.less_equal_time(binding.ts)]
+        while True:
+            tasks = [] if end.releases_within(begin) else reader.plan(begin, end, 1)
+            weight = sum(task.weight for task in tasks)
+            if weight <= STEP_BYTES or len(bindings) < 2:
+                break
+            bindings = bindings[: len(bindings) // 2]
+            upper, end = Antichain.of(bindings[-1].ts + 1), bindings[-1].frontier
+        if self._runner.wants(weight):
             tasks = reader.plan(begin, end, self._runner.tasks)
+        return upper, end, tasks
+
+    def _read(self, trace: RemapTrace, upper: Antichain, tasks: Sequence[ReadTask]) -> list[Done]:
         exports = {
             name: ExportPlan(
                 spec=writer.batch_spec(),
                 lower=_time(self._uppers[name]),
-                upper=_time(trace.upper),
+                upper=_time(upper),
                 contents=Contents(location=self._location, shard=str(self._shards[name])),
             )
             for name, writer in self._writers.items()

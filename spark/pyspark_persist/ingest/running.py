@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from persist import PersistError, UsageError
 from pyspark_persist.ingest.work import Done, Work, carry_out
 
 if TYPE_CHECKING:
@@ -43,12 +44,22 @@ class Runner:
             return [carry_out(work, report) for work in works]
         self.jobs += 1
         context = self.session().sparkContext
-        done: list[Done] = context.parallelize(list(works), len(works)).mapPartitions(_on_executor).collect()
+        answers = context.parallelize(list(works), len(works)).mapPartitions(_on_executor).collect()
+        for answer in answers:
+            # What the others wrote stays unnamed, for the sweeper.
+            if isinstance(answer, PersistError):
+                raise answer
+        done: list[Done] = answers
         report(sum(each.rows for each in done))
         return done
 
 
-def _on_executor(works: Iterator[Any]) -> Iterator[Done]:
+def _on_executor(works: Iterator[Any]) -> Iterator[Done | PersistError]:
+    """What became of each work. Definite errors come back as they are, and are not tried again by Spark."""
     # SUBTLE: the iterator is exhausted, or Spark would throw this Python worker away.
     for work in list(works):
-        yield carry_out(work)
+        try:
+            answer: Done | PersistError = carry_out(work)
+        except UsageError as error:
+            answer = error
+        yield answer

@@ -7,7 +7,7 @@ Source: design 003; sources.md section 6; catalog-semantics.md section 4.2.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +16,11 @@ import pyarrow.compute as pc
 from persist import BatchSpec, InvalidArgument, PreparedBatch, Schema
 from persist.sources import Reclocker
 from pyspark_persist.ingest.state import Contents
-from pyspark_persist.ingest.upserts import Newest, changes_of, keep, newest_at
+from pyspark_persist.ingest.upserts import changes_of, keep, newest_at
 from pyspark_persist.sources.port import Changes, Event, ReadTask, Truncated, Upserts
+
+_PLACES: Final = ("\0time", "\0partition", "\0offset", "\0present")
+"""Names of columns beside the rows' own, which cannot be called so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +82,7 @@ def carry_out(work: Work, report: Callable[[int], None] = lambda rows: None) -> 
 
 def timed_rows(work: Work, done: Done) -> Iterator[tuple[str, pa.RecordBatch]]:
     """The rows of a task that are not durable yet, with columns key…, val…, ts, diff, by export."""
-    upserted: dict[str, Newest] = {}
+    upserts: dict[str, list[Upserts]] = {}
     for number, event in enumerate(work.task.read()):
         plan = work.exports.get(event.export)
         if plan is None:
@@ -93,27 +96,36 @@ def timed_rows(work: Work, done: Done) -> Iterator[tuple[str, pa.RecordBatch]]:
         elif isinstance(event, Truncated):
             yield from _truncated(work, event, plan, number)
         else:
-            newest = upserted.get(event.export)
-            if newest is None:
-                newest = upserted[event.export] = _newest(plan, event)
-            for rows in _upserted(event, work.reclocker, plan.lower, newest):
-                yield event.export, rows
-    for export, newest in upserted.items():
-        keep(work.exports[export].contents, work.exports[export].upper, newest)
+            upserts.setdefault(event.export, []).append(event)
+    for export, events in upserts.items():
+        for rows in _upserted(events, work.reclocker, work.exports[export]):
+            yield export, rows
 
 
-def _newest(plan: ExportPlan, event: Upserts) -> Newest:
-    key = Schema.from_bytes(plan.spec.schema).key.names
-    return newest_at(plan.contents, plan.lower, event.rows.schema, list(key))
+def _upserted(events: list[Upserts], reclocker: Reclocker, plan: ExportPlan) -> Iterator[pa.RecordBatch]:
+    """The updates that the upserts of a step come to.
 
-
-def _upserted(event: Upserts, reclocker: Reclocker, lower: int, newest: Newest) -> Iterator[pa.RecordBatch]:
-    times = reclocker.reclock_arrow(event.offsets, event.partitions)
-    rows, present = event.rows, event.present
-    if rows.num_rows and pc.min(times).as_py() < lower:
-        wanted = pc.greater_equal(times, pa.scalar(lower, pa.uint64()))
-        rows, times, present = rows.filter(wanted), times.filter(wanted), present.filter(wanted)
-    yield from changes_of(rows, times, present, newest)
+    SUBTLE: they count in order of (time, partition, offset), so that a key that occurs in several partitions has the
+    same values however its messages fell into steps. That order needs all of the step in memory.
+    """
+    pieces = []
+    for event in events:
+        times = reclocker.reclock_arrow(event.offsets, event.partitions)
+        place = pa.nulls(len(times), pa.int64()) if event.partitions is None else event.partitions
+        if pa.types.is_dictionary(place.type):
+            place = place.dictionary_decode()
+        columns = [*event.rows.columns, times, place, event.offsets, event.present]
+        names = [*event.rows.schema.names, *_PLACES]
+        pieces.append(pa.Table.from_arrays(columns, names=names))
+    table = pa.concat_tables(pieces)
+    table = table.filter(pc.greater_equal(table[_PLACES[0]], pa.scalar(plan.lower, pa.uint64())))
+    table = table.sort_by([(name, "ascending") for name in _PLACES[:3]]).combine_chunks()
+    fields = events[0].rows.schema
+    newest = newest_at(plan.contents, plan.lower, fields, list(Schema.from_bytes(plan.spec.schema).key.names))
+    for batch in table.to_batches():
+        rows = pa.RecordBatch.from_arrays([batch.column(name) for name in fields.names], schema=fields)
+        yield from changes_of(rows, batch.column(_PLACES[0]), batch.column(_PLACES[3]), newest)
+    keep(plan.contents, plan.upper, newest)
 
 
 def _timed(event: Changes, reclocker: Reclocker) -> pa.RecordBatch:

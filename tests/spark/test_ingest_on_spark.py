@@ -1,0 +1,56 @@
+"""Steps of a pipeline as Spark jobs: the same rows as in one process, and errors as they are."""
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pyspark_persist.ingest import Location, Pipeline, PipelineOptions, Records, create
+from pyspark_persist.location import client
+from pyspark_persist.sources.port import SourceFailure
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+OPTIONS = PipelineOptions(tick_ms=1, told_ms=0)
+
+
+def rows(here: Location, source: str) -> dict[str, Counter[Any]]:
+    the_client, found = client(here), {}
+    for export, shard in Records(the_client).source(source).shards.items():
+        upper = the_client.recent_upper(shard).time
+        with the_client.open_reader(shard) as reader:
+            table = reader.snapshot(upper - 1).to_arrow()
+        found[export] = Counter(zip(*(column.to_pylist() for column in table.columns), strict=True))
+    return found
+
+
+def test_executors_write_what_one_process_writes(spark: "SparkSession", tmp_path: Path) -> None:
+    here = Location(directory=str(tmp_path / "data"))
+    options = {"generator": "tpcb", "accounts": "300", "messages": "20000", "partitions": "3"}
+    found = []
+    for name, session in (("one", None), ("many", lambda: spark)):
+        create(here, name, "loadgen", options, interval_ms=1)
+        with Pipeline(here, name, options=OPTIONS, session=session, spark_bytes_min=0) as pipeline:
+            step = pipeline.run(until=lambda step: step.rows == 0)
+            assert step is not None
+            assert (pipeline._runner.jobs > 0) == (session is not None)
+        found.append(rows(here, name))
+    assert found[0] == found[1]
+    assert sum(sum(each.values()) for each in found[0].values()) > 20_000
+
+
+def test_an_executor_tells_what_is_wrong(spark: "SparkSession", tmp_path: Path) -> None:
+    here = Location(directory=str(tmp_path / "data"))
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.csv").write_text("id,name\n1,a\nno number,b\n")
+    options = {"path": str(folder), "format": "csv", "schema": "id bigint, name string", "key": "id"}
+    create(here, "bad", "files", options, interval_ms=1)
+    with (
+        Pipeline(here, "bad", options=OPTIONS, session=lambda: spark, spark_bytes_min=0) as pipeline,
+        pytest.raises(SourceFailure) as caught,
+    ):
+        pipeline.run(steps=3)
+    assert "a.csv" in str(caught.value)
