@@ -29,7 +29,7 @@ from persist.sources import (
     offset_resumption,
     source_upper_at_frontier,
 )
-from pyspark_persist.ingest.records import DATA_SINCE, Records, Source, Told
+from pyspark_persist.ingest.records import DATA_SINCE, SILENT_MS, Records, Source, Told
 from pyspark_persist.ingest.running import Runner
 from pyspark_persist.ingest.state import Contents
 from pyspark_persist.ingest.work import Done, ExportPlan, Work, prepared
@@ -118,7 +118,7 @@ class Pipeline:
         self._reader: SourceReader | None = None
         self._stop = threading.Event()
         self._late: deque[SourceFrontier] = deque()
-        self._checked = False
+        self._checked = self._has_failed = False
         self._told_at = self._forgot_at = float("-inf")
         self._rows = self._bytes = self._reread = self._steps = 0
         self._known = self._committed = ""
@@ -179,9 +179,10 @@ class Pipeline:
         return step
 
     def close(self) -> None:
-        """Let go of the upstream and of the bindings. What was appended stays."""
-        with contextlib.suppress(PersistError):
-            self._records.tell(self.source.name, self._ingester, None)
+        """Let go of the upstream and of the bindings. What was appended stays, and so does the word of a failure."""
+        if not self._has_failed:
+            with contextlib.suppress(PersistError):
+                self._records.tell(self.source.name, self._ingester, None)
         if self._reader is not None:
             self._reader.close()
         self._minter.close()
@@ -367,12 +368,23 @@ class Pipeline:
         self._writers.clear()
 
     def _failed(self, error: PersistError) -> None:
+        self._has_failed = True
         self._tell("failed", None, error, force=True)
+
+    def _forget_others(self) -> None:
+        """Ingesters that failed or fell silent are history once one gets on."""
+        oldest = self._runtime.now_ms() - SILENT_MS
+        for ingester, told in self._records.status(self.source.name).items():
+            if ingester != self._ingester and (told["state"] == "failed" or int(told["at_ms"]) < oldest):
+                self._records.tell(self.source.name, ingester, None)
 
     def _tell(self, state: str, step: Step | None, error: PersistError | None = None, *, force: bool = False) -> None:
         now = self._runtime.monotonic()
         if not force and now - self._told_at < self.options.told_ms / 1000:
             return
+        if step is not None and self._told_at == float("-inf"):
+            with contextlib.suppress(LocationError):
+                self._forget_others()
         self._told_at = now
         upper = step.upper.time if step is not None else None
         behind = None

@@ -19,6 +19,8 @@ RECORDS: Final = ShardId.named("persist", "sources")
 """The shard of every location's records."""
 DATA_SINCE: Final = "source"
 """The critical since on each data shard: its pipelines keep history readable for as long as they are told to."""
+SILENT_MS: Final = 30_000
+"""An ingester that has said nothing for this long is taken for gone."""
 VERSION: Final = 1
 _SCHEMA: Final = persist.Schema(
     key={"kind": pa.field("kind", pa.string(), nullable=False), "name": pa.field("name", pa.string(), nullable=False)},

@@ -9,12 +9,9 @@ from typing import Any
 
 from persist import PersistError
 from persist.runtime import system
-from pyspark_persist.ingest.records import Records, Source
+from pyspark_persist.ingest.records import SILENT_MS, Records, Source
 from pyspark_persist.location import Location, client
 from pyspark_persist.sources.registry import source_type
-
-SILENT_MS = 30_000
-"""An ingester that has said nothing for this long is taken for gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,107 @@
+"""``persist source``: from nothing to rows and away again, and what a person sees who gets something wrong."""
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Persist = Callable[..., Any]
+LOADGEN = ("--type", "loadgen", "-o", "generator=tpcb", "-o", "messages=400")
+
+
+@pytest.fixture
+def made(persist: Persist, here: tuple[str, str]) -> Any:
+    done = persist("source", "create", "bank", *LOADGEN, "--interval-ms", 1, "--no-spark", "--json", *here)
+    assert done.code == 0, done.err
+    return done.json
+
+
+def test_create_run_look_and_drop(persist: Persist, here: tuple[str, str], made: Any) -> None:
+    assert set(made["exports"]) == {"accounts", "branches", "history", "tellers"}
+    ran = persist("source", "run", "bank", "--steps", 2, "--tick-ms", 1, "--no-spark", *here)
+    assert ran.code == 0, ran.err
+    assert "ingested" in ran.err
+    upper = persist("shard", "inspect", "bank.history", "--json", *here).json["upper"]
+    rows = persist("shard", "snapshot", "bank.history", "--as-of", upper[0] - 1, "--json", *here)
+    assert len(rows.lines) == 400
+    assert persist("shard", "inspect", "bank_progress", "--json", *here).code == 0
+
+    listed = persist("source", "list", "--json", *here).json["sources"]
+    assert [source["name"] for source in listed] == ["bank"]
+    told = persist("source", "status", "bank", "--json", *here)
+    assert told.code == 0
+    assert told.json["state"] == "idle"
+    assert told.json["bound"] == told.json["resume_offsets"]
+    assert "bank" in persist("source", "status", "bank", *here).out
+    assert "bank" in persist("source", "list", *here).out
+
+    asked = persist("source", "drop", "bank", *here)
+    assert "--commit" in asked.err
+    assert persist("source", "list", "--json", *here).json["sources"]
+    assert persist("source", "drop", "bank", "--commit", *here).code == 0
+    assert not persist("source", "list", "--json", *here).json["sources"]
+
+
+def test_steps_are_lines_of_json(persist: Persist, here: tuple[str, str], made: Any) -> None:
+    ran = persist("source", "run", "bank", "--steps", 1, "--no-spark", "--json", *here)
+    [step] = ran.lines
+    assert step["source"] == "bank"
+    assert step["rows"] > 400
+    assert step["reread"] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("create", "bank", "--type", "loadgn"), "did you mean loadgen"),
+        (("create", "bank", "--type", "loadgen", "-o", "generater=tpcb"), "did you mean generator"),
+        (("create", "bank", "--type", "loadgen", "-o", "generator"), "KEY=VALUE"),
+        (("create", "bank", "--type", "loadgen", "-o", "rate=1", "-o", "rate=2"), "given twice"),
+        (("create", "no/name", "--type", "loadgen"), "not a name for a source"),
+        (("create", "bank"), "--type"),
+        (("create", "bank", "--type", "nowhere.module:thing"), "nowhere"),
+        (("create", "bank", "--type", "postgres"), "dsn is missing"),
+        (("create", "bank", "--type", "postgres", "-o", "dsn=host=x password=secret"), "PGPASSWORD"),
+        (("run", "bank"), "no such source"),
+        (("status", "bank"), "no such source"),
+        (("drop", "bank", "--commit"), "no such source"),
+        (("run",), "NAME"),
+    ],
+)
+def test_wrong_usage_is_told_and_changes_nothing(
+    persist: Persist, here: tuple[str, str], words: tuple[str, ...], says: str
+) -> None:
+    done = persist("source", *words, *here)
+    assert done.code == 2, done.err
+    assert says in done.err
+    assert "secret" not in done.err
+    assert "Traceback" not in done.err
+    assert not persist("source", "list", "--json", *here).json["sources"]
+
+
+def test_a_name_is_taken_once(persist: Persist, here: tuple[str, str], made: Any) -> None:
+    again = persist("source", "create", "bank", *LOADGEN, "--no-spark", *here)
+    assert again.code == 2
+    assert "exists already" in again.err
+
+
+def test_a_failed_source_says_why(persist: Persist, here: tuple[str, str], tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    options = ("-o", f"path={folder}", "-o", "format=csv", "-o", "schema=id bigint", "-o", "key=id")
+    assert persist("source", "create", "feed", "--type", "files", *options, "--no-spark", *here).code == 0
+    (folder / "a.csv").write_text("id\nno number\n")
+    ran = persist("source", "run", "feed", "--steps", 3, "--no-spark", *here)
+    assert ran.code == 2
+    assert "a.csv" in ran.err
+    told = persist("source", "status", "feed", *here)
+    assert told.code == 1
+    assert "a.csv" in told.out
+
+
+def test_signals_are_as_they_were(persist: Persist, here: tuple[str, str], made: Any) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    persist("source", "run", "bank", "--steps", 1, "--no-spark", *here)
+    assert signal.getsignal(signal.SIGTERM) is before
