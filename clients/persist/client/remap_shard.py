@@ -30,6 +30,9 @@ from persist.machine.port import ShardInfo
 
 BINDINGS_MAX: Final = 100_000
 """Bindings between since and upper beyond which no more are minted: the source's writers do not follow."""
+GATHER_FROM: Final = 2
+GATHER_SECONDS: Final = 0.001
+GATHER_PAUSES_MAX: Final = 40
 LET_GO_SECONDS: Final = 5.0
 """How often the reader of a minter lets go of what it has read."""
 
@@ -76,6 +79,7 @@ class RemapShard:
         self._turn = asyncio.Lock()
         self._asks: list[Ask] = []
         self._doubtful = False
+        self._served = 0
         self._let_go = 0.0
         self._log: BindingLog | None = None
         self._writer: WriteHandle | None = None
@@ -149,8 +153,22 @@ class RemapShard:
         finally:
             self._turn.release()
 
+    async def _gather(self) -> None:
+        """Let asks come in that are on their way, where several came at once lately.
+
+        A server takes in few requests while it is busy appending: without a pause each append would serve two of them.
+        """
+        if max(self._served, len(self._asks)) < GATHER_FROM:
+            return
+        for _ in range(GATHER_PAUSES_MAX):
+            before = len(self._asks)
+            await self._location.runtime.sleep(GATHER_SECONDS)
+            if len(self._asks) == before:
+                return
+
     async def _round(self, deadline: Deadline) -> None:
         """Settle whoever can be without an append; otherwise append for all that may be."""
+        await self._gather()
         if self._doubtful:
             await self._sync(deadline)
         log = self.log
@@ -165,6 +183,7 @@ class RemapShard:
             if not ask.settled:
                 waiting.append(ask)
                 wanted = wanted if ask.wanted is None else wanted.join(ask.wanted)
+        self._served = len(waiting)
         if waiting and await self._append(dataclasses.replace(log, rules=waiting[0].rules), wanted, deadline):
             for ask in waiting:
                 ask.settled = True
