@@ -18,8 +18,11 @@ from bench.suites.rate import CHANNELS, PAYLOAD, Step, drive
 from persist.core.ids import ShardId
 from persist.core.time.binding_log import MintRules
 from persist.core.time.source_time import Point, SourceKind
+from persist.core.time.timeline import oracle_shards, timeline_of
 from persist.v1 import minter_pb2 as pb
+from persist.v1 import oracle_pb2 as oracle_pb
 from persist.v1.minter_pb2_grpc import TimestampMinterStub
+from persist.v1.oracle_pb2_grpc import TimestampOracleStub
 from persist.wire.rpc_minter import source_message, time_message
 
 CHANGES = 5_000
@@ -47,6 +50,8 @@ async def _bindings(stage: Stage, plan: Plan, outcome: Outcome) -> None:
             ("echo", lambda: _Echo(floor), floor_process),
             ("covered", lambda: _Ask(minter, covered=True), process),
             ("to be minted", lambda: _Ask(minter, covered=False), process),
+            ("read_ts", lambda: _Times(minter, "ReadTs"), process),
+            ("write_ts", lambda: _Times(minter, "WriteTs"), process),
         ]
         for _ in plan.rounds_of("P12 bindings per second", 40):
             for name, leg, server in legs:
@@ -57,8 +62,14 @@ async def _bindings(stage: Stage, plan: Plan, outcome: Outcome) -> None:
                 lags.setdefault(name, []).append([quantile(laps, 0.5) * 1e3, quantile(laps, 0.99) * 1e3, spent])
     outcome.keep("bindings_per_second", rates)
     outcome.keep("binding_latency_ms_p50_p99_server_us", lags)
-    for mine, limit in (("covered", 0.8), ("to be minted", 0.5)):
-        outcome.check("P12", f"GetBinding/s, {mine}, against unary echo", ratios(rates[mine], rates["echo"]).mid, limit,
+    goals = (
+        ("covered", "GetBinding/s, covered", 0.8),
+        ("to be minted", "GetBinding/s, to be minted", 0.5),
+        ("read_ts", "read_ts/s of the oracle", 0.5),
+        ("write_ts", "write_ts/s of the oracle", None),
+    )
+    for mine, what, limit in goals:
+        outcome.check("P12", f"{what}, against unary echo", ratios(rates[mine], rates["echo"]).mid, limit,
                       at_most=False, ours=Spread.of(rates[mine]).show("/s", 0),
                       against=Spread.of(rates["echo"]).show("/s", 0))  # fmt: skip
 
@@ -114,6 +125,31 @@ class _Ask(_Echo):
         async def step(number: int) -> None:
             asked = first if self._covered else request(next(numbers))
             await stubs[number % CHANNELS].GetBinding(asked, timeout=30)
+
+        return step
+
+
+class _Times(_Echo):
+    """Times of a timeline of its own, as a generated client asks for them."""
+
+    def __init__(self, endpoint: str, method: str) -> None:
+        super().__init__(endpoint)
+        self._method = method
+
+    async def __aenter__(self) -> Step:
+        timeline = timeline_of(f"U.bench{uuid.uuid4().hex}")
+        self._channels = _channels(self._endpoint)
+        stubs = [TimestampOracleStub(channel) for channel in self._channels]
+        named = {"shard_id": oracle_shards(timeline)[0], "timeline": str(timeline)}
+        if self._method == "ReadTs":
+            request: Any = oracle_pb.ReadTsRequest(**named)
+        else:
+            request = oracle_pb.WriteTsRequest(**named, count=1)
+        calls = [getattr(stub, self._method) for stub in stubs]
+        await calls[0](request, timeout=30)
+
+        async def step(number: int) -> None:
+            await calls[number % CHANNELS](request, timeout=30)
 
         return step
 
