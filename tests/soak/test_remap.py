@@ -52,5 +52,5 @@ async def test_a_remap_shard_stays_small(tmp_path: Path) -> None:
             most_rows = max(most_rows, state["rows"])
             most_batches = max(most_batches, len(state["spine"]))
     assert most_bindings <= 3 * EVERY
-    assert most_rows <= 100 * EVERY
+    assert most_rows <= 5_000, "history is not merged away"
     assert most_batches <= 64
