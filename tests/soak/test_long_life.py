@@ -183,7 +183,8 @@ async def test_shard_stays_small_however_often_it_is_appended_to(tmp_path: Path)
     assert alive.most["diffs"] <= 2 * SETTINGS.rollup_every
     assert alive.most["state bytes"] <= STATE_BYTES_MAX
     if FULL:
-        assert of_old <= 1.2 * of_young
+        # `make bench` has the ratio that is wanted; here cost must not grow with age, whatever else the machine does.
+        assert of_old <= 2 * of_young
 
 
 def newest_of(key: int) -> list[tuple[int, str, int]]:

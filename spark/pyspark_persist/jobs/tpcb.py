@@ -47,6 +47,8 @@ class Scenario:
     pause_seconds: float = 0.5
     tick_ms: int = 200
     kill: bool = True
+    looks: int = 0
+    """Looks at least: those that did not fit in come after the work."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -130,6 +132,9 @@ def run(data: Path, scenario: Scenario) -> Outcome:
         with tpcb_report.doing("catching up"):
             _catch_up(bank, the_client, source, ingester, outcome)
         ingester.end(signal.SIGTERM)
+        with tpcb_report.doing("looking at more times of the past"):
+            while len(outcome.watching.looks) < scenario.looks:
+                outcome.watching.looks.append(snapshots.look(snapshots.random_time()))
         with tpcb_report.doing("comparing every row with PostgreSQL"):
             _compare(bank, where, spark, snapshots, source, outcome)
     return outcome
@@ -239,6 +244,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rate", type=int, default=Scenario.rate, help="transactions a second; 0: as many as go")
     parser.add_argument("--scale", type=int, default=Scenario.scale, help="100,000 accounts each")
     parser.add_argument("--pause", type=float, default=Scenario.pause_seconds, help="seconds between two looks")
+    parser.add_argument("--looks", type=int, default=0, help="look at so many times at least")
     parser.add_argument("--no-kill", action="store_true", help="let the ingester live")
     parser.add_argument("--json", action="store_true", help="print what was found as one line of JSON")
     given = parser.parse_args(argv)
@@ -253,6 +259,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         scale=given.scale,
         pause_seconds=given.pause,
         kill=not given.no_kill,
+        looks=given.looks,
     )
     begun = system().monotonic()
     with _folder(given.data) as data:

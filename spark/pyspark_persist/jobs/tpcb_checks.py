@@ -46,6 +46,10 @@ class Snapshots:
         """Everything before this is complete in all four."""
         return min(self._client.recent_upper(shard).time or 0 for shard in self._shards.values())
 
+    def random_time(self) -> int:
+        """Any time that is readable."""
+        return self.begin + int(system().random() * max(1, self.upper() - self.begin))
+
     def look(self, as_of: int) -> Look:
         """The sums at ``as_of``."""
         sums, transactions = {}, 0
@@ -110,8 +114,7 @@ class Watcher(threading.Thread):
     def look(self, upper: int) -> None:
         """One random time before ``upper``; every fourth is the newest there is."""
         newest = len(self.seen.looks) % 4 == 3
-        span = max(1, upper - self._snapshots.begin)
-        as_of = upper - 1 if newest else self._snapshots.begin + int(system().random() * span)
+        as_of = upper - 1 if newest else self._snapshots.random_time()
         self.seen.looks.append(self._snapshots.look(as_of))
 
     def stop(self) -> Watching:
