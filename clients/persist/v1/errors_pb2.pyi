@@ -105,6 +105,16 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     """REASON_JUMP_TOO_LARGE: more was asked to be bound than the upstream has, or than one step may bind."""
     REASON_CLOCK_AHEAD: _Reason.ValueType  # 32
     """REASON_CLOCK_AHEAD: a time too far ahead of the reference clock was about to be given out."""
+    REASON_MULTIPLE_TIMELINES: _Reason.ValueType  # 33
+    """REASON_MULTIPLE_TIMELINES: what was named is of several timelines and cannot be read together."""
+    REASON_SOURCE_QUARANTINED: _Reason.ValueType  # 34
+    """REASON_SOURCE_QUARANTINED: a source's times claim to be milliseconds since 1970 and are far from it."""
+    REASON_BELOW_HOLD: _Reason.ValueType  # 35
+    """REASON_BELOW_HOLD: as_of lies below the time a hold keeps; "since" is the smallest usable as_of."""
+    REASON_HOLD_OVERDUE: _Reason.ValueType  # 36
+    """REASON_HOLD_OVERDUE: the hold fell too far behind and ended."""
+    REASON_DEPENDENT_OBJECTS: _Reason.ValueType  # 37
+    """REASON_DEPENDENT_OBJECTS: other objects depend on what is to be dropped."""
 
 class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper):
     """Reason is the stable name of an error, the same in Python and in gRPC."""
@@ -175,6 +185,16 @@ REASON_JUMP_TOO_LARGE: Reason.ValueType  # 31
 """REASON_JUMP_TOO_LARGE: more was asked to be bound than the upstream has, or than one step may bind."""
 REASON_CLOCK_AHEAD: Reason.ValueType  # 32
 """REASON_CLOCK_AHEAD: a time too far ahead of the reference clock was about to be given out."""
+REASON_MULTIPLE_TIMELINES: Reason.ValueType  # 33
+"""REASON_MULTIPLE_TIMELINES: what was named is of several timelines and cannot be read together."""
+REASON_SOURCE_QUARANTINED: Reason.ValueType  # 34
+"""REASON_SOURCE_QUARANTINED: a source's times claim to be milliseconds since 1970 and are far from it."""
+REASON_BELOW_HOLD: Reason.ValueType  # 35
+"""REASON_BELOW_HOLD: as_of lies below the time a hold keeps; "since" is the smallest usable as_of."""
+REASON_HOLD_OVERDUE: Reason.ValueType  # 36
+"""REASON_HOLD_OVERDUE: the hold fell too far behind and ended."""
+REASON_DEPENDENT_OBJECTS: Reason.ValueType  # 37
+"""REASON_DEPENDENT_OBJECTS: other objects depend on what is to be dropped."""
 Global___Reason: _TypeAlias = Reason  # noqa: Y015
 
 @_typing.final

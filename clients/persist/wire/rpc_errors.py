@@ -79,6 +79,11 @@ TABLE: Final[Mapping[type[PersistError], Row]] = {
     refusals.UpstreamLost: Row(FAILED_PRECONDITION, pb.REASON_UPSTREAM_LOST),
     refusals.JumpTooLarge: Row(OUT_OF_RANGE, pb.REASON_JUMP_TOO_LARGE),
     refusals.ClockAhead: Row(FAILED_PRECONDITION, pb.REASON_CLOCK_AHEAD),
+    refusals.MultipleTimelines: Row(INVALID_ARGUMENT, pb.REASON_MULTIPLE_TIMELINES),
+    refusals.SourceQuarantined: Row(FAILED_PRECONDITION, pb.REASON_SOURCE_QUARANTINED),
+    refusals.BelowHold: Row(OUT_OF_RANGE, pb.REASON_BELOW_HOLD),
+    refusals.HoldOverdue: Row(FAILED_PRECONDITION, pb.REASON_HOLD_OVERDUE),
+    refusals.DependentObjects: Row(FAILED_PRECONDITION, pb.REASON_DEPENDENT_OBJECTS),
 }
 
 _BY_REASON: Final[Mapping[int, type[PersistError]]] = {row.reason: cls for cls, row in TABLE.items()}

@@ -1,9 +1,9 @@
-"""Why a source or an oracle is not believed. All are definite: repeating the request changes nothing.
+"""Why a source or an oracle is not believed, and what times cannot do. All are definite: repeating changes nothing.
 
-Source: catalog-semantics.md section 5.2; sources.md sections 1, 3 and 5.
+Source: catalog-semantics.md sections 1.4, 3.2, 5.2 and 6.2; sources.md sections 1, 3 and 5.
 """
 
-from persist.errors import UsageError
+from persist.errors import NotReadable, UsageError
 
 
 class UpstreamReplaced(UsageError):
@@ -34,3 +34,33 @@ class ClockAhead(UsageError):
     """A time too far ahead of the reference clock was about to be given out. Correct the clock of this machine."""
 
     reason = "CLOCK_AHEAD"
+
+
+class MultipleTimelines(UsageError):
+    """What was named is of several timelines, whose times mean different things. Read them apart."""
+
+    reason = "MULTIPLE_TIMELINES"
+
+
+class SourceQuarantined(UsageError):
+    """A source says that its times are milliseconds since 1970, and its clock is far off. Correct its times."""
+
+    reason = "SOURCE_QUARANTINED"
+
+
+class BelowHold(NotReadable):
+    """A hold keeps this object readable, but only from a later time on. ``details['since']``: read from there on."""
+
+    reason = "BELOW_HOLD"
+
+
+class HoldOverdue(UsageError):
+    """The hold fell behind by more than its lag and ended: what it kept may be gone. Start again with a new hold."""
+
+    reason = "HOLD_OVERDUE"
+
+
+class DependentObjects(UsageError):
+    """Other objects depend on what is to be dropped. Drop those first, or all of it with cascade."""
+
+    reason = "DEPENDENT_OBJECTS"
