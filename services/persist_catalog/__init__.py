@@ -1,0 +1,1 @@
+"""The durable catalog: all metadata of one environment, in one shard."""

@@ -1,0 +1,1 @@
+"""What a catalog is and how it changes: pure, without bytes, clock or network."""

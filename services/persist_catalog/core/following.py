@@ -1,0 +1,46 @@
+"""Taking over what was committed, time by time, and stopping where somebody else began to lead.
+
+Source: catalog-semantics.md sections 1.2.1 and 1.2.3.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from persist_catalog.core.fencing import Claim, most_informative
+from persist_catalog.core.kinds import FENCE_TOKEN
+from persist_catalog.core.objects import FenceToken
+from persist_catalog.core.refusals import Fenced
+from persist_catalog.core.rows import Row, RowCodec, RowUpdate, by_time
+from persist_catalog.core.snapshot import Change, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """What was taken over: changes by time, rising, and how many there were; and why no more, if ``fenced``."""
+
+    changes: tuple[tuple[int, tuple[Change, ...]], ...]
+    count: int
+    fenced: Fenced | None = None
+
+
+def follow(snapshot: Snapshot, codec: RowCodec, claim: Claim, updates: Iterable[RowUpdate]) -> Followed:
+    """Bring the snapshot up to all updates since, unless one of them fences the claim.
+
+    From the first time on that fences, nothing is applied or decoded but fence tokens: what comes after a new leader
+    may have a format that only it knows. Of all refusals the most informative is told. Raises CorruptData.
+    """
+    applied: list[tuple[int, tuple[Change, ...]]] = []
+    refusals: list[Fenced] = []
+    count = 0
+    for ts, changes in by_time(updates):
+        refusals += filter(None, map(claim.fenced_by, _tokens(codec, changes)))
+        if not refusals:
+            applied.append((ts, snapshot.apply(codec, changes)))
+            count += len(applied[-1][1])
+    return Followed(tuple(applied), count, most_informative(refusals))
+
+
+def _tokens(codec: RowCodec, changes: Iterable[tuple[Row, int]]) -> Iterator[FenceToken]:
+    for row, diff in changes:
+        if diff > 0 and row.kind == FENCE_TOKEN.tag:
+            yield codec.decode(row)[1]

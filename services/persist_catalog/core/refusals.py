@@ -1,0 +1,84 @@
+"""Why the catalog refuses. All are definite: nothing happened, and repeating the request changes nothing.
+
+Source: catalog-semantics.md sections 1.2 and 1.4.
+"""
+
+from typing import ClassVar
+
+from persist.errors import UsageError
+
+
+class NotWritable(UsageError):
+    """The catalog is open for reading only. Ask the leader, or open it writable."""
+
+    reason = "CATALOG_NOT_WRITABLE"
+
+
+class Uninitialized(UsageError):
+    """There is no catalog yet. Opening it writable makes one."""
+
+    reason = "CATALOG_UNINITIALIZED"
+
+
+class DuplicateKey(UsageError):
+    """There is an object with this key already. ``details``: kind, key."""
+
+    reason = "CATALOG_DUPLICATE_KEY"
+
+
+class UniquenessViolation(UsageError):
+    """Another object has the name. ``details``: kind, key, name, clashing_key."""
+
+    reason = "CATALOG_UNIQUENESS_VIOLATION"
+
+
+class OutOfSync(UsageError):
+    """Somebody changed what the transaction depends on. Refresh and run it again. ``details``: updates, upper, keys."""
+
+    reason = "CATALOG_OUT_OF_SYNC"
+
+
+class IdExhaustion(UsageError):
+    """An allocator has no ids left. ``details['allocator']`` names it."""
+
+    reason = "CATALOG_ID_EXHAUSTION"
+
+
+class IncompatibleDataVersion(UsageError):
+    """The catalog has a data version this release does not know. ``details``: found, min, current. Use another one."""
+
+    reason = "CATALOG_INCOMPATIBLE_DATA_VERSION"
+
+
+class IncompatibleContentVersion(UsageError):
+    """The catalog was last opened by a newer release, or by one too old to go on from. ``details``: found, running."""
+
+    reason = "CATALOG_INCOMPATIBLE_CONTENT_VERSION"
+
+
+class Fenced(UsageError):
+    """Somebody else leads. Open the catalog again, or leave it to them. The highest ``rank`` tells most."""
+
+    reason = "CATALOG_FENCED"
+    rank: ClassVar[int] = -1
+
+
+class FencedByMigration(Fenced):
+    """Somebody else moved the catalog while this process migrated it. ``details``: expected, upper."""
+
+    reason = "CATALOG_FENCED_BY_MIGRATION"
+    rank = 0
+
+
+class FencedByEpoch(Fenced):
+    """Somebody opened the catalog later. ``details``: generation and epoch of both, ours first."""
+
+    reason = "CATALOG_FENCED_BY_EPOCH"
+    rank = 1
+
+
+class FencedByGeneration(Fenced):
+    """A newer deployment leads. ``details``: generation and epoch of both, ours first. Do not open it again: stop."""
+
+    reason = "CATALOG_FENCED_BY_GENERATION"
+    rank = 2

@@ -1,0 +1,171 @@
+"""All objects of a catalog at one moment, in memory, kept up with what is committed.
+
+Objects of append-only kinds are counted, never kept: memory does not grow with them. Source: catalog-semantics.md
+sections 1.2.3 and 1.2.8.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple, TypeVar
+
+from persist.errors import CorruptData, check
+from persist_catalog.core.kinds import KINDS, AnyKind, Kind, Name, kind_of
+from persist_catalog.core.rows import Row, RowCodec, RowUpdate, contents, is_append_only
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+LOG_CHANGES: Final = 10_000
+"""How many changes are remembered for transactions that began before them."""
+
+
+class Change(NamedTuple):
+    """An object that appears (no ``before``), changes, or goes (no ``after``), in the group of operations ``op``."""
+
+    kind: AnyKind
+    key: Any
+    before: Any
+    after: Any
+    op: int = 0
+
+
+class Snapshot:
+    """Objects by kind and key, names by kind, and how many objects the append-only kinds have.
+
+    ``version`` counts the batches that changed something since this snapshot was made.
+    """
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._objects: dict[AnyKind, dict[Any, Any]] = {kind: {} for kind in KINDS if not kind.append_only}
+        self._names: dict[AnyKind, dict[Name, Any]] = {kind: {} for kind in KINDS if not kind.append_only}
+        self._counts = _no_counts()
+        self._oids: dict[int, int] = {}
+        self._log: deque[tuple[int, tuple[Change, ...]]] = deque()
+        self._logged = 0
+
+    @classmethod
+    def of(cls, codec: RowCodec, updates: Iterable[RowUpdate]) -> "Snapshot":
+        """What all updates up to some time sum to. Raises CorruptData unless that is exactly one value per key."""
+        snapshot, counts = cls(), _no_counts()
+        kept = contents(_counting(updates, counts))
+        for tag, rows in kept.items():
+            for key, value in rows.items():
+                kind, decoded = _decode(codec, Row(tag, key, value))
+                snapshot._put(kind, *decoded)
+        for kind, count in counts.items():
+            check(count >= 0, "no more goes than was there", kind=kind.tag, count=count)
+        snapshot._counts = counts
+        return snapshot
+
+    def get(self, kind: Kind[K, V], key: K) -> V | None:
+        """The value of a key. Not for append-only kinds."""
+        value: V | None = self._objects[kind].get(key)
+        return value
+
+    def objects(self, kind: Kind[K, V]) -> Mapping[K, V]:
+        """All objects of a kind: the live mapping, not a copy. Not for append-only kinds."""
+        return self._objects[kind]
+
+    def holder(self, kind: Kind[K, V], name: Name) -> K | None:
+        """The key of the object that has a name."""
+        key: K | None = self._names[kind].get(name)
+        return key
+
+    def count(self, kind: AnyKind) -> int:
+        """How many objects there are of a kind, append-only ones too."""
+        return self._counts[kind] if kind.append_only else len(self._objects[kind])
+
+    def oid_taken(self, oid: int) -> bool:
+        """Whether an object has this oid."""
+        return oid in self._oids
+
+    def apply(self, codec: RowCodec, changes: Iterable[tuple[Row, int]]) -> tuple[Change, ...]:
+        """Take over the net changes of one time; what changed, by object. Raises CorruptData for what misfits.
+
+        After CorruptData the snapshot is of no use.
+        """
+        before, after = _by_key(codec, changes)
+        for (kind, key), value in before.items():
+            if kind.append_only:
+                self._counts[kind] -= 1
+                check(self._counts[kind] >= 0, "no more goes than was there", kind=kind.tag)
+            elif self._objects[kind].get(key) != value:
+                raise CorruptData("a retraction of what is not there", hint="stop and report it", kind=kind, key=key)
+            else:
+                self._drop(kind, key, value)
+        for (kind, key), value in after.items():
+            if kind.append_only:
+                self._counts[kind] += 1
+            else:
+                self._put(kind, key, value)
+        told = tuple(Change(*at, before.get(at), after.get(at)) for at in {**before, **after})
+        self._remember(told)
+        return told
+
+    def since(self, version: int) -> list[Change] | None:
+        """All changes after a version, in order; None when they are forgotten."""
+        if version < self.version and (not self._log or self._log[0][0] > version + 1):
+            return None
+        return [change for at, changes in self._log if at > version for change in changes]
+
+    def _remember(self, changes: tuple[Change, ...]) -> None:
+        if not changes:
+            return
+        self.version += 1
+        self._log.append((self.version, changes))
+        self._logged += len(changes)
+        while self._logged > LOG_CHANGES and self._log:
+            self._logged -= len(self._log.popleft()[1])
+
+    def _put(self, kind: AnyKind, key: Any, value: Any) -> None:
+        objects, names = self._objects[kind], self._names[kind]
+        if key in objects:
+            raise CorruptData("an insertion over what is there", hint="stop and report it", kind=kind, key=key)
+        objects[key] = value
+        for name in kind.names(value):
+            check(names.setdefault(name, key) == key, "a name is unique", kind=kind, name=name, key=key)
+        if kind.oid_of is not None:
+            oid = kind.oid_of(value)
+            self._oids[oid] = self._oids.get(oid, 0) + 1
+
+    def _drop(self, kind: AnyKind, key: Any, value: Any) -> None:
+        del self._objects[kind][key]
+        for name in kind.names(value):
+            del self._names[kind][name]
+        if kind.oid_of is not None:
+            oid = kind.oid_of(value)
+            self._oids[oid] -= 1
+            if not self._oids[oid]:
+                del self._oids[oid]
+
+
+def _no_counts() -> dict[AnyKind, int]:
+    return {kind: 0 for kind in KINDS if kind.append_only}
+
+
+def _counting(updates: Iterable[RowUpdate], counts: dict[AnyKind, int]) -> Iterable[RowUpdate]:
+    for update in updates:
+        if is_append_only(update.row.kind):
+            counts[kind_of(update.row.kind)] += update.diff
+        else:
+            yield update
+
+
+def _decode(codec: RowCodec, row: Row) -> tuple[AnyKind, tuple[Any, Any]]:
+    decoded = codec.decode(row)
+    return kind_of(row.kind), decoded
+
+
+def _by_key(
+    codec: RowCodec, changes: Iterable[tuple[Row, int]]
+) -> tuple[dict[tuple[AnyKind, Any], Any], dict[tuple[AnyKind, Any], Any]]:
+    before: dict[tuple[AnyKind, Any], Any] = {}
+    after: dict[tuple[AnyKind, Any], Any] = {}
+    for row, diff in changes:
+        check(diff in (1, -1), "a row of the catalog is there once", kind=row.kind, diff=diff)
+        kind, (key, value) = _decode(codec, row)
+        side = before if diff < 0 else after
+        check((kind, key) not in side, "a key has one value", kind=kind, key=key)
+        side[kind, key] = value
+    return before, after

@@ -1,0 +1,285 @@
+"""Transaction: changes to a snapshot that are committed together or not at all.
+
+Source: catalog-semantics.md sections 1.2.6, 1.2.7, 1.2.9 and 1.2.10.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from persist.core.ids import Token
+from persist.errors import InvalidArgument
+from persist_catalog.core.allocation import BOOTSTRAP_ONLY, FIRST_IDS, OID, take_ids, take_oids
+from persist_catalog.core.conflicts import Conflict, Footprint, Overlapping, classify
+from persist_catalog.core.kinds import COMMIT, FENCE_TOKEN, ID_ALLOCATOR, AnyKind, Kind, Name
+from persist_catalog.core.objects import Commit, CommitKey, IdAllocator, IdAllocatorKey
+from persist_catalog.core.refusals import DuplicateKey, OutOfSync, UniquenessViolation
+from persist_catalog.core.rows import Row, RowCodec
+from persist_catalog.core.snapshot import Change, Snapshot
+from persist_catalog.core.values import Unit
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+RESERVED: Final = frozenset({FENCE_TOKEN, COMMIT})
+"""Kinds that transactions may read, but only opening and committing write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a transaction comes down to: at most one change per key, and none that changes nothing."""
+
+    changes: tuple[Change, ...]
+    version: int
+    token: Token | None = None
+
+    def rows(self, codec: RowCodec, ts: int) -> list[tuple[Row, int]]:
+        """The rows that go (-1) and come (1) when the batch is committed at ``ts``; with a token also its row.
+
+        No changes: no rows, not even that.
+        """
+        rows = []
+        for kind, key, before, after, _ in self.changes:
+            rows += [(codec.encode(kind.tag, key, before), -1)] if before is not None else []
+            rows += [(codec.encode(kind.tag, key, after), 1)] if after is not None else []
+        if rows and self.token is not None:
+            rows.append((codec.encode(COMMIT.tag, CommitKey(self.token), Commit(ts)), 1))
+        return rows
+
+
+class Transaction:
+    """Reads its own writes. An operation that fails changes nothing, and the transaction goes on.
+
+    When the snapshot moved on since the last operation, every operation first looks whether that matters, and raises
+    OutOfSync if so: whoever began the transaction runs it again with a new one. Append-only kinds are written only.
+    ``token`` makes committing it again a no-op; ``bootstrap`` lets it use all allocators.
+    """
+
+    def __init__(self, snapshot: Snapshot, *, token: Token | None = None, bootstrap: bool = False) -> None:
+        self.token = token
+        self.footprint = Footprint()
+        self._snapshot = snapshot
+        self._version = snapshot.version
+        self._bootstrap = bootstrap
+        self._pending: dict[AnyKind, dict[Any, Any]] = {}
+        self._names: dict[AnyKind, dict[Name, Any]] = {}
+        self._ops: dict[tuple[AnyKind, Any], int] = {}
+        self._op = 0
+        if token is not None:
+            self.footprint.keys.add((COMMIT, CommitKey(token)))
+
+    def next_op(self) -> int:
+        """Begin another group of operations; its number goes with the changes it makes."""
+        self._op += 1
+        return self._op
+
+    def get(self, kind: Kind[K, V], key: K) -> V | None:
+        """The value of a key. Raises InvalidArgument for append-only kinds, OutOfSync."""
+        self._begin(kind)
+        self.footprint.keys.add((kind, key))
+        value: V | None = self._get(kind, key)
+        return value
+
+    def objects(self, kind: Kind[K, V]) -> dict[K, V]:
+        """All objects of a kind, which the transaction depends on from now on. Raises as ``get``."""
+        self._begin(kind)
+        self.footprint.kinds.add(kind)
+        return dict(self._objects(kind))
+
+    def find(self, kind: Kind[K, V], name: Name) -> K | None:
+        """The key of the object that has a name. Raises as ``get``."""
+        self._begin(kind)
+        self.footprint.names.add((kind, name))
+        key: K | None = self._holder(kind, name)
+        return key
+
+    def insert(self, kind: Kind[K, V], key: K, value: V) -> None:
+        """A new object. Raises DuplicateKey, UniquenessViolation, InvalidArgument, OutOfSync."""
+        if kind.append_only:
+            self._append(kind, key, 1)
+            return
+        self._begin_write(kind)
+        self._depend(kind, key, value)
+        if self._get(kind, key) is not None:
+            raise DuplicateKey("there is an object with this key", kind=kind, key=key)
+        self._write(kind, [(key, value)])
+
+    def set(self, kind: Kind[K, V], key: K, value: V | None) -> V | None:
+        """Insert, change or (None) delete one object; the previous value. Raises UniquenessViolation and as ``get``."""
+        self._begin_write(kind)
+        self._depend(kind, key, value)
+        previous: V | None = self._get(kind, key)
+        self._write(kind, [(key, value)])
+        return previous
+
+    def set_all(self, kind: Kind[K, V], objects: Iterable[tuple[K, V | None]]) -> None:
+        """As ``set`` for each, all or none: names may change hands among them. The last value of a key counts."""
+        self._begin_write(kind)
+        wanted = list(dict(objects).items())
+        for key, value in wanted:
+            self._depend(kind, key, value)
+        self._write(kind, wanted)
+
+    def update(self, kind: Kind[K, V], change: Callable[[K, V], V | None]) -> int:
+        """Change all objects for which ``change`` returns a value; how many. All or none, as ``set_all``."""
+        self._begin_write(kind)
+        self.footprint.kinds.add(kind)
+        wanted = [(key, new) for key, old in dict(self._objects(kind)).items() if (new := change(key, old)) is not None]
+        self._write(kind, wanted)
+        return len(wanted)
+
+    def delete(self, kind: Kind[K, V], choose: Callable[[K, V], bool]) -> list[tuple[K, V]]:
+        """Delete all objects chosen; which those were. Raises as ``get``."""
+        self._begin_write(kind)
+        self.footprint.kinds.add(kind)
+        gone = [(key, value) for key, value in dict(self._objects(kind)).items() if choose(key, value)]
+        self._write(kind, [(key, None) for key, _ in gone])
+        return gone
+
+    def retract(self, kind: Kind[K, Unit], key: K) -> None:
+        """Delete an object of an append-only kind that was read from the shard. Raises InvalidArgument, OutOfSync."""
+        if not kind.append_only:
+            raise InvalidArgument("only what is append only is retracted", hint="use set or delete", kind=kind)
+        self._append(kind, key, -1)
+
+    def allocate(self, name: str, count: int = 1) -> range:
+        """``count`` ids that nobody had or will have. Raises IdExhaustion, InvalidArgument, OutOfSync."""
+        if name not in FIRST_IDS or name == OID:
+            raise InvalidArgument("no such allocator of ids", allocator=name, known=sorted(FIRST_IDS.keys() - {OID}))
+        if name in BOOTSTRAP_ONLY and not self._bootstrap:
+            raise InvalidArgument("this allocator serves the opening of the catalog only", allocator=name)
+        ids, next_id = take_ids(name, self._next(name), count)
+        self._advance(name, next_id)
+        return ids
+
+    def allocate_oids(self, count: int = 1) -> list[int]:
+        """``count`` oids that no object has. Raises IdExhaustion, InvalidArgument, OutOfSync."""
+        start = self._next(OID)
+        mine = self._own_oids()
+        oids, next_oid = take_oids(start, count, lambda oid: oid in mine or self._snapshot.oid_taken(oid))
+        self._advance(OID, next_oid)
+        return oids
+
+    def refresh(self) -> Conflict:
+        """Whether what was committed since matters: ProgressOnly or Disjoint. Raises OutOfSync naming the keys if so.
+
+        It also raises OutOfSync when too much was committed to tell.
+        """
+        snapshot = self._snapshot
+        changes = snapshot.since(self._version)
+        if changes is None:
+            raise OutOfSync(
+                "too much was committed meanwhile", hint="run the transaction again", updates="many", keys="unknown"
+            )
+        conflict = classify(self.footprint, changes)
+        if isinstance(conflict, Overlapping):
+            keys = ", ".join(f"{tag} {key}" for tag, key in conflict.keys[:10])
+            raise OutOfSync(
+                "the catalog was changed meanwhile",
+                hint="run the transaction again",
+                updates=conflict.changes,
+                keys=keys,
+            )
+        self._version = snapshot.version
+        return conflict
+
+    def batch(self) -> Batch:
+        """All changes, at most one per key, in the order of kinds and keys first written. Raises OutOfSync."""
+        self._current()
+        return Batch(tuple(self._changes()), self._version, self.token)
+
+    # ---- inside ------------------------------------------------------------------------------------------------------
+
+    def _current(self) -> None:
+        if self._snapshot.version != self._version:
+            self.refresh()
+
+    def _begin(self, kind: AnyKind) -> None:
+        if kind.append_only:
+            raise InvalidArgument("objects of this kind are not in memory", hint="read the shard", kind=kind)
+        self._current()
+
+    def _begin_write(self, kind: AnyKind) -> None:
+        self._begin(kind)
+        if kind in RESERVED:
+            raise InvalidArgument("transactions do not write this kind", kind=kind)
+
+    def _get(self, kind: AnyKind, key: Any) -> Any:
+        pending = self._pending.get(kind, {})
+        return pending[key] if key in pending else self._snapshot.get(kind, key)
+
+    def _objects(self, kind: AnyKind) -> Iterator[tuple[Any, Any]]:
+        pending = self._pending.get(kind, {})
+        yield from ((key, value) for key, value in self._snapshot.objects(kind).items() if key not in pending)
+        yield from ((key, value) for key, value in pending.items() if value is not None)
+
+    def _holder(self, kind: AnyKind, name: Name) -> Any:
+        names = self._names.get(kind, {})
+        return names[name] if name in names else self._snapshot.holder(kind, name)
+
+    def _depend(self, kind: AnyKind, key: Any, value: Any) -> None:
+        self.footprint.keys.add((kind, key))
+        if value is not None:
+            self.footprint.names.update((kind, name) for name in kind.names(value))
+
+    def _write(self, kind: AnyKind, wanted: list[tuple[Any, Any]]) -> None:
+        """All names are given up before any is taken, and nothing is kept unless every name is free."""
+        self._keep_ids(kind, wanted)
+        names: dict[Name, Any] = {}
+        for key, _ in wanted:
+            previous = self._get(kind, key)
+            names.update((name, None) for name in kind.names(previous)) if previous is not None else None
+        for key, value in wanted:
+            self._depend(kind, key, value)
+            for name in kind.names(value) if value is not None else ():
+                holder = names[name] if name in names else self._holder(kind, name)
+                if holder is not None and holder != key:
+                    raise UniquenessViolation(
+                        "another object has this name", kind=kind, key=key, name=name, clashing_key=holder
+                    )
+                names[name] = key
+        self._names.setdefault(kind, {}).update(names)
+        self._pending.setdefault(kind, {}).update(wanted)
+        self._ops.update(((kind, key), self._op) for key, _ in wanted)
+
+    def _keep_ids(self, kind: AnyKind, wanted: list[tuple[Any, Any]]) -> None:
+        # Oids come round again; of all others no number may be given twice.
+        for key, value in wanted if kind is ID_ALLOCATOR else ():
+            previous = self._get(kind, key)
+            lowered = value is None or (previous is not None and value.next_id < previous.next_id)
+            if previous is not None and lowered and key.name != OID:
+                raise InvalidArgument("an allocator never goes back", allocator=key.name, next_id=previous.next_id)
+
+    def _append(self, kind: AnyKind, key: Any, diff: int) -> None:
+        self._current()
+        pending = self._pending.setdefault(kind, {})
+        if pending.get(key) == diff:
+            raise DuplicateKey("this was done already", kind=kind, key=key)
+        self.footprint.keys.add((kind, key))
+        if key in pending:
+            del pending[key]
+        else:
+            pending[key] = diff
+            self._ops[kind, key] = self._op
+
+    def _next(self, name: str) -> int:
+        allocator = self.get(ID_ALLOCATOR, IdAllocatorKey(name))
+        return allocator.next_id if allocator is not None else FIRST_IDS[name]
+
+    def _advance(self, name: str, next_id: int) -> None:
+        self.set(ID_ALLOCATOR, IdAllocatorKey(name), IdAllocator(next_id))
+
+    def _own_oids(self) -> frozenset[int]:
+        # What this transaction frees stays taken until it is committed.
+        given = ((change.kind.oid_of, change.after) for change in self._changes())
+        return frozenset(oid_of(value) for oid_of, value in given if oid_of is not None and value is not None)
+
+    def _changes(self) -> Iterator[Change]:
+        for kind, pending in self._pending.items():
+            for key, value in pending.items():
+                if kind.append_only:
+                    before, after = (None, Unit()) if value > 0 else (Unit(), None)
+                else:
+                    before, after = self._snapshot.get(kind, key), value
+                if before != after:
+                    yield Change(kind, key, before, after, self._ops[kind, key])

@@ -1,0 +1,1 @@
+"""The catalog as bytes: rows of its shard, and what rows of older versions were."""

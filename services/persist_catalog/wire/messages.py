@@ -1,0 +1,167 @@
+"""Objects to messages and back, by the names of their fields: every class has one message with the same fields.
+
+The pairs of functions are made once per class, from its type hints and the descriptor of the message; a class and a
+message that do not match are a mistake found when this package is imported. Source: catalog-semantics.md section 2.
+"""
+
+import dataclasses
+import types
+import typing
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+
+from persist.errors import CorruptData
+from persist_catalog.core.values import PUBLIC, Id, RoleRef, Space
+
+Get = Callable[[Any], Any]
+Put = Callable[[Any, Any], None]
+
+
+class Mapped(NamedTuple):
+    """Fills a message from an object, and makes an object from a message. ``take`` raises CorruptData."""
+
+    fill: Put
+    take: Get
+
+
+def mapped(cls: type, descriptor: Any) -> Mapped:
+    """The functions between a dataclass and a message. Raises TypeError when they do not match."""
+    hints = typing.get_type_hints(cls)
+    names = [field.name for field in dataclasses.fields(cls)]
+    if {field.name for field in descriptor.fields} != set(names):
+        raise TypeError(f"{cls.__name__} and {descriptor.name} have different fields")
+    parts = [(name, *_field(name, hints[name], descriptor.fields_by_name[name])) for name in names]
+
+    def fill(message: Any, value: Any) -> None:
+        for name, put, _ in parts:
+            put(message, getattr(value, name))
+
+    def take(message: Any) -> Any:
+        return cls(**{name: get(message) for name, _, get in parts})
+
+    return Mapped(fill, take)
+
+
+def _field(name: str, hint: Any, field: FieldDescriptor) -> tuple[Put, Get]:
+    arms = typing.get_args(hint) if isinstance(hint, types.UnionType) else ()
+    if type(None) in arms:
+        (inner,) = (arm for arm in arms if arm is not type(None))
+        return _optional(name, *_field(name, inner, field))
+    if typing.get_origin(hint) is tuple:
+        return _repeated(name, typing.get_args(hint)[0], field)
+    if field.message_type is not None:
+        part = _one_of(arms, field.message_type) if arms else _message(hint, field.message_type)
+        return _nested(name, part)
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return _enum(name, hint, field)
+    return _scalar(name, field)
+
+
+def _scalar(name: str, field: FieldDescriptor) -> tuple[Put, Get]:
+    # Presence is for None alone: zero and "" of other fields are not written.
+    return lambda message, value: setattr(message, name, value), lambda message: getattr(message, name)
+
+
+def _optional(name: str, put: Put, get: Get) -> tuple[Put, Get]:
+    def put_some(message: Any, value: Any) -> None:
+        if value is not None:
+            put(message, value)
+
+    return put_some, lambda message: get(message) if message.HasField(name) else None
+
+
+def _enum(name: str, enum: type[StrEnum], field: Any) -> tuple[Put, Get]:
+    numbers = field.enum_type.values_by_name
+    prefix = field.enum_type.values_by_number[0].name.removesuffix("UNSPECIFIED")
+    there = {each: numbers[prefix + each.name].number for each in enum}
+    back = {number: each for each, number in there.items()}
+    if len(there) + 1 != len(numbers):
+        raise TypeError(f"{enum.__name__} and {field.enum_type.name} have different values")
+
+    def get(message: Any) -> Any:
+        try:
+            return back[getattr(message, name)]
+        except KeyError as error:
+            raise CorruptData("an unknown value", field=field.full_name, got=getattr(message, name)) from error
+
+    return lambda message, value: setattr(message, name, there[value]), get
+
+
+def _repeated(name: str, inner: Any, field: Any) -> tuple[Put, Get]:
+    if field.message_type is None:
+        return (
+            lambda message, values: getattr(message, name).extend(values),
+            lambda message: tuple(getattr(message, name)),
+        )
+    part = _message(inner, field.message_type)
+
+    def put(message: Any, values: Any) -> None:
+        for value in values:
+            part.fill(getattr(message, name).add(), value)
+
+    return put, lambda message: tuple(map(part.take, getattr(message, name)))
+
+
+def _nested(name: str, part: Mapped) -> tuple[Put, Get]:
+    def put(message: Message, value: Any) -> None:
+        inner = getattr(message, name)
+        inner.SetInParent()
+        part.fill(inner, value)
+
+    def get(message: Message) -> Any:
+        if not message.HasField(name):
+            raise CorruptData("a field is missing", what=message.DESCRIPTOR.name, field=name)
+        return part.take(getattr(message, name))
+
+    return put, get
+
+
+def _message(hint: Any, descriptor: Any) -> Mapped:
+    return _reference(hint) if hint in (Id, RoleRef) else mapped(hint, descriptor)
+
+
+def _one_of(arms: tuple[type, ...], descriptor: Any) -> Mapped:
+    """A union of classes is a message with one oneof; each class is a field of the message of the same name."""
+    (choice,) = descriptor.oneofs
+    by_message = {field.message_type.name.removeprefix("Catalog"): field for field in choice.fields}
+    if set(by_message) != {arm.__name__ for arm in arms}:
+        raise TypeError(f"{arms} and {descriptor.name} have different arms")
+    names = {arm: by_message[arm.__name__].name for arm in arms}
+    parts = {by_message[arm.__name__].name: mapped(arm, by_message[arm.__name__].message_type) for arm in arms}
+
+    def fill(message: Any, value: Any) -> None:
+        inner = getattr(message, names[type(value)])
+        inner.SetInParent()
+        parts[names[type(value)]].fill(inner, value)
+
+    def take(message: Any) -> Any:
+        chosen = message.WhichOneof(choice.name)
+        if chosen is None:
+            raise CorruptData("a choice is missing", what=descriptor.name)
+        return parts[chosen].take(getattr(message, chosen))
+
+    return Mapped(fill, take)
+
+
+_SPACES = {Space.USER: "user", Space.SYSTEM: "system", Space.INTROSPECTION: "introspection"}
+_BY_FIELD = {name: space for space, name in _SPACES.items()}
+
+
+def _reference(cls: type[Id] | type[RoleRef]) -> Mapped:
+    def fill(message: Any, value: Id | RoleRef) -> None:
+        if value == PUBLIC:
+            message.public = True
+        else:
+            setattr(message, _SPACES[value.space], value.number)
+
+    def take(message: Any) -> Id | RoleRef:
+        chosen = message.WhichOneof(message.DESCRIPTOR.oneofs[0].name)
+        if chosen is None:
+            raise CorruptData("an id is missing", what=message.DESCRIPTOR.name)
+        return PUBLIC if chosen == "public" else cls(_BY_FIELD[chosen], getattr(message, chosen))
+
+    return Mapped(fill, take)

@@ -1,0 +1,103 @@
+"""Rows of the catalog shard: objects to rows and back, and the schema of the shard.
+
+One object has one row, for ever: bytes that this release would not write are refused, so that what is retracted is
+always what was stored, and no field that it does not know is ever dropped. Source: catalog-semantics.md section 2;
+docs/formats.md.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+from google.protobuf.message import DecodeError, Message
+
+from persist.core.data.schema import Schema
+from persist.errors import CorruptData, InvalidArgument
+from persist.v1 import catalog_objects_pb2 as pb
+from persist_catalog.core.kinds import KINDS, AnyKind
+from persist_catalog.core.rows import Row, RowUpdate
+from persist_catalog.wire.messages import Mapped, mapped
+
+CATALOG_SCHEMA: Final = Schema(
+    key={
+        "kind": pa.field("kind", pa.string(), nullable=False),
+        "key": pa.field("key", pa.binary(), nullable=False),
+    },
+    val={"value": pa.field("value", pa.binary(), nullable=False)},
+)
+"""The schema of every catalog shard: filter by ``kind`` to scan one kind. Columns never change their meaning."""
+
+
+class _Side(NamedTuple):
+    message: type[Message]
+    mapped: Mapped
+
+    def encode(self, value: Any) -> bytes:
+        message = self.message()
+        self.mapped.fill(message, value)
+        return message.SerializeToString(deterministic=True)
+
+    def decode(self, data: bytes) -> Any:
+        message = self.message.FromString(data)
+        value = self.mapped.take(message)
+        if self.encode(value) != data:
+            raise CorruptData("a catalog object has one form", what=message.DESCRIPTOR.name)
+        return value
+
+
+def message_types(kind: AnyKind) -> tuple[type[Message], type[Message]]:
+    """The key and value messages of a kind."""
+    stem = "Catalog" + "".join(word.capitalize() for word in kind.tag.split("_"))
+    return getattr(pb, stem + "Key"), getattr(pb, stem + "Value")
+
+
+def _sides(kind: AnyKind) -> tuple[_Side, _Side]:
+    key, value = message_types(kind)
+    return _Side(key, mapped(kind.key, key.DESCRIPTOR)), _Side(value, mapped(kind.value, value.DESCRIPTOR))
+
+
+_SIDES: Final = {kind.tag: _sides(kind) for kind in KINDS}
+_CLASSES: Final = {kind.tag: (kind.key, kind.value) for kind in KINDS}
+
+
+class MessageCodec:
+    """The RowCodec of the messages of ``catalog_objects.proto``."""
+
+    def encode(self, kind: str, key: Any, value: Any) -> Row:
+        """The row of an object. Raises InvalidArgument for what is no object of this kind, or out of range."""
+        if (type(key), type(value)) != _CLASSES[kind]:
+            raise InvalidArgument(
+                "no object of this kind", kind=kind, key=type(key).__name__, value=type(value).__name__
+            )
+        keys, values = _SIDES[kind]
+        try:
+            return Row(kind, keys.encode(key), values.encode(value))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise InvalidArgument("this object cannot be stored", kind=kind, key=key, problem=error) from error
+
+    def decode(self, row: Row) -> tuple[Any, Any]:
+        """Key and value of a row. Raises CorruptData."""
+        if row.kind not in _SIDES:
+            raise CorruptData("an unknown kind of object", hint="stop and report it", kind=row.kind)
+        keys, values = _SIDES[row.kind]
+        try:
+            return keys.decode(row.key), values.decode(row.value)
+        except DecodeError as error:
+            raise CorruptData("a catalog object cannot be read", hint="stop and report it", kind=row.kind) from error
+
+
+CODEC: Final = MessageCodec()
+
+
+def to_table(updates: Iterable[RowUpdate]) -> pa.Table:
+    """The updates as rows of the catalog shard. Columns: those of ``CATALOG_SCHEMA.updates``."""
+    rows = [(*row, ts, diff) for row, ts, diff in updates]
+    schema = CATALOG_SCHEMA.updates
+    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
+    return pa.table([pa.array(list(column), field.type) for column, field in zip(columns, schema, strict=True)], schema)
+
+
+def from_table(table: pa.Table) -> list[RowUpdate]:
+    """The updates in rows of a catalog shard, with the columns of ``CATALOG_SCHEMA.updates``."""
+    columns = [table.column(name).to_pylist() for name in CATALOG_SCHEMA.updates.names]
+    return [RowUpdate(Row(*row), ts, diff) for *row, ts, diff in zip(*columns, strict=True)]
