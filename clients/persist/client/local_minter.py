@@ -151,9 +151,10 @@ class LocalMinter:
     async def _shard(self, source: RemapSource, deadline: Deadline) -> RemapShard:
         key = (source.remap, source.kind, source.incarnation)
         shard = self._shards.pop(key, None) or RemapShard(self._client, source, self._counts)
-        idle = [other for other, each in self._shards.items() if not each.is_busy]
-        for other in idle[: max(0, len(self._shards) + 1 - SOURCES_MAX)]:
-            await self._shards.pop(other).close()
+        if len(self._shards) >= SOURCES_MAX:
+            idle = [other for other, each in self._shards.items() if not each.is_busy]
+            for other in idle[: len(self._shards) + 1 - SOURCES_MAX]:
+                await self._shards.pop(other).close()
         self._shards[key] = shard
         await shard.open(deadline)
         return shard
