@@ -134,12 +134,25 @@ def run_source(run: Invocation, target: Target, name: str, running: Running) -> 
     )
     with (
         _sessions(running.spark, running.master, f"persist source run {name}") as session,
-        ingest.Pipeline(_location(target), name, options=options, session=session) as pipeline,
+        ingest.Pipeline(_location(target), name, options=options, session=session, complain=_Patient()) as pipeline,
         _stopped_by_signals(pipeline.stop),
         _telling(run, name) as tell,
     ):
         note(f"ingesting {name}; Ctrl-C ends it")
         pipeline.run(steps=running.steps, until=tell)
+
+
+class _Patient:
+    """Says what a source waits for: each thing once in a while."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, float] = {}
+
+    def __call__(self, error: Exception) -> None:
+        text, now = str(error), system().monotonic()
+        if now - self._said.get(text, float("-inf")) >= LINE_SECONDS:
+            self._said[text] = now
+            note(f"waiting: {text}")
 
 
 def drop_source(run: Invocation, target: Target, name: str, *, commit: bool) -> None:

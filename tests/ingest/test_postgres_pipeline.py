@@ -126,6 +126,24 @@ def test_trouble_is_definite_and_told(
     assert contents(here, "shop", "public.items") == before, "what was wrong left a trace"
 
 
+def test_an_upstream_that_is_away_is_waited_for(here: Location, shop: Any) -> None:
+    shop.run(ITEMS)
+    begun(here, shop, "items").close()
+    complaints: list[PersistError] = []
+
+    def is_followed(step: Any) -> bool:
+        return bool(complaints) and step.appended > 0
+
+    with Pipeline(here, "shop", options=OPTIONS, complain=complaints.append) as pipeline:
+        pipeline.step()
+        shop.run("INSERT INTO items VALUES (1, 'a')")
+        # Its sessions are ended as when the server restarts.
+        shop.run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'persist'")
+        pipeline.run(until=is_followed)
+    assert complaints
+    assert follows(here, shop, "items")
+
+
 def test_progress_is_a_collection_like_any_other(here: Location, shop: Any) -> None:
     shop.run(ITEMS)
     with begun(here, shop, "items") as pipeline:

@@ -94,8 +94,11 @@ class Pipeline:
         session: "Callable[[], SparkSession] | None" = None,
         spark_bytes_min: int | None = None,
         report: Callable[[int], None] = lambda rows: None,
+        complain: Callable[[PersistError], None] = lambda error: None,
     ) -> None:
         """``session``: gives the Spark session for steps worth one; without, everything runs here.
+
+        ``report`` hears how many rows were written, ``complain`` what ``run`` waits for to pass.
 
         Raises SourceNotFound, and what opening the upstream raises.
         """
@@ -108,6 +111,7 @@ class Pipeline:
         if spark_bytes_min is not None:
             self._runner.spark_bytes_min = spark_bytes_min
         self._report = report
+        self._complain = complain
         self._runtime = system()
         self._ingester = f"{self._runtime.hostname}-{os.getpid()}-{self._runtime.random_bytes(3).hex()}"
         self._minter = self._client.minter(self.options.minter)
@@ -360,6 +364,7 @@ class Pipeline:
 
     def _again(self, error: PersistError) -> None:
         """After a failure that may pass: say so, and begin with what the shards say."""
+        self._complain(error)
         self._tell("stalled", None, error, force=True)
         if self._reader is not None:
             with contextlib.suppress(PersistError):
