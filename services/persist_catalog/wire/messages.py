@@ -46,6 +46,13 @@ def mapped(cls: type, descriptor: Any) -> Mapped:
     return Mapped(fill, take)
 
 
+def check_form(message: Message, data: bytes) -> None:
+    """Whether a message was parsed from the one form it has: canonical, without unknown fields. Raises CorruptData."""
+    message.DiscardUnknownFields()
+    if message.SerializeToString(deterministic=True) != data:
+        raise CorruptData("a catalog object has one form", hint="stop and report it", what=message.DESCRIPTOR.name)
+
+
 def _field(name: str, hint: Any, field: FieldDescriptor) -> tuple[Put, Get]:
     arms = typing.get_args(hint) if isinstance(hint, types.UnionType) else ()
     if type(None) in arms:
@@ -162,6 +169,10 @@ def _reference(cls: type[Id] | type[RoleRef]) -> Mapped:
         chosen = message.WhichOneof(message.DESCRIPTOR.oneofs[0].name)
         if chosen is None:
             raise CorruptData("an id is missing", what=message.DESCRIPTOR.name)
-        return PUBLIC if chosen == "public" else cls(_BY_FIELD[chosen], getattr(message, chosen))
+        if chosen == "public":
+            if not message.public:
+                raise CorruptData("a role is public or it is not", what=message.DESCRIPTOR.name)
+            return PUBLIC
+        return cls(_BY_FIELD[chosen], getattr(message, chosen))
 
     return Mapped(fill, take)

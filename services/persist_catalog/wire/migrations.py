@@ -16,6 +16,7 @@ from persist.v1 import catalog_objects_v1_pb2 as v1
 from persist.v1 import catalog_objects_v2_pb2 as v2
 from persist_catalog.core.migrations import Migrations, Step
 from persist_catalog.core.rows import Contents, Row
+from persist_catalog.wire.messages import check_form
 from persist_catalog.wire.rows import CODEC
 
 
@@ -61,5 +62,4 @@ def _parse(message: Message, data: bytes) -> None:
         message.ParseFromString(data)
     except DecodeError as error:
         raise CorruptData("an object of an older version cannot be read", hint="stop and report it") from error
-    if _bytes(message) != data:
-        raise CorruptData("a catalog object has one form", what=message.DESCRIPTOR.name)
+    check_form(message, data)

@@ -16,7 +16,7 @@ from persist.errors import CorruptData, InvalidArgument
 from persist.v1 import catalog_objects_pb2 as pb
 from persist_catalog.core.kinds import KINDS, AnyKind
 from persist_catalog.core.rows import Row, RowUpdate
-from persist_catalog.wire.messages import Mapped, mapped
+from persist_catalog.wire.messages import Mapped, check_form, mapped
 
 CATALOG_SCHEMA: Final = Schema(
     key={
@@ -39,10 +39,8 @@ class _Side(NamedTuple):
 
     def decode(self, data: bytes) -> Any:
         message = self.message.FromString(data)
-        value = self.mapped.take(message)
-        if self.encode(value) != data:
-            raise CorruptData("a catalog object has one form", what=message.DESCRIPTOR.name)
-        return value
+        check_form(message, data)
+        return self.mapped.take(message)
 
 
 def message_types(kind: AnyKind) -> tuple[type[Message], type[Message]]:

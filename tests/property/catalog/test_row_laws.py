@@ -5,9 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property.catalog.objects import KEYS, LAW, VALUES, objects
 
-from persist.errors import CorruptData
-from persist_catalog.core.kinds import KINDS
+from persist.errors import CorruptData, InvalidArgument
+from persist_catalog.core.kinds import CLUSTER, CONFIG, KINDS, ROLE
+from persist_catalog.core.objects import Cluster, ClusterKey, Config, ConfigKey, Role, RoleKey, Setting
 from persist_catalog.core.rows import Row, RowUpdate
+from persist_catalog.core.values import PUBLIC, Id, RoleRef, Space
 from persist_catalog.wire.rows import CODEC, from_table, message_types, to_table
 
 
@@ -69,3 +71,36 @@ def test_every_kind_has_its_pair_of_messages(kind):
     assert [each.DESCRIPTOR.full_name for each in (key, value)] == [
         f"persist.v1.Catalog{kind.tag.title().replace('_', '')}{side}" for side in ("Key", "Value")
     ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("config", b"\x08\x00"),
+        ("config", b"\x08\x81\x00"),
+        ("config", b"\x08\x01\x08\x02"),
+        ("config", b"\xff"),
+        ("fence_token", b"\x10\x01\x08\x01"),
+        ("cluster", b""),
+        ("cluster", b"\x0a\x01n\x12\x02\x18\x00\x22\x02\x0a\x00"),
+        ("cluster", b"\x0a\x01n\x12\x02\x18\x01\x22\x00"),
+    ],
+    ids=["zero", "long number", "twice", "no message", "order", "nothing", "public false", "no choice"],
+)
+def test_decode_of_another_form_of_a_value_is_refused(kind, value):
+    key = {"config": b"\x0a\x01k", "fence_token": b"", "cluster": b"\x0a\x02\x08\x01"}[kind]
+    with pytest.raises(CorruptData):
+        CODEC.decode(Row(kind, key, value))
+
+
+def test_encode_of_what_is_out_of_range_is_refused():
+    for kind, key, value in [
+        (CONFIG, ConfigKey("k"), Config(-1)),
+        (CONFIG, ConfigKey("k"), Config(2**64)),
+        (CONFIG, ConfigKey("k"), Setting("k")),
+        (CONFIG, ConfigKey("\ud800"), Config(1)),
+        (ROLE, RoleKey(RoleRef(Space.INTROSPECTION, 1)), Role("r")),
+        (CLUSTER, ClusterKey(Id(Space.PUBLIC, 0)), Cluster("c", PUBLIC)),
+    ]:
+        with pytest.raises(InvalidArgument):
+            CODEC.encode(kind.tag, key, value)

@@ -1,0 +1,143 @@
+"""Opening: modes, what there is before, versions; and allocators. Catalog-semantics.md sections 0, 1.2.2 and 1.2.9."""
+
+import pytest
+from unit.catalog.samples import system, user
+
+from persist.errors import InvalidArgument, InvalidId
+from persist_catalog.core.allocation import FIRST_IDS, FIRST_OID, introspection_id, take_ids, take_oids
+from persist_catalog.core.opening import Mode, check_content_version, check_open, initial_rows, is_initialized
+from persist_catalog.core.refusals import IdExhaustion, IncompatibleContentVersion, NotWritable, Uninitialized
+from persist_catalog.core.rows import RowUpdate, contents
+from persist_catalog.core.snapshot import Snapshot
+from persist_catalog.core.transaction import Transaction
+from persist_catalog.core.values import U64_MAX, Id, Space
+from persist_catalog.wire.migrations import MIGRATIONS
+from persist_catalog.wire.rows import CODEC
+
+INITIAL = [RowUpdate(row, 0, 1) for row in initial_rows(CODEC, MIGRATIONS.current, "1.2.3")]
+
+
+@pytest.mark.parametrize(
+    ("upper", "rows", "initialized"),
+    [(0, [], False), (5, [], False), (0, INITIAL, False), (1, INITIAL, True), (1, INITIAL[1:], False)],
+    ids=["nothing", "an upper that others advanced", "no upper", "both", "no data version"],
+)
+def test_catalog_is_initialized_with_an_upper_and_a_version(upper, rows, initialized):
+    assert is_initialized(upper, contents(rows), CODEC) is initialized
+
+
+def test_initial_catalog_is_current_and_starts_every_allocator():
+    assert MIGRATIONS.version(contents(INITIAL)) == MIGRATIONS.current
+    tx = Transaction(Snapshot.of(CODEC, INITIAL), bootstrap=True)
+    firsts = {name: tx.allocate_oids()[0] if name == "oid" else tx.allocate(name)[0] for name in FIRST_IDS}
+    assert firsts == FIRST_IDS
+    assert (firsts["database"], firsts["schema"], firsts["user_compute"], firsts["replica"]) == (2, 7, 2, 2)
+
+
+@pytest.mark.parametrize("mode", [Mode.WRITABLE, Mode.SAVEPOINT])
+def test_writable_and_savepoint_need_a_generation(mode):
+    with pytest.raises(InvalidArgument):
+        check_open(mode, None, initialized=True)
+    check_open(mode, 1, initialized=True)
+
+
+def test_read_only_needs_no_generation_but_a_catalog():
+    check_open(Mode.READ_ONLY, None, initialized=True)
+    with pytest.raises(Uninitialized):
+        check_open(Mode.READ_ONLY, None, initialized=False)
+    with pytest.raises(Uninitialized):
+        check_open(Mode.READ_ONLY, None, initialized=False, allow_uninitialized=True)
+
+
+def test_writable_makes_a_catalog():
+    check_open(Mode.WRITABLE, 1, initialized=False)
+
+
+def test_savepoint_of_no_catalog_is_refused_unless_allowed():
+    with pytest.raises(NotWritable) as told:
+        check_open(Mode.SAVEPOINT, 1, initialized=False)
+    assert told.value.details["recoverable_by"] == "opening writable"
+    check_open(Mode.SAVEPOINT, 1, initialized=False, allow_uninitialized=True)
+
+
+ORDER = ["0.9.0", "1.0.0-alpha", "1.0.0-alpha.1", "1.0.0-alpha.beta", "1.0.0-beta.2", "1.0.0-beta.11", "1.0.0-rc.1"]
+ORDER += ["1.0.0", "1.0.1", "1.2.0", "1.10.0"]
+
+
+@pytest.mark.parametrize("older", range(len(ORDER) - 1), ids=ORDER[:-1])
+def test_older_release_is_refused_by_precedence(older):
+    for newer in range(older + 1, len(ORDER)):
+        check_content_version(ORDER[older], ORDER[newer])
+        with pytest.raises(IncompatibleContentVersion):
+            check_content_version(ORDER[newer], ORDER[older])
+
+
+def test_build_metadata_does_not_count():
+    check_content_version("1.2.3+z", "1.2.3+a")
+    check_content_version("1.2.3", "1.2.3+a")
+    check_content_version("1.2.3+a", "1.2.3")
+
+
+def test_skipping_a_major_is_refused():
+    check_content_version("1.2.3", "2.0.0")
+    with pytest.raises(IncompatibleContentVersion) as told:
+        check_content_version("1.2.3", "3.0.0")
+    assert told.value.details == {"found": "1.2.3", "running": "3.0.0"}
+
+
+def test_no_version_at_all_is_refused():
+    with pytest.raises(InvalidArgument):
+        check_content_version("newest", "1.2.3")
+
+
+# ---- allocators ------------------------------------------------------------------------------------------------------
+
+
+def test_ids_are_exhausted_rather_than_overflow():
+    assert take_ids("user", U64_MAX - 2, 2) == (range(U64_MAX - 2, U64_MAX), U64_MAX)
+    with pytest.raises(IdExhaustion):
+        take_ids("user", U64_MAX - 2, 3)
+    with pytest.raises(InvalidArgument):
+        take_ids("user", 1, -1)
+
+
+def test_oids_are_exhausted_after_one_full_lap():
+    last = FIRST_OID + 9
+    taken = {FIRST_OID + n for n in range(10) if n != 3}
+    assert take_oids(FIRST_OID + 7, 1, taken.__contains__, last) == ([FIRST_OID + 3], FIRST_OID + 4)
+    with pytest.raises(IdExhaustion):
+        take_oids(FIRST_OID + 7, 2, taken.__contains__, last)
+    with pytest.raises(InvalidArgument):
+        take_oids(FIRST_OID, -1, taken.__contains__)
+
+
+def test_oids_of_one_lap_are_all_given_once():
+    oids, after = take_oids(FIRST_OID + 7, 10, lambda _: False, FIRST_OID + 9)
+    assert sorted(oids) == list(range(FIRST_OID, FIRST_OID + 10))
+    assert after == FIRST_OID + 7
+
+
+def test_introspection_ids_are_derived_and_distinct():
+    ids = [introspection_id(cluster, log) for cluster in (user(1), system(1), user(256)) for log in (0, 1, 255)]
+    assert len(set(ids)) == 9
+    assert introspection_id(user(2), 3) == Id(Space.INTROSPECTION, 1 << 56 | 2 << 8 | 3)
+    assert introspection_id(user(2**48 - 1), 255).number < 2**57
+
+
+@pytest.mark.parametrize(
+    ("cluster", "log"), [(user(2**48), 0), (user(1), 256), (user(1), -1), (Id(Space.INTROSPECTION, 1), 0)]
+)
+def test_introspection_id_of_what_does_not_fit_is_refused(cluster, log):
+    with pytest.raises(InvalidArgument):
+        introspection_id(cluster, log)
+
+
+@pytest.mark.parametrize("it", [user(12), system(0), Id(Space.INTROSPECTION, U64_MAX)], ids=str)
+def test_id_has_one_text(it):
+    assert Id.parse(str(it)) == it
+
+
+@pytest.mark.parametrize("text", ["", "u", "12", "u-1", "u01", "x1", "u1 ", "p0", f"u{U64_MAX + 1}", "u٣"])
+def test_other_texts_are_no_ids(text):
+    with pytest.raises(InvalidId):
+        Id.parse(text)
