@@ -9,6 +9,7 @@ import types
 import typing
 from collections.abc import Callable
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -40,8 +41,10 @@ def mapped(cls: type, descriptor: Any) -> Mapped:
         for name, put, _ in parts:
             put(message, getattr(value, name))
 
+    gets = [(name, get) for name, _, get in parts]
+
     def take(message: Any) -> Any:
-        return cls(**{name: get(message) for name, _, get in parts})
+        return cls(**{name: get(message) for name, get in gets})
 
     return Mapped(fill, take)
 
@@ -70,7 +73,7 @@ def _field(name: str, hint: Any, field: FieldDescriptor) -> tuple[Put, Get]:
 
 def _scalar(name: str, field: FieldDescriptor) -> tuple[Put, Get]:
     # Presence is for None alone: zero and "" of other fields are not written.
-    return lambda message, value: setattr(message, name, value), lambda message: getattr(message, name)
+    return lambda message, value: setattr(message, name, value), attrgetter(name)
 
 
 def _optional(name: str, put: Put, get: Get) -> tuple[Put, Get]:
@@ -114,26 +117,29 @@ def _repeated(name: str, inner: Any, field: Any) -> tuple[Put, Get]:
 
 
 def _nested(name: str, part: Mapped) -> tuple[Put, Get]:
+    inner_of, fill, take = attrgetter(name), part.fill, part.take
+
     def put(message: Message, value: Any) -> None:
-        inner = getattr(message, name)
+        inner = inner_of(message)
         inner.SetInParent()
-        part.fill(inner, value)
+        fill(inner, value)
 
     def get(message: Message) -> Any:
         if not message.HasField(name):
             raise CorruptData("a field is missing", what=message.DESCRIPTOR.name, field=name)
-        return part.take(getattr(message, name))
+        return take(inner_of(message))
 
     return put, get
 
 
 def _message(hint: Any, descriptor: Any) -> Mapped:
-    return _reference(hint) if hint in (Id, RoleRef) else mapped(hint, descriptor)
+    return _reference(hint, descriptor) if hint in (Id, RoleRef) else mapped(hint, descriptor)
 
 
 def _one_of(arms: tuple[type, ...], descriptor: Any) -> Mapped:
     """A union of classes is a message with one oneof; each class is a field of the message of the same name."""
     (choice,) = descriptor.oneofs
+    choice_name = choice.name
     by_message = {field.message_type.name.removeprefix("Catalog"): field for field in choice.fields}
     if set(by_message) != {arm.__name__ for arm in arms}:
         raise TypeError(f"{arms} and {descriptor.name} have different arms")
@@ -146,7 +152,7 @@ def _one_of(arms: tuple[type, ...], descriptor: Any) -> Mapped:
         parts[names[type(value)]].fill(inner, value)
 
     def take(message: Any) -> Any:
-        chosen = message.WhichOneof(choice.name)
+        chosen = message.WhichOneof(choice_name)
         if chosen is None:
             raise CorruptData("a choice is missing", what=descriptor.name)
         return parts[chosen].take(getattr(message, chosen))
@@ -158,7 +164,9 @@ _SPACES = {Space.USER: "user", Space.SYSTEM: "system", Space.INTROSPECTION: "int
 _BY_FIELD = {name: space for space, name in _SPACES.items()}
 
 
-def _reference(cls: type[Id] | type[RoleRef]) -> Mapped:
+def _reference(cls: type[Id] | type[RoleRef], descriptor: Any) -> Mapped:
+    (choice,) = (each.name for each in descriptor.oneofs)
+
     def fill(message: Any, value: Id | RoleRef) -> None:
         if value == PUBLIC:
             message.public = True
@@ -166,7 +174,7 @@ def _reference(cls: type[Id] | type[RoleRef]) -> Mapped:
             setattr(message, _SPACES[value.space], value.number)
 
     def take(message: Any) -> Id | RoleRef:
-        chosen = message.WhichOneof(message.DESCRIPTOR.oneofs[0].name)
+        chosen = message.WhichOneof(choice)
         if chosen is None:
             raise CorruptData("an id is missing", what=message.DESCRIPTOR.name)
         if chosen == "public":

@@ -75,6 +75,14 @@ def set_setting(tx):
     tx.set(SETTING, SettingKey("s"), Setting("1"))
 
 
+def delete_none(tx):
+    assert tx.delete(DATABASE, lambda *_: False) == []
+
+
+def update_none(tx):
+    assert tx.update(DATABASE, lambda *_: None) == 0
+
+
 def append_usage(tx):
     tx.insert(STORAGE_USAGE, StorageUsageKey(1, None, 2, 3), Unit())
 
@@ -85,6 +93,8 @@ CONFLICTS = {
     "absent key read, then inserted": ([read(THREE), set_setting], insert(THREE, "c")),
     "kind scanned, then inserted": ([scan, set_setting], insert(THREE, "c")),
     "kind scanned, then deleted": ([scan, set_setting], put(TWO, None)),
+    "kind gone through to delete, then inserted": ([delete_none, set_setting], insert(THREE, "c")),
+    "kind gone through to update, then inserted": ([update_none, set_setting], insert(THREE, "c")),
     "same name claimed": ([insert(THREE, "c")], put(TWO, "c")),
     "free name looked up, then taken": ([find("c"), set_setting], put(TWO, "c")),
     "taken name looked up, then freed": ([find("b"), set_setting], put(TWO, "z")),
