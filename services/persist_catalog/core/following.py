@@ -28,6 +28,8 @@ def follow(snapshot: Snapshot, codec: RowCodec, claim: Claim, updates: Iterable[
 
     From the first time on that fences, nothing is applied or decoded but fence tokens: what comes after a new leader
     may have a format that only it knows. Of all refusals the most informative is told. Raises CorruptData.
+
+    Who is fenced stays fenced: the snapshot is behind from then on, so it must neither follow nor write any more.
     """
     applied: list[tuple[int, tuple[Change, ...]]] = []
     refusals: list[Fenced] = []
