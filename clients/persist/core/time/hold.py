@@ -115,13 +115,8 @@ class Hold:
 
     @property
     def is_active(self) -> bool:
-        """It keeps its objects readable."""
+        """It keeps its objects readable: their sinces must not pass ``at``."""
         return self.overdue_since_ms is None
-
-    @property
-    def keeps(self) -> Antichain:
-        """What it asks of the since of each of its objects: not to pass this. Closed: nothing."""
-        return Antichain.of(self.at) if self.is_active else CLOSED
 
     def moved(self, to: int, now_ms: int) -> "Hold":
         """The hold after its user advanced it. Raises HoldOverdue when it had ended."""

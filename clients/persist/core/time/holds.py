@@ -55,7 +55,7 @@ class Holds:
 
         Raises InvalidArgument when the object is unknown.
         """
-        return reduce(Antichain.meet, (hold.keeps for hold in self.on(id)), self._implied(id))
+        return reduce(Antichain.meet, (Antichain.of(hold.at) for hold in self.on(id)), self._implied(id))
 
     def sinces(self) -> dict[str, Antichain]:
         """``since_of`` every object."""
