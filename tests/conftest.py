@@ -8,6 +8,7 @@ Fixtures: ``redis_uri``, ``postgres_uri``, ``s3_uri`` start a real server at fir
 import asyncio
 import inspect
 import itertools
+import os
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -44,6 +45,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests on Spark come first: no other process can take some of them over at the end."""
     items.sort(key=lambda item: not item.nodeid.startswith("tests/spark/"))
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """A failure is told when it happens: who waits for the rest, or never sees it, knows what to look at."""
+    if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+        print(f"\nFAILED {report.nodeid} ({report.when})\n{report.longreprtext[-4000:]}", flush=True)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -199,7 +199,8 @@ def test_driver_holds_what_a_killed_planner_planned_for_as_long_as_jobs_run(
     assert frame.rdd.getNumPartitions() == PARTITIONS
     assert kill_planners()
     before = parts(location, shard)
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool, contextlib.ExitStack() as ended:
+        ended.callback((tmp_path / "gate").touch)  # whatever happens: tasks that wait for it would wait for ever
         collecting = pool.submit(frame.collect)
         began, at = system().monotonic(), 10
         while system().monotonic() - began < 3.5 * lease:

@@ -16,15 +16,15 @@ from typing import Any
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
+from persist.core.catalog.kinds import CONFIG, FENCE_TOKEN, KINDS
+from persist.core.catalog.objects import Config
+from persist.core.catalog.opening import DATA_VERSION
+from persist.core.catalog.rows import Row
+from persist.core.catalog.values import PUBLIC, Id, RoleRef, Space
 from persist.v1 import catalog_objects_v1_pb2 as v1
 from persist.v1 import catalog_objects_v2_pb2 as v2
-from persist_catalog.core.kinds import CONFIG, FENCE_TOKEN, KINDS
-from persist_catalog.core.objects import Config
-from persist_catalog.core.opening import DATA_VERSION
-from persist_catalog.core.rows import Row
-from persist_catalog.core.values import PUBLIC, Id, RoleRef, Space
-from persist_catalog.wire.migrations import MIGRATIONS
-from persist_catalog.wire.rows import CODEC
+from persist.wire.catalog.migrations import MIGRATIONS
+from persist.wire.catalog.rows import CODEC
 
 FOLDER = Path(__file__).parent
 PER_KIND = 20

@@ -6,9 +6,9 @@ from collections import Counter
 import pytest
 from golden.catalog import sample
 
-from persist_catalog.core.kinds import BY_TAG, FENCE_TOKEN, KINDS
-from persist_catalog.core.migrations import Upgrade
-from persist_catalog.core.objects import (
+from persist.core.catalog.kinds import BY_TAG, FENCE_TOKEN, KINDS
+from persist.core.catalog.migrations import Upgrade
+from persist.core.catalog.objects import (
     AuditLogKey,
     Cluster,
     ClusterKey,
@@ -19,9 +19,9 @@ from persist_catalog.core.objects import (
     Item,
     ItemKey,
 )
-from persist_catalog.core.rows import Row, RowUpdate, apply_changes, contents
-from persist_catalog.core.snapshot import Snapshot
-from persist_catalog.core.values import (
+from persist.core.catalog.rows import Row, RowUpdate, apply_changes, contents
+from persist.core.catalog.snapshot import Snapshot
+from persist.core.catalog.values import (
     PUBLIC,
     Acl,
     AuditEventType,
@@ -34,8 +34,8 @@ from persist_catalog.core.values import (
     Space,
     Unit,
 )
-from persist_catalog.wire.migrations import MIGRATIONS
-from persist_catalog.wire.rows import CATALOG_SCHEMA, CODEC
+from persist.wire.catalog.migrations import MIGRATIONS
+from persist.wire.catalog.rows import CATALOG_SCHEMA, CODEC
 
 VERSIONS = range(MIGRATIONS.min, MIGRATIONS.current + 1)
 ME = RoleRef(Space.USER, 1)

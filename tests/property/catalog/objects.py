@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from persist_catalog.core.kinds import KINDS, AnyKind
-from persist_catalog.core.values import PUBLIC, Id, RoleRef, Space
+from persist.core.catalog.kinds import KINDS, AnyKind
+from persist.core.catalog.values import PUBLIC, Id, RoleRef, Space
 
 LAW = settings(deadline=None, max_examples=60)
 

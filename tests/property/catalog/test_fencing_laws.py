@@ -5,15 +5,15 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from persist_catalog.core.fencing import KEY, Claim, open_step
-from persist_catalog.core.following import follow
-from persist_catalog.core.kinds import FENCE_TOKEN, SETTING
-from persist_catalog.core.objects import FenceToken, Setting, SettingKey
-from persist_catalog.core.refusals import Fenced, FencedByGeneration
-from persist_catalog.core.rows import RowUpdate
-from persist_catalog.core.snapshot import Snapshot
-from persist_catalog.core.transaction import Transaction
-from persist_catalog.wire.rows import CODEC
+from persist.core.catalog.fencing import KEY, Claim, open_step
+from persist.core.catalog.following import follow
+from persist.core.catalog.kinds import FENCE_TOKEN, SETTING
+from persist.core.catalog.objects import FenceToken, Setting, SettingKey
+from persist.core.catalog.refusals import Fenced, FencedByGeneration
+from persist.core.catalog.rows import RowUpdate
+from persist.core.catalog.snapshot import Snapshot
+from persist.core.catalog.transaction import Transaction
+from persist.wire.catalog.rows import CODEC
 
 
 @dataclass

@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property.catalog.objects import KEYS, LAW, VALUES, objects
 
+from persist.core.catalog.kinds import CLUSTER, CONFIG, KINDS, ROLE
+from persist.core.catalog.objects import Cluster, ClusterKey, Config, ConfigKey, Role, RoleKey, Setting
+from persist.core.catalog.rows import Row, RowUpdate
+from persist.core.catalog.values import PUBLIC, Id, RoleRef, Space
 from persist.errors import CorruptData, InvalidArgument
-from persist_catalog.core.kinds import CLUSTER, CONFIG, KINDS, ROLE
-from persist_catalog.core.objects import Cluster, ClusterKey, Config, ConfigKey, Role, RoleKey, Setting
-from persist_catalog.core.rows import Row, RowUpdate
-from persist_catalog.core.values import PUBLIC, Id, RoleRef, Space
-from persist_catalog.wire.rows import CODEC, from_table, message_types, to_table
+from persist.wire.catalog.rows import CODEC, from_table, message_types, to_table
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)

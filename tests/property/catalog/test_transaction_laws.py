@@ -5,15 +5,15 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from persist_catalog.core.conflicts import Overlapping, classify
-from persist_catalog.core.kinds import DATABASE, ITEM, SCHEMA
-from persist_catalog.core.objects import Database, DatabaseKey, Item, ItemKey, Schema, SchemaKey
-from persist_catalog.core.refusals import DuplicateKey, OutOfSync, UniquenessViolation
-from persist_catalog.core.rows import RowUpdate, by_time
-from persist_catalog.core.snapshot import Snapshot
-from persist_catalog.core.transaction import Transaction
-from persist_catalog.core.values import ROW_TYPED, Id, ObjectType, RoleRef, Space
-from persist_catalog.wire.rows import CODEC
+from persist.core.catalog.conflicts import Overlapping, classify
+from persist.core.catalog.kinds import DATABASE, ITEM, SCHEMA
+from persist.core.catalog.objects import Database, DatabaseKey, Item, ItemKey, Schema, SchemaKey
+from persist.core.catalog.refusals import DuplicateKey, OutOfSync, UniquenessViolation
+from persist.core.catalog.rows import RowUpdate, by_time
+from persist.core.catalog.snapshot import Snapshot
+from persist.core.catalog.transaction import Transaction
+from persist.core.catalog.values import ROW_TYPED, Id, ObjectType, RoleRef, Space
+from persist.wire.catalog.rows import CODEC
 
 LAW = settings(deadline=None, max_examples=200)
 OWNER = RoleRef(Space.USER, 1)

@@ -3,13 +3,13 @@
 from collections.abc import Iterable
 from typing import Any
 
-from persist_catalog.core.kinds import AnyKind
-from persist_catalog.core.objects import Cluster, Database, FenceToken, Item, Schema
-from persist_catalog.core.rows import RowUpdate
-from persist_catalog.core.snapshot import Snapshot
-from persist_catalog.core.transaction import Transaction
-from persist_catalog.core.values import Id, ObjectType, RoleRef, Space
-from persist_catalog.wire.rows import CODEC
+from persist.core.catalog.kinds import AnyKind
+from persist.core.catalog.objects import Cluster, Database, FenceToken, Item, Schema
+from persist.core.catalog.rows import RowUpdate
+from persist.core.catalog.snapshot import Snapshot
+from persist.core.catalog.transaction import Transaction
+from persist.core.catalog.values import Id, ObjectType, RoleRef, Space
+from persist.wire.catalog.rows import CODEC
 
 OWNER = RoleRef(Space.USER, 1)
 

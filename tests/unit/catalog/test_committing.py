@@ -3,12 +3,10 @@
 import pytest
 from unit.catalog.samples import commit, database, snapshot, user
 
-from persist.core.ids import Token
-from persist.errors import InvalidArgument
-from persist_catalog.core.committing import advanced_upper, audit_events, commit_ts, committed_at, split_usage
-from persist_catalog.core.conflicts import Disjoint, ProgressOnly
-from persist_catalog.core.kinds import DATABASE, ID_ALLOCATOR, SETTING, STORAGE_USAGE
-from persist_catalog.core.objects import (
+from persist.core.catalog.committing import advanced_upper, audit_events, commit_ts, committed_at, split_usage
+from persist.core.catalog.conflicts import Disjoint, ProgressOnly
+from persist.core.catalog.kinds import DATABASE, ID_ALLOCATOR, SETTING, STORAGE_USAGE
+from persist.core.catalog.objects import (
     AuditLogKey,
     DatabaseKey,
     IdAllocatorKey,
@@ -16,12 +14,14 @@ from persist_catalog.core.objects import (
     SettingKey,
     StorageUsageKey,
 )
-from persist_catalog.core.opening import Mode
-from persist_catalog.core.refusals import DuplicateKey, NotWritable, OutOfSync, UniquenessViolation
-from persist_catalog.core.snapshot import LOG_CHANGES, Snapshot
-from persist_catalog.core.transaction import Transaction
-from persist_catalog.core.values import AuditEventType, AuditNamedV1, ObjectType, Unit
-from persist_catalog.wire.rows import CODEC
+from persist.core.catalog.opening import Mode
+from persist.core.catalog.refusals import DuplicateKey, NotWritable, OutOfSync, UniquenessViolation
+from persist.core.catalog.snapshot import LOG_CHANGES, Snapshot
+from persist.core.catalog.transaction import Transaction
+from persist.core.catalog.values import AuditEventType, AuditNamedV1, ObjectType, Unit
+from persist.core.ids import Token
+from persist.errors import InvalidArgument
+from persist.wire.catalog.rows import CODEC
 
 ONE, TWO, THREE = (DatabaseKey(user(n)) for n in (1, 2, 3))
 MINE = Token.of(bytes(16))

@@ -3,15 +3,15 @@
 import pytest
 from unit.catalog.samples import database, token, updates, user
 
-from persist_catalog.core.fencing import KEY, Claim, most_informative, open_step
-from persist_catalog.core.following import follow
-from persist_catalog.core.kinds import DATABASE, FENCE_TOKEN
-from persist_catalog.core.migrations import fenced_by_migration
-from persist_catalog.core.objects import DatabaseKey
-from persist_catalog.core.refusals import Fenced, FencedByEpoch, FencedByGeneration, FencedByMigration
-from persist_catalog.core.rows import Row, RowUpdate
-from persist_catalog.core.snapshot import Snapshot
-from persist_catalog.wire.rows import CODEC
+from persist.core.catalog.fencing import KEY, Claim, most_informative, open_step
+from persist.core.catalog.following import follow
+from persist.core.catalog.kinds import DATABASE, FENCE_TOKEN
+from persist.core.catalog.migrations import fenced_by_migration
+from persist.core.catalog.objects import DatabaseKey
+from persist.core.catalog.refusals import Fenced, FencedByEpoch, FencedByGeneration, FencedByMigration
+from persist.core.catalog.rows import Row, RowUpdate
+from persist.core.catalog.snapshot import Snapshot
+from persist.wire.catalog.rows import CODEC
 
 
 def test_generation_comes_before_epoch():

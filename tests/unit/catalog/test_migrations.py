@@ -5,12 +5,9 @@ import copy
 import pytest
 from unit.catalog.samples import OWNER, database, updates, user
 
-from persist.errors import CorruptData, InvalidArgument
-from persist.v1 import catalog_objects_v1_pb2 as v1
-from persist.v1 import catalog_objects_v2_pb2 as v2
-from persist_catalog.core.kinds import CLUSTER_REPLICA, CONFIG, DATABASE, SETTING, TIMESTAMP
-from persist_catalog.core.migrations import Migrations, Step, Upgrade
-from persist_catalog.core.objects import (
+from persist.core.catalog.kinds import CLUSTER_REPLICA, CONFIG, DATABASE, SETTING, TIMESTAMP
+from persist.core.catalog.migrations import Migrations, Step, Upgrade
+from persist.core.catalog.objects import (
     ClusterReplica,
     ClusterReplicaKey,
     Config,
@@ -21,13 +18,16 @@ from persist_catalog.core.objects import (
     Timestamp,
     TimestampKey,
 )
-from persist_catalog.core.opening import DATA_VERSION
-from persist_catalog.core.refusals import IncompatibleDataVersion
-from persist_catalog.core.rows import Row, RowUpdate, apply_changes, contents
-from persist_catalog.core.snapshot import Snapshot
-from persist_catalog.core.values import ManagedLocation
-from persist_catalog.wire.migrations import MIGRATIONS, STEPS
-from persist_catalog.wire.rows import CODEC
+from persist.core.catalog.opening import DATA_VERSION
+from persist.core.catalog.refusals import IncompatibleDataVersion
+from persist.core.catalog.rows import Row, RowUpdate, apply_changes, contents
+from persist.core.catalog.snapshot import Snapshot
+from persist.core.catalog.values import ManagedLocation
+from persist.errors import CorruptData, InvalidArgument
+from persist.v1 import catalog_objects_v1_pb2 as v1
+from persist.v1 import catalog_objects_v2_pb2 as v2
+from persist.wire.catalog.migrations import MIGRATIONS, STEPS
+from persist.wire.catalog.rows import CODEC
 
 ZONED, ANYWHERE = (ClusterReplicaKey(user(n)) for n in (1, 2))
 

@@ -3,16 +3,16 @@
 import pytest
 from unit.catalog.samples import system, user
 
+from persist.core.catalog.allocation import FIRST_IDS, FIRST_OID, introspection_id, take_ids, take_oids
+from persist.core.catalog.opening import Mode, check_content_version, check_open, initial_rows, is_initialized
+from persist.core.catalog.refusals import IdExhaustion, IncompatibleContentVersion, NotWritable, Uninitialized
+from persist.core.catalog.rows import RowUpdate, contents
+from persist.core.catalog.snapshot import Snapshot
+from persist.core.catalog.transaction import Transaction
+from persist.core.catalog.values import U64_MAX, Id, Space
 from persist.errors import InvalidArgument, InvalidId
-from persist_catalog.core.allocation import FIRST_IDS, FIRST_OID, introspection_id, take_ids, take_oids
-from persist_catalog.core.opening import Mode, check_content_version, check_open, initial_rows, is_initialized
-from persist_catalog.core.refusals import IdExhaustion, IncompatibleContentVersion, NotWritable, Uninitialized
-from persist_catalog.core.rows import RowUpdate, contents
-from persist_catalog.core.snapshot import Snapshot
-from persist_catalog.core.transaction import Transaction
-from persist_catalog.core.values import U64_MAX, Id, Space
-from persist_catalog.wire.migrations import MIGRATIONS
-from persist_catalog.wire.rows import CODEC
+from persist.wire.catalog.migrations import MIGRATIONS
+from persist.wire.catalog.rows import CODEC
 
 INITIAL = [RowUpdate(row, 0, 1) for row in initial_rows(CODEC, MIGRATIONS.current, "1.2.3")]
 

@@ -3,13 +3,13 @@
 import pytest
 from unit.catalog.samples import database, item, snapshot, updates, user
 
+from persist.core.catalog.kinds import AUDIT_LOG, DATABASE, ITEM, KINDS, STORAGE_USAGE
+from persist.core.catalog.objects import AuditLogKey, DatabaseKey, ItemKey, StorageUsageKey
+from persist.core.catalog.rows import Row, RowUpdate, apply_changes, by_time, contents
+from persist.core.catalog.snapshot import LOG_CHANGES, Snapshot
+from persist.core.catalog.values import AuditEventType, AuditNamedV1, ObjectType, Unit
 from persist.errors import CorruptData
-from persist_catalog.core.kinds import AUDIT_LOG, DATABASE, ITEM, KINDS, STORAGE_USAGE
-from persist_catalog.core.objects import AuditLogKey, DatabaseKey, ItemKey, StorageUsageKey
-from persist_catalog.core.rows import Row, RowUpdate, apply_changes, by_time, contents
-from persist_catalog.core.snapshot import LOG_CHANGES, Snapshot
-from persist_catalog.core.values import AuditEventType, AuditNamedV1, ObjectType, Unit
-from persist_catalog.wire.rows import CODEC
+from persist.wire.catalog.rows import CODEC
 
 KEY = DatabaseKey(user(1))
 A, B = ((DATABASE, KEY, database(name)) for name in "ab")

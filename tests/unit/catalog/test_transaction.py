@@ -18,9 +18,7 @@ from unit.catalog.samples import (
     user,
 )
 
-from persist.core.ids import Token
-from persist.errors import InvalidArgument
-from persist_catalog.core.kinds import (
+from persist.core.catalog.kinds import (
     CLUSTER,
     CLUSTER_REPLICA,
     COMMIT,
@@ -34,7 +32,7 @@ from persist_catalog.core.kinds import (
     SETTING,
     STORAGE_USAGE,
 )
-from persist_catalog.core.objects import (
+from persist.core.catalog.objects import (
     ClusterKey,
     ClusterReplica,
     ClusterReplicaKey,
@@ -52,11 +50,13 @@ from persist_catalog.core.objects import (
     SettingKey,
     StorageUsageKey,
 )
-from persist_catalog.core.refusals import DuplicateKey, IdExhaustion, UniquenessViolation
-from persist_catalog.core.snapshot import Snapshot
-from persist_catalog.core.transaction import Transaction
-from persist_catalog.core.values import U64_MAX, ManagedLocation, ObjectType, RoleRef, Space, Unit
-from persist_catalog.wire.rows import CODEC
+from persist.core.catalog.refusals import DuplicateKey, IdExhaustion, UniquenessViolation
+from persist.core.catalog.snapshot import Snapshot
+from persist.core.catalog.transaction import Transaction
+from persist.core.catalog.values import U64_MAX, ManagedLocation, ObjectType, RoleRef, Space, Unit
+from persist.core.ids import Token
+from persist.errors import InvalidArgument
+from persist.wire.catalog.rows import CODEC
 
 ONE, TWO, THREE = (DatabaseKey(user(n)) for n in (1, 2, 3))
 USAGE = StorageUsageKey(1, None, 2, 3)

@@ -234,12 +234,15 @@ async def test_faults_strike_in_all_quadrants_and_act_as_they_say() -> None:
         [(_, quadrant)] = failing.fired - fired
         happened = log.heads.get(KEY, -1) == before + 1
         assert happened == (quadrant in (Quadrant.HAPPENED_TOLD, Quadrant.HAPPENED_LOST))
-        assert outcome == {
-            Quadrant.HAPPENED_TOLD: None,
-            Quadrant.MISSED_TOLD: Determinate,
-            Quadrant.HAPPENED_LOST: Indeterminate,
-            Quadrant.MISSED_LOST: Indeterminate,
-        }[quadrant]
+        assert (
+            outcome
+            == {
+                Quadrant.HAPPENED_TOLD: None,
+                Quadrant.MISSED_TOLD: Determinate,
+                Quadrant.HAPPENED_LOST: Indeterminate,
+                Quadrant.MISSED_LOST: Indeterminate,
+            }[quadrant]
+        )
     assert {quadrant for _, quadrant in failing.fired} == set(Quadrant)
 
 

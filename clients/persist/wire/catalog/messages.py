@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
+from persist.core.catalog.values import PUBLIC, Id, RoleRef, Space
 from persist.errors import CorruptData
-from persist_catalog.core.values import PUBLIC, Id, RoleRef, Space
 
 Get = Callable[[Any], Any]
 Put = Callable[[Any, Any], None]

@@ -10,14 +10,14 @@ from typing import Final
 
 from google.protobuf.message import DecodeError, Message
 
+from persist.core.catalog.migrations import Migrations, Step
+from persist.core.catalog.rows import Contents, Row
 from persist.errors import CorruptData
 from persist.v1 import catalog_objects_pb2 as v3
 from persist.v1 import catalog_objects_v1_pb2 as v1
 from persist.v1 import catalog_objects_v2_pb2 as v2
-from persist_catalog.core.migrations import Migrations, Step
-from persist_catalog.core.rows import Contents, Row
-from persist_catalog.wire.messages import check_form
-from persist_catalog.wire.rows import CODEC
+from persist.wire.catalog.messages import check_form
+from persist.wire.catalog.rows import CODEC
 
 
 def split_timestamps(rows: Contents) -> Iterable[tuple[Row, int]]:

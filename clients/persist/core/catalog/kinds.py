@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
-from persist_catalog.core import objects as o
-from persist_catalog.core.values import ROW_TYPED, ObjectType, Unit
+from persist.core.catalog import objects as o
+from persist.core.catalog.values import ROW_TYPED, ObjectType, Unit
 
 K = TypeVar("K")
 V = TypeVar("V")

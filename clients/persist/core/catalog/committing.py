@@ -5,14 +5,14 @@ Source: catalog-semantics.md sections 1.2.7 and 1.2.8.
 
 from collections.abc import Iterable
 
+from persist.core.catalog.kinds import COMMIT
+from persist.core.catalog.objects import AuditLogKey, CommitKey, StorageUsageKey
+from persist.core.catalog.opening import Mode
+from persist.core.catalog.refusals import NotWritable
+from persist.core.catalog.snapshot import Snapshot
+from persist.core.catalog.transaction import Batch
 from persist.core.ids import Token
 from persist.errors import InvalidArgument
-from persist_catalog.core.kinds import COMMIT
-from persist_catalog.core.objects import AuditLogKey, CommitKey, StorageUsageKey
-from persist_catalog.core.opening import Mode
-from persist_catalog.core.refusals import NotWritable
-from persist_catalog.core.snapshot import Snapshot
-from persist_catalog.core.transaction import Batch
 
 
 def commit_ts(mode: Mode, batch: Batch, snapshot: Snapshot, requested: int, upper: int) -> int:

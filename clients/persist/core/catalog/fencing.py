@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from persist_catalog.core.kinds import FENCE_TOKEN
-from persist_catalog.core.objects import FenceToken, FenceTokenKey
-from persist_catalog.core.refusals import Fenced, FencedByEpoch, FencedByGeneration
-from persist_catalog.core.rows import Row, RowCodec
-from persist_catalog.core.snapshot import Change
+from persist.core.catalog.kinds import FENCE_TOKEN
+from persist.core.catalog.objects import FenceToken, FenceTokenKey
+from persist.core.catalog.refusals import Fenced, FencedByEpoch, FencedByGeneration
+from persist.core.catalog.rows import Row, RowCodec
+from persist.core.catalog.snapshot import Change
 
 FLOOR: Final = 1
 """The epoch before there was any: the first open gets the next one."""

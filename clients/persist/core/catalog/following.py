@@ -6,12 +6,12 @@ Source: catalog-semantics.md sections 1.2.1 and 1.2.3.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from persist_catalog.core.fencing import Claim, most_informative
-from persist_catalog.core.kinds import FENCE_TOKEN
-from persist_catalog.core.objects import FenceToken
-from persist_catalog.core.refusals import Fenced
-from persist_catalog.core.rows import Row, RowCodec, RowUpdate, by_time
-from persist_catalog.core.snapshot import Change, Snapshot
+from persist.core.catalog.fencing import Claim, most_informative
+from persist.core.catalog.kinds import FENCE_TOKEN
+from persist.core.catalog.objects import FenceToken
+from persist.core.catalog.refusals import Fenced
+from persist.core.catalog.rows import Row, RowCodec, RowUpdate, by_time
+from persist.core.catalog.snapshot import Change, Snapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import Final
 
+from persist.core.catalog.allocation import FIRST_IDS
+from persist.core.catalog.kinds import CONFIG, ID_ALLOCATOR, SETTING
+from persist.core.catalog.objects import Config, ConfigKey, IdAllocator, IdAllocatorKey, Setting, SettingKey
+from persist.core.catalog.refusals import IncompatibleContentVersion, NotWritable, Uninitialized
+from persist.core.catalog.rows import Contents, Row, RowCodec
 from persist.errors import InvalidArgument
-from persist_catalog.core.allocation import FIRST_IDS
-from persist_catalog.core.kinds import CONFIG, ID_ALLOCATOR, SETTING
-from persist_catalog.core.objects import Config, ConfigKey, IdAllocator, IdAllocatorKey, Setting, SettingKey
-from persist_catalog.core.refusals import IncompatibleContentVersion, NotWritable, Uninitialized
-from persist_catalog.core.rows import Contents, Row, RowCodec
 
 DATA_VERSION: Final = ConfigKey("user_version")
 CONTENT_VERSION: Final = SettingKey("catalog_content_version")

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from persist_catalog.core.kinds import AnyKind, Name
-from persist_catalog.core.snapshot import Change
+from persist.core.catalog.kinds import AnyKind, Name
+from persist.core.catalog.snapshot import Change
 
 
 @dataclass(slots=True)

@@ -6,9 +6,9 @@ Source: catalog-semantics.md section 1.2.9.
 from collections.abc import Callable
 from typing import Final
 
+from persist.core.catalog.refusals import IdExhaustion
+from persist.core.catalog.values import U64_MAX, Id, Space
 from persist.errors import InvalidArgument
-from persist_catalog.core.refusals import IdExhaustion
-from persist_catalog.core.values import U64_MAX, Id, Space
 
 FIRST_IDS: Final = {
     "user": 1,

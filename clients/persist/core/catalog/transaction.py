@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from persist.core.catalog.allocation import BOOTSTRAP_ONLY, FIRST_IDS, OID, take_ids, take_oids
+from persist.core.catalog.conflicts import Conflict, Footprint, Overlapping, classify
+from persist.core.catalog.kinds import COMMIT, FENCE_TOKEN, ID_ALLOCATOR, AnyKind, Kind, Name
+from persist.core.catalog.objects import Commit, CommitKey, IdAllocator, IdAllocatorKey
+from persist.core.catalog.refusals import DuplicateKey, OutOfSync, UniquenessViolation
+from persist.core.catalog.rows import Row, RowCodec
+from persist.core.catalog.snapshot import Change, Snapshot
+from persist.core.catalog.values import Unit
 from persist.core.ids import Token
 from persist.errors import InvalidArgument
-from persist_catalog.core.allocation import BOOTSTRAP_ONLY, FIRST_IDS, OID, take_ids, take_oids
-from persist_catalog.core.conflicts import Conflict, Footprint, Overlapping, classify
-from persist_catalog.core.kinds import COMMIT, FENCE_TOKEN, ID_ALLOCATOR, AnyKind, Kind, Name
-from persist_catalog.core.objects import Commit, CommitKey, IdAllocator, IdAllocatorKey
-from persist_catalog.core.refusals import DuplicateKey, OutOfSync, UniquenessViolation
-from persist_catalog.core.rows import Row, RowCodec
-from persist_catalog.core.snapshot import Change, Snapshot
-from persist_catalog.core.values import Unit
 
 K = TypeVar("K")
 V = TypeVar("V")

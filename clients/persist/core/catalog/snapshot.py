@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
+from persist.core.catalog.kinds import KINDS, AnyKind, Kind, Name, kind_of
+from persist.core.catalog.rows import Row, RowCodec, RowUpdate, contents, is_append_only
 from persist.errors import CorruptData, check
-from persist_catalog.core.kinds import KINDS, AnyKind, Kind, Name, kind_of
-from persist_catalog.core.rows import Row, RowCodec, RowUpdate, contents, is_append_only
 
 K = TypeVar("K")
 V = TypeVar("V")

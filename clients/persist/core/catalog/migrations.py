@@ -7,12 +7,12 @@ some version, and the next one goes on from there. Source: catalog-semantics.md 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from persist.core.catalog.kinds import BY_TAG, CONFIG
+from persist.core.catalog.objects import Config
+from persist.core.catalog.opening import DATA_VERSION
+from persist.core.catalog.refusals import FencedByMigration, IncompatibleDataVersion
+from persist.core.catalog.rows import Contents, Row, RowCodec, apply_changes
 from persist.errors import CorruptData, InvalidArgument, check
-from persist_catalog.core.kinds import BY_TAG, CONFIG
-from persist_catalog.core.objects import Config
-from persist_catalog.core.opening import DATA_VERSION
-from persist_catalog.core.refusals import FencedByMigration, IncompatibleDataVersion
-from persist_catalog.core.rows import Contents, Row, RowCodec, apply_changes
 
 
 @dataclass(frozen=True, slots=True)

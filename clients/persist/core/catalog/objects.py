@@ -6,7 +6,7 @@
 
 from dataclasses import dataclass, field
 
-from persist_catalog.core.values import (
+from persist.core.catalog.values import (
     PLAIN,
     UNMANAGED,
     UNOBSERVED,

@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+from persist.core.catalog.kinds import BY_TAG
 from persist.errors import CorruptData, check
-from persist_catalog.core.kinds import BY_TAG
 
 
 class Row(NamedTuple):

@@ -11,12 +11,12 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 from google.protobuf.message import DecodeError, Message
 
+from persist.core.catalog.kinds import KINDS, AnyKind
+from persist.core.catalog.rows import Row, RowUpdate
 from persist.core.data.schema import Schema
 from persist.errors import CorruptData, InvalidArgument
 from persist.v1 import catalog_objects_pb2 as pb
-from persist_catalog.core.kinds import KINDS, AnyKind
-from persist_catalog.core.rows import Row, RowUpdate
-from persist_catalog.wire.messages import Mapped, check_form, mapped
+from persist.wire.catalog.messages import Mapped, check_form, mapped
 
 CATALOG_SCHEMA: Final = Schema(
     key={

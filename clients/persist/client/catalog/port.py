@@ -1,0 +1,215 @@
+"""What every catalog offers, wherever its rows are, and what it needs of the place they are in.
+
+Openable, read-only and read-write are apart: who has one of them can do what it says and nothing else. Source: design
+document 2; catalog-semantics.md section 1.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from persist.core.catalog.kinds import AnyKind, Kind
+from persist.core.catalog.migrations import Upgrade
+from persist.core.catalog.objects import AuditLogKey, FenceToken, StorageUsageKey
+from persist.core.catalog.opening import Mode
+from persist.core.catalog.rows import Row, RowUpdate
+from persist.core.catalog.snapshot import Change
+from persist.core.catalog.transaction import Transaction
+from persist.core.ids import Token
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Updates(NamedTuple):
+    """All updates of a range of times, and the upper they lead to: every later one is at this time or after it."""
+
+    updates: list[RowUpdate]
+    upper: int
+
+
+class RowLog(Protocol):
+    """Rows that come and go at times, durably: the part of a catalog that differs between implementations.
+
+    Once an update was read or acknowledged it is there for ever, at its time or (consolidated with what cancels it) a
+    later one. Nothing below ``upper`` changes. All methods raise StoreUnavailable when the place cannot be reached.
+    """
+
+    async def upper(self) -> int:
+        """The newest upper; 0 before the first append. As fresh as the place itself: never from memory alone."""
+        ...
+
+    async def snapshot(self, kinds: Iterable[str] | None = None) -> Updates:
+        """All updates so far, consolidated as of ``upper - 1``. ``kinds``: tags to read, others may be left out."""
+        ...
+
+    async def updates(self, lower: int) -> Updates:
+        """All updates from ``lower`` (an upper that was told before) to the newest upper. Costs what they cost."""
+        ...
+
+    async def append(self, changes: Sequence[tuple[Row, int]], ts: int, *, expected_upper: int) -> int | None:
+        """Commit changes at ``ts`` if the upper is ``expected_upper`` (<= ``ts``); the upper is ``ts + 1`` then.
+
+        None when that is done, durably and once, else the upper there is instead. No changes: only the upper advances.
+        Unknown outcomes are resolved before it returns. Raises Indeterminate when even that was not possible.
+        """
+        ...
+
+    async def changed(self, upper: int, timeout: float) -> None:
+        """Wait until the upper is above this one, ``timeout`` seconds at most."""
+        ...
+
+    async def forget(self, to: int) -> None:
+        """Times below ``to`` need not be told apart any more. Cheap, may do nothing, never loses what is live."""
+        ...
+
+    async def close(self) -> None:
+        """Give back what is held. The rows stay."""
+        ...
+
+
+class Dump(NamedTuple):
+    """All updates of a catalog, consolidated as of ``upper - 1`` or with all times that can be told apart."""
+
+    updates: list[RowUpdate]
+    upper: int
+
+
+class ReadOnlyCatalog(Protocol):
+    """An open catalog, in memory, as of ``upper``. It goes on only when told to: by ``sync`` or by a commit.
+
+    When somebody else opened the catalog since, every method that looks at the durable one raises FencedByEpoch or
+    FencedByGeneration, for ever; a catalog that is open for reading, or as a savepoint, is never fenced.
+    """
+
+    @property
+    def mode(self) -> Mode:
+        """What it was opened for."""
+        ...
+
+    @property
+    def token(self) -> FenceToken | None:
+        """Deploy generation and epoch it was opened with, or found (read only); None for a savepoint of nothing."""
+        ...
+
+    @property
+    def upper(self) -> int:
+        """What it shows is complete below this time."""
+        ...
+
+    def get(self, kind: Kind[K, V], key: K) -> V | None:
+        """The object with a key. Raises InvalidArgument for append-only kinds."""
+        ...
+
+    def objects(self, kind: Kind[K, V]) -> Mapping[K, V]:
+        """All objects of a kind, a copy. Raises InvalidArgument for append-only kinds."""
+        ...
+
+    def count(self, kind: AnyKind) -> int:
+        """How many objects a kind has, append-only ones too."""
+        ...
+
+    async def sync(
+        self, target: int | None = None, *, timeout: float | None = None
+    ) -> list[tuple[int, tuple[Change, ...]]]:
+        """Take over what was committed, up to now or until ``upper >= target``; the changes by time.
+
+        Raises Fenced, TimeoutError (after ``timeout`` seconds; None waits on).
+        """
+        ...
+
+    async def audit_logs(self) -> list[AuditLogKey]:
+        """All audit events in the order of their ids, read from where they are durable."""
+        ...
+
+    async def storage_usage(self) -> list[StorageUsageKey]:
+        """All measurements of storage in the order of their ids, read from where they are durable."""
+        ...
+
+    async def dump(self, *, consolidated: bool = True, kinds: Iterable[str] | None = None) -> Dump:
+        """All rows as they are durable; of these tags only if given."""
+        ...
+
+    async def close(self) -> None:
+        """Give back what is held. Nothing durable changes."""
+        ...
+
+
+class ReadWriteCatalog(ReadOnlyCatalog, Protocol):
+    """A catalog open for writing, or a savepoint, whose writes go to its memory only."""
+
+    def transaction(self, *, token: Token | None = None) -> Transaction:
+        """Changes to make together. With a ``token`` it is committed once, however often it is repeated."""
+        ...
+
+    async def commit(self, transaction: Transaction, *, ts: int = 0) -> int:
+        """Make it durable at ``ts`` or as soon after as is possible; the new upper. Without changes nothing happens.
+
+        What others of this catalog's sessions committed meanwhile and the transaction does not depend on is no
+        hindrance. Raises OutOfSync (naming the keys: run it again), Fenced, NotWritable, Indeterminate (with a token:
+        repeat it, then it is resolved).
+        """
+        ...
+
+    async def set(self, kind: Kind[K, V], objects: Mapping[K, V | None]) -> int:
+        """Insert, change or (None) delete objects in a transaction of their own; the new upper. Equal ones: nothing."""
+        ...
+
+    async def allocate(self, name: str, count: int = 1) -> range:
+        """Ids that nobody had or will have, durably. Raises IdExhaustion, InvalidArgument, Fenced."""
+        ...
+
+    async def confirm_leadership(self) -> None:
+        """Look at the durable catalog whether this one still leads. Raises FencedByEpoch, FencedByGeneration."""
+        ...
+
+    async def advance_upper(self, to: int) -> None:
+        """Make the upper at least ``to``. Raises Fenced even when there was nothing to do."""
+        ...
+
+    async def prune_storage_usage(self, retention_ms: int | None, boot_ms: int) -> list[StorageUsageKey]:
+        """Retract measurements taken more than the retention before boot; those that stay. None keeps all."""
+        ...
+
+
+class OpenableCatalog(Protocol):
+    """A catalog that nobody opened yet: what can be known and done before."""
+
+    async def is_initialized(self) -> bool:
+        """Whether there is a catalog."""
+        ...
+
+    async def fence_token(self) -> FenceToken | None:
+        """Deploy generation and epoch of whoever opened it last; None before that."""
+        ...
+
+    async def open(self, generation: int) -> ReadWriteCatalog:
+        """Lead: fence whoever did, migrate, initialize. Raises FencedByGeneration, IncompatibleDataVersion,
+        IncompatibleContentVersion, FencedByMigration."""
+        ...
+
+    async def open_savepoint(self, generation: int, *, allow_uninitialized: bool = False) -> ReadWriteCatalog:
+        """The catalog as it would be, migrated, in memory only. Raises NotWritable and as ``open``."""
+        ...
+
+    async def open_read_only(self) -> ReadOnlyCatalog:
+        """The catalog as it is. Raises Uninitialized, IncompatibleDataVersion (also when it would need a migration)."""
+        ...
+
+    async def upgrade_check(self) -> Upgrade:
+        """What opening with this release would change, without effect. Raises as ``open_read_only``, CorruptData."""
+        ...
+
+    async def dump(self, *, consolidated: bool = True, kinds: Iterable[str] | None = None) -> Dump:
+        """All rows as they are durable, whatever their data version; of these tags only if given."""
+        ...
+
+    async def edit(self, kind: AnyKind, key: Any, value: Any) -> Any:
+        """Insert or change (None: delete) one object, fencing whoever leads; the previous value, or None.
+
+        For repairs by hand: no rule but one value per key is checked. Raises Uninitialized, IncompatibleDataVersion.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Give back what is held."""
+        ...
