@@ -43,7 +43,11 @@ class RowLog(Protocol):
         ...
 
     async def updates(self, lower: int) -> Updates:
-        """All updates from ``lower`` (an upper that was told before) to the newest upper. Costs what they cost."""
+        """All updates from ``lower`` (an upper that was told before) to the newest upper. Costs what they cost.
+
+        From 0: everything, what was forgotten as of a later time. Raises NotReadable when others made the log forget
+        times from ``lower`` on, which takes that this process was away for long: read a snapshot instead.
+        """
         ...
 
     async def append(self, changes: Sequence[tuple[Row, int]], ts: int, *, expected_upper: int) -> int | None:
