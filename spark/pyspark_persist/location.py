@@ -3,10 +3,9 @@
 Connections are made where they are used: a client never crosses a fork or a pickle. Source: spark.md section 2.3.
 """
 
-import functools
 import os
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import persist
 from persist import InvalidArgument, InvalidId, ShardId
@@ -74,13 +73,27 @@ def shard_of(name: str, *, kind: str) -> str:
 
 
 def client(location: Location) -> Any:
-    """The client of this process for ``location``; opened at the first call, kept for the life of the process."""
-    return _client(location, os.getpid())
+    """The client of this process for ``location``; opened at the first call, kept until it is released."""
+    # SUBTLE: the pid is part of the key because a forked child inherits the clients but not their threads.
+    key = location, os.getpid()
+    if key not in _clients:
+        opened = _opened(location)
+        if _clients.setdefault(key, opened) is not opened:
+            opened.close()  # another thread was first
+    return _clients[key]
 
 
-@functools.cache
-def _client(location: Location, pid: int) -> Any:
-    # SUBTLE: the pid is part of the key because a forked child inherits this cache but not the client's threads.
+def release(location: Location) -> None:
+    """Close this process's client for ``location``, if there is one. The next call opens another."""
+    found = _clients.pop((location, os.getpid()), None)
+    if found is not None:
+        found.close()
+
+
+_clients: Final[dict[tuple[Location, int], Any]] = {}
+
+
+def _opened(location: Location) -> Any:
     if location.endpoint is not None:
         return persist.connect(location.endpoint, blob=location.blob)
     if location.directory is not None:

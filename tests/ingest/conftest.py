@@ -11,14 +11,16 @@ import pytest
 
 from persist.testing import servers
 from pyspark_persist.ingest import Location, Records
-from pyspark_persist.location import client
+from pyspark_persist.location import client, release
 
 _numbers = itertools.count(1)
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Location:
-    return Location(directory=str(tmp_path / "data"))
+def here(tmp_path: Path) -> Iterator[Location]:
+    place = Location(directory=str(tmp_path / "data"))
+    yield place
+    release(place)
 
 
 class Shop:
