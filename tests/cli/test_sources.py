@@ -1,14 +1,23 @@
 """``persist source``: from nothing to rows and away again, and what a person sees who gets something wrong."""
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pyspark_persist.ingest import Location
+from pyspark_persist.location import release
+
 Persist = Callable[..., Any]
 LOADGEN = ("--type", "loadgen", "-o", "generator=tpcb", "-o", "messages=400")
+
+
+@pytest.fixture(autouse=True)
+def released(here: tuple[str, str]) -> Iterator[None]:
+    yield
+    release(Location(directory=here[1]))
 
 
 @pytest.fixture
