@@ -133,7 +133,7 @@ def _nested(name: str, part: Mapped) -> tuple[Put, Get]:
 
 
 def _message(hint: Any, descriptor: Any) -> Mapped:
-    return _reference(hint, descriptor) if hint in (Id, RoleRef) else mapped(hint, descriptor)
+    return reference(hint, descriptor) if hint in (Id, RoleRef) else mapped(hint, descriptor)
 
 
 def _one_of(arms: tuple[type, ...], descriptor: Any) -> Mapped:
@@ -164,7 +164,8 @@ _SPACES = {Space.USER: "user", Space.SYSTEM: "system", Space.INTROSPECTION: "int
 _BY_FIELD = {name: space for space, name in _SPACES.items()}
 
 
-def _reference(cls: type[Id] | type[RoleRef], descriptor: Any) -> Mapped:
+def reference(cls: type[Id] | type[RoleRef], descriptor: Any) -> Mapped:
+    """The functions between an id, or a role, and its message."""
     (choice,) = (each.name for each in descriptor.oneofs)
 
     def fill(message: Any, value: Id | RoleRef) -> None:

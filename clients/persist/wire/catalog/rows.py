@@ -28,16 +28,20 @@ CATALOG_SCHEMA: Final = Schema(
 """The schema of every catalog shard: filter by ``kind`` to scan one kind. Columns never change their meaning."""
 
 
-class _Side(NamedTuple):
+class Side(NamedTuple):
+    """The keys of a kind, or its values: their message, and how objects fill it."""
+
     message: type[Message]
     mapped: Mapped
 
     def encode(self, value: Any) -> bytes:
+        """The bytes of an object."""
         message = self.message()
         self.mapped.fill(message, value)
         return message.SerializeToString(deterministic=True)
 
     def decode(self, data: bytes) -> Any:
+        """The object of bytes. Raises CorruptData, and DecodeError for what is no message."""
         message = self.message.FromString(data)
         check_form(message, data)
         return self.mapped.take(message)
@@ -49,12 +53,13 @@ def message_types(kind: AnyKind) -> tuple[type[Message], type[Message]]:
     return getattr(pb, stem + "Key"), getattr(pb, stem + "Value")
 
 
-def _sides(kind: AnyKind) -> tuple[_Side, _Side]:
+def _sides(kind: AnyKind) -> tuple[Side, Side]:
     key, value = message_types(kind)
-    return _Side(key, mapped(kind.key, key.DESCRIPTOR)), _Side(value, mapped(kind.value, value.DESCRIPTOR))
+    return Side(key, mapped(kind.key, key.DESCRIPTOR)), Side(value, mapped(kind.value, value.DESCRIPTOR))
 
 
-_SIDES: Final = {kind.tag: _sides(kind) for kind in KINDS}
+SIDES: Final = {kind.tag: _sides(kind) for kind in KINDS}
+"""Keys and values by the tag of their kind."""
 _CLASSES: Final = {kind.tag: (kind.key, kind.value) for kind in KINDS}
 
 
@@ -67,7 +72,7 @@ class MessageCodec:
             raise InvalidArgument(
                 "no object of this kind", kind=kind, key=type(key).__name__, value=type(value).__name__
             )
-        keys, values = _SIDES[kind]
+        keys, values = SIDES[kind]
         try:
             return Row(kind, keys.encode(key), values.encode(value))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -75,9 +80,9 @@ class MessageCodec:
 
     def decode(self, row: Row) -> tuple[Any, Any]:
         """Key and value of a row. Raises CorruptData."""
-        if row.kind not in _SIDES:
+        if row.kind not in SIDES:
             raise CorruptData("an unknown kind of object", hint="stop and report it", kind=row.kind)
-        keys, values = _SIDES[row.kind]
+        keys, values = SIDES[row.kind]
         try:
             return keys.decode(row.key), values.decode(row.value)
         except DecodeError as error:
