@@ -6,7 +6,7 @@ import pytest
 from redis import exceptions as redis_errors
 
 from persist.errors import Determinate, Indeterminate, LocationError, StoreFull, StoreReadOnly
-from persist.storage import blob_s3, consensus_postgres, consensus_redis
+from persist.storage import blob_s3, consensus_redis, postgres
 from persist.storage.calls import Call
 from persist.storage.filesystem import filesystem_of, is_network
 
@@ -57,8 +57,8 @@ POSTGRES = {
 def test_postgres_failure_is_classified(state: str | None, expected: type[LocationError]) -> None:
     error = psycopg.OperationalError("x")
     error.sqlstate = state
-    assert type(consensus_postgres.classify(error, sent())) is expected
-    assert isinstance(consensus_postgres.classify(error, sent(mutation=False)), Determinate)
+    assert type(postgres.classify(error, sent())) is expected
+    assert isinstance(postgres.classify(error, sent(mutation=False)), Determinate)
 
 
 def answer(code: str, status: int) -> boto.ClientError:

@@ -21,9 +21,10 @@ from persist.errors import (
 )
 from persist.runtime import system
 from persist.settings import Settings
-from persist.storage.consensus_sqlite import SqliteConsensus, classify
+from persist.storage.consensus_sqlite import SqliteConsensus
 from persist.storage.open import open_consensus
 from persist.storage.ports import Consensus, Entry
+from persist.storage.sqlite import classify
 
 KEY = ShardId.named("sqlite")
 T = 10.0
@@ -133,7 +134,7 @@ async def test_folder_that_cannot_be_made_is_definite(tmp_path: Path) -> None:
 
 async def test_pragmas_are_those_that_survive_a_power_cut(tmp_path: Path) -> None:
     consensus = SqliteConsensus(str(tmp_path / "x.db"), system())
-    connection = consensus._open()
+    connection = consensus._database.open()
     try:
         got = {
             name: connection.execute(f"PRAGMA {name}").fetchone()[0]

@@ -1,0 +1,349 @@
+"""A SQLite file: how it is opened, who reads and writes it, and what its failures mean.
+
+One connection in one thread writes; it commits whatever waits in one transaction, so that an fsync is shared. Another
+reads. WAL with synchronous=FULL: what was acknowledged survives a power cut. Source: reliability.md section 4, SQLite.
+"""
+
+import os
+import queue
+import sqlite3
+import threading
+from asyncio import wrap_future
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Final, TypeVar
+from urllib.parse import quote
+
+from persist.errors import (
+    CorruptData,
+    Determinate,
+    Indeterminate,
+    InvalidUri,
+    PersistError,
+    StoreFull,
+    StoreReadOnly,
+)
+from persist.runtime import Runtime
+from persist.storage.calls import deadline
+from persist.storage.filesystem import VOLATILE, filesystem_of, is_network
+from persist.storage.ports import Finding
+
+T = TypeVar("T")
+
+MEMORY: Final = ":memory:"
+_FOLD_MAX: Final = 64
+_FOLD_BYTES_MAX: Final = 16 << 20
+
+_SETUP: Final = (
+    "PRAGMA busy_timeout=5000",
+    "PRAGMA journal_mode=WAL",
+    "PRAGMA synchronous=FULL",
+    "PRAGMA foreign_keys=ON",
+    "PRAGMA trusted_schema=OFF",
+)
+
+_BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+_DEFINITE: Final = _BUSY | {sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_TOOBIG}
+_DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+
+Work = Callable[[sqlite3.Connection], T]
+
+
+def classify(error: sqlite3.Error, what: str, *, committing: bool) -> PersistError:
+    """What a failure of SQLite means. Only listed codes are Determinate once a COMMIT was tried.
+
+    Before COMMIT everything is: SQLite rolls back what was not committed.
+    """
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+    primary, name = code & 0xFF, getattr(error, "sqlite_errorname", "")
+    if primary in _DAMAGED:
+        return CorruptData(f"{what}: the database file is damaged", hint="stop and restore it", code=name, detail=error)
+    if primary == sqlite3.SQLITE_FULL:
+        return StoreFull(f"{what}: no room left for the database", hint="free disk space, then retry", code=name)
+    if primary == sqlite3.SQLITE_READONLY:
+        return StoreReadOnly(f"{what}: the database is read-only", hint="check the permissions of the file", code=name)
+    if primary in _DEFINITE or not committing:
+        hint = "another process holds the lock; retry" if primary in _BUSY else "nothing happened; retry"
+        return Determinate(f"{what}: sqlite refused", hint=hint, code=name, detail=error)
+    return Indeterminate(f"{what}: sqlite failed", hint="repeat it to learn the outcome", code=name, detail=error)
+
+
+class Database:
+    """The file at ``path``, made with its folder if missing. ``:memory:`` is a database that ends with this object.
+
+    ``tables`` gets every new connection and whether it is read-only: it checks the format, and makes missing tables.
+    ``read_only``: open an existing file without writing to it. ``max_pages``: refuse to grow beyond that many pages.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        runtime: Runtime,
+        tables: Callable[[sqlite3.Connection, bool], None],
+        *,
+        read_only: bool = False,
+        max_pages: int | None = None,
+    ) -> None:
+        if not path or "\0" in path:
+            raise InvalidUri("a sqlite URI names a file", hint="sqlite:PATH", got=repr(path))
+        self._path = path if path == MEMORY else os.path.abspath(path)
+        self._runtime = runtime
+        self._tables = tables
+        self._read_only = read_only
+        self._max_pages = max_pages
+        self._writer = Lane("persist-sqlite-writer", self.open)
+        self._reader = Lane("persist-sqlite-reader", self.open)
+        if path == MEMORY:
+            # A second connection would see another memory database.
+            self._reader = self._writer
+
+    @property
+    def uri(self) -> str:
+        """``sqlite:PATH``, absolute."""
+        options = ["mode=ro"] if self._read_only else []
+        options += [f"max_pages={self._max_pages}"] if self._max_pages is not None else []
+        return f"sqlite:{quote(self._path, safe='/:@+,=~')}" + ("?" + "&".join(options) if options else "")
+
+    async def read(self, work: Work[T], timeout: float, what: str) -> T:
+        """Run ``work`` on the connection that reads. Raises LocationError, CorruptData."""
+        async with deadline(what, timeout) as call:
+            call.sent = True
+            return await wrap_future(self._reader.submit(what, work, 0, writes=False))
+        raise AssertionError("unreachable")
+
+    async def write(self, work: Work[T], timeout: float, what: str, size: int) -> T:
+        """Run ``work``, of some ``size`` in bytes, in a transaction; durable when it returns. Raises as ``read``."""
+        async with deadline(what, timeout, mutation=True) as call:
+            future = self._writer.submit(what, work, size, writes=True)
+            # A job the thread has not begun is dropped for certain when its deadline passes.
+            future.add_done_callback(lambda done: setattr(call, "sent", not done.cancelled()))
+            call.sent = True
+            return await wrap_future(future)
+        raise AssertionError("unreachable")
+
+    async def findings(self) -> Sequence[Finding]:
+        """Where the file lies and how it is really opened."""
+        journal, synchronous = await self.write(_pragmas, 30.0, "sqlite findings", 0)
+        return [*_place(self._path), *_modes(journal, synchronous)]
+
+    async def close(self) -> None:
+        """Finish what was queued, close the file."""
+        for lane in {self._writer, self._reader}:
+            await self._runtime.offload(lane.close)
+
+    def open(self) -> sqlite3.Connection:
+        """A connection of its own, prepared. For a lane's thread."""
+        if self._path == MEMORY:
+            connection = sqlite3.connect(MEMORY, isolation_level=None, check_same_thread=False)
+        else:
+            if not self._read_only:
+                os.makedirs(os.path.dirname(self._path), exist_ok=True)
+            name = f"file:{quote(self._path)}?mode={'ro' if self._read_only else 'rwc'}"
+            connection = sqlite3.connect(name, uri=True, isolation_level=None, check_same_thread=False)
+        try:
+            self._prepare(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        for pragma in _SETUP:
+            connection.execute(pragma)
+        if self._max_pages is not None:
+            connection.execute(f"PRAGMA max_page_count={int(self._max_pages)}")
+        self._tables(connection, self._read_only)
+
+
+class _Job:
+    """Work for a lane, and who waits for it."""
+
+    __slots__ = ("future", "size", "what", "work", "writes")
+
+    def __init__(self, what: str, work: Work[object], size: int, *, writes: bool) -> None:
+        self.what = what
+        self.work = work
+        self.size = size
+        self.writes = writes
+        self.future: Future[object] = Future()
+
+
+class Lane:
+    """One thread with one connection, opened at first use. Writes that wait are committed together."""
+
+    def __init__(self, name: str, connect: Callable[[], sqlite3.Connection]) -> None:
+        self._name = name
+        self._connect = connect
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+        self._broken: PersistError | None = None
+        self._closed = False
+
+    def submit(self, what: str, work: Work[T], size: int, *, writes: bool) -> "Future[T]":
+        """Queue work; the future raises PersistError."""
+        job = _Job(what, work, size, writes=writes)
+        with self._lock:
+            if self._closed:
+                raise Determinate("the store is closed", hint="open it again")
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+            self._jobs.put(job)
+        return job.future  # type: ignore[return-value]  # a future of what work returns
+
+    def close(self) -> None:
+        """Do what is queued, then end the thread."""
+        with self._lock:
+            self._closed = True
+            thread = self._thread
+            self._jobs.put(None)
+        if thread is not None:
+            thread.join()
+
+    def _run(self) -> None:
+        more = True
+        while more:
+            batch, more = self._take()
+            # From here on a cancelled caller is ignored: the job runs.
+            batch = [job for job in batch if job.future.set_running_or_notify_cancel()]
+            for job in [job for job in batch if not job.writes]:
+                self._alone(job)
+            self._together([job for job in batch if job.writes])
+        if self._connection is not None:
+            self._connection.close()
+
+    def _take(self) -> tuple[list[_Job], bool]:
+        job = self._jobs.get()
+        batch: list[_Job] = []
+        size = 0
+        while job is not None:
+            batch.append(job)
+            size += job.size
+            if len(batch) >= _FOLD_MAX or size >= _FOLD_BYTES_MAX:
+                return batch, True
+            try:
+                job = self._jobs.get_nowait()
+            except queue.Empty:
+                return batch, True
+        return batch, False
+
+    def _open(self) -> sqlite3.Connection:
+        if self._broken is not None:
+            raise self._broken
+        if self._connection is None:
+            self._connection = self._connect()
+        return self._connection
+
+    def _alone(self, job: _Job) -> None:
+        try:
+            job.future.set_result(job.work(self._open()))
+        except sqlite3.Error as error:
+            job.future.set_exception(classify(error, job.what, committing=False))
+        except BaseException as error:
+            job.future.set_exception(_wrapped(error, job.what))
+
+    def _together(self, jobs: Sequence[_Job]) -> None:
+        """Run all in one transaction; if one of them fails before COMMIT, each in its own."""
+        if not jobs:
+            return
+        committing = False
+        try:
+            connection = self._open()
+            connection.execute("BEGIN IMMEDIATE")
+            results = [job.work(connection) for job in jobs]
+            committing = True
+            connection.execute("COMMIT")
+        except BaseException as error:
+            self._roll_back()
+            if len(jobs) > 1 and not committing:
+                for job in jobs:
+                    self._together([job])
+                return
+            for job in jobs:
+                job.future.set_exception(self._failure(error, job.what, committing))
+            return
+        for job, result in zip(jobs, results, strict=True):
+            job.future.set_result(result)
+
+    def _roll_back(self) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        try:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            # A connection in an unknown state is not used again.
+            connection.close()
+            self._connection = None
+
+    def _failure(self, error: BaseException, what: str, committing: bool) -> BaseException:
+        if not isinstance(error, sqlite3.Error):
+            return _wrapped(error, what)
+        failure = classify(error, what, committing=committing)
+        code = getattr(error, "sqlite_errorcode", 0)
+        if code == sqlite3.SQLITE_IOERR_FSYNC or code & 0xFF in _DAMAGED:
+            # After a failed fsync the kernel may have dropped the data and call the next one a success.
+            self._broken = Determinate(
+                "the database file failed and is not used again", hint="check the disk, restart the process", cause=what
+            )
+        failure.__cause__ = error
+        return failure
+
+
+def _wrapped(error: BaseException, what: str) -> BaseException:
+    """Failures outside SQLite: all of them before COMMIT."""
+    if isinstance(error, PersistError):
+        return error
+    if isinstance(error, PermissionError):
+        return StoreReadOnly(f"{what}: no permission", hint="check the permissions of the folder", detail=error)
+    return Determinate(f"{what}: failed", hint="check the path of the database", detail=repr(error))
+
+
+def _pragmas(connection: sqlite3.Connection) -> tuple[str, int]:
+    journal = connection.execute("PRAGMA journal_mode").fetchone()[0]
+    return str(journal), int(connection.execute("PRAGMA synchronous").fetchone()[0])
+
+
+def _place(path: str) -> list[Finding]:
+    if path == MEMORY:
+        return [
+            Finding(
+                name="sqlite-memory", setting="path", found=MEMORY, required="a file on a local disk",
+                consequence="everything is lost when the process ends",
+            )
+        ]  # fmt: skip
+    kind = filesystem_of(path)
+    if kind in VOLATILE:
+        consequence = "everything is lost at a power cut"
+    elif is_network(kind):
+        consequence = "locks and fsync are not reliable there: two writers may both win, acknowledged data may be lost"
+    else:
+        return []
+    return [
+        Finding(
+            name="sqlite-filesystem", setting="file system of the database", found=str(kind),
+            required="a local disk", consequence=consequence,
+        )
+    ]  # fmt: skip
+
+
+def _modes(journal: str, synchronous: int) -> list[Finding]:
+    found: list[Finding] = []
+    if journal != "wal":
+        found.append(
+            Finding(
+                name="sqlite-journal-mode", setting="journal_mode", found=journal, required="wal",
+                consequence="durability of commits was not verified in this mode",
+            )
+        )  # fmt: skip
+    if synchronous < 2:
+        found.append(
+            Finding(
+                name="sqlite-synchronous", setting="synchronous", found=str(synchronous), required="2 (FULL)",
+                consequence="commits of the last moments are lost at a power cut",
+            )
+        )  # fmt: skip
+    return found
