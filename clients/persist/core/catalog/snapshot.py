@@ -47,16 +47,24 @@ class Snapshot:
     @classmethod
     def of(cls, codec: RowCodec, updates: Iterable[RowUpdate]) -> "Snapshot":
         """What all updates up to some time sum to. Raises CorruptData unless that is exactly one value per key."""
-        snapshot, counts = cls(), _no_counts()
+        snapshot, counts = cls(), dict[str, int]()
         kept = contents(_counting(updates, counts))
         for tag, rows in kept.items():
-            for key, value in rows.items():
-                kind, decoded = _decode(codec, Row(tag, key, value))
-                snapshot._put(kind, *decoded)
-        for kind, count in counts.items():
-            check(count >= 0, "no more goes than was there", kind=kind.tag, count=count)
-        snapshot._counts = counts
+            snapshot.load(codec, tag, rows.items())
+        snapshot.recount(counts)
         return snapshot
+
+    def load(self, codec: RowCodec, tag: str, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        """Some of the objects that a new snapshot begins with, by bytes of key and value. Raises CorruptData."""
+        for key, value in rows:
+            kind, decoded = _decode(codec, Row(tag, key, value))
+            self._put(kind, *decoded)
+
+    def recount(self, counts: Mapping[str, int]) -> None:
+        """Say how many objects the append-only kinds have, by tag; what is missing has none. Raises CorruptData."""
+        for tag, count in counts.items():
+            check(count >= 0, "no more goes than was there", kind=tag, count=count)
+        self._counts = {kind: counts.get(kind.tag, 0) for kind in self._counts}
 
     def get(self, kind: Kind[K, V], key: K) -> V | None:
         """The value of a key. Not for append-only kinds."""
@@ -144,10 +152,10 @@ def _no_counts() -> dict[AnyKind, int]:
     return {kind: 0 for kind in KINDS if kind.append_only}
 
 
-def _counting(updates: Iterable[RowUpdate], counts: dict[AnyKind, int]) -> Iterable[RowUpdate]:
+def _counting(updates: Iterable[RowUpdate], counts: dict[str, int]) -> Iterable[RowUpdate]:
     for update in updates:
         if is_append_only(update.row.kind):
-            counts[kind_of(update.row.kind)] += update.diff
+            counts[update.row.kind] = counts.get(update.row.kind, 0) + update.diff
         else:
             yield update
 

@@ -1,0 +1,50 @@
+"""Which tokens of committed transactions a catalog still knows, and which ones the next commit lets go.
+
+Source: catalog-semantics.md section 1.3 (idempotent commits).
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from itertools import islice
+from typing import Final
+
+from persist.core.catalog.kinds import COMMIT
+from persist.core.catalog.objects import CommitKey
+from persist.core.catalog.rows import Row, RowCodec
+from persist.core.catalog.snapshot import Change, Snapshot
+
+KEPT: Final = 10_000
+"""The newest so many are known: who repeats a commit does so before that many others were made."""
+
+PRUNED_MAX: Final = 16
+"""Rows that go with one commit at most."""
+
+
+class Commits:
+    """The tokens of a snapshot, oldest first. Costs nothing until the first commit that has one."""
+
+    def __init__(self, snapshot: Snapshot, codec: RowCodec, kept: int = KEPT) -> None:
+        self._snapshot = snapshot
+        self._codec = codec
+        self._kept = kept
+        self._order: deque[CommitKey] | None = None
+
+    def pruned(self) -> list[tuple[Row, int]]:
+        """What to retract with a commit that adds a token."""
+        if self._order is None:
+            known = self._snapshot.objects(COMMIT).items()
+            self._order = deque(key for key, _ in sorted(known, key=lambda each: each[1].ts))
+        over = min(len(self._order) + 1 - self._kept, PRUNED_MAX)
+        return [(self._row(key), -1) for key in islice(self._order, max(over, 0))]
+
+    def saw(self, changes: Iterable[Change]) -> None:
+        """The snapshot took these over."""
+        for change in changes:
+            if change.kind is COMMIT and self._order is not None:
+                if change.before is not None:
+                    self._order.remove(change.key)
+                if change.after is not None:
+                    self._order.append(change.key)
+
+    def _row(self, key: CommitKey) -> Row:
+        return self._codec.encode(COMMIT.tag, key, self._snapshot.get(COMMIT, key))

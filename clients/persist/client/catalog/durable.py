@@ -1,0 +1,139 @@
+"""The catalog over any log of rows: what can be known of it before it is open, and opening it.
+
+Source: catalog-semantics.md sections 1.2.1, 1.2.2, 1.2.5, 1.2.7 and 1.2.12; reliability.md I16.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from persist.client.catalog.edits import edit
+from persist.client.catalog.forked_log import ForkedLog
+from persist.client.catalog.leading import begin_or_renew, migrate, orphans, take_over
+from persist.client.catalog.loading import load
+from persist.client.catalog.opened import OpenedCatalog, dump
+from persist.client.catalog.port import Dump, RowLog
+from persist.client.catalog.raw import FROZEN_TAGS, RawCatalog
+from persist.core.catalog.fencing import Claim, open_step
+from persist.core.catalog.kinds import FENCE_TOKEN, AnyKind
+from persist.core.catalog.migrations import Migrations, Upgrade
+from persist.core.catalog.objects import FenceToken
+from persist.core.catalog.opening import Mode, check_open
+from persist.core.catalog.refusals import IncompatibleDataVersion
+from persist.core.catalog.rows import RowCodec
+from persist.wire.catalog.migrations import MIGRATIONS
+from persist.wire.catalog.rows import CODEC
+
+RELEASE: Final = "0.1.0"
+"""The content version that this release leaves in a catalog."""
+
+
+class DurableCatalog:
+    """The OpenableCatalog over a log, which it closes when it is closed. What it opened is of no use afterwards.
+
+    ``content_version``: the release that goes on with the catalog, as a semantic version.
+    """
+
+    def __init__(
+        self,
+        log: RowLog,
+        *,
+        content_version: str = RELEASE,
+        codec: RowCodec = CODEC,
+        migrations: Migrations = MIGRATIONS,
+    ) -> None:
+        self._log = log
+        self._content_version = content_version
+        self._codec = codec
+        self._migrations = migrations
+
+    async def is_initialized(self) -> bool:
+        """See OpenableCatalog."""
+        return (await self._frozen()).is_initialized
+
+    async def fence_token(self) -> FenceToken | None:
+        """See OpenableCatalog."""
+        return (await self._frozen()).token
+
+    async def open(self, generation: int) -> OpenedCatalog:
+        """See OpenableCatalog."""
+        check_open(Mode.WRITABLE, generation, initialized=True)
+        log, raw = self._log, await self._raw()
+        token = await take_over(log, self._codec, raw, generation, lambda: self._check_versions(raw))
+        return await self._opened(log, raw, Mode.WRITABLE, Claim(generation, token), token)
+
+    async def open_savepoint(self, generation: int, *, allow_uninitialized: bool = False) -> OpenedCatalog:
+        """See OpenableCatalog."""
+        log = ForkedLog(await self._log.snapshot())
+        raw = RawCatalog(self._codec, await log.updates(0))
+        check_open(Mode.SAVEPOINT, generation, initialized=raw.is_initialized, allow_uninitialized=allow_uninitialized)
+        self._check_versions(raw)
+        token = raw.token
+        # It would not be allowed to lead: a newer deployment does.
+        open_step(token, generation)
+        return await self._opened(log, raw, Mode.SAVEPOINT, Claim(None), token)
+
+    async def open_read_only(self) -> OpenedCatalog:
+        """See OpenableCatalog."""
+        raw = await self._raw()
+        check_open(Mode.READ_ONLY, None, initialized=raw.is_initialized)
+        self._check_versions(raw)
+        self._check_current(raw)
+        return await self._opened(self._log, raw, Mode.READ_ONLY, Claim(None), raw.token)
+
+    async def upgrade_check(self) -> Upgrade:
+        """See OpenableCatalog."""
+        raw = await self._raw()
+        check_open(Mode.READ_ONLY, None, initialized=raw.is_initialized)
+        self._check_versions(raw)
+        return self._migrations.check(raw.rows)
+
+    async def dump(self, *, consolidated: bool = True, kinds: Iterable[str] | None = None) -> Dump:
+        """See OpenableCatalog."""
+        return await dump(self._log, consolidated=consolidated, kinds=kinds)
+
+    async def edit(self, kind: AnyKind, key: Any, value: Any) -> Any:
+        """See OpenableCatalog."""
+        return await edit(self._log, self._codec, kind, key, value, self._check_current)
+
+    async def close(self) -> None:
+        """See OpenableCatalog."""
+        await self._log.close()
+
+    async def _opened(
+        self, log: RowLog, raw: RawCatalog, mode: Mode, claim: Claim, token: FenceToken | None
+    ) -> OpenedCatalog:
+        if mode is not Mode.READ_ONLY:
+            await migrate(log, raw, self._migrations, claim)
+            await begin_or_renew(log, self._codec, raw, self._migrations, self._content_version, claim)
+        snapshot = await load(self._codec, raw)
+        version = self._migrations.current
+        opened = OpenedCatalog(
+            log, self._codec, snapshot, mode=mode, upper=raw.upper, version=version, claim=claim, token=token
+        )
+        if mode is not Mode.READ_ONLY:
+            await opened.reclaim(orphans(self._codec, snapshot))
+        return opened
+
+    async def _raw(self) -> RawCatalog:
+        return RawCatalog(self._codec, await self._log.snapshot())
+
+    async def _frozen(self) -> RawCatalog:
+        return RawCatalog(self._codec, await self._log.snapshot(FROZEN_TAGS))
+
+    def _check_versions(self, raw: RawCatalog) -> None:
+        """Whether this release may go on. Raises IncompatibleContentVersion, IncompatibleDataVersion, CorruptData."""
+        if raw.rows.keys() - {FENCE_TOKEN.tag}:
+            self._migrations.version(raw.rows)
+            raw.check_content_version(self._content_version)
+
+    def _check_current(self, raw: RawCatalog) -> None:
+        """Whether this release reads it as it is. Raises IncompatibleDataVersion."""
+        found = self._migrations.version(raw.rows)
+        if found != self._migrations.current:
+            raise IncompatibleDataVersion(
+                "the catalog needs a migration",
+                hint="open it writable with this release first",
+                found=found,
+                min=self._migrations.current,
+                current=self._migrations.current,
+            )

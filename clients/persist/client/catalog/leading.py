@@ -1,0 +1,92 @@
+"""Opening a catalog to write: take over from whoever leads, migrate, begin or renew what a release leaves.
+
+Each step is one append, so a process that dies between two leaves a catalog that the next one goes on from.
+Source: catalog-semantics.md sections 1.2.1, 1.2.2 and 1.2.5.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from persist.client.catalog.port import RowLog
+from persist.client.catalog.raw import RawCatalog
+from persist.core.catalog.fencing import Claim, most_informative, open_step
+from persist.core.catalog.kinds import ITEM, SETTING
+from persist.core.catalog.migrations import Migrations, fenced_by_migration
+from persist.core.catalog.objects import FenceToken, Setting
+from persist.core.catalog.opening import CONTENT_VERSION, initial_rows
+from persist.core.catalog.rows import Row, RowCodec
+from persist.core.catalog.snapshot import Snapshot
+
+PAUSE_AFTER: Final = 8
+"""Attempts to lead without a pause; then others of this process get their turn between two."""
+
+
+async def take_over(
+    log: RowLog, codec: RowCodec, raw: RawCatalog, generation: int, check: Callable[[], None]
+) -> FenceToken:
+    """Write a new token over the one there, however often others are first. Raises FencedByGeneration.
+
+    ``check`` raises when this release cannot go on with what there is: then nobody is fenced.
+
+    SUBTLE: an attempt reads and applies what was committed since the last one, and nothing else. Whoever consolidated
+    the whole catalog each time would never be as quick as a leader that commits without a pause.
+    """
+    claim, attempts = Claim(generation), 0
+    while True:
+        check()
+        step = open_step(raw.token, generation)
+        rows = step.rows(codec)
+        found = await log.append(rows, raw.upper, expected_upper=raw.upper)
+        if found is None:
+            raw.apply(rows, raw.upper + 1)
+            return step.token
+        refusal = most_informative(raw.follow(await log.updates(raw.upper), claim.fenced_by))
+        if refusal is not None:
+            raise refusal
+        attempts += 1
+        if attempts % PAUSE_AFTER == 0:
+            await asyncio.sleep(0)
+
+
+async def migrate(log: RowLog, raw: RawCatalog, migrations: Migrations, claim: Claim) -> None:
+    """Commit all steps up to the data version of this release, one by one. Raises Fenced, IncompatibleDataVersion."""
+    while raw.is_initialized and (changes := migrations.next_step(raw.rows)) is not None:
+        await _commit(log, raw, changes, claim)
+
+
+async def begin_or_renew(
+    log: RowLog, codec: RowCodec, raw: RawCatalog, migrations: Migrations, content_version: str, claim: Claim
+) -> None:
+    """Make a catalog if there is none, else say which release goes on with it. Raises Fenced."""
+    if not raw.is_initialized:
+        changes = [(row, 1) for row in initial_rows(codec, migrations.current, content_version)]
+    else:
+        changes = _renewed(codec, raw, content_version)
+    if changes:
+        await _commit(log, raw, changes, claim)
+
+
+def orphans(codec: RowCodec, snapshot: Snapshot) -> list[tuple[Row, int]]:
+    """What takes away the items of sessions: those of whoever led before are dead, and this one has none yet."""
+    items = snapshot.objects(ITEM).items()
+    return [(codec.encode(ITEM.tag, key, item), -1) for key, item in items if item.session is not None]
+
+
+def _renewed(codec: RowCodec, raw: RawCatalog, content_version: str) -> list[tuple[Row, int]]:
+    found = raw.content_version
+    if found == content_version:
+        return []
+    gone = [(codec.encode(SETTING.tag, CONTENT_VERSION, Setting(found)), -1)] if found is not None else []
+    return [*gone, (codec.encode(SETTING.tag, CONTENT_VERSION, Setting(content_version)), 1)]
+
+
+async def _commit(log: RowLog, raw: RawCatalog, changes: list[tuple[Row, int]], claim: Claim) -> None:
+    expected = raw.upper
+    found = await log.append(changes, expected, expected_upper=expected)
+    if found is None:
+        raw.apply(changes, expected + 1)
+        return
+    moved = fenced_by_migration(expected, found)
+    refusals = raw.follow(await log.updates(expected), claim.fenced_by)
+    raise most_informative([moved, *refusals]) or moved

@@ -1,0 +1,344 @@
+"""An open catalog: its objects in memory, kept up with a log of rows, and what may be written to it.
+
+One lock serialises whatever looks at the log or writes to it, in the order of asking; transactions are made beside each
+other. Source: catalog-semantics.md sections 1.2.1, 1.2.3 and 1.2.6 to 1.2.10.
+"""
+
+import asyncio
+import contextlib
+import copy
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from persist.client.catalog.commits import Commits
+from persist.client.catalog.loading import difference
+from persist.client.catalog.port import Dump, RowLog
+from persist.client.catalog.raw import RawCatalog, live_keys, versions
+from persist.core.catalog.committing import advanced_upper, audit_events, commit_ts, committed_at, split_usage
+from persist.core.catalog.fencing import Claim
+from persist.core.catalog.following import follow
+from persist.core.catalog.kinds import AUDIT_LOG, STORAGE_USAGE, AnyKind, Kind
+from persist.core.catalog.objects import AuditLogKey, FenceToken, StorageUsageKey
+from persist.core.catalog.opening import Mode
+from persist.core.catalog.refusals import IncompatibleDataVersion, NotWritable, OutOfSync
+from persist.core.catalog.rows import Row, RowCodec, RowUpdate
+from persist.core.catalog.snapshot import Change, Snapshot
+from persist.core.catalog.transaction import Transaction
+from persist.core.ids import Token
+from persist.errors import CorruptData, InvalidArgument, NotReadable, PersistError
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+Told = list[tuple[int, tuple[Change, ...]]]
+
+WAIT_SECONDS = 30.0
+"""How long to wait for news before asking whether there is any."""
+
+
+class OpenedCatalog:
+    """The ReadWriteCatalog over any RowLog; with Mode.READ_ONLY a ReadOnlyCatalog, which refuses to write.
+
+    A savepoint's log is in memory. ``claim`` says who may fence it, ``token`` what it leads with or found,
+    ``version`` the data version of this release.
+    """
+
+    def __init__(
+        self,
+        log: RowLog,
+        codec: RowCodec,
+        snapshot: Snapshot,
+        *,
+        mode: Mode,
+        upper: int,
+        version: int,
+        claim: Claim,
+        token: FenceToken | None,
+    ) -> None:
+        self._log = log
+        self._codec = codec
+        self._version = version
+        self._snapshot = snapshot
+        self._mode = mode
+        self._upper = upper
+        self._claim = claim
+        self._token = token
+        self._turn = asyncio.Lock()
+        self._commits = Commits(snapshot, codec)
+        self._ended: PersistError | None = None
+        self._untold: Told = []
+
+    @property
+    def mode(self) -> Mode:
+        """See ReadOnlyCatalog."""
+        return self._mode
+
+    @property
+    def token(self) -> FenceToken | None:
+        """See ReadOnlyCatalog."""
+        return self._token
+
+    @property
+    def upper(self) -> int:
+        """See ReadOnlyCatalog."""
+        return self._upper
+
+    def get(self, kind: Kind[K, V], key: K) -> V | None:
+        """See ReadOnlyCatalog."""
+        _cached(kind)
+        return self._snapshot.get(kind, key)
+
+    def objects(self, kind: Kind[K, V]) -> Mapping[K, V]:
+        """See ReadOnlyCatalog."""
+        _cached(kind)
+        return dict(self._snapshot.objects(kind))
+
+    def count(self, kind: AnyKind) -> int:
+        """See ReadOnlyCatalog."""
+        return self._snapshot.count(kind)
+
+    async def sync(self, target: int | None = None, *, timeout: float | None = None) -> Told:
+        """See ReadOnlyCatalog. Changes taken over while time ran out are told the next time."""
+        async with asyncio.timeout(timeout):
+            while True:
+                async with self._turn:
+                    await self._follow()
+                if target is None or self._upper >= target:
+                    break
+                if self._mode is Mode.SAVEPOINT:
+                    raise InvalidArgument(
+                        "a savepoint goes on by its own commits only", target=target, upper=self._upper
+                    )
+                await self._log.changed(self._upper, WAIT_SECONDS)
+        told, self._untold = self._untold, []
+        return told
+
+    async def audit_logs(self) -> list[AuditLogKey]:
+        """See ReadOnlyCatalog."""
+        async with self._turn:
+            await self._look()
+            return audit_events(await self._durable(AUDIT_LOG))
+
+    async def storage_usage(self) -> list[StorageUsageKey]:
+        """See ReadOnlyCatalog."""
+        async with self._turn:
+            await self._look()
+            return split_usage(await self._durable(STORAGE_USAGE), 0, None)[0]
+
+    async def dump(self, *, consolidated: bool = True, kinds: Iterable[str] | None = None) -> Dump:
+        """See ReadOnlyCatalog. A savepoint's rows are those it was made from and its own."""
+        async with self._turn:
+            await self._look()
+            return await dump(self._log, consolidated=consolidated, kinds=kinds)
+
+    async def close(self) -> None:
+        """See ReadOnlyCatalog. The log goes with the catalog this was opened from."""
+
+    # ---- writing -----------------------------------------------------------------------------------------------------
+
+    def transaction(self, *, token: Token | None = None) -> Transaction:
+        """See ReadWriteCatalog."""
+        return Transaction(self._snapshot, token=token)
+
+    async def commit(self, transaction: Transaction, *, ts: int = 0) -> int:
+        """See ReadWriteCatalog."""
+        async with self._turn:
+            return await self._commit(transaction, ts)
+
+    async def set(self, kind: Kind[K, V], objects: Mapping[K, V | None]) -> int:
+        """See ReadWriteCatalog."""
+        async with self._turn:
+            while True:
+                transaction = self.transaction()
+                transaction.set_all(kind, objects.items())
+                with contextlib.suppress(OutOfSync):
+                    return await self._commit(transaction)
+
+    async def allocate(self, name: str, count: int = 1) -> range:
+        """See ReadWriteCatalog."""
+        async with self._turn:
+            while True:
+                transaction = self.transaction()
+                ids = transaction.allocate(name, count)
+                with contextlib.suppress(OutOfSync):
+                    await self._commit(transaction)
+                    return ids
+
+    async def confirm_leadership(self) -> None:
+        """See ReadWriteCatalog. Raises NotWritable when it was opened for reading."""
+        self._check_writable()
+        async with self._turn:
+            await self._follow()
+
+    async def advance_upper(self, to: int) -> None:
+        """See ReadWriteCatalog. Raises NotWritable when it was opened for reading."""
+        self._check_writable()
+        async with self._turn:
+            # What was appended while nobody else did tells that nobody else leads. Otherwise the log must be asked.
+            while (upper := advanced_upper(self._upper, to)) is not None:
+                if await self._append([], upper - 1):
+                    return
+                await self._follow()
+            await self._follow()
+
+    async def prune_storage_usage(self, retention_ms: int | None, boot_ms: int) -> list[StorageUsageKey]:
+        """See ReadWriteCatalog."""
+        self._check_writable()
+        async with self._turn:
+            while True:
+                await self._follow()
+                transaction = self.transaction()
+                keep, gone = split_usage(await self._durable(STORAGE_USAGE), boot_ms, retention_ms)
+                for measured in gone:
+                    transaction.retract(STORAGE_USAGE, measured)
+                if await self._try(transaction):
+                    return keep
+
+    # ---- inside, with the turn --------------------------------------------------------------------------------------
+
+    async def reclaim(self, changes: list[tuple[Row, int]]) -> None:
+        """Commit changes that opening makes, before anybody else has this catalog. Raises Fenced."""
+        async with self._turn:
+            if changes and not await self._append(changes, self._upper):
+                await self._follow()
+                raise OutOfSync("somebody moved the catalog while it was opened", hint="open it again")
+
+    async def _commit(self, transaction: Transaction, ts: int = 0) -> int:
+        while True:
+            self._check()
+            # SUBTLE: before the transaction looks at what came meanwhile, which may be itself.
+            done = None if transaction.token is None else committed_at(self._snapshot, transaction.token)
+            if done is not None:
+                return done + 1
+            if await self._try(transaction, ts):
+                return self._upper
+
+    async def _try(self, transaction: Transaction, ts: int = 0) -> bool:
+        """Whether it is committed now, or has nothing to commit; if not, look again at what came first."""
+        self._check()
+        batch = transaction.batch()
+        at = commit_ts(self._mode, batch, self._snapshot, ts, self._upper)
+        rows = batch.rows(self._codec, at)
+        if not rows:
+            return True
+        if await self._append([*rows, *(self._commits.pruned() if batch.token else ())], at):
+            return True
+        await self._follow()
+        return False
+
+    async def _append(self, changes: list[tuple[Row, int]], ts: int) -> bool:
+        """Whether the changes are there now. If not, somebody was first: follow."""
+        self._check()
+        if await self._log.append(changes, ts, expected_upper=self._upper) is not None:
+            return False
+        self._take(ts, changes)
+        self._upper = ts + 1
+        # Only what others may read again is at stake: the next append tells it anew.
+        with contextlib.suppress(PersistError):
+            await self._log.forget(self._upper - 1)
+        return True
+
+    def _take(self, ts: int, changes: list[tuple[Row, int]]) -> None:
+        with self._ends_if_corrupt():
+            self._commits.saw(self._snapshot.apply(self._codec, changes))
+
+    async def _follow(self) -> None:
+        """Take over what was committed since. Raises Fenced, for ever."""
+        self._check()
+        if self._mode is Mode.SAVEPOINT:
+            return
+        try:
+            read = await self._log.updates(self._upper)
+        except NotReadable:
+            await self._read_again()
+            return
+        with self._ends_if_corrupt():
+            updates, refusal = self._readable(read.updates)
+            followed = follow(self._snapshot, self._codec, self._claim, updates)
+        self._untold += [(ts, changes) for ts, changes in followed.changes if changes]
+        for _, changes in followed.changes:
+            self._commits.saw(changes)
+        ended = followed.fenced or refusal
+        if ended is not None:
+            raise self._end(ended)
+        self._upper = read.upper
+
+    async def _read_again(self) -> None:
+        """Go on from a new snapshot: the updates in between are forgotten, as this process was away for long."""
+        read = await self._log.snapshot()
+        with self._ends_if_corrupt():
+            raw = RawCatalog(self._codec, read)
+            fenced = self._claim.fenced_by(raw.token) if raw.token is not None else None
+            ended = fenced or self._readable(read.updates)[1]
+            if ended is not None:
+                raise self._end(ended)
+            changes = self._snapshot.apply(self._codec, difference(self._codec, self._snapshot, raw))
+            self._snapshot.recount(raw.counts)
+        self._commits.saw(changes)
+        self._untold += [(read.upper - 1, changes)] if changes else []
+        self._upper = read.upper
+
+    async def _durable(self, kind: Kind[K, Any]) -> list[K]:
+        read = await self._log.snapshot([kind.tag])
+        return live_keys(self._codec, kind, read.updates)
+
+    async def _look(self) -> None:
+        """Before the log is read past this catalog: whoever may be fenced learns of it. With the turn."""
+        if self._mode is Mode.WRITABLE:
+            await self._follow()
+        self._check()
+
+    def _readable(self, updates: list[RowUpdate]) -> tuple[list[RowUpdate], IncompatibleDataVersion | None]:
+        """The updates before a newer release migrated, and that it did. None of the rest may be decoded.
+
+        Only followers get that far: who leads is fenced by whoever migrates, at an earlier time.
+        """
+        if self._claim.generation is not None:
+            return updates, None
+        for ts, found in sorted(versions(self._codec, updates)):
+            if found != self._version:
+                refusal = IncompatibleDataVersion(
+                    "a newer release migrated the catalog",
+                    hint="run that release",
+                    found=found,
+                    min=self._version,
+                    current=self._version,
+                )
+                return [update for update in updates if update.ts < ts], refusal
+        return updates, None
+
+    def _check(self) -> None:
+        if self._ended is not None:
+            raise copy.copy(self._ended)
+
+    def _check_writable(self) -> None:
+        self._check()
+        if self._mode is Mode.READ_ONLY:
+            raise NotWritable("the catalog is open for reading only", hint="ask the leader")
+
+    def _end(self, refusal: PersistError) -> PersistError:
+        self._ended = refusal
+        return copy.copy(refusal)
+
+    @contextlib.contextmanager
+    def _ends_if_corrupt(self) -> Iterator[None]:
+        # What was half taken over is of no use any more.
+        try:
+            yield
+        except CorruptData as error:
+            self._ended = error
+            raise
+
+
+async def dump(log: RowLog, *, consolidated: bool, kinds: Iterable[str] | None) -> Dump:
+    """All rows of a log, of these tags only if given."""
+    wanted = None if kinds is None else frozenset(kinds)
+    if consolidated:
+        return Dump(*await log.snapshot(wanted))
+    read = await log.updates(0)
+    return Dump([update for update in read.updates if wanted is None or update.row.kind in wanted], read.upper)
+
+
+def _cached(kind: AnyKind) -> None:
+    if kind.append_only:
+        raise InvalidArgument("objects of this kind are not in memory", hint="read where they are durable", kind=kind)
