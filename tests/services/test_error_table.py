@@ -6,6 +6,7 @@ from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
 
 from persist import errors
+from persist.core.catalog.refusals import IdExhaustion
 from persist.errors import PersistError
 from persist.v1 import errors_pb2 as pb
 from persist.wire import rpc_errors
@@ -20,6 +21,8 @@ USAGE_CODES = {
     rpc_errors.FAILED_PRECONDITION,
     rpc_errors.OUT_OF_RANGE,
     rpc_errors.NOT_FOUND,
+    rpc_errors.ALREADY_EXISTS,
+    rpc_errors.ABORTED,
 }
 
 
@@ -55,7 +58,9 @@ def test_error_through_a_session_comes_back_equal(cls):
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 def test_status_says_what_the_caller_must_do(cls):
     code = TABLE[cls].code
-    if issubclass(cls, errors.UsageError) or cls is errors.LeaseExpired:
+    if cls is IdExhaustion:
+        assert code == rpc_errors.RESOURCE_EXHAUSTED
+    elif issubclass(cls, errors.UsageError) or cls is errors.LeaseExpired:
         assert code in USAGE_CODES
     elif issubclass(cls, errors.CorruptData):
         assert code == rpc_errors.DATA_LOSS
@@ -79,6 +84,8 @@ def test_status_of_overload_carries_a_retry_delay():
         (rpc_errors.FAILED_PRECONDITION, errors.UsageError),
         (rpc_errors.NOT_FOUND, errors.UsageError),
         (rpc_errors.OUT_OF_RANGE, errors.UsageError),
+        (rpc_errors.ALREADY_EXISTS, errors.UsageError),
+        (rpc_errors.ABORTED, errors.UsageError),
         (rpc_errors.RESOURCE_EXHAUSTED, errors.Overloaded),
         (rpc_errors.DATA_LOSS, errors.CorruptData),
         (rpc_errors.UNAVAILABLE, errors.Determinate),

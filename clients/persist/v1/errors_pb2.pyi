@@ -10,8 +10,9 @@ Inside a Session the same facts travel as ErrorDetail.
 
   status                                            what happened             what to do
   INVALID_ARGUMENT, FAILED_PRECONDITION,
-  OUT_OF_RANGE, NOT_FOUND, with our detail          nothing                   mend the request
-  RESOURCE_EXHAUSTED with our detail                nothing                   retry after the delay given
+  OUT_OF_RANGE, NOT_FOUND, ALREADY_EXISTS,
+  ABORTED, with our detail                          nothing                   mend the request
+  RESOURCE_EXHAUSTED with our detail                nothing                   retry after the delay given, if any
   UNAVAILABLE with our detail                       nothing                   retry
   UNKNOWN with our detail, and any status without   it may have happened      retry with the same token or id
   DATA_LOSS with our detail                         stored bytes are wrong    stop, tell a person
@@ -115,6 +116,30 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     """REASON_HOLD_OVERDUE: the hold fell too far behind and ended."""
     REASON_DEPENDENT_OBJECTS: _Reason.ValueType  # 37
     """REASON_DEPENDENT_OBJECTS: other objects depend on what is to be dropped."""
+    REASON_CATALOG_NOT_WRITABLE: _Reason.ValueType  # 38
+    """REASON_CATALOG_NOT_WRITABLE: the catalog is open for reading only here; "leader" and "epoch" say who writes."""
+    REASON_CATALOG_UNINITIALIZED: _Reason.ValueType  # 39
+    """REASON_CATALOG_UNINITIALIZED: there is no catalog yet."""
+    REASON_CATALOG_DUPLICATE_KEY: _Reason.ValueType  # 40
+    """REASON_CATALOG_DUPLICATE_KEY: there is an object with this key already."""
+    REASON_CATALOG_UNIQUENESS_VIOLATION: _Reason.ValueType  # 41
+    """REASON_CATALOG_UNIQUENESS_VIOLATION: another object has the name."""
+    REASON_CATALOG_OUT_OF_SYNC: _Reason.ValueType  # 42
+    """REASON_CATALOG_OUT_OF_SYNC: somebody changed what the transaction depends on; "keys" names it. Run it again."""
+    REASON_CATALOG_ID_EXHAUSTION: _Reason.ValueType  # 43
+    """REASON_CATALOG_ID_EXHAUSTION: an allocator has no ids left."""
+    REASON_CATALOG_INCOMPATIBLE_DATA_VERSION: _Reason.ValueType  # 44
+    """REASON_CATALOG_INCOMPATIBLE_DATA_VERSION: this release does not know the catalog's data version."""
+    REASON_CATALOG_INCOMPATIBLE_CONTENT_VERSION: _Reason.ValueType  # 45
+    """REASON_CATALOG_INCOMPATIBLE_CONTENT_VERSION: a newer release opened the catalog, or one too old to go on from."""
+    REASON_CATALOG_FENCED: _Reason.ValueType  # 46
+    """REASON_CATALOG_FENCED: somebody else leads. Open the catalog again, or leave it to them."""
+    REASON_CATALOG_FENCED_BY_MIGRATION: _Reason.ValueType  # 47
+    """REASON_CATALOG_FENCED_BY_MIGRATION: somebody else moved the catalog during a migration."""
+    REASON_CATALOG_FENCED_BY_EPOCH: _Reason.ValueType  # 48
+    """REASON_CATALOG_FENCED_BY_EPOCH: somebody opened the catalog later."""
+    REASON_CATALOG_FENCED_BY_GENERATION: _Reason.ValueType  # 49
+    """REASON_CATALOG_FENCED_BY_GENERATION: a newer deployment leads."""
 
 class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper):
     """Reason is the stable name of an error, the same in Python and in gRPC."""
@@ -195,6 +220,30 @@ REASON_HOLD_OVERDUE: Reason.ValueType  # 36
 """REASON_HOLD_OVERDUE: the hold fell too far behind and ended."""
 REASON_DEPENDENT_OBJECTS: Reason.ValueType  # 37
 """REASON_DEPENDENT_OBJECTS: other objects depend on what is to be dropped."""
+REASON_CATALOG_NOT_WRITABLE: Reason.ValueType  # 38
+"""REASON_CATALOG_NOT_WRITABLE: the catalog is open for reading only here; "leader" and "epoch" say who writes."""
+REASON_CATALOG_UNINITIALIZED: Reason.ValueType  # 39
+"""REASON_CATALOG_UNINITIALIZED: there is no catalog yet."""
+REASON_CATALOG_DUPLICATE_KEY: Reason.ValueType  # 40
+"""REASON_CATALOG_DUPLICATE_KEY: there is an object with this key already."""
+REASON_CATALOG_UNIQUENESS_VIOLATION: Reason.ValueType  # 41
+"""REASON_CATALOG_UNIQUENESS_VIOLATION: another object has the name."""
+REASON_CATALOG_OUT_OF_SYNC: Reason.ValueType  # 42
+"""REASON_CATALOG_OUT_OF_SYNC: somebody changed what the transaction depends on; "keys" names it. Run it again."""
+REASON_CATALOG_ID_EXHAUSTION: Reason.ValueType  # 43
+"""REASON_CATALOG_ID_EXHAUSTION: an allocator has no ids left."""
+REASON_CATALOG_INCOMPATIBLE_DATA_VERSION: Reason.ValueType  # 44
+"""REASON_CATALOG_INCOMPATIBLE_DATA_VERSION: this release does not know the catalog's data version."""
+REASON_CATALOG_INCOMPATIBLE_CONTENT_VERSION: Reason.ValueType  # 45
+"""REASON_CATALOG_INCOMPATIBLE_CONTENT_VERSION: a newer release opened the catalog, or one too old to go on from."""
+REASON_CATALOG_FENCED: Reason.ValueType  # 46
+"""REASON_CATALOG_FENCED: somebody else leads. Open the catalog again, or leave it to them."""
+REASON_CATALOG_FENCED_BY_MIGRATION: Reason.ValueType  # 47
+"""REASON_CATALOG_FENCED_BY_MIGRATION: somebody else moved the catalog during a migration."""
+REASON_CATALOG_FENCED_BY_EPOCH: Reason.ValueType  # 48
+"""REASON_CATALOG_FENCED_BY_EPOCH: somebody opened the catalog later."""
+REASON_CATALOG_FENCED_BY_GENERATION: Reason.ValueType  # 49
+"""REASON_CATALOG_FENCED_BY_GENERATION: a newer deployment leads."""
 Global___Reason: _TypeAlias = Reason  # noqa: Y015
 
 @_typing.final

@@ -15,6 +15,7 @@ from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
 
 from persist import errors
+from persist.core.catalog import refusals as catalog
 from persist.core.time import refusals
 from persist.errors import Determinate, Indeterminate, LocationError, PersistError, UsageError
 from persist.v1 import errors_pb2 as pb
@@ -27,8 +28,10 @@ UNKNOWN: Final = 2
 INVALID_ARGUMENT: Final = 3
 DEADLINE_EXCEEDED: Final = 4
 NOT_FOUND: Final = 5
+ALREADY_EXISTS: Final = 6
 RESOURCE_EXHAUSTED: Final = 8
 FAILED_PRECONDITION: Final = 9
+ABORTED: Final = 10
 OUT_OF_RANGE: Final = 11
 UNIMPLEMENTED: Final = 12
 UNAVAILABLE: Final = 14
@@ -84,9 +87,22 @@ TABLE: Final[Mapping[type[PersistError], Row]] = {
     refusals.BelowHold: Row(OUT_OF_RANGE, pb.REASON_BELOW_HOLD),
     refusals.HoldOverdue: Row(FAILED_PRECONDITION, pb.REASON_HOLD_OVERDUE),
     refusals.DependentObjects: Row(FAILED_PRECONDITION, pb.REASON_DEPENDENT_OBJECTS),
+    catalog.NotWritable: Row(FAILED_PRECONDITION, pb.REASON_CATALOG_NOT_WRITABLE),
+    catalog.Uninitialized: Row(FAILED_PRECONDITION, pb.REASON_CATALOG_UNINITIALIZED),
+    catalog.DuplicateKey: Row(ALREADY_EXISTS, pb.REASON_CATALOG_DUPLICATE_KEY),
+    catalog.UniquenessViolation: Row(ALREADY_EXISTS, pb.REASON_CATALOG_UNIQUENESS_VIOLATION),
+    catalog.OutOfSync: Row(ABORTED, pb.REASON_CATALOG_OUT_OF_SYNC),
+    catalog.IdExhaustion: Row(RESOURCE_EXHAUSTED, pb.REASON_CATALOG_ID_EXHAUSTION),
+    catalog.IncompatibleDataVersion: Row(FAILED_PRECONDITION, pb.REASON_CATALOG_INCOMPATIBLE_DATA_VERSION),
+    catalog.IncompatibleContentVersion: Row(FAILED_PRECONDITION, pb.REASON_CATALOG_INCOMPATIBLE_CONTENT_VERSION),
+    catalog.Fenced: Row(ABORTED, pb.REASON_CATALOG_FENCED),
+    catalog.FencedByMigration: Row(ABORTED, pb.REASON_CATALOG_FENCED_BY_MIGRATION),
+    catalog.FencedByEpoch: Row(ABORTED, pb.REASON_CATALOG_FENCED_BY_EPOCH),
+    catalog.FencedByGeneration: Row(ABORTED, pb.REASON_CATALOG_FENCED_BY_GENERATION),
 }
 
 _BY_REASON: Final[Mapping[int, type[PersistError]]] = {row.reason: cls for cls, row in TABLE.items()}
+_USAGE: Final = (INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS, FAILED_PRECONDITION, ABORTED, OUT_OF_RANGE)
 _REASON_NAMES: Final = frozenset(pb.Reason.keys())
 _PREFIX: Final = "REASON_"
 _CREDENTIALS: Final = re.compile(r"(://)[^/@\s]*@")
@@ -170,7 +186,7 @@ def _class_of(reason: int, code: int) -> type[PersistError]:
     if known is not None:
         return known
     # A newer server's reason: the status still tells what the caller must do.
-    if code in (INVALID_ARGUMENT, NOT_FOUND, FAILED_PRECONDITION, OUT_OF_RANGE):
+    if code in _USAGE:
         return UsageError
     if code == RESOURCE_EXHAUSTED:
         return errors.Overloaded
