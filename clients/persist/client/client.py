@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Self, TypeVar
 
+from persist.client.catalog.port import OpenableCatalog
 from persist.client.distributed import Compaction
 from persist.client.lease import Lease
 from persist.client.location import Location
@@ -189,6 +190,16 @@ class Client:
         from persist.client.local_minter import LocalMinter
 
         return LocalMinter(self)
+
+    async def catalog(self, environment: str) -> OpenableCatalog:
+        """The durable catalog of an environment: one per name and location. Nothing is opened, only found, yet.
+
+        Borrows this client: close the catalog first. Three RPCs at most. Raises InvalidArgument.
+        """
+        from persist.client.catalog.durable import DurableCatalog
+        from persist.client.catalog.shard_log import open_shard_log
+
+        return DurableCatalog(await open_shard_log(self, environment))
 
     async def table(
         self,

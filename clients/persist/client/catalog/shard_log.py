@@ -1,0 +1,189 @@
+"""The rows of a catalog in one shard of a persist location.
+
+Source: design document 2, the persist section; catalog-semantics.md sections 1.1, 1.2.2, 1.2.7 and 2.
+"""
+
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import pyarrow as pa
+
+from persist.client.catalog.port import Updates
+from persist.client.register import Register
+from persist.core.catalog.rows import Row, RowUpdate
+from persist.core.ids import ShardId
+from persist.core.shard.commands import Appended
+from persist.errors import Indeterminate, InvalidArgument, LeaseExpired, NotReadable, NotYetAvailable, PersistError
+from persist.wire.catalog.rows import CATALOG_SCHEMA, from_table, to_table
+
+if TYPE_CHECKING:
+    from persist.client.client import Client
+    from persist.client.read import ReadHandle
+    from persist.client.since import SinceHandle
+    from persist.client.write import WriteHandle
+
+T = TypeVar("T")
+
+SEED: Final = 1
+"""Another seed, another shard: should the catalog ever move, it takes a new one, and no old one again."""
+
+CATALOG_SINCE: Final = "catalog"
+"""The critical since of every catalog shard: so that it forgets nothing when no process is there to read it."""
+
+FORGET_SECONDS: Final = 1.0
+"""How often a log lets go of what it needs no more, which is a commit of its own."""
+
+
+def catalog_shard(environment: str) -> ShardId:
+    """The shard of the catalog of an environment, the same everywhere and for ever. Raises InvalidArgument."""
+    if not environment or "\0" in environment:
+        raise InvalidArgument("an environment has a name", hint="one without NUL", got=repr(environment)[:80])
+    return ShardId.named("persist.catalog", environment, SEED)
+
+
+async def open_shard_log(client: "Client", environment: str) -> "ShardLog":
+    """The log of an environment's catalog, in a shard that is made if missing. Borrows the client: close it first.
+
+    Two RPCs, three the first time. Raises InvalidArgument, and what another schema in that shard raises.
+    """
+    return ShardLog(client, await client.open_writer(catalog_shard(environment), schema=CATALOG_SCHEMA))
+
+
+class ShardLog:
+    """The RowLog over a shard. Its calls may overlap; each gives up after ``settings.timeout_ms``.
+
+    Costs: ``upper`` and ``append`` one RPC, ``snapshot`` two and its parts, ``updates`` three when there are any. Once
+    a second at most ``updates`` and ``forget`` take one more. A process that reads nothing for longer than its lease
+    goes on with a new one.
+    """
+
+    def __init__(self, client: "Client", writer: "WriteHandle") -> None:
+        self._client = client
+        self._writer = writer
+        self._upper = Register(client, writer)
+        self._reader: ReadHandle | None = None
+        self._since: SinceHandle | None = None
+        self._released = self._forgot = float("-inf")
+        self._let_go = 0
+
+    @property
+    def shard(self) -> ShardId:
+        """The shard."""
+        return self._writer.shard
+
+    async def upper(self) -> int:
+        """See RowLog."""
+        return await self._upper.read(self._client.location.attempts.deadline(None))
+
+    async def snapshot(self, kinds: Iterable[str] | None = None) -> Updates:
+        """See RowLog."""
+        where = None if kinds is None else [("kind", "in", sorted(kinds))]
+
+        async def newest(reader: "ReadHandle") -> Updates:
+            # SUBTLE: asked for once the reader holds the shard's since, which nobody moves past this upper then.
+            upper = await self.upper()
+            return Updates(await _as_of(reader, upper - 1, where) if upper else [], upper)
+
+        return await self._read(newest)
+
+    async def updates(self, lower: int) -> Updates:
+        """See RowLog."""
+        if lower == 0:
+            return await self._everything()
+        upper = await self.upper()
+        if upper <= lower:
+            return Updates([], upper)
+        found = await self._read(lambda reader: _between(reader, lower, upper))
+        await self._release(lower - 1)
+        return Updates(found, upper)
+
+    async def append(self, changes: Sequence[tuple[Row, int]], ts: int, *, expected_upper: int) -> int | None:
+        """See RowLog."""
+        rows = to_table(RowUpdate(row, ts, diff) for row, diff in changes)
+        try:
+            outcome = await self._writer.compare_and_append(rows, expected_upper, ts + 1)
+        except LeaseExpired as error:
+            # The shard forgot this writer, which was silent for long: a new one is sure of its own attempts only.
+            self._writer = await self._client.open_writer(self.shard, schema=CATALOG_SCHEMA)
+            self._upper.use(self._writer)
+            outcome = await self._writer.compare_and_append(rows, expected_upper, ts + 1)
+            if not isinstance(outcome, Appended):
+                raise Indeterminate(
+                    "whether this was appended is not known", hint="read it again", expected_upper=expected_upper
+                ) from error
+        upper = self._upper.heard(outcome.upper)
+        return None if isinstance(outcome, Appended) else upper
+
+    async def changed(self, upper: int, timeout: float) -> None:
+        """See RowLog."""
+        with contextlib.suppress(NotYetAvailable):
+            await self._read(lambda reader: reader.snapshot(upper, timeout=timeout))
+
+    async def forget(self, to: int) -> None:
+        """See RowLog. Once a second at most; what waits then goes when the log is closed."""
+        self._let_go = max(self._let_go, to)
+        now = self._client.location.runtime.monotonic()
+        if now - self._forgot < FORGET_SECONDS:
+            return
+        self._forgot = now
+        await self._forget()
+        await self._release(self._let_go)
+
+    async def close(self) -> None:
+        """See RowLog."""
+        reader, self._reader = self._reader, None
+        with contextlib.suppress(PersistError):
+            await self._forget()
+        if reader is not None:
+            with contextlib.suppress(PersistError):
+                await reader.expire()
+
+    async def _forget(self) -> None:
+        if self._since is None and self._let_go:
+            self._since = await self._client.open_since(CATALOG_SINCE, self.shard, purpose="catalog")
+        since = self._since
+        if since is not None and (since.since.time or 0) < self._let_go:
+            await since.compare_and_downgrade(since.opaque, self._let_go)
+
+    async def _release(self, to: int) -> None:
+        """Let this process's lease hold no more than the next reading needs."""
+        now, reader = self._client.location.runtime.monotonic(), self._reader
+        if reader is None or now - self._released < FORGET_SECONDS or to <= (reader.since.time or 0):
+            return
+        self._released = now
+        with contextlib.suppress(PersistError):
+            await reader.downgrade_since(to)
+
+    async def _read(self, work: "Callable[[ReadHandle], Awaitable[T]]") -> T:
+        """What ``work`` reads. Again with a new lease if this process slept through its own, or let go of too much."""
+        reader = self._reader or await self._opened()
+        try:
+            return await work(reader)
+        except (LeaseExpired, NotReadable):
+            return await work(await self._opened())
+
+    async def _everything(self) -> Updates:
+        """All updates, at the times that anybody's hold still tells apart."""
+        reader = await self._client.open_reader(self.shard, schema=CATALOG_SCHEMA, purpose="catalog history")
+        async with reader:
+            first, upper = reader.since.time or 0, await self.upper()
+            if upper == 0:
+                return Updates([], 0)
+            begin = await _as_of(reader, first, None)
+            return Updates([*begin, *await _between(reader, first + 1, upper)], upper)
+
+    async def _opened(self) -> "ReadHandle":
+        # The one before is dropped, not expired: others may be reading with it.
+        self._reader = reader = await self._client.open_reader(self.shard, schema=CATALOG_SCHEMA, purpose="catalog")
+        return reader
+
+
+async def _as_of(reader: "ReadHandle", as_of: int, where: object) -> list[RowUpdate]:
+    rows = await (await reader.snapshot(as_of)).to_arrow(where=where)
+    times = pa.repeat(pa.scalar(as_of, pa.uint64()), rows.num_rows)
+    return from_table(rows.append_column(CATALOG_SCHEMA.updates.field("ts"), times))
+
+
+async def _between(reader: "ReadHandle", lower: int, upper: int) -> list[RowUpdate]:
+    return from_table(await (await reader.diffs(lower, upper)).to_arrow())
