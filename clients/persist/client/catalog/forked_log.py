@@ -3,13 +3,13 @@
 Source: catalog-semantics.md section 1.2.7.
 """
 
-import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from persist.client.catalog.port import Updates
 from persist.core.catalog.rows import Row, RowUpdate
 from persist.errors import InvalidBounds
+from persist.runtime import system
 
 
 class ForkedLog:
@@ -52,7 +52,7 @@ class ForkedLog:
     async def changed(self, upper: int, timeout: float) -> None:
         """See RowLog. Nobody else appends here."""
         if self._upper <= upper:
-            await asyncio.sleep(timeout)
+            await system().sleep(timeout)
 
     async def forget(self, to: int) -> None:
         """See RowLog. Keeps everything."""

@@ -4,7 +4,6 @@ Each step is one append, so a process that dies between two leaves a catalog tha
 Source: catalog-semantics.md sections 1.2.1, 1.2.2 and 1.2.5.
 """
 
-import asyncio
 from collections.abc import Callable
 from typing import Final
 
@@ -17,6 +16,7 @@ from persist.core.catalog.objects import FenceToken, Setting
 from persist.core.catalog.opening import CONTENT_VERSION, initial_rows
 from persist.core.catalog.rows import Row, RowCodec
 from persist.core.catalog.snapshot import Snapshot
+from persist.runtime import system
 
 PAUSE_AFTER: Final = 8
 """Attempts to lead without a pause; then others of this process get their turn between two."""
@@ -46,7 +46,7 @@ async def take_over(
             raise refusal
         attempts += 1
         if attempts % PAUSE_AFTER == 0:
-            await asyncio.sleep(0)
+            await system().sleep(0)
 
 
 async def migrate(log: RowLog, raw: RawCatalog, migrations: Migrations, claim: Claim) -> None:

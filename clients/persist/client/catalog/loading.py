@@ -1,6 +1,5 @@
 """Making objects of rows, a piece at a time, so that whatever else runs on the event loop goes on."""
 
-import asyncio
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from persist.client.catalog.raw import RawCatalog
 from persist.core.catalog.kinds import KINDS
 from persist.core.catalog.rows import Row, RowCodec
 from persist.core.catalog.snapshot import Snapshot
+from persist.runtime import system
 
 PIECE: Final = 500
 """Rows decoded between two turns of others: some milliseconds."""
@@ -24,7 +24,7 @@ async def load(codec: RowCodec, raw: RawCatalog) -> Snapshot:
         while piece := list(islice(left, PIECE)):
             with _no_collection():
                 snapshot.load(codec, tag, piece)
-            await asyncio.sleep(0)
+            await system().sleep(0)
     snapshot.recount(raw.counts)
     return snapshot
 
