@@ -25,13 +25,14 @@ run-batch: setup ## the batch job: Spark writes a year of flights into shards, r
 dev: setup-python ## all services in one process on SQLite and files under ./data
 	@$(BIN)/persist dev --data data
 
-test: setup ## run the tests, in two processes (ARGS="-k name" to choose, ARGS="-n 0" for one process)
-	@$(IN_ENV) python -m pytest -n 2 $(ARGS)
+test: setup ## run the tests, in three processes (ARGS="-k name" to choose, ARGS="-n 0" for one process)
+	@$(IN_ENV) python -m pytest -n 3 $(ARGS)
 
 SEEDS ?= 3000
 sim: setup-python ## simulate and soak at length: worlds of trouble, the model, planted bugs, real stores (SEEDS=3000, or SEED=n for one)
 	@PERSIST_SIM=full PERSIST_SIM_SEEDS=$(SEEDS) PERSIST_SIM_SEED=$(SEED) \
-		$(BIN)/python -m pytest -q -s $(if $(SEED),tests/simulation -k keep_every_promise,tests/simulation tests/soak) $(ARGS)
+		$(BIN)/python -m pytest -q -s $(if $(SEED),tests/simulation -k keep_every_promise,tests/simulation tests/soak tests/scenarios \
+		tests/machine/test_memory.py tests/conformance/test_contention.py) $(ARGS)
 
 lint: setup-python ## ruff, import contracts, house rules
 	@$(BIN)/ruff check .

@@ -27,6 +27,10 @@ settings.register_profile("explore", print_blob=True)
 settings.load_profile("steady")
 
 
+SPARK_ELSEWHERE = ("tests/spark/test_deaths.py", "tests/spark/test_flights.py", "tests/spark/test_tpcb.py")
+"""Those that mostly start a Spark of their own."""
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "timeout_s(seconds): limit of a coroutine test, 120 s unless told")
 
@@ -35,6 +39,8 @@ class Scheduling(LoadScopeScheduling):
     """Tests on Spark share one process, hence one JVM; the others go wherever there is time for them."""
 
     def _split_scope(self, nodeid: str) -> str:
+        if nodeid.startswith(SPARK_ELSEWHERE):
+            return "spark elsewhere"
         return "spark" if nodeid.startswith("tests/spark/") else nodeid
 
 

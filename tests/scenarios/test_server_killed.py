@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 from scenarios.support import SCHEMA, Ledger, Server, one_row
+from simulation.budget import FULL
 
 import persist
 from persist.core.ids import Token
 from persist.runtime import system
 
-KILLS = 50
+KILLS = 50 if FULL else 12
 WRITERS = 4
 CALL_SECONDS = 8.0
-SLACK_SECONDS = 2.0
+SLACK_SECONDS = 12.0
 
 
 class Writer:
@@ -60,7 +61,7 @@ class Writer:
 
 
 @pytest.mark.timeout_s(400)
-async def test_server_killed_in_mid_append_fifty_times_loses_and_doubles_nothing(tmp_path: Path):
+async def test_server_killed_in_mid_append_many_times_loses_and_doubles_nothing(tmp_path: Path):
     server = Server(f"file:{tmp_path}/blob", f"sqlite:{tmp_path}/consensus.db", log=tmp_path / "log").start()
     shard = persist.ShardId.new()
     ledger, stop, chance = Ledger(), asyncio.Event(), random.Random(1)

@@ -15,5 +15,5 @@ MODEL_LONG_EXAMPLES_MIN = 400 if FULL else 10
 """Examples that reached all of their 50 steps: Hypothesis ends some sooner."""
 BUG_SEEDS = 60 if FULL else 16
 BUG_EXAMPLES = 400 if FULL else 60
-STORY_APPENDS = 33 if FULL else 9
+STORY_APPENDS = 33 if FULL else 7
 """Appends in the story that crashes at every point."""
