@@ -42,7 +42,7 @@ class MemoryLog:
     async def updates(self, lower: int) -> Updates:
         await asyncio.sleep(0)
         since = self.rows.since
-        if 0 < lower < since:
+        if 0 < lower <= since:
             raise NotReadable("these times cannot be told apart any more", lower=lower, since=since)
         sums: defaultdict[tuple[Row, int], int] = defaultdict(int)
         for row, ts, diff in self.rows.updates:

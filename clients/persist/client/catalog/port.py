@@ -63,7 +63,7 @@ class RowLog(Protocol):
         ...
 
     async def forget(self, to: int) -> None:
-        """Times below ``to`` need not be told apart any more. Cheap, may do nothing, never loses what is live."""
+        """Times up to ``to`` need not be told apart any more. Cheap, may do nothing, never loses what is live."""
         ...
 
     async def close(self) -> None:
