@@ -2,6 +2,7 @@
 
     Blob       mem:NAME   file:PATH   s3://bucket/prefix?endpoint=…&region=…
     Consensus  mem:NAME   sqlite:PATH   redis://host:port/db   postgres://user@host:port/database
+    Stash      sqlite:PATH   postgres://user@host:port/database
 
 Source: architecture.md section 5; reliability.md section 4, refusing unsafe configurations.
 """
@@ -17,9 +18,11 @@ from persist.settings import Settings
 from persist.storage.blob_memory import MemoryBlob, MemoryValues
 from persist.storage.consensus_memory import MemoryConsensus, MemoryLog
 from persist.storage.ports import Blob, Consensus, Finding
+from persist.storage.stash import Stash
 
 _BLOB_SCHEMES: Final = ("mem", "file", "s3")
 _CONSENSUS_SCHEMES: Final = ("mem", "sqlite", "redis", "rediss", "postgres", "postgresql")
+_STASH_SCHEMES: Final = ("sqlite", "postgres", "postgresql")
 
 # What ``mem:NAME`` names: the same store for the same name in one process, until it ends.
 _values: dict[str, MemoryValues] = {}
@@ -50,12 +53,8 @@ def open_consensus(uri: str, *, settings: Settings, runtime: Runtime) -> Consens
     if scheme == "sqlite":
         from persist.storage.consensus_sqlite import SqliteConsensus
 
-        path, options = _path(rest)
-        _only(options, ("mode", "max_pages"))
-        if options.get("mode", "rw") not in ("rw", "ro") or not options.get("max_pages", "1").isdigit():
-            raise InvalidUri("malformed sqlite options", hint="mode=ro, max_pages=N", got=options)
-        pages = int(options["max_pages"]) if "max_pages" in options else None
-        return SqliteConsensus(path, runtime, read_only=options.get("mode") == "ro", max_pages=pages)
+        path, read_only, pages = _sqlite(rest)
+        return SqliteConsensus(path, runtime, read_only=read_only, max_pages=pages)
     if scheme in ("redis", "rediss"):
         from persist.storage.consensus_redis import RedisConsensus
 
@@ -64,6 +63,19 @@ def open_consensus(uri: str, *, settings: Settings, runtime: Runtime) -> Consens
     from persist.storage.consensus_postgres import PostgresConsensus
 
     return PostgresConsensus(uri, runtime)
+
+
+def open_stash(uri: str, *, runtime: Runtime) -> Stash:
+    """The Stash a URI names. Connects lazily. Raises InvalidUri."""
+    scheme, rest = _split(uri, _STASH_SCHEMES, (*_BLOB_SCHEMES, "redis", "rediss"), "stash")
+    if scheme == "sqlite":
+        from persist.storage.stash_sqlite import SqliteStash
+
+        path, read_only, pages = _sqlite(rest)
+        return SqliteStash(path, runtime, read_only=read_only, max_pages=pages)
+    from persist.storage.stash_postgres import PostgresStash
+
+    return PostgresStash(uri)
 
 
 def check_safe(findings: Sequence[Finding], allow_unsafe: Collection[str]) -> None:
@@ -129,6 +141,15 @@ def _path(rest: str) -> tuple[str, dict[str, str]]:
     elif path.startswith("//"):
         raise InvalidUri("a path URI has no host", hint="file:/absolute/path or file:relative/path", got=path)
     return unquote(path), _options(query)
+
+
+def _sqlite(rest: str) -> tuple[str, bool, int | None]:
+    path, options = _path(rest)
+    _only(options, ("mode", "max_pages"))
+    if options.get("mode", "rw") not in ("rw", "ro") or not options.get("max_pages", "1").isdigit():
+        raise InvalidUri("malformed sqlite options", hint="mode=ro, max_pages=N", got=options)
+    pages = int(options["max_pages"]) if "max_pages" in options else None
+    return path, options.get("mode") == "ro", pages
 
 
 def _options(query: str) -> dict[str, str]:

@@ -11,6 +11,7 @@ from persist.errors import Determinate, Indeterminate, LocationError, StoreFull,
 from persist.runtime import Runtime
 from persist.settings import Settings
 from persist.storage.ports import Blob, Consensus, Entry, Finding
+from persist.storage.stash import Stash, StashRow, StashRows
 
 T = TypeVar("T")
 
@@ -33,8 +34,11 @@ class _Retrying:
         while True:
             try:
                 return await call(left)
-            except (StoreFull, StoreReadOnly):
-                raise
+            except (StoreFull, StoreReadOnly) as error:
+                if unknown is None:
+                    raise
+                # Of this attempt it is certain that nothing happened, of an earlier one it is not.
+                raise unknown from error
             except LocationError as error:
                 if isinstance(error, Indeterminate):
                     unknown = error
@@ -149,3 +153,82 @@ class RetryingConsensus(_Retrying):
     async def close(self) -> None:
         """Close the store."""
         await self._consensus.close()
+
+
+class RetryingStash(_Retrying):
+    """A Stash that retries all calls within their timeouts; an append whose answer was lost with the same token.
+
+    No attempt takes longer than ``store_timeout_ms``, so that time is left to learn what became of it.
+    """
+
+    def __init__(self, stash: Stash, settings: Settings, runtime: Runtime) -> None:
+        super().__init__(settings, runtime)
+        self._stash = stash
+        self._most = settings.store_timeout_ms / 1000
+
+    @property
+    def uri(self) -> str:
+        """That of the database."""
+        return self._stash.uri
+
+    async def upper(self, environment: str, *, timeout: float) -> int:
+        """Retried."""
+        return await self._repeat(
+            timeout, lambda left: self._stash.upper(environment, timeout=min(left, self._most)), idempotent=True
+        )
+
+    async def snapshot(self, environment: str, kinds: Sequence[str] | None, *, timeout: float) -> StashRows:
+        """Retried; may be large, so an attempt may take all the time there is."""
+        return await self._repeat(
+            timeout, lambda left: self._stash.snapshot(environment, kinds, timeout=left), idempotent=True
+        )
+
+    async def updates(self, environment: str, lower: int, *, timeout: float) -> StashRows:
+        """Retried, as ``snapshot``."""
+        return await self._repeat(
+            timeout, lambda left: self._stash.updates(environment, lower, timeout=left), idempotent=True
+        )
+
+    async def append(
+        self,
+        environment: str,
+        rows: Sequence[StashRow],
+        *,
+        expected: int,
+        ts: int,
+        token: bytes,
+        again: bool = False,
+        timeout: float,
+    ) -> int | None:
+        """Retried, also after a lost answer: the token tells what became of it."""
+        unknown = again
+
+        async def attempt(left: float) -> int | None:
+            nonlocal unknown
+            try:
+                return await self._stash.append(
+                    environment,
+                    rows,
+                    expected=expected,
+                    ts=ts,
+                    token=token,
+                    again=unknown,
+                    timeout=min(left, self._most),
+                )
+            except Indeterminate:
+                unknown = True
+                raise
+
+        return await self._repeat(timeout, attempt, idempotent=True)
+
+    async def forget(self, environment: str, to: int, *, timeout: float) -> bool:
+        """Not retried: another time is as good."""
+        return await self._stash.forget(environment, to, timeout=timeout)
+
+    async def findings(self) -> Sequence[Finding]:
+        """Those of the database."""
+        return await self._stash.findings()
+
+    async def close(self) -> None:
+        """Close the database."""
+        await self._stash.close()
