@@ -1,6 +1,6 @@
 """Two PersistShard processes over one PostgreSQL, clients routed at random, connections cut at random.
 
-Eight writers append five hundred rows each (a hundred in ``make test``) to one shard; every acknowledged row is there exactly once.
+Eight writers append rows to one shard, five hundred each in ``make sim``; every acknowledged row is there exactly once.
 """
 
 import asyncio
