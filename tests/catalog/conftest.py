@@ -17,6 +17,7 @@ from persist import aio
 from persist.client.catalog.durable import DurableCatalog
 from persist.client.catalog.port import OpenableCatalog, RowLog
 from persist.client.catalog.shard_log import open_shard_log
+from persist.client.catalog.stash_log import open_stash_log
 from persist.runtime import system
 
 Logs: TypeAlias = Callable[[], Awaitable[RowLog]]
@@ -59,10 +60,32 @@ def file_shard(path: Path, request: pytest.FixtureRequest) -> LogPlace:
     return shards(f"file:{path}/blob", f"sqlite:{path}/consensus.db")
 
 
+@asynccontextmanager
+async def stashes(uri: str) -> AsyncIterator[Logs]:
+    async with AsyncExitStack() as stack:
+
+        async def another() -> RowLog:
+            log = await open_stash_log(uri, ENVIRONMENT)
+            stack.push_async_callback(log.close)
+            return log
+
+        yield another
+
+
+def sqlite_stash(path: Path, request: pytest.FixtureRequest) -> LogPlace:
+    return stashes(f"sqlite:{path}/stash.db")
+
+
+def postgres_stash(path: Path, request: pytest.FixtureRequest) -> LogPlace:
+    return stashes(request.getfixturevalue("fresh_postgres_uri")())
+
+
 LOGS: dict[str, Callable[[Path, pytest.FixtureRequest], LogPlace]] = {
     "memory": memory,
     "shard-mem": memory_shard,
     "shard-file": file_shard,
+    "stash-sqlite": sqlite_stash,
+    "stash-postgres": postgres_stash,
 }
 
 
