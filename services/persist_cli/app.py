@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 import typer
 
-from persist_cli import admin, doctor, fsck, serve, shards, sources, usage
+from persist_cli import admin, catalog, doctor, fsck, serve, shards, sources, usage
 from persist_cli.options import Invocation
 
 EXIT_FAILED: Final = 1
@@ -30,6 +30,7 @@ app.add_typer(serve.app, name="serve")
 app.add_typer(shards.app, name="shard")
 app.add_typer(admin.app, name="admin")
 app.add_typer(sources.app, name="source")
+app.add_typer(catalog.app, name="catalog")
 shards.app.command("finalize")(admin.finalize)
 app.command("usage")(usage.usage)
 app.command("fsck")(fsck.fsck)

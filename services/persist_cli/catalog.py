@@ -1,0 +1,186 @@
+"""``persist catalog``: look into the durable catalog of an environment, and repair it by hand.
+
+Source: design document 2 (catalog debug tool); catalog-semantics.md section 1.2.12.
+"""
+
+from typing import Annotated
+
+import typer
+
+from persist_cli.catalog_place import Place
+from persist_cli.options import AllowUnsafe, BlobUri, ConsensusUri, Endpoint, Json, Location, invocation
+
+app = typer.Typer(
+    help="Look into the catalog of an environment (its databases, schemas, items, roles, …), and repair it by hand.",
+    no_args_is_help=True,
+)
+
+Environment = Annotated[str, typer.Option("--environment", "-e", metavar="NAME", help="Whose catalog.")]
+Stash = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URI", help="A catalog outside of any location: sqlite:PATH or postgres://user@host/database."
+    ),
+]
+KindArgument = Annotated[
+    str, typer.Argument(metavar="KIND", help="What kind of object, as in dump: database, item, role, …")
+]
+KeyArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="KEY",
+        help='Its key as JSON, as dump prints it: \'{"id": "u12"}\'. Or a file with it; - for standard input.',
+    ),
+]
+ValueArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="VALUE",
+        help="Its new value as JSON, a file with it, or -. Not needed when KEY is a file with both, as in dump.",
+    ),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. Needed where there is no terminal.")]
+
+
+@app.command("dump")
+def dump(
+    context: typer.Context,
+    kind: Annotated[
+        list[str] | None, typer.Option("--kind", "-k", metavar="KIND", help="Only this kind; repeatable.")
+    ] = None,
+    ignore: Annotated[
+        list[str] | None, typer.Option("--ignore", metavar="KIND", help="All but this kind; repeatable.")
+    ] = None,
+    ignore_large: Annotated[
+        bool, typer.Option("--ignore-large", help="Without the kinds that only grow: audit_log, storage_usage.")
+    ] = False,
+    consolidate: Annotated[
+        bool,
+        typer.Option(
+            "--consolidate/--no-consolidate", help="What is there now; or every change that can still be told, by time."
+        ),
+    ] = True,
+    environment: Environment = "default",
+    stash: Stash = None,
+    endpoint: Endpoint = None,
+    location: Location = None,
+    blob: BlobUri = None,
+    consensus: ConsensusUri = None,
+    json: Json = False,
+    allow_unsafe: AllowUnsafe = None,
+) -> None:
+    """Print all objects as one JSON document: for each kind a list of key, value, time and diff (1 came, -1 went).
+
+    Disturbs nobody. Key and value of an object may be changed and given to edit. What this release cannot read (a
+    catalog of another data version) is shown in hexadecimal digits: key_hex, value_hex. With --json all is on one line.
+    """
+    place = Place.of(context, environment, stash, endpoint, location, blob, consensus)
+    settings = invocation(context, json=json).settings(allow_unsafe)
+    from persist_cli import catalog_reads
+
+    tags = catalog_reads.chosen_tags(kind or [], ignore or [], ignore_large=ignore_large)
+    catalog_reads.dump(place, settings, tags, asked=bool(kind), consolidated=consolidate, json=json)
+
+
+@app.command("edit")
+def edit(
+    context: typer.Context,
+    kind: KindArgument,
+    key: KeyArgument,
+    value: ValueArgument = None,
+    yes: Yes = False,
+    environment: Environment = "default",
+    stash: Stash = None,
+    endpoint: Endpoint = None,
+    location: Location = None,
+    blob: BlobUri = None,
+    consensus: ConsensusUri = None,
+    json: Json = False,
+    allow_unsafe: AllowUnsafe = None,
+) -> None:
+    """Set one object to a value, or insert it, and print its previous value. For repairs: check the value yourself.
+
+    Whoever writes to the catalog meanwhile is fenced: it ends with an error and has to open the catalog again. Nothing
+    but the form of the value is checked, not names that clash nor ids of objects that are not there.
+
+    persist catalog edit setting '{"name": "motto"}' '{"value": "carpe diem"}' --location DIR
+    """
+    place = Place.of(context, environment, stash, endpoint, location, blob, consensus)
+    settings = invocation(context, json=json).settings(allow_unsafe)
+    from persist_cli import catalog_writes
+
+    wanted = catalog_writes.wanted_edit(kind, key, value)
+    catalog_writes.change(place, settings, wanted, yes=yes, json=json)
+
+
+@app.command("delete")
+def delete(
+    context: typer.Context,
+    kind: KindArgument,
+    key: KeyArgument,
+    yes: Yes = False,
+    environment: Environment = "default",
+    stash: Stash = None,
+    endpoint: Endpoint = None,
+    location: Location = None,
+    blob: BlobUri = None,
+    consensus: ConsensusUri = None,
+    json: Json = False,
+    allow_unsafe: AllowUnsafe = None,
+) -> None:
+    """Delete one object and print its previous value; when there is none, say so and do nothing.
+
+    Whoever writes to the catalog meanwhile is fenced: it ends with an error and has to open the catalog again. What
+    refers to the object keeps doing so: delete that, too.
+    """
+    place = Place.of(context, environment, stash, endpoint, location, blob, consensus)
+    settings = invocation(context, json=json).settings(allow_unsafe)
+    from persist_cli import catalog_writes
+
+    catalog_writes.change(place, settings, catalog_writes.wanted_delete(kind, key), yes=yes, json=json)
+
+
+@app.command("epoch")
+def epoch(
+    context: typer.Context,
+    environment: Environment = "default",
+    stash: Stash = None,
+    endpoint: Endpoint = None,
+    location: Location = None,
+    blob: BlobUri = None,
+    consensus: ConsensusUri = None,
+    json: Json = False,
+    allow_unsafe: AllowUnsafe = None,
+) -> None:
+    """Print who leads: deploy generation and epoch of the process that opened the catalog for writing last.
+
+    Disturbs nobody. The epoch is one more after every such opening, and after every edit and delete.
+    """
+    place = Place.of(context, environment, stash, endpoint, location, blob, consensus)
+    settings = invocation(context, json=json).settings(allow_unsafe)
+    from persist_cli import catalog_reads
+
+    catalog_reads.epoch(place, settings, json=json)
+
+
+@app.command("upgrade-check")
+def upgrade_check(
+    context: typer.Context,
+    environment: Environment = "default",
+    stash: Stash = None,
+    endpoint: Endpoint = None,
+    location: Location = None,
+    blob: BlobUri = None,
+    consensus: ConsensusUri = None,
+    json: Json = False,
+    allow_unsafe: AllowUnsafe = None,
+) -> None:
+    """Tell whether this release can go on with the catalog, and what it would change when it first opens it.
+
+    Changes nothing and disturbs nobody, so run it before a deployment beside the old release. Exits with 0 when it can.
+    """
+    place = Place.of(context, environment, stash, endpoint, location, blob, consensus)
+    settings = invocation(context, json=json).settings(allow_unsafe)
+    from persist_cli import catalog_reads
+
+    catalog_reads.upgrade_check(place, settings, json=json)

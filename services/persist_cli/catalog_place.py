@@ -1,0 +1,125 @@
+"""Which catalog a command is about: an environment in a shard of a location, or in a stash."""
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import unquote
+
+import typer
+
+from persist.errors import InvalidArgument, ShardNotFound
+from persist_cli.options import Target, is_typed
+
+if TYPE_CHECKING:
+    from persist.client.catalog.port import OpenableCatalog, RowLog
+    from persist.settings import Settings
+
+T = TypeVar("T")
+
+_IN_HOST = re.compile(r"(://[^/@:\s]*):[^@\s]*@")
+_IN_QUERY = re.compile(r"([?&](?:ssl)?password=)[^&\s]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Just one of a target and the URI of a stash, and the environment there."""
+
+    environment: str
+    target: Target | None = None
+    stash: str | None = None
+
+    @classmethod
+    def of(cls, context: typer.Context, environment: str, stash: str | None, *location: str | None) -> "Place":
+        """The place that the options name. Raises BadParameter unless it is one."""
+        if not environment:
+            raise typer.BadParameter("--environment needs a name")
+        if stash is None and not any(location):
+            raise typer.BadParameter(
+                "name one place: --location DIR, or --blob with --consensus, or --endpoint HOST:PORT, or --stash URI"
+            )
+        if stash is None:
+            return cls(environment, Target.of(context, *location))
+        for name in ("endpoint", "location", "blob", "consensus"):
+            if is_typed(context, name):
+                raise typer.BadParameter(f"name one place: --stash URI or --{name}, not both")
+        return cls(environment, stash=stash)
+
+    def run(self, settings: "Settings", work: Callable[["OpenableCatalog"], Awaitable[T]]) -> T:
+        """Open the catalog, work with it, close it. Raises Uninitialized: nobody begins a catalog by looking."""
+
+        async def main() -> T:
+            async with self._opened(settings) as catalog:
+                if not await catalog.is_initialized():
+                    self._refuse()
+                return await work(catalog)
+
+        self._check_there()
+        return asyncio.run(main())
+
+    def _refuse(self) -> None:
+        from persist.core.catalog.refusals import Uninitialized
+
+        raise Uninitialized(
+            "there is no catalog here",
+            hint="are place and --environment right? A catalog begins when somebody first opens it for writing",
+            environment=self.environment,
+            place=str(self),
+        )
+
+    @contextlib.asynccontextmanager
+    async def _opened(self, settings: "Settings") -> AsyncIterator["OpenableCatalog"]:
+        from persist.client.catalog.durable import DurableCatalog
+
+        async with contextlib.AsyncExitStack() as stack:
+            catalog = DurableCatalog(await self._log(settings, stack))
+            stack.push_async_callback(catalog.close)
+            yield catalog
+
+    async def _log(self, settings: "Settings", stack: contextlib.AsyncExitStack) -> "RowLog":
+        if self.stash is not None:
+            from persist.client.catalog.stash_log import open_stash_log
+
+            return await open_stash_log(self.stash, self.environment, settings=settings)
+        from persist.client.catalog.shard_log import catalog_shard, open_shard_log
+
+        client = await _client(self.target, settings)
+        stack.push_async_callback(client.close)
+        try:
+            await client.recent_upper(catalog_shard(self.environment))
+        except ShardNotFound:
+            self._refuse()
+        return await open_shard_log(client, self.environment)
+
+    def _check_there(self) -> None:
+        """Opening makes the files that are not there: a misspelt name would leave empty ones behind."""
+        if self.stash is not None and self.stash.startswith("sqlite:"):
+            path = Path(unquote(self.stash.removeprefix("sqlite:").partition("?")[0]))
+            if not path.is_file():
+                raise InvalidArgument(
+                    "there is no such file", hint="a stash is made by whoever writes first", path=path
+                )
+        elif self.target is not None and self.target.location is not None:
+            from persist.client.connect import CONSENSUS_NAME
+
+            path = Path(self.target.location).expanduser()
+            if not (path / CONSENSUS_NAME).is_file():
+                raise InvalidArgument("no persist location", hint=f"it has no {CONSENSUS_NAME}", directory=path)
+
+    def __str__(self) -> str:
+        """Without passwords."""
+        text = self.stash if self.stash is not None else str(self.target)
+        return _IN_QUERY.sub(r"\1…", _IN_HOST.sub(r"\1@", text))
+
+
+async def _client(target: Any, settings: "Settings") -> Any:
+    from persist import aio
+
+    if target.endpoint is not None:
+        return await aio.connect(target.endpoint, settings=settings)
+    if target.location is not None:
+        return await aio.embedded(target.location, settings=settings)
+    return await aio.embedded(blob=target.blob, consensus=target.consensus, settings=settings)

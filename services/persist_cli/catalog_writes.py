@@ -1,0 +1,165 @@
+"""The work behind ``persist catalog edit`` and ``delete``: one object, looked at, asked about, changed."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import typer
+
+from persist.client.catalog.port import OpenableCatalog
+from persist.core.catalog.kinds import CONFIG, FENCE_TOKEN, AnyKind
+from persist.core.catalog.objects import FenceToken
+from persist.core.catalog.refusals import IncompatibleDataVersion
+from persist.wire.catalog.json import parse, read_key, read_value, show_key, show_value
+from persist.wire.catalog.migrations import MIGRATIONS
+from persist.wire.catalog.rows import SIDES
+from persist_cli.catalog_place import Place
+from persist_cli.catalog_reads import data_version, kind_named, line
+from persist_cli.terminal import note, print_json
+
+if TYPE_CHECKING:
+    from persist.settings import Settings
+
+
+class Wanted(NamedTuple):
+    """An object as it is to be. No ``value``: it is to go."""
+
+    kind: AnyKind
+    key: Any
+    value: Any | None
+
+    @property
+    def name(self) -> str:
+        """Kind and key, for people."""
+        return f"{self.kind} {line(show_key(self.kind, self.key))}"
+
+
+class _Seen(NamedTuple):
+    """The object as it is, and who leads."""
+
+    value: Any | None
+    token: FenceToken | None
+
+
+def wanted_edit(kind: str, key: str, value: str | None) -> Wanted:
+    """What ``edit`` is asked for. Raises BadParameter, InvalidArgument."""
+    of = _editable(kind)
+    if key.strip() == "-" and value is not None and value.strip() == "-":
+        raise typer.BadParameter("key and value cannot both come from standard input: give - once, as KEY, with both")
+    data = _given("KEY", key)
+    if value is not None:
+        return Wanted(of, read_key(of, data), read_value(of, _given("VALUE", value)))
+    if not _is_entry(data):
+        raise typer.BadParameter("VALUE is missing: only a KEY with the fields key and value, as in dump, needs none")
+    return Wanted(of, read_key(of, data["key"]), read_value(of, data["value"]))
+
+
+def wanted_delete(kind: str, key: str) -> Wanted:
+    """What ``delete`` is asked for. Raises BadParameter, InvalidArgument."""
+    of, data = _editable(kind), _given("KEY", key)
+    return Wanted(of, read_key(of, data["key"] if _is_entry(data) else data), None)
+
+
+def change(place: Place, settings: "Settings", wanted: Wanted, *, yes: bool, json: bool) -> None:
+    """Look, ask, do it, print what was there. Raises BadParameter where nobody can be asked."""
+    if not yes and not sys.stdin.isatty():
+        raise typer.BadParameter(
+            "nobody can be asked here, as standard input is no terminal: look first, then add --yes"
+        )
+
+    async def work(catalog: OpenableCatalog) -> tuple[Any | None, FenceToken | None]:
+        seen = await _look(catalog, wanted)
+        if seen.value == wanted.value:
+            return seen.value, None
+        if not yes:
+            _ask(place, wanted, seen)
+        previous = await catalog.edit(wanted.kind, wanted.key, wanted.value)
+        return previous, await catalog.fence_token()
+
+    previous, token = place.run(settings, work)
+    _tell(wanted, previous, token, json=json)
+
+
+def _editable(text: str) -> AnyKind:
+    kind = kind_named(text)
+    if kind.append_only:
+        raise typer.BadParameter(f"objects of kind {kind} record what happened: they are added and never changed")
+    if kind is FENCE_TOKEN:
+        raise typer.BadParameter("the fence token says who leads: only opening the catalog for writing changes it")
+    return kind
+
+
+def _given(what: str, text: str) -> Any:
+    """The JSON of an argument, which is it, a file with it, or ``-``."""
+    if text.strip() == "-":
+        return parse(sys.stdin.read())
+    if text.lstrip()[:1] in ("{", "[", '"'):
+        return parse(text)
+    try:
+        return parse(Path(text).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(f"{what} is neither JSON (which begins with a brace) nor a file: {error}") from error
+
+
+def _is_entry(data: Any) -> bool:
+    """Whether it is a whole object, as in dump: no key has these two fields."""
+    return isinstance(data, dict) and {"key", "value"} <= data.keys()
+
+
+async def _look(catalog: OpenableCatalog, wanted: Wanted) -> _Seen:
+    """Rows, and not an open catalog: it may have to be repaired before it can be opened."""
+    token = await catalog.fence_token()
+    found = await catalog.dump(kinds={wanted.kind.tag, CONFIG.tag})
+    version = data_version(found)
+    if version != MIGRATIONS.current:
+        raise IncompatibleDataVersion(
+            "a catalog of another data version cannot be edited",
+            hint="use the release that writes to it; or, if upgrade-check says ok, open it for writing with this one",
+            found=version,
+            min=MIGRATIONS.current,
+            current=MIGRATIONS.current,
+        )
+    key, values = SIDES[wanted.kind.tag][0].encode(wanted.key), SIDES[wanted.kind.tag][1]
+    rows = [row for row, _, _ in found.updates if (row.kind, row.key) == (wanted.kind.tag, key)]
+    return _Seen(values.decode(rows[0].value) if rows else None, token)
+
+
+def _ask(place: Place, wanted: Wanted, seen: _Seen) -> None:
+    """Say what will happen, and go on only if that is wanted."""
+    verb = "delete" if wanted.value is None else "insert" if seen.value is None else "change"
+    note(f"This will {verb} {wanted.name} in the catalog of environment {place.environment} ({place}).")
+    for when, value in (("now", seen.value), ("then", wanted.value)):
+        note(f"  {when + ':':6}{'(not there)' if value is None else line(show_value(wanted.kind, value))}")
+    if seen.token is not None:
+        leader = f"deploy generation {seen.token.deploy_generation}, epoch {seen.token.epoch}"
+        note(f"Whoever leads it now ({leader}) is fenced: it ends with an error and has to open the catalog again.")
+    note("Nothing but the form of the value is checked.")
+    if not typer.confirm("Go on?", err=True):
+        note("nothing was done")
+        raise typer.Exit(1)
+
+
+def _tell(wanted: Wanted, previous: Any | None, token: FenceToken | None, *, json: bool) -> None:
+    was = None if previous is None else show_value(wanted.kind, previous)
+    done = _done(wanted, previous) if token is not None else "nothing"
+    if json:
+        becomes = None if wanted.value is None else show_value(wanted.kind, wanted.value)
+        now = None if token is None else {"deploy_generation": token.deploy_generation, "epoch": token.epoch}
+        key = show_key(wanted.kind, wanted.key)
+        told = {"kind": wanted.kind.tag, "key": key, "previous": was, "value": becomes, "done": done, "token": now}
+        print_json(told)
+        return
+    if was is not None:
+        print(line(was))
+    if token is None:
+        reason = "is not there" if wanted.value is None else "has this value already"
+        note(f"{wanted.name} {reason}: nothing was done, nobody was fenced")
+        return
+    before = "there was none before" if was is None else "above is its previous value"
+    note(f"{done} {wanted.name}; {before}. Now deploy generation {token.deploy_generation}, epoch {token.epoch}")
+
+
+def _done(wanted: Wanted, previous: Any | None) -> str:
+    if wanted.value is None:
+        return "deleted"
+    return "inserted" if previous is None else "changed"
