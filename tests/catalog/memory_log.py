@@ -10,9 +10,13 @@ from persist.errors import InvalidBounds, NotReadable
 
 
 class MemoryRows:
-    """What several logs share: one place. ``appends`` counts the ones that happened."""
+    """What several logs share: one place. ``appends`` counts the ones that happened.
 
-    def __init__(self) -> None:
+    ``forgetful``: it forgets what it may whoever still reads, as if all were away for long.
+    """
+
+    def __init__(self, *, forgetful: bool = False) -> None:
+        self.forgetful = forgetful
         self.updates: list[RowUpdate] = []
         self.upper = 0
         self.since = 0
@@ -51,9 +55,9 @@ class MemoryLog:
         return Updates(found, self.rows.upper)
 
     async def append(self, changes: Sequence[tuple[Row, int]], ts: int, *, expected_upper: int) -> int | None:
-        await asyncio.sleep(0)
         if ts < expected_upper:
             raise InvalidBounds("a time before the upper", ts=ts, expected_upper=expected_upper)
+        await asyncio.sleep(0)
         if self.rows.upper != expected_upper:
             return self.rows.upper
         self.rows.updates += [RowUpdate(row, ts, diff) for row, diff in changes]
@@ -63,6 +67,10 @@ class MemoryLog:
             self.rows.moved.notify_all()
         return None
 
+    async def nudge(self) -> None:
+        await asyncio.sleep(0)
+        self.rows.upper += 1
+
     async def changed(self, upper: int, timeout: float) -> None:
         try:
             async with asyncio.timeout(timeout), self.rows.moved:
@@ -71,7 +79,8 @@ class MemoryLog:
             return
 
     async def forget(self, to: int) -> None:
-        self.rows.since = max(self.rows.since, min(to, self.rows.upper - 1))
+        if self.rows.forgetful:
+            self.rows.since = max(self.rows.since, min(to, self.rows.upper - 1))
 
     async def close(self) -> None:
         await asyncio.sleep(0)

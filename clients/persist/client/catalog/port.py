@@ -5,7 +5,7 @@ document 2; catalog-semantics.md section 1.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from persist.core.catalog.kinds import AnyKind, Kind
 from persist.core.catalog.migrations import Upgrade
@@ -68,6 +68,15 @@ class RowLog(Protocol):
 
     async def close(self) -> None:
         """Give back what is held. The rows stay."""
+        ...
+
+
+@runtime_checkable
+class Nudging(Protocol):
+    """A RowLog whose upper can be moved on even while others append without a pause."""
+
+    async def nudge(self) -> None:
+        """Move the upper on by a time, wherever it is. Whoever is about to append must read first, and is late then."""
         ...
 
 

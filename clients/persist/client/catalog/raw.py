@@ -26,6 +26,10 @@ class RawCatalog:
 
     def __init__(self, codec: RowCodec, read: Updates) -> None:
         self._codec = codec
+        self.replace(read)
+
+    def replace(self, read: Updates) -> None:
+        """Begin anew with what was read. Raises CorruptData."""
         self.upper = read.upper
         self.counts: Counter[str] = Counter()
         self._count((update.row, update.diff) for update in read.updates)

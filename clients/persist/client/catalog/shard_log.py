@@ -115,6 +115,10 @@ class ShardLog:
         upper = self._upper.heard(outcome.upper)
         return None if isinstance(outcome, Appended) else upper
 
+    async def nudge(self) -> None:
+        """See Nudging. One RPC."""
+        self._upper.heard((await self._writer.append_at_upper([])).upper)
+
     async def changed(self, upper: int, timeout: float) -> None:
         """See RowLog."""
         with contextlib.suppress(NotYetAvailable):
