@@ -85,6 +85,7 @@ class Host:
         self._side = SidePort(telemetry, lambda: self._ready)
         self._tasks = Tasks()
         self._ready = False
+        self._parts: dict[str, bool] = {}
         self._stopped = asyncio.Event()
 
     @classmethod
@@ -150,6 +151,11 @@ class Host:
         except OSError as error:
             raise Determinate("cannot listen", hint="is another process on this port?", address=listen) from error
 
+    async def tell(self, part: str, *, serving: bool) -> None:
+        """Health of something that a service does not always do, under a name of its own."""
+        self._parts[part] = serving
+        await self._health.set(part, _SERVING if serving and self._ready else _NOT_SERVING)
+
     async def wait(self) -> None:
         """Return once the host has stopped."""
         await self._stopped.wait()
@@ -174,3 +180,5 @@ class Host:
             await self._health.set(name, status)
         durable = self._durability is None or self._durability.durable
         await self._health.set(DURABLE, status if durable else _NOT_SERVING)
+        for part, serving in self._parts.items():
+            await self._health.set(part, status if serving else _NOT_SERVING)

@@ -36,6 +36,10 @@ _HELP: Final = {
     "persist_minter_minted_total": "appends that bound something",
     "persist_minter_mismatches_total": "appends that another minter was faster than",
     "persist_minter_traces_total": "traces and their changes told to watchers",
+    "persist_catalog_commits_total": "transactions committed for sessions",
+    "persist_catalog_conflicts_total": "transactions refused because something they depend on had changed",
+    "persist_catalog_changes_total": "changes of rows told to those who follow",
+    "persist_catalog_leads": "1 while this process leads its catalog",
     "persist_consensus_unsafe": "1 for each unsafe setting that was accepted by name",
 }
 

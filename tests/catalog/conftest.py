@@ -16,9 +16,12 @@ from catalog.memory_log import MemoryLog, MemoryRows
 from persist import aio
 from persist.client.catalog.durable import DurableCatalog
 from persist.client.catalog.port import OpenableCatalog, RowLog
+from persist.client.catalog.remote import RemoteCatalog
 from persist.client.catalog.shard_log import open_shard_log
 from persist.client.catalog.stash_log import open_stash_log
 from persist.runtime import system
+from persist.settings import Settings
+from persist_catalog import Duty, Reach, start_catalog
 
 Logs: TypeAlias = Callable[[], Awaitable[RowLog]]
 Catalogs: TypeAlias = Callable[[], Awaitable[OpenableCatalog]]
@@ -103,7 +106,26 @@ def over(log: str) -> Callable[[Path, pytest.FixtureRequest], Place]:
     return lambda path, request: durable(LOGS[log](path, request))
 
 
-CATALOGS: dict[str, Callable[[Path, pytest.FixtureRequest], Place]] = {name: over(name) for name in LOGS}
+@asynccontextmanager
+async def grpc(path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Catalogs]:
+    stores = f"mem:{system().random_bytes(8).hex()}"
+    reach = Reach(blob_uri=stores, consensus_uri=stores)
+    # It leads when the first catalog is opened, as others do.
+    host, address = await start_catalog("127.0.0.1:0", reach, Duty(environment=ENVIRONMENT), Settings())
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(host.stop, notice=0, grace=0)
+
+        async def another() -> OpenableCatalog:
+            catalog = RemoteCatalog(str(address), environment=ENVIRONMENT)
+            stack.push_async_callback(catalog.close)
+            return catalog
+
+        yield another
+
+
+CATALOGS: dict[str, Callable[[Path, pytest.FixtureRequest], Place]] = {name: over(name) for name in LOGS} | {
+    "grpc": grpc
+}
 
 
 @pytest.fixture(params=LOGS)

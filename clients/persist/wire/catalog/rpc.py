@@ -8,11 +8,12 @@ import contextlib
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
+from operator import add
 from typing import Any, Final, NamedTuple, TypeVar
 
 from persist.core.catalog.kinds import BY_TAG, AnyKind
 from persist.core.catalog.objects import FenceToken
-from persist.core.catalog.rows import Row, RowUpdate
+from persist.core.catalog.rows import Contents, Row, RowUpdate
 from persist.core.frontier import TIME_MAX
 from persist.errors import Indeterminate, InvalidArgument, UsageError
 from persist.v1 import catalog_pb2 as pb
@@ -98,15 +99,29 @@ def changes_in(message: pb.CatalogUpdates) -> list[tuple[Row, int]]:
 def pieces(updates: Sequence[RowUpdate]) -> Iterator[tuple[pb.CatalogUpdates, bool]]:
     """Messages of bounded size with all updates, in order, and whether each is the last; one without rows if none."""
     ends = list(accumulate(len(row.key) + len(row.value) for row, _, _ in updates))
-    begin = 0
-    while True:
-        told = ends[begin - 1] if begin else 0
-        end = max(begin + 1, min(bisect_right(ends, told + PIECE_BYTES), begin + PIECE_ROWS))
-        last = end >= len(updates)
-        yield updates_message(updates[begin:end]), last
-        if last:
-            return
-        begin = end
+    for part, last in _cuts(ends):
+        yield updates_message(updates[part]), last
+
+
+def rows_pieces(contents: Contents, tags: Iterable[str], ts: int) -> Iterator[tuple[pb.CatalogUpdates, bool]]:
+    """As ``pieces``, with all rows of these kinds at ``ts``, as they are when the first is made."""
+    kinds: list[str] = []
+    keys: list[bytes] = []
+    values: list[bytes] = []
+    for tag in tags:
+        rows = contents.get(tag, {})
+        kinds += [tag] * len(rows)
+        keys += rows.keys()
+        values += rows.values()
+    ends = list(map(add, accumulate(map(len, keys)), accumulate(map(len, values))))
+    for part, last in _cuts(ends):
+        count = len(keys[part])
+        yield (
+            pb.CatalogUpdates(
+                kinds=kinds[part], keys=keys[part], values=values[part], times=[ts] * count, diffs=[1] * count
+            ),
+            last,
+        )
 
 
 def news_message(upper: int, updates: Sequence[RowUpdate] | None) -> pb.CatalogNews:
@@ -141,6 +156,19 @@ def time_in(request: Any, name: str) -> int:
     if time >= TIME_MAX:
         raise InvalidArgument("no such time", field=name, got=time, limit=TIME_MAX)
     return time
+
+
+def _cuts(ends: Sequence[int]) -> Iterator[tuple[slice, bool]]:
+    """Pieces of bounded size, given where each row ends; one piece if there are no rows."""
+    begin = 0
+    while True:
+        told = ends[begin - 1] if begin else 0
+        end = max(begin + 1, min(bisect_right(ends, told + PIECE_BYTES), begin + PIECE_ROWS))
+        last = end >= len(ends)
+        yield slice(begin, end), last
+        if last:
+            return
+        begin = end
 
 
 def _size(updates: Sequence[RowUpdate]) -> int:

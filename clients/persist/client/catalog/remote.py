@@ -1,0 +1,344 @@
+"""RemoteCatalog: a catalog behind CatalogService, with transactions in this process's memory.
+
+An open catalog has all objects here and follows the changes that the servers tell. A transaction runs here; what comes
+of it goes to the leader with all it depends on, and the leader decides. Savepoints and catalogs open for reading need
+no session. Source: design document 2; catalog-semantics.md sections 1.2 and 1.3; protos/persist/v1/catalog.proto.
+"""
+
+import contextlib
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from persist.client.catalog.durable import RELEASE, DurableCatalog
+from persist.client.catalog.loading import load
+from persist.client.catalog.opened import OpenedCatalog
+from persist.client.catalog.port import Dump, Updates
+from persist.client.catalog.remote_calls import CatalogCalls
+from persist.client.catalog.remote_log import RemoteLog
+from persist.core.catalog.committing import commit_ts, committed_at
+from persist.core.catalog.fencing import Claim
+from persist.core.catalog.kinds import AnyKind
+from persist.core.catalog.migrations import Upgrade
+from persist.core.catalog.objects import FenceToken, StorageUsageKey
+from persist.core.catalog.opening import Mode, check_open
+from persist.core.catalog.refusals import Fenced, OutOfSync
+from persist.core.catalog.snapshot import Snapshot
+from persist.core.catalog.transaction import Batch, Transaction
+from persist.errors import InvalidArgument, LeaseExpired, LocationError, PersistError
+from persist.runtime import Runtime, system
+from persist.settings import Settings
+from persist.v1 import catalog_pb2 as pb
+from persist.wire.catalog.migrations import MIGRATIONS
+from persist.wire.catalog.rows import CODEC, SIDES
+from persist.wire.catalog.rpc import (
+    REQUEST_ID_BYTES,
+    answers,
+    changes_message,
+    news_of,
+    optional_token,
+    requests,
+    session_message,
+    session_of,
+    token_message,
+    updates_of,
+)
+from persist.wire.catalog.rpc import Session as Named
+from persist.wire.catalog.rpc_footprint import footprint_message, key_bytes
+
+FEED_SECONDS = 600.0
+"""A feed is renewed so often at least."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogStatus:
+    """What a server is. ``role``: follower, leader or fenced. ``leader``: where the leader listens, if that is known.
+
+    ``token`` is that of whoever leads, ``own`` the one this server led with.
+    """
+
+    environment: str
+    role: str
+    initialized: bool
+    upper: int
+    token: FenceToken | None
+    own: FenceToken | None
+    leader: str
+    sessions: int
+
+
+class RemoteCatalog:
+    """The OpenableCatalog over one or several CatalogService endpoints of one environment.
+
+    ``endpoints``: HOST:PORT, comma separated. Followers serve reads; what writes finds the leader among them, and leads
+    with any that may when there is none. Raises InvalidArgument (no endpoint, or no catalog), LocationError.
+    """
+
+    def __init__(
+        self,
+        endpoints: str,
+        *,
+        environment: str = "",
+        settings: Settings | None = None,
+        runtime: Runtime | None = None,
+        content_version: str = RELEASE,
+    ) -> None:
+        self._calls = CatalogCalls(endpoints, settings=settings or Settings(), runtime=runtime or system())
+        self._environment = environment
+        self._content_version = content_version
+        self._opened: list[RemoteOpened] = []
+
+    async def status(self) -> CatalogStatus:
+        """What one of the servers is. Raises InvalidArgument when it serves another environment."""
+        told = await self._calls.read("GetStatus", pb.GetStatusRequest())
+        if self._environment and told.environment != self._environment:
+            raise InvalidArgument(
+                "this server serves another environment", asked=self._environment, got=told.environment[:80]
+            )
+        return CatalogStatus(
+            environment=told.environment,
+            role=pb.CatalogRole.Name(told.role).removeprefix("CATALOG_ROLE_").lower(),
+            initialized=told.initialized,
+            upper=told.upper,
+            token=optional_token(told, "token"),
+            own=optional_token(told, "own"),
+            leader=told.leader,
+            sessions=told.sessions,
+        )
+
+    async def is_initialized(self) -> bool:
+        """See OpenableCatalog."""
+        return (await self.status()).initialized
+
+    async def fence_token(self) -> FenceToken | None:
+        """See OpenableCatalog."""
+        return (await self.status()).token
+
+    async def open(self, generation: int) -> "RemoteOpened":
+        """See OpenableCatalog. A server leads; sessions that wrote through it until now are fenced."""
+        check_open(Mode.WRITABLE, generation, initialized=True)
+        with requests():
+            request = pb.OpenSessionRequest(generation=generation)
+        return await self._open(request)
+
+    async def join(self) -> "RemoteOpened":
+        """Write beside others, at the epoch there is. Raises NotWritable when no server leads, and as ``open``."""
+        return await self._open(pb.OpenSessionRequest())
+
+    async def open_savepoint(self, generation: int, *, allow_uninitialized: bool = False) -> OpenedCatalog:
+        """See OpenableCatalog."""
+        opening = await self._opening()
+        return await opening.open_savepoint(generation, allow_uninitialized=allow_uninitialized)
+
+    async def open_read_only(self) -> OpenedCatalog:
+        """See OpenableCatalog."""
+        opening = await self._opening()
+        with opening.log.counting():
+            return await opening.open_read_only()
+
+    async def upgrade_check(self) -> Upgrade:
+        """See OpenableCatalog. What the server's release would change."""
+        await self.status()
+        told = await self._calls.read("CheckUpgrade", pb.CheckUpgradeRequest())
+        return Upgrade(told.found, told.current, tuple(told.changed))
+
+    async def dump(self, *, consolidated: bool = True, kinds: Iterable[str] | None = None) -> Dump:
+        """See OpenableCatalog."""
+        return await (await self._opening()).dump(consolidated=consolidated, kinds=kinds)
+
+    async def changes(self, lower: int, *, timeout: float | None = None) -> AsyncGenerator[Updates, None]:
+        """All updates from ``lower`` (an upper that was told) on, and how far they lead, until ``timeout`` or closed.
+
+        None is missing or told twice, whichever servers tell them. Raises NotReadable when they are forgotten: open a
+        catalog and go on from its upper. Raises LocationError when no server tells any for ``settings.timeout_ms``.
+        """
+        await self.status()
+        ends = None if timeout is None else self._calls.deadline(timeout)
+        pause, pieces = self._calls.pauses(None), list[Any]()
+        while ends is None or not ends.passed:
+            seconds = FEED_SECONDS if ends is None else min(FEED_SECONDS, ends.remaining())
+            request = pb.WatchChangesRequest(lower=lower, follow=True)
+            try:
+                async with aclosing(self._calls.watch(request, seconds)) as messages:
+                    async for message in messages:
+                        pieces.append(message)
+                        if not message.last:
+                            continue
+                        with answers():
+                            told = Updates(
+                                [each for piece in pieces for each in updates_of(piece.updates)], message.upper
+                            )
+                        pieces.clear()
+                        pause = self._calls.pauses(None)
+                        if told.upper > lower:
+                            lower = told.upper
+                            yield told
+            except LocationError:
+                if not await pause():
+                    raise
+            pieces.clear()
+
+    async def edit(self, kind: AnyKind, key: Any, value: Any) -> Any:
+        """See OpenableCatalog."""
+        await self.status()
+        request = pb.EditRowRequest(kind=kind.tag, key=key_bytes(kind, key))
+        if value is not None:
+            request.value = CODEC.encode(kind.tag, key, value).value
+        told = await self._calls.write("EditRow", request)
+        with answers():
+            return SIDES[kind.tag][1].decode(told.previous) if told.HasField("previous") else None
+
+    async def close(self) -> None:
+        """See OpenableCatalog. What it opened is of no use any more."""
+        for opened in self._opened:
+            await opened.close()
+        await self._calls.close()
+
+    async def _opening(self) -> "_Opening":
+        await self.status()
+        return _Opening(RemoteLog(self._calls), content_version=self._content_version)
+
+    async def _open(self, request: pb.OpenSessionRequest) -> "RemoteOpened":
+        opening = await self._opening()
+        told = await self._calls.lead(request)
+        with answers():
+            session = session_of(told)
+        opened = await opening.writable(self._calls, session)
+        self._opened.append(opened)
+        return opened
+
+
+class _Opening(DurableCatalog):
+    """Opens what a log of rows tells, as a DurableCatalog does."""
+
+    def __init__(self, log: RemoteLog, *, content_version: str) -> None:
+        super().__init__(log, content_version=content_version)
+        self.log = log
+
+    async def writable(self, calls: CatalogCalls, session: Named) -> "RemoteOpened":
+        """The catalog of a session. Raises Fenced, IncompatibleDataVersion (the server has another release)."""
+        with self.log.counting():
+            raw = await self._raw()
+        claim = Claim(session.token.deploy_generation, session.token)
+        fenced = None if raw.token is None else claim.fenced_by(raw.token)
+        if fenced is not None:
+            raise fenced
+        self._check_versions(raw)
+        self._check_current(raw)
+        snapshot = await load(CODEC, raw)
+        return RemoteOpened(self.log, calls, session, snapshot, upper=raw.upper, claim=claim)
+
+
+class RemoteOpened(OpenedCatalog):
+    """The ReadWriteCatalog of a session. Reads and follows like any other; the leader decides what is committed."""
+
+    def __init__(
+        self, log: RemoteLog, calls: CatalogCalls, session: Named, snapshot: Snapshot, *, upper: int, claim: Claim
+    ) -> None:
+        super().__init__(
+            log,
+            CODEC,
+            snapshot,
+            mode=Mode.WRITABLE,
+            upper=upper,
+            version=MIGRATIONS.current,
+            claim=claim,
+            token=session.token,
+        )
+        self._rows = log
+        self._calls = calls
+        self._session: Named | None = session
+        self._own = session.token
+
+    async def allocate(self, name: str, count: int = 1) -> range:
+        """See ReadWriteCatalog."""
+        with requests():
+            request = pb.AllocateIdsRequest(allocator=name, count=count)
+        async with self._turn:
+            told = await self._write("AllocateIds", request)
+            return range(told.first, told.first + told.count)
+
+    async def confirm_leadership(self) -> None:
+        """See ReadWriteCatalog."""
+        async with self._turn:
+            await self._write("ConfirmLeadership", pb.ConfirmLeadershipRequest())
+
+    async def advance_upper(self, to: int) -> None:
+        """See ReadWriteCatalog."""
+        with requests():
+            request = pb.AdvanceUpperRequest(to=to)
+        async with self._turn:
+            await self._write("AdvanceUpper", request)
+
+    async def prune_storage_usage(self, retention_ms: int | None, boot_ms: int) -> list[StorageUsageKey]:
+        """See ReadWriteCatalog."""
+        with requests():
+            request = pb.PruneStorageUsageRequest(retention_ms=retention_ms, boot_ms=boot_ms)
+        async with self._turn:
+            await self._write("PruneStorageUsage", request)
+        return await self.storage_usage()
+
+    async def close(self) -> None:
+        """See ReadOnlyCatalog. Ends the session."""
+        session, self._session = self._session, None
+        if session is not None:
+            request = pb.CloseSessionRequest(session=session_message(session))
+            with contextlib.suppress(PersistError):
+                await self._calls.write("CloseSession", request, timeout=1.0)
+
+    # ---- inside, with the turn --------------------------------------------------------------------------------------
+
+    async def _commit(self, transaction: Transaction, ts: int = 0) -> int:
+        self._check()
+        token = transaction.token
+        done = None if token is None else committed_at(self._snapshot, token)
+        if done is not None:
+            return done + 1
+        batch = transaction.batch()
+        commit_ts(self._mode, batch, self._snapshot, ts, self._upper)
+        changes = Batch(batch.changes, batch.version).rows(CODEC, 0)
+        if not changes:
+            return self._upper
+        with requests():
+            request = pb.CommitRequest(
+                request_id=self._calls.runtime.random_bytes(REQUEST_ID_BYTES),
+                changes=changes_message(changes),
+                footprint=footprint_message(transaction.footprint),
+                token=token or "",
+                ts=ts,
+            )
+        try:
+            told = await self._write("Commit", request, settled=token is not None)
+        except OutOfSync:
+            # Whoever runs it again finds what came first.
+            await self._follow()
+            raise
+        committed: int = told.ts
+        return committed + 1
+
+    async def _write(self, rpc: str, request: Any, *, settled: bool = False) -> Any:
+        """Ask the leader in this session, and take over what it tells. Raises Fenced, for ever."""
+        self._check()
+        base = request.base_upper = self._upper
+        try:
+            told = await self._in_session(rpc, request, settled=settled)
+        except Fenced as error:
+            raise self._end(error) from error
+        with answers():
+            upper, updates = news_of(told.news)
+        self._rows.tell(base, updates, upper)
+        await self._follow()
+        return told
+
+    async def _in_session(self, rpc: str, request: Any, *, settled: bool) -> Any:
+        request.session.CopyFrom(session_message(self._session or Named("none", self._own)))
+        try:
+            return await self._calls.write(rpc, request, settled=settled)
+        except LeaseExpired:
+            # It was not used for long. While nobody else led, another one is as good.
+            told = await self._calls.lead(pb.OpenSessionRequest(token=token_message(self._own)))
+            with answers():
+                self._session = session_of(told)
+            request.session.CopyFrom(told.session)
+            return await self._calls.write(rpc, request, settled=settled)

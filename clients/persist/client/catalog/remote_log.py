@@ -1,0 +1,105 @@
+"""The rows of a catalog as CatalogService tells them: a log to read, which only the leader writes.
+
+Source: protos/persist/v1/catalog.proto.
+"""
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from persist.client.catalog.port import Updates
+from persist.client.catalog.remote_calls import CatalogCalls
+from persist.core.catalog.refusals import NotWritable
+from persist.core.catalog.rows import Row, RowUpdate
+from persist.errors import LocationError
+from persist.v1 import catalog_pb2 as pb
+from persist.wire.catalog.rpc import answers, counts_of, updates_of
+
+
+class RemoteLog:
+    """The RowLog of who follows over gRPC, which borrows ``calls``.
+
+    Each call costs one RPC; ``upper`` and ``updates`` are as fresh as the shard itself.
+    """
+
+    def __init__(self, calls: CatalogCalls) -> None:
+        self._calls = calls
+        self._counting = False
+        self._told: tuple[int, Updates] | None = None
+
+    async def upper(self) -> int:
+        """See RowLog."""
+        upper: int = (await self._calls.read("GetStatus", pb.GetStatusRequest())).upper
+        return upper
+
+    async def snapshot(self, kinds: Iterable[str] | None = None) -> Updates:
+        """See RowLog. While ``counting``, one row stands for all of an append-only kind."""
+        if self._counting and kinds is None:
+            pieces = await self._calls.gather("ReadRows", pb.ReadRowsRequest())
+            with answers():
+                read = _joined(pieces)
+                return Updates([*read.updates, *counts_of(pieces[-1].counts, read.upper)], read.upper)
+        return await self._dump(consolidated=True, kinds=kinds)
+
+    async def updates(self, lower: int) -> Updates:
+        """See RowLog. What an answer told already is not asked for again."""
+        told, self._told = self._told, None
+        if told is not None and told[0] == lower:
+            return told[1]
+        if lower == 0:
+            return await self._dump(consolidated=False, kinds=None)
+        pieces = await self._calls.gather("WatchChanges", pb.WatchChangesRequest(lower=lower))
+        with answers():
+            return _joined(pieces)
+
+    async def append(self, changes: Sequence[tuple[Row, int]], ts: int, *, expected_upper: int) -> int | None:
+        """See RowLog. Raises NotWritable: what is written over gRPC is what came of transactions."""
+        raise NotWritable("rows are read here", hint="open a session", changes=len(changes))
+
+    async def changed(self, upper: int, timeout: float) -> None:
+        """See RowLog."""
+        deadline = self._calls.deadline(timeout)
+        pause = self._calls.pauses(timeout)
+        request = pb.WatchChangesRequest(lower=upper, until=upper + 1)
+        while not deadline.passed:
+            try:
+                async with aclosing(self._calls.watch(request, deadline.remaining())) as messages:
+                    async for message in messages:
+                        if message.upper > upper:
+                            return
+            except LocationError:
+                if not await pause():
+                    return
+
+    async def forget(self, to: int) -> None:
+        """See RowLog. The leader does."""
+
+    async def close(self) -> None:
+        """See RowLog."""
+
+    def tell(self, lower: int, updates: list[RowUpdate] | None, upper: int) -> None:
+        """An answer told all updates from ``lower``: the next reading from there need not ask. None: it did not."""
+        self._told = None if updates is None else (lower, Updates(updates, upper))
+
+    @contextlib.contextmanager
+    def counting(self) -> Iterator[None]:
+        """A block in which append-only kinds are counted only, as whoever opens a catalog needs them."""
+        self._counting = True
+        try:
+            yield
+        finally:
+            self._counting = False
+
+    async def _dump(self, *, consolidated: bool, kinds: Iterable[str] | None) -> Updates:
+        if kinds is not None and not (kinds := sorted(kinds)):
+            return Updates([], await self.upper())
+        request = pb.DumpRowsRequest(consolidated=consolidated, kinds=kinds or ())
+        pieces = await self._calls.gather("DumpRows", request)
+        with answers():
+            return _joined(pieces)
+
+
+def _joined(pieces: Sequence[Any]) -> Updates:
+    updates = [update for piece in pieces for update in updates_of(piece.updates)]
+    return Updates(updates, pieces[-1].upper)

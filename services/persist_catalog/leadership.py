@@ -1,0 +1,158 @@
+"""Leadership: whether this process leads its catalog, and what it answers when it does not.
+
+A server leads from the moment it opened the catalog for writing until somebody else did. From then on it refuses every
+write of every session it had, for ever, and follows the new leader like any other follower. It leads again only when it
+is asked to, with a generation above the one that fenced it: two servers of one generation never take the catalog from
+each other by turns. Source: catalog-semantics.md sections 1.2.1 and 1.2.7; reliability.md I16.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from enum import StrEnum
+from typing import Any
+
+from persist.client.catalog.durable import DurableCatalog
+from persist.client.catalog.opened import OpenedCatalog
+from persist.core.catalog.fencing import Claim
+from persist.core.catalog.kinds import AnyKind
+from persist.core.catalog.objects import FenceToken
+from persist.core.catalog.refusals import Fenced, NotWritable
+from persist.errors import LocationError
+from persist_catalog.addresses import Addresses
+from persist_catalog.mirror import Mirror
+
+
+class Role(StrEnum):
+    """What a server is to its catalog."""
+
+    FOLLOWER = "follower"
+    LEADER = "leader"
+    FENCED = "fenced"
+
+
+class Leadership:
+    """Of one server over one catalog. ``may_lead`` False: it follows for ever. ``told`` hears of every change of role.
+
+    ``address`` is where the server listens, as clients reach it.
+    """
+
+    def __init__(
+        self,
+        durable: DurableCatalog,
+        mirror: Mirror,
+        addresses: Addresses,
+        *,
+        may_lead: bool,
+        told: Callable[[Role], None] = lambda role: None,
+    ) -> None:
+        self.address = ""
+        self.role = Role.FOLLOWER
+        self.own: FenceToken | None = None
+        self._durable = durable
+        self._mirror = mirror
+        self._addresses = addresses
+        self._may_lead = may_lead
+        self._told = told
+        self._catalog: OpenedCatalog | None = None
+        self._unsure = False
+        self._turn = asyncio.Lock()
+
+    async def lead(self, generation: int) -> FenceToken:
+        """Open the catalog for writing, fencing whoever leads, this server's own sessions too. Raises as ``open``.
+
+        Raises NotWritable when this server follows only, or was fenced by this generation or a later one.
+        """
+        async with self._turn:
+            await self._mirror.sync()
+            self.look()
+            if not self._may_lead:
+                raise await self._not_writable("this server only follows", "ask the leader")
+            seen = self._mirror.token
+            if self.role is Role.FENCED and seen is not None and generation <= seen.deploy_generation:
+                raise await self._not_writable("this server was fenced", "a higher generation lets it lead again")
+            self._unsure = True
+            catalog = await self._durable.open(generation)
+            self._unsure = False
+            assert catalog.token is not None
+            self._become(Role.LEADER, catalog, catalog.token)
+            with contextlib.suppress(LocationError):
+                # Only those who look for the leader would miss it.
+                await self._addresses.tell(catalog.token, self.address)
+            return catalog.token
+
+    async def join(self, token: FenceToken | None) -> FenceToken:
+        """The token to write with, which is ``token`` if given. Raises Fenced, NotWritable."""
+        async with self._turn:
+            if self.role is Role.LEADER and self.own is not None and token in (None, self.own):
+                return self.own
+            await self._mirror.sync()
+            self.look()
+            if self.role is not Role.LEADER or self.own is None or (token is not None and token != self.own):
+                raise await self._refusal(token)
+            return self.own
+
+    @contextlib.asynccontextmanager
+    async def writing(self, token: FenceToken) -> AsyncIterator[OpenedCatalog]:
+        """The catalog, for who has this token, alone until the end of the block. Raises Fenced, NotWritable."""
+        async with self._turn:
+            if self._catalog is None or token != self.own:
+                await self._mirror.sync()
+                self.look()
+            if self._catalog is None or token != self.own:
+                raise await self._refusal(token)
+            try:
+                yield self._catalog
+            except Fenced:
+                self._end()
+                raise
+
+    async def edit(self, kind: AnyKind, key: Any, value: Any) -> Any:
+        """See OpenableCatalog.edit. If this server led, it does not any more, and may be asked to lead again."""
+        async with self._turn:
+            if not self._may_lead:
+                raise await self._not_writable("this server only follows", "ask another one")
+            try:
+                return await self._durable.edit(kind, key, value)
+            finally:
+                if self.role is Role.LEADER:
+                    self._become(Role.FOLLOWER, None, None)
+
+    def look(self) -> None:
+        """Whether the mirror shows that somebody else leads."""
+        seen = self._mirror.token
+        if self.role is Role.LEADER and seen is not None and self.own is not None and seen > self.own:
+            self._end()
+
+    def catalog(self) -> OpenedCatalog | None:
+        """The catalog as it is in memory while this server leads: to look at, not to write to."""
+        return self._catalog
+
+    async def leader(self) -> str:
+        """Where the leader listens, as far as that is known; empty if it is not."""
+        if self.role is Role.LEADER:
+            return self.address
+        token = self._mirror.token
+        return "" if token is None else await self._addresses.of(token)
+
+    async def _refusal(self, token: FenceToken | None) -> Exception:
+        seen = self._mirror.token
+        fenced = None if token is None or seen is None else Claim(token.deploy_generation, token).fenced_by(seen)
+        return fenced or await self._not_writable("this server does not lead", "ask the leader")
+
+    async def _not_writable(self, message: str, hint: str) -> NotWritable:
+        seen = self._mirror.token
+        who: dict[str, object] = {}
+        if seen is not None:
+            who = {"generation": seen.deploy_generation, "epoch": seen.epoch}
+            with contextlib.suppress(LocationError):
+                who["leader"] = await self.leader()
+        return NotWritable(message, hint=hint, **who)
+
+    def _end(self) -> None:
+        # An attempt of its own that failed half way may be what fenced it, which is no reason not to lead again.
+        self._become(Role.FOLLOWER if self._unsure else Role.FENCED, None, self.own)
+
+    def _become(self, role: Role, catalog: OpenedCatalog | None, own: FenceToken | None) -> None:
+        self.role, self._catalog, self.own = role, catalog, own
+        self._told(role)

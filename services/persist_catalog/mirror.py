@@ -1,0 +1,200 @@
+"""Mirror: the rows of a catalog in memory as they are durable, and the newest changes of them, for many readers.
+
+Rows stay bytes: a mirror serves catalogs of every data version, and tells rows without touching each. Source:
+catalog-semantics.md sections 1.1 (change feed) and 1.2.3.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from persist.client.catalog.port import RowLog, Updates
+from persist.client.catalog.raw import RawCatalog
+from persist.core.catalog.objects import FenceToken
+from persist.core.catalog.rows import Row, RowCodec, RowUpdate, by_time
+from persist.errors import CorruptData, InvalidArgument, LocationError, NotReadable, PersistError
+from persist.runtime import Runtime
+
+TAIL_UPDATES: Final = 100_000
+"""How many updates are remembered for those who follow."""
+WAIT_SECONDS: Final = 30.0
+PAUSE_SECONDS: Final = 0.5
+
+
+class Mirror:
+    """Follows a log, which nobody else may use, and closes it. ``raw`` is what it knows.
+
+    All methods raise what the log raises, and CorruptData for ever once the log told what cannot be.
+    """
+
+    def __init__(self, log: RowLog, codec: RowCodec, read: Updates, *, runtime: Runtime, tail: int = TAIL_UPDATES):
+        self._log = log
+        self._codec = codec
+        self._runtime = runtime
+        self._reading = asyncio.Lock()
+        self._begun = self._done = 0
+        self._moved = asyncio.Event()
+        self._broken: CorruptData | None = None
+        self._tail_max = tail
+        self._heard = False
+        self._begin(read)
+
+    @classmethod
+    async def open(cls, log: RowLog, codec: RowCodec, *, runtime: Runtime) -> "Mirror":
+        """A mirror of what is in the log now."""
+        return cls(log, codec, await log.snapshot(), runtime=runtime)
+
+    @property
+    def upper(self) -> int:
+        """What it knows is complete below this time."""
+        return self.raw.upper
+
+    @property
+    def token(self) -> FenceToken | None:
+        """Of whoever leads, as far as it knows."""
+        return self.raw.token
+
+    async def sync(self) -> int:
+        """The upper, after what was committed before this call was taken over. Calls that overlap share readings."""
+        asked = self._begun
+        async with self._reading:
+            self._check()
+            if self._done > asked:
+                return self.upper
+            self._begun += 1
+            reading = self._begun
+            await self._read()
+            self._done = reading
+            return self.upper
+
+    async def follow(self) -> None:
+        """Keep up until cancelled, however often the log fails."""
+        while True:
+            try:
+                await self._log.changed(self.upper, WAIT_SECONDS)
+                await self.sync()
+            except PersistError:
+                await self._runtime.sleep(PAUSE_SECONDS)
+
+    async def changed(self, upper: int) -> None:
+        """Wait until it knows more than up to ``upper``. For callers with a deadline; somebody has to ``follow``."""
+        while self.upper <= upper:
+            self._check()
+            await self._moved.wait()
+
+    def since(self, lower: int) -> list[RowUpdate] | None:
+        """All updates from ``lower`` to ``upper``; None when they are not remembered. Raises InvalidArgument."""
+        if lower > self.upper:
+            raise InvalidArgument("nobody was told this upper", hint="use one that was", got=lower, upper=self.upper)
+        if lower < self._lower:
+            return None
+        found: deque[list[RowUpdate]] = deque()
+        for times in reversed(self._tail):
+            if times[-1].ts < lower:
+                break
+            found.appendleft(times)
+        return [update for times in found for update in times if update.ts >= lower]
+
+    async def changes(self, lower: int) -> Updates:
+        """As ``since``, from the log itself where they are not remembered. Raises NotReadable, InvalidArgument."""
+        known = self.since(lower)
+        if known is not None:
+            return Updates(known, self.upper)
+        if lower == 0:
+            raise NotReadable("a feed begins at an upper that was told", hint="read the rows first", since=self._lower)
+        async with self._reading:
+            return await self._log.updates(lower)
+
+    async def dump(self, kinds: Iterable[str] | None, *, consolidated: bool) -> Updates:
+        """Rows as they are durable, of all kinds or these."""
+        if consolidated:
+            return await self._log.snapshot(kinds)
+        wanted = None if kinds is None else frozenset(kinds)
+        read = await self._log.updates(0)
+        return Updates([each for each in read.updates if wanted is None or each.row.kind in wanted], read.upper)
+
+    def hear(self, changes: Sequence[tuple[Row, int]], ts: int, expected_upper: int) -> None:
+        """Take over what this process appended itself, unless something before it is missing."""
+        if self.upper != expected_upper or self._broken is not None:
+            return
+        self._heard = True
+        self._take([RowUpdate(row, ts, diff) for row, diff in changes], ts + 1)
+
+    async def close(self) -> None:
+        """Let go of the log."""
+        await self._log.close()
+
+    async def _read(self) -> None:
+        lower = self.upper
+        try:
+            read = await self._log.updates(lower) if lower else await self._log.snapshot()
+        except NotReadable:
+            # It was away for long. Who follows it has to begin anew, too.
+            read = await self._log.snapshot()
+            if read.upper > self.upper:
+                self._begin(read)
+                self._wake()
+            return
+        if read.upper > self.upper:
+            # SUBTLE: what this process appended meanwhile was heard already.
+            self._take([update for update in read.updates if update.ts >= self.upper], read.upper)
+        elif self._heard:
+            self._heard = False
+            # What was heard was not read, so nothing else tells the log that it is not needed any more.
+            with contextlib.suppress(LocationError):
+                await self._log.forget(self.upper - 1)
+
+    def _begin(self, read: Updates) -> None:
+        self.raw = RawCatalog(self._codec, read)
+        self._lower = read.upper
+        self._tail: deque[list[RowUpdate]] = deque()
+        self._remembered = 0
+
+    def _take(self, updates: Sequence[RowUpdate], upper: int) -> None:
+        try:
+            for ts, changes in by_time(updates):
+                self.raw.apply(changes, ts + 1)
+                self._remember([RowUpdate(row, ts, diff) for row, diff in changes])
+        except CorruptData as error:
+            self._broken = error
+            self._wake()
+            raise
+        self.raw.upper = upper
+        self._wake()
+
+    def _remember(self, updates: list[RowUpdate]) -> None:
+        if not updates:
+            return
+        self._tail.append(updates)
+        self._remembered += len(updates)
+        while self._remembered > self._tail_max and len(self._tail) > 1:
+            gone = self._tail.popleft()
+            self._remembered -= len(gone)
+            self._lower = gone[-1].ts + 1
+
+    def _wake(self) -> None:
+        self._moved.set()
+        self._moved = asyncio.Event()
+
+    def _check(self) -> None:
+        if self._broken is not None:
+            raise CorruptData(self._broken.message, hint=self._broken.hint, **self._broken.details)
+
+
+class TappedLog:
+    """A RowLog whose appends a mirror hears of, so that it need not read them."""
+
+    def __init__(self, log: RowLog, mirror: Mirror) -> None:
+        self._log = log
+        self._mirror = mirror
+        self.upper, self.snapshot, self.updates = log.upper, log.snapshot, log.updates
+        self.changed, self.forget, self.close = log.changed, log.forget, log.close
+
+    async def append(self, changes: Sequence[tuple[Row, int]], ts: int, *, expected_upper: int) -> int | None:
+        """See RowLog."""
+        found = await self._log.append(changes, ts, expected_upper=expected_upper)
+        if found is None:
+            self._mirror.hear(changes, ts, expected_upper)
+        return found

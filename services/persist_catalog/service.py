@@ -1,0 +1,151 @@
+"""CatalogService as something a host hosts."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import grpc.aio
+
+from persist.client.catalog.durable import DurableCatalog
+from persist.client.catalog.shard_log import open_shard_log
+from persist.client.client import Client
+from persist.core.catalog.refusals import FencedByGeneration
+from persist.errors import PersistError
+from persist.machine.tasks import Tasks
+from persist.runtime import Runtime
+from persist.settings import Settings
+from persist.v1.catalog_pb2_grpc import add_CatalogServiceServicer_to_server
+from persist.wire.catalog.rows import CODEC
+from persist_catalog.addresses import Addresses
+from persist_catalog.leadership import Leadership, Role
+from persist_catalog.mirror import Mirror, TappedLog
+from persist_catalog.servicer import CatalogServicer, Serving
+from persist_catalog.sessions import LEASE_SECONDS, Sessions
+from persist_catalog.writes import Writes
+from persist_host import Telemetry
+
+NAME: Final = "persist.v1.CatalogService"
+LEADER: Final = "persist.catalog.leader"
+"""The health of leading: SERVING where writes are taken."""
+
+_log = logging.getLogger("persist.catalog")
+
+
+class Tells(Protocol):
+    """Where the health of a part is told: Host.tell."""
+
+    def __call__(self, part: str, *, serving: bool) -> Awaitable[None]:
+        """Tell it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Duty:
+    """What a server is to do with its catalog.
+
+    ``generation``: lead with it at once. Otherwise follow, and lead when a session asks for it unless ``follow``.
+    ``advertise``: where clients reach it; empty: where it listens. ``lease``: seconds a session lives unused.
+    """
+
+    environment: str
+    generation: int | None = None
+    follow: bool = False
+    advertise: str = ""
+    lease: float = LEASE_SECONDS
+
+
+class CatalogService:
+    """Owns the catalog and the client it is reached with, and closes them. ``begin`` starts it."""
+
+    name = NAME
+    undated: frozenset[str] = frozenset()
+
+    def __init__(self, client: Client, duty: Duty, *, settings: Settings, runtime: Runtime, telemetry: Telemetry):
+        self._client = client
+        self._duty = duty
+        self._runtime = runtime
+        self._telemetry = telemetry
+        self._tasks = Tasks()
+        self._opening = asyncio.Lock()
+        self._serving: Serving | None = None
+        self._tells: Tells | None = None
+        self._address = duty.advertise
+        self._servicer = CatalogServicer(self.serving, limit=settings.max_message_bytes, telemetry=telemetry)
+
+    def listens(self, address: str, tells: Tells) -> None:
+        """Say where it listens, and where the health of leading is told."""
+        self._address = self._duty.advertise or address
+        self._tells = tells
+        self._become(Role.FOLLOWER)
+
+    async def serving(self) -> Serving:
+        """What it serves, opened when it is first asked for. Raises what opening raises."""
+        if self._serving is not None:
+            return self._serving
+        async with self._opening:
+            if self._serving is None:
+                self._serving = await self._open()
+        return self._serving
+
+    def register(self, server: grpc.aio.Server) -> None:
+        """Add the servicer to a server."""
+        add_CatalogServiceServicer_to_server(self._servicer, server)
+
+    async def drain(self) -> None:
+        """End the streams of changes."""
+        self._servicer.drain()
+
+    async def close(self) -> None:
+        """Let go of the catalog, then of the client."""
+        await self._tasks.close()
+        serving, self._serving = self._serving, None
+        if serving is not None:
+            await serving.sessions.end()
+            await serving.durable.close()
+            await serving.mirror.close()
+        await self._client.close()
+
+    async def _open(self) -> Serving:
+        duty, codec = self._duty, CODEC
+        mirror = await Mirror.open(await open_shard_log(self._client, duty.environment), codec, runtime=self._runtime)
+        durable = DurableCatalog(TappedLog(await open_shard_log(self._client, duty.environment), mirror))
+        addresses = Addresses(self._client, duty.environment)
+        leadership = Leadership(durable, mirror, addresses, may_lead=not duty.follow, told=self._become)
+        leadership.address = self._address
+        sessions = Sessions(runtime=self._runtime, lease=duty.lease)
+        writes = Writes(leadership, mirror, sessions, codec)
+        if duty.generation is not None:
+            await self._lead(leadership, duty.generation)
+        self._tasks.start(mirror.follow())
+        self._tasks.start(_keep_looking(mirror, leadership))
+        return Serving(duty.environment, durable, mirror, leadership, sessions, writes)
+
+    async def _lead(self, leadership: Leadership, generation: int) -> None:
+        try:
+            await leadership.lead(generation)
+        except FencedByGeneration as error:
+            # A newer deployment leads, and this process is of use as a follower.
+            _log.error("not leading: %s", error)
+
+    def _become(self, role: Role) -> None:
+        self._telemetry.gauge("persist_catalog_leads", (), float(role is Role.LEADER))
+        if role is Role.FENCED:
+            _log.warning("fenced: somebody else leads the catalog of %s; following", self._duty.environment)
+        if self._tells is not None:
+            self._tasks.start(_tell(self._tells, serving=role is Role.LEADER))
+
+
+async def _tell(tells: Tells, *, serving: bool) -> None:
+    await tells(LEADER, serving=serving)
+
+
+async def _keep_looking(mirror: Mirror, leadership: Leadership) -> None:
+    """Learn of a new leader also while nobody asks for anything."""
+    while True:
+        upper = mirror.upper
+        leadership.look()
+        with contextlib.suppress(PersistError):
+            await mirror.changed(upper)

@@ -1,0 +1,251 @@
+"""The handlers of CatalogService: decode, ask, encode.
+
+Source: style.md rule 12; protos/persist/v1/catalog.proto.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+
+from persist.client.catalog.durable import DurableCatalog
+from persist.core.catalog.kinds import COMMIT
+from persist.core.catalog.refusals import OutOfSync
+from persist.core.ids import Token
+from persist.errors import CorruptData, InvalidArgument
+from persist.v1 import catalog_pb2 as pb
+from persist.v1.catalog_pb2_grpc import CatalogServiceServicer
+from persist.wire.catalog.rows import SIDES
+from persist.wire.catalog.rpc import Session as Named
+from persist.wire.catalog.rpc import (
+    changes_in,
+    kind_in,
+    kinds_in,
+    news_message,
+    optional_token,
+    pieces,
+    request_id_in,
+    rows_pieces,
+    session_message,
+    session_of,
+    time_in,
+    token_message,
+)
+from persist.wire.catalog.rpc_footprint import footprint_in, key_in
+from persist_catalog.leadership import Leadership, Role
+from persist_catalog.mirror import Mirror
+from persist_catalog.sessions import Sessions
+from persist_catalog.writes import Commit, Writes
+from persist_host import Telemetry
+from persist_host.calls import Waiters
+
+IDS_MAX: Final = 1_000_000
+"""Ids in one request."""
+
+_ROLES: Final = {
+    Role.FOLLOWER: pb.CATALOG_ROLE_FOLLOWER,
+    Role.LEADER: pb.CATALOG_ROLE_LEADER,
+    Role.FENCED: pb.CATALOG_ROLE_FENCED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What a CatalogService serves: one catalog, and its part in it."""
+
+    environment: str
+    durable: DurableCatalog
+    mirror: Mirror
+    leadership: Leadership
+    sessions: Sessions
+    writes: Writes
+
+
+class CatalogServicer(CatalogServiceServicer):
+    """CatalogService over what ``serving`` opens. ``limit``: bytes of one message."""
+
+    def __init__(self, serving: Callable[[], Awaitable[Serving]], *, limit: int, telemetry: Telemetry) -> None:
+        self._serving = serving
+        self._limit = limit
+        self._telemetry = telemetry
+        self._waiters = Waiters()
+
+    def drain(self) -> None:
+        """End whoever waits for news at once."""
+        self._waiters.drain()
+
+    async def GetStatus(self, request: pb.GetStatusRequest, context: Any) -> pb.GetStatusResponse:
+        """What this server is, and how far the catalog has come."""
+        it = await self._serving()
+        upper = await it.mirror.sync()
+        it.leadership.look()
+        status = pb.GetStatusResponse(
+            environment=it.environment,
+            role=_ROLES[it.leadership.role],
+            initialized=it.mirror.raw.is_initialized,
+            upper=upper,
+            leader=await it.leadership.leader(),
+            sessions=len(it.sessions),
+        )
+        if (token := it.mirror.token) is not None:
+            status.token.CopyFrom(token_message(token))
+        if (own := it.leadership.own) is not None:
+            status.own.CopyFrom(token_message(own))
+        return status
+
+    async def OpenSession(self, request: pb.OpenSessionRequest, context: Any) -> pb.OpenSessionResponse:
+        """Let a client write."""
+        it = await self._serving()
+        wanted = optional_token(request, "token")
+        if request.HasField("generation"):
+            if wanted is not None:
+                raise InvalidArgument("lead with a generation, or join a token", hint="not both")
+            token = await it.leadership.lead(request.generation)
+        else:
+            token = await it.leadership.join(wanted)
+        session = it.sessions.open(token)
+        return pb.OpenSessionResponse(
+            session=session_message(Named(session.session_id, token)),
+            upper=it.mirror.upper,
+            lease_ms=int(it.sessions.lease * 1000),
+        )
+
+    async def CloseSession(self, request: pb.CloseSessionRequest, context: Any) -> pb.CloseSessionResponse:
+        """End a session."""
+        (await self._serving()).sessions.close(session_of(request).session_id)
+        return pb.CloseSessionResponse()
+
+    async def ReadRows(self, request: pb.ReadRowsRequest, context: Any) -> AsyncIterator[pb.ReadRowsResponse]:
+        """The rows in memory, all as of one upper."""
+        it = await self._serving()
+        tags = kinds_in(request.kinds)
+        if tags is not None and (odd := [tag for tag in tags if kind_in(tag).append_only]):
+            raise InvalidArgument("objects of this kind are not in memory", hint="ask DumpRows", kinds=odd)
+        upper = await it.mirror.sync()
+        counts = {tag: count for tag, count in it.mirror.raw.counts.items() if count}
+        rows = it.mirror.raw.rows
+        for updates, last in rows_pieces(rows, tags or list(rows), max(upper - 1, 0)):
+            response = pb.ReadRowsResponse(updates=updates, upper=upper, last=last)
+            if last:
+                response.counts.update(counts)
+            yield response
+
+    async def WatchChanges(
+        self, request: pb.WatchChangesRequest, context: Any
+    ) -> AsyncIterator[pb.WatchChangesResponse]:
+        """The changes from an upper on."""
+        it = await self._serving()
+        lower = time_in(request, "lower")
+        until = await it.mirror.sync()
+        if request.HasField("until"):
+            until = time_in(request, "until")
+        while True:
+            read = await it.mirror.changes(lower)
+            for updates, last in pieces(read.updates):
+                yield pb.WatchChangesResponse(updates=updates, upper=read.upper, last=last)
+            self._telemetry.count("persist_catalog_changes_total", by=len(read.updates))
+            lower = read.upper
+            if lower >= until and not request.follow:
+                return
+            with self._waiters.waiting():
+                await it.mirror.changed(lower)
+
+    async def Commit(self, request: pb.CommitRequest, context: Any) -> pb.CommitResponse:
+        """Commit what came of a transaction."""
+        it = await self._serving()
+        commit = Commit(
+            base_upper=time_in(request, "base_upper"),
+            changes=changes_in(request.changes),
+            footprint=footprint_in(request.footprint),
+            token=Token.parse(request.token) if request.token else None,
+            ts=time_in(request, "ts"),
+        )
+        if commit.token is not None:
+            commit.footprint.keys.add((COMMIT, COMMIT.key(commit.token)))
+        try:
+            ts = await it.writes.commit(session_of(request), request_id_in(request), commit)
+        except OutOfSync:
+            self._telemetry.count("persist_catalog_conflicts_total")
+            raise
+        self._telemetry.count("persist_catalog_commits_total")
+        return pb.CommitResponse(ts=ts, news=self._news(it, commit.base_upper))
+
+    async def AllocateIds(self, request: pb.AllocateIdsRequest, context: Any) -> pb.AllocateIdsResponse:
+        """Give ids."""
+        it = await self._serving()
+        if request.count > IDS_MAX:
+            raise InvalidArgument("too many ids in one request", hint="ask several times", limit=IDS_MAX)
+        session = session_of(request)
+        async with it.leadership.writing(self._used(it, session).token) as catalog:
+            ids = await catalog.allocate(request.allocator, request.count)
+        return pb.AllocateIdsResponse(first=ids.start, count=len(ids), news=self._news(it, request.base_upper))
+
+    async def ConfirmLeadership(
+        self, request: pb.ConfirmLeadershipRequest, context: Any
+    ) -> pb.ConfirmLeadershipResponse:
+        """Look at the shard whether a session may write."""
+        it = await self._serving()
+        session = session_of(request)
+        await it.mirror.sync()
+        it.leadership.look()
+        await it.leadership.join(session.token)
+        self._used(it, session)
+        return pb.ConfirmLeadershipResponse(news=self._news(it, request.base_upper))
+
+    async def AdvanceUpper(self, request: pb.AdvanceUpperRequest, context: Any) -> pb.AdvanceUpperResponse:
+        """Make the upper at least a time."""
+        it = await self._serving()
+        session, to = session_of(request), time_in(request, "to")
+        async with it.leadership.writing(self._used(it, session).token) as catalog:
+            await catalog.advance_upper(to)
+        return pb.AdvanceUpperResponse(news=self._news(it, request.base_upper))
+
+    async def PruneStorageUsage(
+        self, request: pb.PruneStorageUsageRequest, context: Any
+    ) -> pb.PruneStorageUsageResponse:
+        """Retract measurements that are too old."""
+        it = await self._serving()
+        session = session_of(request)
+        retention = request.retention_ms if request.HasField("retention_ms") else None
+        async with it.leadership.writing(self._used(it, session).token) as catalog:
+            kept = await catalog.prune_storage_usage(retention, request.boot_ms)
+        return pb.PruneStorageUsageResponse(kept=len(kept), news=self._news(it, request.base_upper))
+
+    async def DumpRows(self, request: pb.DumpRowsRequest, context: Any) -> AsyncIterator[pb.DumpRowsResponse]:
+        """Rows as they are durable."""
+        it = await self._serving()
+        read = await it.mirror.dump(kinds_in(request.kinds), consolidated=request.consolidated)
+        for updates, last in pieces(read.updates):
+            yield pb.DumpRowsResponse(updates=updates, upper=read.upper, last=last)
+
+    async def CheckUpgrade(self, request: pb.CheckUpgradeRequest, context: Any) -> pb.CheckUpgradeResponse:
+        """What opening would change."""
+        found = await (await self._serving()).durable.upgrade_check()
+        return pb.CheckUpgradeResponse(found=found.found, current=found.current, changed=found.changed)
+
+    async def EditRow(self, request: pb.EditRowRequest, context: Any) -> pb.EditRowResponse:
+        """Change one object by hand."""
+        it = await self._serving()
+        kind = kind_in(request.kind)
+        value = None
+        if request.HasField("value"):
+            try:
+                value = SIDES[kind.tag][1].decode(request.value)
+            except (CorruptData, DecodeError) as error:
+                raise InvalidArgument("no object of this kind", kind=kind, problem=error) from error
+        previous = await it.leadership.edit(kind, key_in(kind, request.key), value)
+        response = pb.EditRowResponse()
+        if previous is not None:
+            response.previous = SIDES[kind.tag][1].encode(previous)
+        return response
+
+    def _used(self, it: Serving, session: Named) -> Named:
+        """The session, which is used now. One that is not there is refused unless its token is what is wrong."""
+        if it.leadership.own == session.token and it.leadership.role is Role.LEADER:
+            it.sessions.get(session.session_id)
+        return session
+
+    def _news(self, it: Serving, base_upper: int) -> pb.CatalogNews:
+        known = it.mirror.since(base_upper) if base_upper <= it.mirror.upper else None
+        return news_message(it.mirror.upper, known)
