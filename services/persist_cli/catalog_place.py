@@ -48,12 +48,16 @@ class Place:
                 raise typer.BadParameter(f"name one place: --stash URI or --{name}, not both")
         return cls(environment, stash=stash)
 
-    def run(self, settings: "Settings", work: Callable[["OpenableCatalog"], Awaitable[T]]) -> T:
-        """Open the catalog, work with it, close it. Raises Uninitialized: nobody begins a catalog by looking."""
+    def run(self, settings: "Settings", work: Callable[["OpenableCatalog"], Awaitable[T]], *, begun: bool = False) -> T:
+        """Open the catalog, work with it, close it. Raises Uninitialized: nobody begins a catalog by looking.
+
+        ``begun``: one will do that somebody began to make, and died.
+        """
 
         async def main() -> T:
             async with self._opened(settings) as catalog:
-                if not await catalog.is_initialized():
+                there = await catalog.is_initialized()
+                if not there and not (begun and await catalog.fence_token()):
                     self._refuse()
                 return await work(catalog)
 

@@ -13,6 +13,7 @@ import typer
 
 from persist.client.catalog.port import Dump, OpenableCatalog
 from persist.core.catalog.kinds import BY_TAG, CONFIG, KINDS, AnyKind
+from persist.core.catalog.migrations import Upgrade
 from persist.core.catalog.objects import Config
 from persist.core.catalog.opening import DATA_VERSION
 from persist.core.catalog.rows import Row, RowUpdate
@@ -58,7 +59,7 @@ def dump(
     """Print objects. ``asked``: print an empty list, too, for a kind that has none."""
     # The data version is a row of its own kind: without it nothing can be read.
     wanted = None if tags is None else {*tags, CONFIG.tag}
-    found = place.run(settings, lambda catalog: catalog.dump(consolidated=consolidated, kinds=wanted))
+    found = place.run(settings, lambda catalog: catalog.dump(consolidated=consolidated, kinds=wanted), begun=True)
     shown, raw = entries(found)
     if tags is not None:
         shown = {tag: shown.get(tag, []) for tag in tags if asked or tag in shown}
@@ -67,7 +68,7 @@ def dump(
     else:
         _print_entries(shown)
     count = counted(sum(map(len, shown.values())), "object" if consolidated else "change")
-    note(f"{count}; upper {found.upper}, data version {data_version(found)}")
+    note(f"{count}; upper {found.upper}, data version {data_version(found) or 'unknown'}")
     if raw:
         note(f"{counted(raw, 'row')} in hexadecimal digits: this release reads data version {MIGRATIONS.current}")
 
@@ -156,12 +157,12 @@ def line(value: Any) -> str:
 
 def epoch(place: Place, settings: "Settings", *, json: bool) -> None:
     """Print who leads."""
-    token = place.run(settings, lambda catalog: catalog.fence_token())
+    token = place.run(settings, lambda catalog: catalog.fence_token(), begun=True)
     generation, number = (token.deploy_generation, token.epoch) if token is not None else (None, None)
     if json:
         print_json({"environment": place.environment, "deploy_generation": generation, "epoch": number})
     elif token is None:
-        note("nobody opened this catalog for writing yet")
+        note("this catalog has no fence token: nobody opened it for writing")
     else:
         print(f"deploy generation {generation}, epoch {number}")
 
@@ -169,8 +170,12 @@ def epoch(place: Place, settings: "Settings", *, json: bool) -> None:
 def upgrade_check(place: Place, settings: "Settings", *, json: bool) -> None:
     """Print what an upgrade would change. Raises IncompatibleDataVersion, IncompatibleContentVersion, CorruptData."""
 
-    async def check(catalog: OpenableCatalog) -> Any:
-        return await catalog.upgrade_check()
+    async def check(catalog: OpenableCatalog) -> Upgrade:
+        upgrade = await catalog.upgrade_check()
+        token = await catalog.fence_token()
+        # Names that clash keep a catalog from being opened, too, and only opening looks at them.
+        await (await catalog.open_savepoint(token.deploy_generation if token is not None else 0)).close()
+        return upgrade
 
     upgrade = place.run(settings, check)
     steps = [

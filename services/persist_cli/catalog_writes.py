@@ -9,6 +9,7 @@ import typer
 from persist.client.catalog.port import OpenableCatalog
 from persist.core.catalog.kinds import CONFIG, FENCE_TOKEN, AnyKind
 from persist.core.catalog.objects import FenceToken
+from persist.core.catalog.opening import DATA_VERSION
 from persist.core.catalog.refusals import IncompatibleDataVersion
 from persist.wire.catalog.json import parse, read_key, read_value, show_key, show_value
 from persist.wire.catalog.migrations import MIGRATIONS
@@ -48,16 +49,16 @@ def wanted_edit(kind: str, key: str, value: str | None) -> Wanted:
         raise typer.BadParameter("key and value cannot both come from standard input: give - once, as KEY, with both")
     data = _given("KEY", key)
     if value is not None:
-        return Wanted(of, read_key(of, data), read_value(of, _given("VALUE", value)))
+        return Wanted(of, _key(of, data), read_value(of, _given("VALUE", value)))
     if not _is_entry(data):
         raise typer.BadParameter("VALUE is missing: only a KEY with the fields key and value, as in dump, needs none")
-    return Wanted(of, read_key(of, data["key"]), read_value(of, data["value"]))
+    return Wanted(of, _key(of, data["key"]), read_value(of, data["value"]))
 
 
 def wanted_delete(kind: str, key: str) -> Wanted:
     """What ``delete`` is asked for. Raises BadParameter, InvalidArgument."""
     of, data = _editable(kind), _given("KEY", key)
-    return Wanted(of, read_key(of, data["key"] if _is_entry(data) else data), None)
+    return Wanted(of, _key(of, data["key"] if _is_entry(data) else data), None)
 
 
 def change(place: Place, settings: "Settings", wanted: Wanted, *, yes: bool, json: bool) -> None:
@@ -87,6 +88,15 @@ def _editable(text: str) -> AnyKind:
     if kind is FENCE_TOKEN:
         raise typer.BadParameter("the fence token says who leads: only opening the catalog for writing changes it")
     return kind
+
+
+def _key(kind: AnyKind, data: Any) -> Any:
+    key = read_key(kind, data)
+    if key == DATA_VERSION:
+        raise typer.BadParameter(
+            "user_version says which form all objects have: only a migration, when the catalog is opened, changes both"
+        )
+    return key
 
 
 def _given(what: str, text: str) -> Any:

@@ -15,8 +15,10 @@ from golden.catalog.sample import stored
 from unit.catalog.samples import database, user
 
 from persist.core.catalog.kinds import BY_TAG, DATABASE
-from persist.core.catalog.objects import DatabaseKey
+from persist.core.catalog.objects import Config, DatabaseKey, FenceToken, FenceTokenKey
+from persist.core.catalog.opening import DATA_VERSION
 from persist.core.catalog.rows import Row
+from persist.errors import CorruptData
 from persist.wire.catalog.json import read_key, read_value
 from persist.wire.catalog.rows import CODEC
 from persist_cli.catalog_place import Place
@@ -102,6 +104,20 @@ def test_dump_look_edit_and_delete(persist: Persist, made: Made) -> None:
     assert epoch_of(persist, made) == 4
 
 
+def test_a_catalog_that_cannot_be_opened_is_repaired(persist: Persist, stash: Made) -> None:
+    twice = '{"name": "d2", "owner": "u1", "acls": [], "oid": 1}'
+    assert persist("catalog", "edit", "database", '{"id": "u1"}', twice, "--yes", *stash.options).code == 0
+    with pytest.raises(CorruptData):
+        stash.lead(3)
+    upper = stash.upper()
+    checked = persist("catalog", "upgrade-check", *stash.options)
+    assert checked.code == 1
+    assert "a name is unique" in checked.err
+    assert stash.upper() == upper
+    assert persist("catalog", "edit", "database", '{"id": "u1"}', OWNED, "--yes", *stash.options).code == 0
+    stash.lead(3)
+
+
 def test_edit_ends_whoever_leads(persist: Persist, made: Made) -> None:
     from persist.client.catalog.durable import DurableCatalog
     from persist.core.catalog.refusals import FencedByEpoch
@@ -172,9 +188,9 @@ def test_what_dump_prints_edit_takes_unchanged(persist: Persist, stash: Made, tm
     dumped = persist("catalog", "dump", *stash.options).json
     upper = stash.upper()
     for tag, entries in dumped.items():
-        if tag in ("audit_log", "fence_token"):
-            continue
         for entry in entries:
+            if tag in ("audit_log", "fence_token") or "user_version" in entry["key"].values():
+                continue
             texts = json.dumps(entry["key"]), json.dumps(entry["value"])
             done = persist("catalog", "edit", tag, *texts, "--yes", *stash.options)
             assert done.code == 0, done.err
@@ -269,6 +285,8 @@ def test_delete_of_what_is_not_there_succeeds_and_fences_nobody(persist: Persist
         (("edit", "audit_log", "{}", "{}"), "never changed"),
         (("delete", "storage_usage", "{}"), "never changed"),
         (("edit", "fence_token", "{}", "{}"), "says who leads"),
+        (("edit", "config", '{"key": "user_version"}', '{"value": 4}'), "only a migration"),
+        (("delete", "config", '{"key": "user_version"}'), "only a migration"),
         (("edit", "item", "u1", "{}"), "neither JSON"),
         (("edit", "item", '{"id": "u1"', "{}"), "no JSON"),
         (("edit", "item", '{"id": "x1"}', "{}"), "field=key.id"),
@@ -296,7 +314,9 @@ def test_wrong_usage_is_told_and_changes_nothing(
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_catalog_of_an_older_data_version(persist: Persist, place: Made, version: int) -> None:
-    rows(place, stored(version))
+    # One of each kind: the names of more would clash.
+    there = list({row.kind: row for row in stored(version)}.values())
+    rows(place, there)
     dumped = persist("catalog", "dump", *place.options)
     assert dumped.code == 0, dumped.err
     assert "hexadecimal" in dumped.err
@@ -305,10 +325,10 @@ def test_a_catalog_of_an_older_data_version(persist: Persist, place: Made, versi
     raw = {
         (tag, e["key_hex"], e["value_hex"]) for tag, entries in dumped.json.items() for e in entries if "key_hex" in e
     }
-    wanted = {(r.kind, r.key.hex(), r.value.hex()) for r in stored(version) if not BY_TAG[r.kind].frozen}
+    wanted = {(r.kind, r.key.hex(), r.value.hex()) for r in there if not BY_TAG[r.kind].frozen}
     assert raw == wanted
 
-    upper = place.upper()
+    upper, epoch = place.upper(), epoch_of(persist, place)
     checked = persist("catalog", "upgrade-check", "--json", *place.options)
     assert checked.code == 0, checked.err
     assert (checked.json["found"], checked.json["current"]) == (version, 3)
@@ -317,12 +337,16 @@ def test_a_catalog_of_an_older_data_version(persist: Persist, place: Made, versi
     refused = persist("catalog", "edit", "setting", '{"name": "x"}', '{"value": "y"}', "--yes", *place.options)
     assert refused.code == 2
     assert f"found={version}" in refused.err
-    assert place.upper() == upper
+    assert (place.upper(), epoch_of(persist, place)) == (upper, epoch)
 
 
 def test_a_catalog_of_a_newer_data_version(persist: Persist, stash: Made) -> None:
-    newer = ("edit", "config", '{"key": "user_version"}', '{"value": 4}', "--yes")
-    assert persist("catalog", *newer, *stash.options).code == 0
+    async def migrate(log: Any) -> None:
+        older, newer = (CODEC.encode("config", DATA_VERSION, Config(version)) for version in (3, 4))
+        upper = await log.upper()
+        assert await log.append([(older, -1), (newer, 1)], upper, expected_upper=upper) is None
+
+    stash.run(migrate)
     upper = stash.upper()
     done = persist("catalog", "upgrade-check", *stash.options)
     assert done.code not in (0, None)
@@ -334,6 +358,15 @@ def test_a_catalog_of_a_newer_data_version(persist: Persist, stash: Made) -> Non
     history = persist("catalog", "dump", "--no-consolidate", "-k", "database", *stash.options).json["database"]
     assert stash.upper() == upper
     assert all("key" in entry for entry in history), "what came before the version changed is of the older one"
+
+
+def test_a_catalog_that_somebody_only_began_is_shown(persist: Persist, place: Made) -> None:
+    rows(place, [CODEC.encode("fence_token", FenceTokenKey(), FenceToken(1, 2))])
+    assert persist("catalog", "epoch", *place.options).out == "deploy generation 1, epoch 2\n"
+    assert list(persist("catalog", "dump", *place.options).json) == ["fence_token"]
+    for words in (("upgrade-check",), ("edit", "setting", '{"name": "x"}', '{"value": "y"}', "--yes")):
+        assert "no catalog here" in persist("catalog", *words, *place.options).err
+    assert place.upper() == 1
 
 
 def test_damaged_and_unknown_rows_are_shown(persist: Persist, stash: Made) -> None:
