@@ -159,6 +159,12 @@ def parts(location: str, shard: persist.ShardId) -> set[Path]:
     return set((Path(location) / "blob" / shard).glob("n*/p*"))
 
 
+def live(client: Any, location: str, shard: persist.ShardId) -> set[Path]:
+    """What the shard consists of now. There may be more parts: replaced, and not collected yet."""
+    batches = [batch for each in client.inspect(shard)["spine"] for batch in each["batches"]]
+    return {Path(location) / "blob" / part["key"] for batch in batches for run in batch["runs"] for part in run}
+
+
 def options(location: str, shard: persist.ShardId, **more: object) -> dict[str, str]:
     return {"location": location, "shard": str(shard), **{name: str(value) for name, value in more.items()}}
 
@@ -198,7 +204,7 @@ def test_driver_holds_what_a_killed_planner_planned_for_as_long_as_jobs_run(
     frame = table.mapInArrow(gated(tmp_path / "gate"), "id bigint, name string")
     assert frame.rdd.getNumPartitions() == PARTITIONS
     assert kill_planners()
-    before = parts(location, shard)
+    before = live(client, location, shard)
     with ThreadPoolExecutor(1) as pool, contextlib.ExitStack() as ended:
         ended.callback((tmp_path / "gate").touch)  # whatever happens: tasks that wait for it would wait for ever
         collecting = pool.submit(frame.collect)
@@ -226,7 +232,7 @@ def test_plan_without_a_keeper_ends_with_its_lease_and_says_so(
     try:
         table = spark.read.format("persist").options(**options(location, shard, holdTtlSeconds=1)).load()
         assert table.count() == KEYS
-        before = parts(location, shard)
+        before = live(client, location, shard)
         kill_planners()
         settled(lambda: forgotten(client, shard, writer))
         age(client, shard, writer, first=client.recent_upper(shard).time)
