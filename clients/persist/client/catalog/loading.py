@@ -19,12 +19,12 @@ PIECE: Final = 500
 async def load(codec: RowCodec, raw: RawCatalog) -> Snapshot:
     """All objects of the rows. Raises CorruptData."""
     snapshot = Snapshot()
-    for tag, rows in raw.rows.items():
-        left = iter(rows.items())
-        while piece := list(islice(left, PIECE)):
-            with _no_collection():
+    with _no_collection():
+        for tag, rows in raw.rows.items():
+            left = iter(rows.items())
+            while piece := list(islice(left, PIECE)):
                 snapshot.load(codec, tag, piece)
-            await system().sleep(0)
+                await system().sleep(0)
     snapshot.recount(raw.counts)
     return snapshot
 
@@ -44,13 +44,20 @@ def difference(codec: RowCodec, snapshot: Snapshot, raw: RawCatalog) -> list[tup
     return [*gone, *come]
 
 
+_paused = 0
+
+
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    # Looking for cycles among objects that have none takes a third of the time.
-    enabled = gc.isenabled()
+    """No search for cycles meanwhile: there are none, and looking through all objects again and again takes longer
+    than making them. Others that load at the same time need the same."""
+    global _paused
+    _paused += gc.isenabled() or _paused > 0
+    mine = _paused > 0
     gc.disable()
     try:
         yield
     finally:
-        if enabled:
+        _paused -= mine
+        if mine and not _paused:
             gc.enable()

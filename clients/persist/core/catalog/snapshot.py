@@ -132,7 +132,9 @@ class Snapshot:
             raise CorruptData("an insertion over what is there", hint="stop and report it", kind=kind, key=key)
         objects[key] = value
         for name in kind.names(value):
-            check(names.setdefault(name, key) == key, "a name is unique", kind=kind, name=name, key=key)
+            holder = names.setdefault(name, key)
+            if holder is not key and holder != key:
+                raise CorruptData("a name is unique", hint="stop and report it", kind=kind, name=name, key=key)
         if kind.oid_of is not None:
             oid = kind.oid_of(value)
             self._oids[oid] = self._oids.get(oid, 0) + 1

@@ -9,14 +9,18 @@ import types
 import typing
 from collections.abc import Callable
 from enum import StrEnum
+from functools import lru_cache
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from persist.core.catalog.values import PUBLIC, Id, RoleRef, Space
+from persist.core.catalog.values import PUBLIC, Acl, Id, RoleRef, Space
 from persist.errors import CorruptData
+
+EQUAL_MAX: Final = 4096
+"""Equal ids and privileges are one object, as long as they come close together: they are most of a catalog."""
 
 Get = Callable[[Any], Any]
 Put = Callable[[Any, Any], None]
@@ -41,12 +45,17 @@ def mapped(cls: type, descriptor: Any) -> Mapped:
         for name, put, _ in parts:
             put(message, getattr(value, name))
 
-    gets = [(name, get) for name, _, get in parts]
+    only_named = {field.name for field in dataclasses.fields(cls) if field.kw_only}
+    named = [(name, get) for name, _, get in parts if name in only_named]
+    gets = [get for name, _, get in parts if name not in only_named]
 
     def take(message: Any) -> Any:
-        return cls(**{name: get(message) for name, get in gets})
+        return cls(*[get(message) for get in gets])
 
-    return Mapped(fill, take)
+    def take_named(message: Any) -> Any:
+        return cls(*[get(message) for get in gets], **{name: get(message) for name, get in named})
+
+    return Mapped(fill, take_named if named else take)
 
 
 def check_form(message: Message, data: bytes) -> None:
@@ -63,6 +72,8 @@ def _field(name: str, hint: Any, field: FieldDescriptor) -> tuple[Put, Get]:
         return _optional(name, *_field(name, inner, field))
     if typing.get_origin(hint) is tuple:
         return _repeated(name, typing.get_args(hint)[0], field)
+    if hint in (Id, RoleRef):
+        return _reference_in(name, hint, field.message_type)
     if field.message_type is not None:
         part = _one_of(arms, field.message_type) if arms else _message(hint, field.message_type)
         return _nested(name, part)
@@ -113,7 +124,16 @@ def _repeated(name: str, inner: Any, field: Any) -> tuple[Put, Get]:
         for value in values:
             part.fill(getattr(message, name).add(), value)
 
-    return put, lambda message: tuple(map(part.take, getattr(message, name)))
+    if inner is not Acl:
+        return put, lambda message: tuple(map(part.take, getattr(message, name)))
+
+    parse = field.message_type._concrete_class.FromString
+
+    @lru_cache(EQUAL_MAX)
+    def taken(found: tuple[bytes, ...]) -> tuple[Any, ...]:
+        return tuple(part.take(parse(data)) for data in found)
+
+    return put, lambda message: taken(tuple([each.SerializeToString() for each in getattr(message, name)]))
 
 
 def _nested(name: str, part: Mapped) -> tuple[Put, Get]:
@@ -130,6 +150,13 @@ def _nested(name: str, part: Mapped) -> tuple[Put, Get]:
         return take(inner_of(message))
 
     return put, get
+
+
+def _reference_in(name: str, hint: Any, descriptor: Any) -> tuple[Put, Get]:
+    put, _ = _nested(name, reference(hint, descriptor))
+    inner_of, take = attrgetter(name), reference(hint, descriptor).take
+    # One that is missing reads as one without a choice, which is refused as well.
+    return put, lambda message: take(inner_of(message))
 
 
 def _message(hint: Any, descriptor: Any) -> Mapped:
@@ -174,6 +201,10 @@ def reference(cls: type[Id] | type[RoleRef], descriptor: Any) -> Mapped:
         else:
             setattr(message, _SPACES[value.space], value.number)
 
+    @lru_cache(EQUAL_MAX)
+    def equal(chosen: str, number: int) -> Id | RoleRef:
+        return cls(_BY_FIELD[chosen], number)
+
     def take(message: Any) -> Id | RoleRef:
         chosen = message.WhichOneof(choice)
         if chosen is None:
@@ -182,6 +213,6 @@ def reference(cls: type[Id] | type[RoleRef], descriptor: Any) -> Mapped:
             if not message.public:
                 raise CorruptData("a role is public or it is not", what=message.DESCRIPTOR.name)
             return PUBLIC
-        return cls(_BY_FIELD[chosen], getattr(message, chosen))
+        return equal(chosen, getattr(message, chosen))
 
     return Mapped(fill, take)
