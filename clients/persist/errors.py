@@ -29,7 +29,9 @@ class PersistError(Exception):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        PersistError.by_reason[cls.reason] = cls
+        # A class without a reason of its own is, to others, what it derives from.
+        if "reason" in cls.__dict__:
+            PersistError.by_reason[cls.reason] = cls
 
     def __str__(self) -> str:
         values = " ".join(f"{name}={value}" for name, value in self.details.items())

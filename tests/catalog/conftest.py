@@ -17,6 +17,7 @@ from persist import aio
 from persist.client.catalog.durable import DurableCatalog
 from persist.client.catalog.port import OpenableCatalog, RowLog
 from persist.client.catalog.remote import RemoteCatalog
+from persist.client.catalog.shadow import ShadowCatalog
 from persist.client.catalog.shard_log import open_shard_log
 from persist.client.catalog.stash_log import open_stash_log
 from persist.runtime import system
@@ -126,6 +127,19 @@ async def grpc(path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Cata
 CATALOGS: dict[str, Callable[[Path, pytest.FixtureRequest], Place]] = {name: over(name) for name in LOGS} | {
     "grpc": grpc
 }
+
+
+@asynccontextmanager
+async def shadow(path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Catalogs]:
+    async with over("shard-mem")(path, request) as first, over("stash-sqlite")(path, request) as second:
+
+        async def another() -> OpenableCatalog:
+            return ShadowCatalog(await first(), await second())
+
+        yield another
+
+
+CATALOGS["shadow"] = shadow
 
 
 @pytest.fixture(params=LOGS)

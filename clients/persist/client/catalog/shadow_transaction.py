@@ -1,0 +1,119 @@
+"""A transaction of two catalogs: every operation runs on a transaction of each, so that both decide for themselves.
+
+Source: catalog-semantics.md section 1.2.11.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from persist.client.catalog.likeness import Outcome, by_object, outcome_of, same_outcome
+from persist.core.catalog.conflicts import Conflict
+from persist.core.catalog.kinds import Kind, Name
+from persist.core.catalog.transaction import Batch, Transaction
+from persist.core.catalog.values import Unit
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def _value(value: Any) -> Any:
+    return value
+
+
+class ShadowTransaction(Transaction):
+    """Answers with what the first says. Functions given to it run twice. Raises ShadowDiffers, and as the first does.
+
+    While the catalogs are between two states (somebody commits or syncs) only the first is asked, and ``second`` is
+    given up: it would see another moment. Then ``replayed`` makes another one, when nothing moves any more.
+    """
+
+    def __init__(self, first: Transaction, second: Transaction | None, is_quiet: Callable[[], bool]) -> None:
+        # SUBTLE: not that of Transaction, whose every operation is overridden here and goes to the two inside.
+        self.token = first.token
+        self.footprint = first.footprint
+        self.first = first
+        self.second = second
+        self._is_quiet = is_quiet
+        self._done: list[tuple[str, Callable[[Transaction], Any], Callable[[Any], Any], Outcome]] = []
+
+    def next_op(self) -> int:
+        """See Transaction."""
+        return int(self._run("next_op", lambda it: it.next_op()))
+
+    def get(self, kind: Kind[K, V], key: K) -> V | None:
+        """See Transaction."""
+        value: V | None = self._run(f"get {kind} {key}", lambda it: it.get(kind, key))
+        return value
+
+    def objects(self, kind: Kind[K, V]) -> dict[K, V]:
+        """See Transaction."""
+        found: dict[K, V] = self._run(f"objects {kind}", lambda it: it.objects(kind))
+        return found
+
+    def find(self, kind: Kind[K, V], name: Name) -> K | None:
+        """See Transaction."""
+        key: K | None = self._run(f"find {kind} {name}", lambda it: it.find(kind, name))
+        return key
+
+    def insert(self, kind: Kind[K, V], key: K, value: V) -> None:
+        """See Transaction."""
+        self._run(f"insert {kind} {key}", lambda it: it.insert(kind, key, value))
+
+    def set(self, kind: Kind[K, V], key: K, value: V | None) -> V | None:
+        """See Transaction."""
+        previous: V | None = self._run(f"set {kind} {key}", lambda it: it.set(kind, key, value))
+        return previous
+
+    def set_all(self, kind: Kind[K, V], objects: Iterable[tuple[K, V | None]]) -> None:
+        """See Transaction."""
+        wanted = list(objects)
+        self._run(f"set_all {kind}", lambda it: it.set_all(kind, wanted))
+
+    def update(self, kind: Kind[K, V], change: Callable[[K, V], V | None]) -> int:
+        """See Transaction."""
+        return int(self._run(f"update {kind}", lambda it: it.update(kind, change)))
+
+    def delete(self, kind: Kind[K, V], choose: Callable[[K, V], bool]) -> list[tuple[K, V]]:
+        """See Transaction. Which order objects come in is not compared."""
+        gone: list[tuple[K, V]] = self._run(f"delete {kind}", lambda it: it.delete(kind, choose), dict)
+        return gone
+
+    def retract(self, kind: Kind[K, Unit], key: K) -> None:
+        """See Transaction."""
+        self._run(f"retract {kind} {key}", lambda it: it.retract(kind, key))
+
+    def allocate(self, name: str, count: int = 1) -> range:
+        """See Transaction."""
+        ids: range = self._run(f"allocate {name}", lambda it: it.allocate(name, count))
+        return ids
+
+    def allocate_oids(self, count: int = 1) -> list[int]:
+        """See Transaction."""
+        oids: list[int] = self._run("allocate_oids", lambda it: it.allocate_oids(count))
+        return oids
+
+    def refresh(self) -> Conflict:
+        """See Transaction. Whether it matters is compared, not how much came: one log may have merged it."""
+        conflict: Conflict = self._run("refresh", lambda it: it.refresh(), type)
+        return conflict
+
+    def batch(self) -> Batch:
+        """See Transaction."""
+        batch: Batch = self._run("batch", lambda it: it.batch(), lambda value: by_object(value.changes))
+        return batch
+
+    def replayed(self, second: Transaction) -> Transaction:
+        """The operations on a new transaction, each compared with what it came to on the first."""
+        for what, operation, seen, outcome in self._done:
+            same_outcome(what, outcome, outcome_of(lambda: operation(second)), seen)  # noqa: B023  # called at once
+        return second
+
+    def _run(self, what: str, operation: Callable[[Transaction], Any], seen: Callable[[Any], Any] = _value) -> Any:
+        outcome = outcome_of(lambda: operation(self.first))
+        self._done.append((what, operation, seen, outcome))
+        if not self._is_quiet():
+            self.second = None
+        if self.second is not None:
+            second = self.second
+            same_outcome(what, outcome, outcome_of(lambda: operation(second)), seen)
+        return outcome.get()
