@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import psycopg
@@ -430,6 +431,47 @@ async def execute(place: Place, statement: str) -> None:
     other.close()
 
 
+async def test_tables_hold_what_the_formats_document_says(database: Place) -> None:
+    """The golden file is a database of the first release: it is read for ever, and made by hand from the document."""
+    golden = sqlite3.connect(":memory:")
+    golden.executescript((Path(__file__).parents[1] / "golden/catalog/stash_v1.sql").read_text())
+    async with opened(database):
+        log = await database.log("golden")
+        assert await log.append([(A, 1), (C, 1)], 4, expected_upper=0) is None
+        assert await log.append([(A, -1), (B, 1)], 9, expected_upper=5) is None
+        for question in (
+            "SELECT kind, ts, diff, key, value, crc FROM stash_row ORDER BY ts, kind, key",
+            "SELECT name, upper, since, appends FROM stash_environment",
+            "SELECT slot, ts, length(token) FROM stash_append ORDER BY ts",
+            "SELECT version FROM stash_format",
+        ):
+            assert await fetched(database, question) == golden.execute(question).fetchall()
+    golden.close()
+
+
+async def test_golden_database_is_read_and_written(tmp_path: Path) -> None:
+    golden = sqlite3.connect(tmp_path / "x.db")
+    golden.executescript((Path(__file__).parents[1] / "golden/catalog/stash_v1.sql").read_text())
+    golden.close()
+    async with opened(Place("sqlite", f"sqlite:{tmp_path}/x.db")) as place:
+        log = await place.log("golden")
+        assert net((await log.updates(0)).updates) == {B: 1, C: 1}
+        assert sorted((await log.updates(5)).updates) == [RowUpdate(A, 9, -1), RowUpdate(B, 9, 1)]
+        assert await log.append([(B, -1)], 10, expected_upper=10) is None
+        assert await log.snapshot() == ([RowUpdate(C, 10, 1)], 11)
+
+
+async def fetched(place: Place, question: str) -> list[tuple[object, ...]]:
+    if place.kind == "postgres":
+        async with await psycopg.AsyncConnection.connect(place.uri) as connection:
+            return await (await connection.execute(question)).fetchall()  # type: ignore[arg-type]  # of this test
+    other = sqlite3.connect(place.uri.removeprefix("sqlite:"))
+    try:
+        return other.execute(question).fetchall()
+    finally:
+        other.close()
+
+
 # ---- appends whose answer was lost -----------------------------------------------------------------------------------
 
 
@@ -472,6 +514,30 @@ def test_tokens_tell_what_became_of_an_append(seen: Evidence, expected: int | No
 def test_tokens_that_tell_nothing_are_not_taken_for_an_answer(seen: Evidence) -> None:
     with pytest.raises(Indeterminate):
         outcome(seen, expected=5, ts=5, history=8)
+
+
+class ThenFull(SqliteStash):
+    """Loses the answer to its first append, and takes no other."""
+
+    appends = 0
+
+    async def append(self, *args: Any, **kwargs: Any) -> int | None:
+        self.appends += 1
+        if self.appends > 1:
+            raise StoreFull("no room left")
+        await super().append(*args, **kwargs)
+        raise Indeterminate("no answer")
+
+
+async def test_what_stops_the_repetition_does_not_tell_what_became_of_the_first(tmp_path: Path) -> None:
+    async with opened(Place("sqlite", f"sqlite:{tmp_path}/x.db")) as place:
+        stash = ThenFull(f"{tmp_path}/x.db", system())
+        log = StashLog(stash, "test", settings=Settings(), runtime=system())
+        place.logs.append(log)
+        with pytest.raises(Indeterminate) as caught:
+            await log.append([(A, 1)], 0, expected_upper=0)
+        assert isinstance(caught.value.__cause__, StoreFull)
+        assert await log.upper() == 1
 
 
 @asynccontextmanager
