@@ -54,7 +54,7 @@ class Place:
     def __init__(self, kind: str, uri: str) -> None:
         self.kind = kind
         self.uri = uri
-        self.memory = MemoryRows()
+        self.memory = MemoryRows(forgetful=True)
         self.logs: list[RowLog] = []
 
     async def log(self, environment: str = "test", *, history: int | None = None, timeout_ms: int = 30_000) -> RowLog:
