@@ -57,11 +57,11 @@ class Place:
         self.memory = MemoryRows(forgetful=True)
         self.logs: list[RowLog] = []
 
-    async def log(self, environment: str = "test", *, history: int | None = None, timeout_ms: int = 30_000) -> RowLog:
+    async def log(self, environment: str = "test", *, history: int | None = None) -> RowLog:
         if self.kind == "memory":
             log: RowLog = MemoryLog(self.memory)
         elif history is None:
-            log = await open_stash_log(self.uri, environment, settings=Settings(timeout_ms=timeout_ms))
+            log = await open_stash_log(self.uri, environment)
         else:
             log = StashLog(self.stash(history), environment, settings=Settings(), runtime=system())
         self.logs.append(log)
@@ -563,7 +563,8 @@ async def test_append_whose_answer_is_lost_is_found_done(fresh_postgres_uri: Cal
 
 async def test_append_that_nothing_answers_is_indeterminate(fresh_postgres_uri: Callable[[], str]) -> None:
     async with behind_proxy(fresh_postgres_uri()) as (proxy, uri), opened(Place("postgres", uri)) as far:
-        log = await far.log(timeout_ms=600)
+        log = await far.log()
+        log._timeout = 1.0  # type: ignore[attr-defined]  # once it is connected
         assert await log.append([(A, 1)], 0, expected_upper=0) is None
         proxy.set(Mode.DROP, Direction.DOWN)
         with pytest.raises(Indeterminate):
@@ -645,7 +646,8 @@ async def test_database_that_another_process_locks_is_waited_for(tmp_path: Path)
 
 async def test_late_append_to_a_locked_database_is_resolved_or_indeterminate(tmp_path: Path) -> None:
     async with opened(Place("sqlite", f"sqlite:{tmp_path}/x.db")) as place:
-        log = await place.log(timeout_ms=300)
+        log = await place.log()
+        log._timeout = 1.0  # type: ignore[attr-defined]  # once it is open
         other = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(Indeterminate):
