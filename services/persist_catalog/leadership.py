@@ -18,7 +18,7 @@ from persist.core.catalog.fencing import Claim
 from persist.core.catalog.kinds import AnyKind
 from persist.core.catalog.objects import FenceToken
 from persist.core.catalog.refusals import Fenced, NotWritable
-from persist.errors import LocationError
+from persist.errors import LocationError, UsageError
 from persist_catalog.addresses import Addresses
 from persist_catalog.mirror import Mirror
 
@@ -72,7 +72,11 @@ class Leadership:
             if self.role is Role.FENCED and seen is not None and generation <= seen.deploy_generation:
                 raise await self._not_writable("this server was fenced", "a higher generation lets it lead again")
             self._unsure = True
-            catalog = await self._durable.open(generation)
+            try:
+                catalog = await self._durable.open(generation)
+            except UsageError:
+                self._unsure = False
+                raise
             self._unsure = False
             assert catalog.token is not None
             self._become(Role.LEADER, catalog, catalog.token)
@@ -112,6 +116,7 @@ class Leadership:
         async with self._turn:
             if not self._may_lead:
                 raise await self._not_writable("this server only follows", "ask another one")
+            self._unsure = True
             try:
                 return await self._durable.edit(kind, key, value)
             finally:
@@ -150,7 +155,7 @@ class Leadership:
         return NotWritable(message, hint=hint, **who)
 
     def _end(self) -> None:
-        # An attempt of its own that failed half way may be what fenced it, which is no reason not to lead again.
+        # What this server did itself may be what fenced it, which is no reason not to lead again.
         self._become(Role.FOLLOWER if self._unsure else Role.FENCED, None, self.own)
 
     def _become(self, role: Role, catalog: OpenedCatalog | None, own: FenceToken | None) -> None:

@@ -21,6 +21,8 @@ from persist_cli.options import (
 
 app = typer.Typer(help="Run one service.", no_args_is_help=True)
 
+ENVIRONMENT = "default"
+
 Listen = Annotated[
     str, typer.Option(metavar="HOST:PORT", envvar="PERSIST_LISTEN", help="Where to listen; port 0: any.")
 ]
@@ -156,6 +158,60 @@ def serve_minter(
     raise typer.Exit(code)
 
 
+@app.command("catalog")
+def serve_catalog(
+    context: typer.Context,
+    endpoint: Endpoint = None,
+    location: Location = None,
+    blob: BlobUri = None,
+    consensus: ConsensusUri = None,
+    environment: Annotated[
+        str, typer.Option(metavar="NAME", envvar="PERSIST_ENVIRONMENT", help="Whose catalog; one per server.")
+    ] = ENVIRONMENT,
+    generation: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=0, envvar="PERSIST_GENERATION", help="Lead with this deploy generation. Default: follow."
+        ),
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Never lead, whoever asks.")] = False,
+    advertise: Annotated[
+        str, typer.Option(metavar="HOST:PORT", envvar="PERSIST_ADVERTISE", help="Where clients reach it, if elsewhere.")
+    ] = "",
+    listen: Listen = "127.0.0.1:7300",
+    side_listen: SideListen = "",
+    otlp_endpoint: OtlpEndpoint = "",
+    reflection: Reflection = True,
+    log_level: LogLevel = "warning",
+    json: Json = False,
+    allow_unsafe: AllowUnsafe = None,
+) -> None:
+    """Serve CatalogService until SIGTERM: lead the catalog of one environment, or follow whoever does.
+
+    With --generation it leads at once and fences whoever led. Without, it leads when a client opens the catalog to
+    write; with --follow never. One that is fenced follows, and leads again only with a higher generation.
+    """
+    if follow and generation is not None:
+        raise typer.BadParameter("--follow never leads: leave out --generation")
+    from persist_catalog import Duty, Reach
+    from persist_catalog import serve_catalog as serve
+
+    settings = invocation(context, json=json).settings(allow_unsafe)
+    target = Target.of(context, endpoint, location, blob, consensus)
+    code = serve(
+        listen,
+        Reach(**_reached(target)),
+        Duty(environment=environment, generation=generation, follow=follow, advertise=advertise),
+        settings,
+        side_listen=side_listen,
+        otlp_endpoint=otlp_endpoint,
+        with_reflection=reflection,
+        log_level=log_level,
+        json=json,
+    )
+    raise typer.Exit(code)
+
+
 def _reached(target: Target) -> dict[str, str]:
     """How a service that serves no shards reaches them."""
     if target.endpoint is not None:
@@ -183,6 +239,7 @@ def _run_dev(
     run: Invocation, data: Path, listen: str, side_listen: str, log_level: str, allow_unsafe: list[str] | None
 ) -> int:
     from persist.runtime import system
+    from persist_catalog import Duty, open_catalog
     from persist_host import Host, Telemetry, logs, run_service
     from persist_minter import Reach, open_minter
     from persist_shard import start_shard
@@ -197,15 +254,22 @@ def _run_dev(
     async def start() -> Host:
         telemetry = Telemetry(service="persist-dev")
         # Through the stores like any other process: the shard service of the same port is not up yet.
-        reached, _ = await Reach(blob_uri=blob, consensus_uri=consensus).location(settings, system())
+        reach = Reach(blob_uri=blob, consensus_uri=consensus)
+        reached, _ = await reach.location(settings, system())
         minter = open_minter(reached, telemetry=telemetry)
+        # A location of its own: every service closes the one it works on. It leads when somebody opens the catalog to write.
+        reached, _ = await reach.location(settings, system())
+        catalog = open_catalog(reached, Duty(environment=ENVIRONMENT), telemetry=telemetry)
+        beside = (*minter, catalog)
         host, address = await start_shard(
-            listen, blob, consensus, settings, telemetry=telemetry, side_listen=side_listen, beside=minter
+            listen, blob, consensus, settings, telemetry=telemetry, side_listen=side_listen, beside=beside
         )
+        catalog.listens(str(address), host.tell)
         if run.json:
-            print(jsons.dumps({"shard": str(address), "minter": str(address), "data": where}), flush=True)
+            services = dict.fromkeys(("shard", "minter", "catalog"), str(address))
+            print(jsons.dumps({**services, "data": where}), flush=True)
         else:
-            print(f"persist dev: shard and minter service on {address}, data in {where}", flush=True)
+            print(f"persist dev: shard, minter and catalog service on {address}, data in {where}", flush=True)
             print(f"  persist shard list --endpoint {address}", flush=True)
         return host
 

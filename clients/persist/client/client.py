@@ -191,11 +191,20 @@ class Client:
 
         return LocalMinter(self)
 
-    async def catalog(self, environment: str) -> OpenableCatalog:
+    async def catalog(self, environment: str, *, endpoints: str = "") -> OpenableCatalog:
         """The durable catalog of an environment: one per name and location. Nothing is opened, only found, yet.
 
-        Borrows this client: close the catalog first. Three RPCs at most. Raises InvalidArgument.
+        ``endpoints``: ask CatalogService servers (HOST:PORT, commas) instead of the catalog's shard. Borrows this
+        client: close the catalog first. Three RPCs at most. Raises InvalidArgument.
         """
+        if endpoints:
+            from persist.client.catalog.remote import RemoteCatalog
+
+            location = self._location
+            location.check_open()
+            return RemoteCatalog(
+                endpoints, environment=environment, settings=location.settings, runtime=location.runtime
+            )
         from persist.client.catalog.durable import DurableCatalog
         from persist.client.catalog.shard_log import open_shard_log
 
