@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from persist.client import client as aio
 from persist.client import connect as ways
@@ -29,6 +29,9 @@ from persist.core.shard.commands import SchemaEntry, Transaction
 from persist.core.time.timeline import EPOCH_MILLISECONDS, TimelineLike
 from persist.runtime import Runtime
 from persist.settings import Settings
+
+if TYPE_CHECKING:
+    from persist.client.catalog.blocking import Catalog
 
 T = TypeVar("T")
 
@@ -199,6 +202,13 @@ class Client:
         """Reads and writes of tables of mode ``wal`` with nothing in between. See aio.Client.transact."""
         loop, core = self._core()
         return transact_of(loop, core, work, timeline, transaction=transaction, timeout=timeout)
+
+    def catalog(self, environment: str, *, endpoints: str = "") -> "Catalog":
+        """The durable catalog of an environment, here or from CatalogService servers. See aio.Client.catalog."""
+        from persist.client.catalog.blocking import Catalog
+
+        loop, core = self._core()
+        return Catalog(self, loop, loop.run(core.catalog(environment, endpoints=endpoints)))
 
     def settle(self, timeline: TimelineLike = EPOCH_MILLISECONDS, *, timeout: float | None = None) -> None:
         """Copy everything from the timeline's log to the tables, and let the log forget it. See aio.Client.settle."""
