@@ -36,7 +36,7 @@ async def start(role: str, *words: object) -> Process:
 async def until(condition: Callable[[], object], process: Process) -> None:
     while not condition():
         assert process.returncode is None
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.02)
 
 
 def reap(*processes: Process) -> None:
