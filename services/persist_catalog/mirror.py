@@ -65,7 +65,12 @@ class Mirror:
                 return self.upper
             self._begun += 1
             reading = self._begun
-            await self._read()
+            try:
+                await self._read()
+            except CorruptData as error:
+                self._broken = error
+                self._wake()
+                raise
             self._done = reading
             return self.upper
 
@@ -120,7 +125,12 @@ class Mirror:
         if self.upper != expected_upper or self._broken is not None:
             return
         self._heard = True
-        self._take([RowUpdate(row, ts, diff) for row, diff in changes], ts + 1)
+        try:
+            self._take([RowUpdate(row, ts, diff) for row, diff in changes], ts + 1)
+        except CorruptData as error:
+            # What was appended is there, whatever is wrong with it here.
+            self._broken = error
+            self._wake()
 
     async def close(self) -> None:
         """Let go of the log."""
@@ -129,9 +139,11 @@ class Mirror:
     async def _read(self) -> None:
         lower = self.upper
         try:
-            read = await self._log.updates(lower) if lower else await self._log.snapshot()
+            read = await self._log.updates(lower) if lower else None
         except NotReadable:
             # It was away for long. Who follows it has to begin anew, too.
+            read = None
+        if read is None:
             read = await self._log.snapshot()
             if read.upper > self.upper:
                 self._begin(read)
@@ -153,14 +165,9 @@ class Mirror:
         self._remembered = 0
 
     def _take(self, updates: Sequence[RowUpdate], upper: int) -> None:
-        try:
-            for ts, changes in by_time(updates):
-                self.raw.apply(changes, ts + 1)
-                self._remember([RowUpdate(row, ts, diff) for row, diff in changes])
-        except CorruptData as error:
-            self._broken = error
-            self._wake()
-            raise
+        for ts, changes in by_time(updates):
+            self.raw.apply(changes, ts + 1)
+            self._remember([RowUpdate(row, ts, diff) for row, diff in changes])
         self.raw.upper = upper
         self._wake()
 

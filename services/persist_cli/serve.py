@@ -257,7 +257,7 @@ def _run_dev(
         reach = Reach(blob_uri=blob, consensus_uri=consensus)
         reached, _ = await reach.location(settings, system())
         minter = open_minter(reached, telemetry=telemetry)
-        # A location of its own: every service closes the one it works on. It leads when somebody opens the catalog to write.
+        # A location of its own: every service closes the one it works on. The catalog has a leader once it is written.
         reached, _ = await reach.location(settings, system())
         catalog = open_catalog(reached, Duty(environment=ENVIRONMENT), telemetry=telemetry)
         beside = (*minter, catalog)

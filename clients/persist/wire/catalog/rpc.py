@@ -86,6 +86,8 @@ def changes_in(message: pb.CatalogUpdates) -> list[tuple[Row, int]]:
     if message.times:
         raise InvalidArgument("changes to commit have no times", hint="the server chooses it")
     _check_lengths(message, len(message.kinds))
+    if not message.kinds:
+        raise InvalidArgument("there is nothing to commit", hint="send changes of rows")
     for tag in set(message.kinds):
         kind_in(tag)
     changes = list(zip(map(Row, message.kinds, message.keys, message.values), message.diffs, strict=True))

@@ -1,0 +1,186 @@
+"""What a catalog server does when its log does not answer, is slow, or tells what cannot be."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import pytest
+from catalog.memory_log import MemoryLog, MemoryRows
+
+from persist import aio
+from persist.client.catalog.durable import DurableCatalog
+from persist.core.catalog.conflicts import Footprint
+from persist.core.catalog.kinds import SETTING
+from persist.core.catalog.objects import Setting, SettingKey
+from persist.core.catalog.refusals import FencedByEpoch, OutOfSync
+from persist.core.catalog.rows import Row, RowUpdate
+from persist.errors import CorruptData, Determinate, Indeterminate, NotReadable
+from persist.runtime import system
+from persist.wire.catalog.rows import CODEC
+from persist.wire.catalog.rpc import Session
+from persist_catalog.addresses import Addresses
+from persist_catalog.leadership import Leadership, Role
+from persist_catalog.mirror import Mirror, TappedLog
+from persist_catalog.sessions import Sessions
+from persist_catalog.writes import Commit, Writes
+
+REQUEST = b"r" * 16
+
+
+def setting(name: str, value: str) -> Row:
+    return CODEC.encode(SETTING.tag, SettingKey(name), Setting(value))
+
+
+class LossyLog(MemoryLog):
+    """Appends as told: ``lost`` ones happen without an answer, ``failed`` ones do not happen, ``slow`` ones wait."""
+
+    def __init__(self, rows: MemoryRows) -> None:
+        super().__init__(rows)
+        self.next: list[str] = []
+        self.gate = asyncio.Event()
+
+    async def append(self, changes: Sequence[tuple[Row, int]], ts: int, *, expected_upper: int) -> int | None:
+        how = self.next.pop(0) if self.next else ""
+        if how == "failed":
+            raise Determinate("the log is away")
+        if how == "slow":
+            await self.gate.wait()
+        found = await super().append(changes, ts, expected_upper=expected_upper)
+        if how == "lost":
+            raise Indeterminate("the answer was lost")
+        return found
+
+
+@dataclass
+class Server:
+    rows: MemoryRows
+    log: LossyLog
+    mirror: Mirror
+    leadership: Leadership
+    sessions: Sessions
+    writes: Writes
+
+    async def session(self) -> Session:
+        opened = self.sessions.open(await self.leadership.join(None))
+        return Session(opened.session_id, opened.token)
+
+    async def put(self, session: Session, request_id: bytes, row: Row, base: int) -> int:
+        footprint = Footprint(keys={(SETTING, CODEC.decode(row)[0])})
+        return await self.writes.commit(session, request_id, Commit(base, [(row, 1)], footprint, None, 0))
+
+
+@asynccontextmanager
+async def leading() -> AsyncIterator[Server]:
+    rows = MemoryRows()
+    log = LossyLog(rows)
+    mirror = await Mirror.open(MemoryLog(rows), CODEC, runtime=system())
+    name = f"mem:{system().random_bytes(8).hex()}"
+    async with await aio.embedded(blob=name, consensus=name) as client:
+        durable = DurableCatalog(TappedLog(log, mirror))
+        leadership = Leadership(durable, mirror, Addresses(client, "e"), may_lead=True)
+        await leadership.lead(1)
+        sessions = Sessions(runtime=system())
+        yield Server(rows, log, mirror, leadership, sessions, Writes(leadership, mirror, sessions, CODEC))
+
+
+async def test_commit_with_an_unknown_outcome_is_found_when_it_is_asked_for_again():
+    async with leading() as server:
+        session, base = await server.session(), server.mirror.upper
+        server.log.next = ["lost"]
+        with pytest.raises(Indeterminate):
+            await server.put(session, REQUEST, setting("a", "1"), base)
+        appends = server.rows.appends
+        for _ in range(2):
+            assert await server.put(session, REQUEST, setting("a", "1"), base) == base
+        assert server.rows.appends == appends
+        # Somebody else who wants the same is too late: only the request itself is told of its outcome.
+        with pytest.raises(OutOfSync):
+            await server.put(session, b"x" * 16, setting("a", "1"), base)
+
+
+async def test_commit_that_did_not_happen_happens_when_it_is_asked_for_again():
+    async with leading() as server:
+        session, base = await server.session(), server.mirror.upper
+        server.log.next = ["failed"]
+        with pytest.raises(Determinate):
+            await server.put(session, REQUEST, setting("a", "1"), base)
+        assert server.rows.upper == base
+        assert await server.put(session, REQUEST, setting("a", "1"), base) == base
+
+
+async def test_commit_goes_on_when_its_caller_gave_up_and_is_not_begun_again():
+    async with leading() as server:
+        session, base = await server.session(), server.mirror.upper
+        server.log.next = ["slow"]
+        given_up = asyncio.create_task(server.put(session, REQUEST, setting("a", "1"), base))
+        while server.log.next:
+            await asyncio.sleep(0)
+        given_up.cancel()
+        again = asyncio.create_task(server.put(session, REQUEST, setting("a", "1"), base))
+        await asyncio.sleep(0)
+        server.log.gate.set()
+        assert await again == base
+        assert server.rows.upper == base + 1
+
+
+async def test_leader_that_fenced_itself_half_way_may_lead_again():
+    async with leading() as server:
+        session = await server.session()
+        server.log.next = ["lost"]
+        with pytest.raises(Indeterminate):
+            await server.leadership.lead(1)
+        with pytest.raises(FencedByEpoch):
+            await server.put(session, REQUEST, setting("a", "1"), server.mirror.upper)
+        assert server.leadership.role is Role.FOLLOWER
+        assert (await server.leadership.lead(1)).epoch == 4
+        base = server.mirror.upper
+        assert await server.put(await server.session(), REQUEST, setting("a", "1"), base) == base
+
+
+async def test_mirror_hears_what_its_process_appends_and_reads_what_others_do():
+    rows = MemoryRows()
+    mirror = await Mirror.open(MemoryLog(rows), CODEC, runtime=system())
+    own, other = TappedLog(MemoryLog(rows), mirror), MemoryLog(rows)
+    assert await own.append([(setting("a", "1"), 1)], 5, expected_upper=0) is None
+    assert (mirror.upper, mirror.since(0)) == (6, [RowUpdate(setting("a", "1"), 5, 1)])
+    assert await other.append([(setting("b", "1"), 1)], 6, expected_upper=6) is None
+    assert await own.append([(setting("c", "1"), 1)], 7, expected_upper=7) is None
+    # It missed one, so it waits until it reads both.
+    assert mirror.upper == 6
+    assert await mirror.sync() == 8
+    assert [update.ts for update in mirror.since(6) or ()] == [6, 7]
+    assert (mirror.since(8), len(mirror.since(0) or ())) == ([], 3)
+
+
+async def test_mirror_remembers_so_much_and_begins_anew_when_it_was_away_for_too_long():
+    rows = MemoryRows(forgetful=True)
+    log = MemoryLog(rows)
+    mirror = Mirror(MemoryLog(rows), CODEC, await log.snapshot(), runtime=system(), tail=3)
+    for ts in range(6):
+        assert await log.append([(setting(str(ts), "1"), 1)], ts, expected_upper=ts) is None
+        await mirror.sync()
+    assert (mirror.since(2), len(mirror.since(3) or ())) == (None, 3)
+    assert [update.ts for update in (await mirror.changes(1)).updates] == [1, 2, 3, 4, 5]
+    for ts in range(6, 9):
+        assert await log.append([(setting(str(ts), "1"), 1)], ts, expected_upper=ts) is None
+    await log.forget(8)
+    assert await mirror.sync() == 9
+    assert len(mirror.raw.rows["setting"]) == 9
+    assert mirror.since(6) is None
+    with pytest.raises(NotReadable):
+        await mirror.changes(6)
+
+
+async def test_mirror_of_a_log_that_tells_what_cannot_be_says_so_for_ever():
+    rows = MemoryRows()
+    log = MemoryLog(rows)
+    mirror = await Mirror.open(MemoryLog(rows), CODEC, runtime=system())
+    assert await log.append([(setting("a", "1"), -1)], 0, expected_upper=0) is None
+    waiting = asyncio.create_task(mirror.changed(0))
+    await asyncio.sleep(0)
+    for _ in range(2):
+        with pytest.raises(CorruptData):
+            await mirror.sync()
+    with pytest.raises(CorruptData):
+        await waiting
