@@ -1,11 +1,9 @@
 """Making objects of rows, a piece at a time, so that whatever else runs on the event loop goes on."""
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import islice
 from typing import Final
 
+from persist.client.catalog.collecting import no_collection
 from persist.client.catalog.raw import RawCatalog
 from persist.core.catalog.kinds import KINDS
 from persist.core.catalog.rows import Row, RowCodec
@@ -19,7 +17,7 @@ PIECE: Final = 500
 async def load(codec: RowCodec, raw: RawCatalog) -> Snapshot:
     """All objects of the rows. Raises CorruptData."""
     snapshot = Snapshot()
-    with _no_collection():
+    with no_collection():
         for tag, rows in raw.rows.items():
             left = iter(rows.items())
             while piece := list(islice(left, PIECE)):
@@ -42,22 +40,3 @@ def difference(codec: RowCodec, snapshot: Snapshot, raw: RawCatalog) -> list[tup
         gone += [(Row(tag, key, value), -1) for key, value in mine.items() if theirs.get(key) != value]
         come += [(Row(tag, key, value), 1) for key, value in theirs.items() if mine.get(key) != value]
     return [*gone, *come]
-
-
-_paused = 0
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """No search for cycles meanwhile: there are none, and looking through all objects again and again takes longer
-    than making them. Others that load at the same time need the same."""
-    global _paused
-    _paused += gc.isenabled() or _paused > 0
-    mine = _paused > 0
-    gc.disable()
-    try:
-        yield
-    finally:
-        _paused -= mine
-        if mine and not _paused:
-            gc.enable()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
 
+from persist.client.catalog.collecting import no_collection
 from persist.client.catalog.port import Updates
 from persist.client.register import Register
 from persist.core.catalog.rows import Row, RowUpdate
@@ -186,7 +187,8 @@ class ShardLog:
 async def _as_of(reader: "ReadHandle", as_of: int, where: object) -> list[RowUpdate]:
     rows = await (await reader.snapshot(as_of)).to_arrow(where=where)
     times = pa.repeat(pa.scalar(as_of, pa.uint64()), rows.num_rows)
-    return from_table(rows.append_column(CATALOG_SCHEMA.updates.field("ts"), times))
+    with no_collection():
+        return from_table(rows.append_column(CATALOG_SCHEMA.updates.field("ts"), times))
 
 
 async def _between(reader: "ReadHandle", lower: int, upper: int) -> list[RowUpdate]:
