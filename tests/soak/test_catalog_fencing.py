@@ -79,6 +79,7 @@ def judge(updates: list[RowUpdate], told: list[Line]) -> list[int]:
     return epochs
 
 
+@pytest.mark.timeout(LIMIT_SECONDS)
 @pytest.mark.timeout_s(LIMIT_SECONDS)
 async def test_of_many_opens_each_has_its_epoch_and_only_the_last_writes(tmp_path: Path):
     file, each = tmp_path / "told", -(-OPENS // PROCESSES)
@@ -93,6 +94,7 @@ async def test_of_many_opens_each_has_its_epoch_and_only_the_last_writes(tmp_pat
         assert any(line["what"] == "fenced" for line in told)
 
 
+@pytest.mark.timeout(LIMIT_SECONDS)
 @pytest.mark.timeout_s(LIMIT_SECONDS)
 async def test_a_leader_that_stood_still_through_a_failover_writes_nothing_any_more(tmp_path: Path):
     file = tmp_path / "told"

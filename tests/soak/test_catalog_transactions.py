@@ -79,6 +79,7 @@ def counter(path: Path) -> Callable[[], int]:
     return count
 
 
+@pytest.mark.timeout(LIMIT_SECONDS)
 @pytest.mark.timeout_s(LIMIT_SECONDS)
 async def test_transactions_are_strictly_serializable_whoever_is_killed(tmp_path: Path):
     file, each = tmp_path / "told", TRANSACTIONS // (LEADERS + 1)
