@@ -34,6 +34,7 @@ class Mirror:
         self._codec = codec
         self._runtime = runtime
         self._reading = asyncio.Lock()
+        self._appending = asyncio.Lock()
         self._begun = self._done = 0
         self._moved = asyncio.Event()
         self._broken: CorruptData | None = None
@@ -77,9 +78,16 @@ class Mirror:
     async def follow(self) -> None:
         """Keep up until cancelled, however often the log fails."""
         while True:
+            upper = self.upper
             try:
-                await self._log.changed(self.upper, WAIT_SECONDS)
-                await self.sync()
+                await self._log.changed(upper, WAIT_SECONDS)
+                # What moved may be what this process appends, of which it is about to hear.
+                async with self._appending:
+                    pass
+                if self.upper == upper:
+                    await self.sync()
+                else:
+                    await self._release()
             except PersistError:
                 await self._runtime.sleep(PAUSE_SECONDS)
 
@@ -120,6 +128,11 @@ class Mirror:
         read = await self._log.updates(0)
         return Updates([each for each in read.updates if wanted is None or each.row.kind in wanted], read.upper)
 
+    @property
+    def appending(self) -> asyncio.Lock:
+        """Held while this process appends what the mirror will hear of."""
+        return self._appending
+
     def hear(self, changes: Sequence[tuple[Row, int]], ts: int, expected_upper: int) -> None:
         """Take over what this process appended itself, unless something before it is missing."""
         if self.upper != expected_upper or self._broken is not None:
@@ -152,9 +165,13 @@ class Mirror:
         if read.upper > self.upper:
             # SUBTLE: what this process appended meanwhile was heard already.
             self._take([update for update in read.updates if update.ts >= self.upper], read.upper)
-        elif self._heard:
+        else:
+            await self._release()
+
+    async def _release(self) -> None:
+        """What was heard was not read, so nothing else tells the log that it is not needed any more."""
+        if self._heard:
             self._heard = False
-            # What was heard was not read, so nothing else tells the log that it is not needed any more.
             with contextlib.suppress(LocationError):
                 await self._log.forget(self.upper - 1)
 
@@ -201,7 +218,8 @@ class TappedLog:
 
     async def append(self, changes: Sequence[tuple[Row, int]], ts: int, *, expected_upper: int) -> int | None:
         """See RowLog."""
-        found = await self._log.append(changes, ts, expected_upper=expected_upper)
-        if found is None:
-            self._mirror.hear(changes, ts, expected_upper)
+        async with self._mirror.appending:
+            found = await self._log.append(changes, ts, expected_upper=expected_upper)
+            if found is None:
+                self._mirror.hear(changes, ts, expected_upper)
         return found
