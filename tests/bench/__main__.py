@@ -30,6 +30,7 @@ SUITES: dict[str, tuple[str, ...]] = {
     "spark": ("P8",),
     "long": ("P9", "P10", "P11", "B15"),
     "sources": ("P12", "P13"),
+    "catalog": ("P14",),
 }
 
 

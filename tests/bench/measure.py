@@ -102,6 +102,11 @@ class Peak:
         self.mb = max(0.0, _status_mb("VmHWM") - self._base)
 
 
+def resident_mb() -> float:
+    """Memory of this process that is in RAM. Linux only; 0 elsewhere."""
+    return _status_mb("VmRSS")
+
+
 def _status_mb(name: str) -> float:
     try:
         text = Path("/proc/self/status").read_text()
