@@ -20,6 +20,9 @@ class Space(StrEnum):
     INTROSPECTION = "si"
     PUBLIC = "p"
 
+    # Ids are hashed all the time, and an enum of text hashes like text, only slower.
+    __hash__ = str.__hash__
+
 
 class Id(NamedTuple):
     """Names an object: a space and a number. As text ``u12``, ``s3``, ``si4``."""

@@ -9,18 +9,26 @@ import types
 import typing
 from collections.abc import Callable
 from enum import StrEnum
-from functools import lru_cache
+from functools import cache, lru_cache
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 
 from persist.core.catalog.values import PUBLIC, Acl, Id, RoleRef, Space
 from persist.errors import CorruptData
+from persist.v1 import catalog_objects_pb2 as pb
 
 EQUAL_MAX: Final = 4096
 """Equal ids and privileges are one object, as long as they come close together: they are most of a catalog."""
+
+PACKED: Final = {RoleRef: "CatalogRoleRef", Acl: "CatalogAcl"}
+"""What the messages of rows hold as bytes, see ``row_message``: few that are told again and again. Ids are not: most of
+them name one object."""
 
 Get = Callable[[Any], Any]
 Put = Callable[[Any, Any], None]
@@ -58,6 +66,67 @@ def mapped(cls: type, descriptor: Any) -> Mapped:
     return Mapped(fill, take_named if named else take)
 
 
+def _packed_file() -> dict[str, type[Message]]:
+    file = FileDescriptorProto()
+    pb.DESCRIPTOR.CopyToProto(file)
+    root = f".{file.package}."
+    file.name, file.package = file.name.replace(".proto", "_packed.proto"), f"{file.package}.packed"
+    inside = {root + name for name in PACKED.values()}
+    for field in (field for message in file.message_type for field in message.field):
+        if field.type_name in inside:
+            field.type = FieldDescriptorProto.TYPE_BYTES
+            field.ClearField("type_name")
+        elif field.type_name:
+            field.type_name = field.type_name.replace(root, f".{file.package}.")
+    pool = DescriptorPool()
+    pool.Add(file)
+    found = pool.FindFileByName(file.name).message_types_by_name
+    return {name: GetMessageClass(descriptor) for name, descriptor in found.items()}
+
+
+_PACKED_MESSAGES: Final = _packed_file()
+
+
+def row_message(name: str) -> type[Message]:
+    """The message of that name in ``catalog_objects.proto`` with roles and privileges as the bytes they have.
+
+    The bytes of the whole are the same. What they hold is made once for equal bytes, of which a catalog is full, and
+    has one form if each part has: whoever reads checks the parts as well as the whole.
+    """
+    return _PACKED_MESSAGES[name]
+
+
+@cache
+def packing(cls: type) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
+    """The functions between a role or a privilege and its bytes. Reading raises CorruptData, DecodeError."""
+    message = row_message(PACKED[cls])
+    part = mapped(cls, message.DESCRIPTOR) if cls is Acl else reference(cls, message.DESCRIPTOR)
+
+    @lru_cache(EQUAL_MAX)
+    def pack(value: Any) -> bytes:
+        return packed_by(message, part, value)
+
+    @lru_cache(EQUAL_MAX)
+    def unpack(data: bytes) -> Any:
+        return unpacked_by(message, part, data)
+
+    return pack, unpack
+
+
+def packed_by(message: type[Message], part: Mapped, value: Any) -> bytes:
+    """The bytes of an object."""
+    filled = message()
+    part.fill(filled, value)
+    return filled.SerializeToString(deterministic=True)
+
+
+def unpacked_by(message: type[Message], part: Mapped, data: bytes) -> Any:
+    """The object of bytes. Raises CorruptData, and DecodeError for what is no message."""
+    found = message.FromString(data)
+    check_form(found, data)
+    return part.take(found)
+
+
 def check_form(message: Message, data: bytes) -> None:
     """Whether a message was parsed from the one form it has: canonical, without unknown fields. Raises CorruptData."""
     message.DiscardUnknownFields()
@@ -72,6 +141,8 @@ def _field(name: str, hint: Any, field: FieldDescriptor) -> tuple[Put, Get]:
         return _optional(name, *_field(name, inner, field))
     if typing.get_origin(hint) is tuple:
         return _repeated(name, typing.get_args(hint)[0], field)
+    if hint in PACKED and field.type == field.TYPE_BYTES:
+        return _packed(name, hint)
     if hint in (Id, RoleRef):
         return _reference_in(name, hint, field.message_type)
     if field.message_type is not None:
@@ -113,6 +184,8 @@ def _enum(name: str, enum: type[StrEnum], field: Any) -> tuple[Put, Get]:
 
 
 def _repeated(name: str, inner: Any, field: Any) -> tuple[Put, Get]:
+    if inner in PACKED and field.type == field.TYPE_BYTES:
+        return _packed_all(name, inner)
     if field.message_type is None:
         return (
             lambda message, values: getattr(message, name).extend(values),
@@ -124,16 +197,27 @@ def _repeated(name: str, inner: Any, field: Any) -> tuple[Put, Get]:
         for value in values:
             part.fill(getattr(message, name).add(), value)
 
-    if inner is not Acl:
-        return put, lambda message: tuple(map(part.take, getattr(message, name)))
+    return put, lambda message: tuple(map(part.take, getattr(message, name)))
 
-    parse = field.message_type._concrete_class.FromString
+
+def _packed(name: str, cls: type) -> tuple[Put, Get]:
+    pack, unpack = packing(cls)
+    get = attrgetter(name)
+    # One that is missing reads as an empty one, which is refused as well.
+    return lambda message, value: setattr(message, name, pack(value)), lambda message: unpack(get(message))
+
+
+def _packed_all(name: str, cls: type) -> tuple[Put, Get]:
+    pack, unpack = packing(cls)
+    get = attrgetter(name)
 
     @lru_cache(EQUAL_MAX)
-    def taken(found: tuple[bytes, ...]) -> tuple[Any, ...]:
-        return tuple(part.take(parse(data)) for data in found)
+    def unpacked(found: tuple[bytes, ...]) -> tuple[Any, ...]:
+        return tuple(map(unpack, found))
 
-    return put, lambda message: taken(tuple([each.SerializeToString() for each in getattr(message, name)]))
+    return lambda message, values: get(message).extend(map(pack, values)), lambda message: unpacked(
+        tuple(get(message)[:])
+    )
 
 
 def _nested(name: str, part: Mapped) -> tuple[Put, Get]:

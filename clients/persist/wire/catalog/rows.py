@@ -16,7 +16,7 @@ from persist.core.catalog.rows import Row, RowUpdate
 from persist.core.data.schema import Schema
 from persist.errors import CorruptData, InvalidArgument
 from persist.v1 import catalog_objects_pb2 as pb
-from persist.wire.catalog.messages import Mapped, check_form, mapped
+from persist.wire.catalog.messages import Mapped, mapped, packed_by, row_message, unpacked_by
 
 CATALOG_SCHEMA: Final = Schema(
     key={
@@ -29,22 +29,21 @@ CATALOG_SCHEMA: Final = Schema(
 
 
 class Side(NamedTuple):
-    """The keys of a kind, or its values: their message, and how objects fill it."""
+    """The keys of a kind, or its values: their message and how objects fill it; and the same for rows, see
+    ``row_message``."""
 
     message: type[Message]
     mapped: Mapped
+    row_message: type[Message]
+    row_mapped: Mapped
 
     def encode(self, value: Any) -> bytes:
         """The bytes of an object."""
-        message = self.message()
-        self.mapped.fill(message, value)
-        return message.SerializeToString(deterministic=True)
+        return packed_by(self.row_message, self.row_mapped, value)
 
     def decode(self, data: bytes) -> Any:
         """The object of bytes. Raises CorruptData, and DecodeError for what is no message."""
-        message = self.message.FromString(data)
-        check_form(message, data)
-        return self.mapped.take(message)
+        return unpacked_by(self.row_message, self.row_mapped, data)
 
 
 def message_types(kind: AnyKind) -> tuple[type[Message], type[Message]]:
@@ -53,9 +52,14 @@ def message_types(kind: AnyKind) -> tuple[type[Message], type[Message]]:
     return getattr(pb, stem + "Key"), getattr(pb, stem + "Value")
 
 
+def _side(cls: type, message: type[Message]) -> Side:
+    packed = row_message(message.DESCRIPTOR.name)
+    return Side(message, mapped(cls, message.DESCRIPTOR), packed, mapped(cls, packed.DESCRIPTOR))
+
+
 def _sides(kind: AnyKind) -> tuple[Side, Side]:
     key, value = message_types(kind)
-    return Side(key, mapped(kind.key, key.DESCRIPTOR)), Side(value, mapped(kind.value, value.DESCRIPTOR))
+    return _side(kind.key, key), _side(kind.value, value)
 
 
 SIDES: Final = {kind.tag: _sides(kind) for kind in KINDS}
@@ -102,5 +106,8 @@ def to_table(updates: Iterable[RowUpdate]) -> pa.Table:
 
 def from_table(table: pa.Table) -> list[RowUpdate]:
     """The updates in rows of a catalog shard, with the columns of ``CATALOG_SCHEMA.updates``."""
-    columns = [table.column(name).to_pylist() for name in CATALOG_SCHEMA.updates.names]
-    return [RowUpdate(Row(*row), ts, diff) for *row, ts, diff in zip(*columns, strict=True)]
+    # Each tag is one string: there are few, and many rows.
+    kinds = table.column("kind").combine_chunks().dictionary_encode()
+    tags = map(kinds.dictionary.to_pylist().__getitem__, kinds.indices.to_pylist())
+    keys, values, times, diffs = (table.column(name).to_pylist() for name in CATALOG_SCHEMA.updates.names[1:])
+    return list(map(RowUpdate, map(Row, tags, keys, values), times, diffs))
