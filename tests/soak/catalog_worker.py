@@ -1,9 +1,9 @@
 """Processes that lead a catalog for a while.
 
-``python -m soak.catalog_worker open DIRECTORY FILE OPENS WRITES`` opens the catalog so often, writing in between until
-it was fenced or WRITES were made. ``... append DIRECTORY FILE NAME CLIENTS COUNT`` opens it once and makes COUNT
+``python -m soak.catalog_worker open PLACE FILE OPENS WRITES`` opens the catalog so often, writing in between until
+it was fenced or WRITES were made. ``... append PLACE FILE NAME CLIENTS COUNT`` opens it once and makes COUNT
 transactions that append to lists, CLIENTS at a time; first it repeats those that FILE says had no answer. Each appends
-lines of JSON to FILE, before and after what it does.
+lines of JSON to FILE, before and after what it does. PLACE: a directory, or the URIs of Blob and Consensus.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from typing import Any
 
 from persist import aio
@@ -51,8 +51,13 @@ def lines_of(path: str) -> list[Line]:
         return [json.loads(line) for line in file if line.endswith("}\n")]
 
 
-async def open_often(directory: str, lines: Lines, opens: int, writes: int) -> None:
-    async with await aio.embedded(directory) as client:
+def client_at(place: str) -> Awaitable[aio.Client]:
+    blob, _, consensus = place.partition(" ")
+    return aio.embedded(blob=blob, consensus=consensus) if consensus else aio.embedded(place)
+
+
+async def open_often(place: str, lines: Lines, opens: int, writes: int) -> None:
+    async with await client_at(place) as client:
         catalog = await client.catalog(ENVIRONMENT)
         for _ in range(opens):
             try:
@@ -78,10 +83,10 @@ async def write_until_fenced(leader: ReadWriteCatalog, lines: Lines, epoch: int,
         lines.tell(what="wrote", epoch=epoch, name=name)
 
 
-async def append_often(directory: str, path: str, lines: Lines, name: str, clients: int, count: int) -> None:
+async def append_often(place: str, path: str, lines: Lines, name: str, clients: int, count: int) -> None:
     dice = random.Random(name)
     repeated = unanswered(path)
-    async with await aio.embedded(directory) as client:
+    async with await client_at(place) as client:
         catalog = await client.catalog(ENVIRONMENT)
         leader = await catalog.open(1)
         work = iter([*repeated, *(new(dice, f"{name}.{number}", number) for number in range(count))])
