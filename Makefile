@@ -31,7 +31,7 @@ test: setup ## run the tests, in three processes (ARGS="-k name" to choose, ARGS
 SEEDS ?= 3000
 sim: setup-python ## simulate and soak at length: worlds of trouble, the model, planted bugs, real stores (SEEDS=3000, or SEED=n for one)
 	@PERSIST_SIM=full PERSIST_SIM_SEEDS=$(SEEDS) PERSIST_SIM_SEED=$(SEED) \
-		$(BIN)/python -m pytest -q -s $(if $(SEED),tests/simulation -k keep_every_promise,tests/simulation tests/soak tests/scenarios \
+		$(BIN)/python -m pytest -q -s -o faulthandler_timeout=0 $(if $(SEED),tests/simulation -k keep_every_promise,tests/simulation tests/soak tests/scenarios \
 		tests/machine/test_memory.py tests/conformance/test_contention.py) $(ARGS)
 
 lint: setup-python ## ruff, import contracts, house rules

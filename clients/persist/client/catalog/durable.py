@@ -82,10 +82,14 @@ class DurableCatalog:
 
     async def upgrade_check(self) -> Upgrade:
         """See OpenableCatalog."""
-        raw = await self._raw()
+        log = ForkedLog(await self._log.snapshot())
+        raw = RawCatalog(self._codec, await log.updates(0))
         check_open(Mode.READ_ONLY, None, initialized=raw.is_initialized)
         self._check_versions(raw)
-        return self._migrations.check(raw.rows)
+        upgrade = self._migrations.check(raw.rows)
+        # What decodes may still not open: names that clash, say.
+        await self._opened(log, raw, Mode.SAVEPOINT, Claim(None), raw.token)
+        return upgrade
 
     async def dump(self, *, consolidated: bool = True, kinds: Iterable[str] | None = None) -> Dump:
         """See OpenableCatalog."""
