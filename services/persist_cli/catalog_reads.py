@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from persist.client.catalog.port import Dump, OpenableCatalog
+from persist.client.catalog.port import Dump
 from persist.core.catalog.kinds import BY_TAG, CONFIG, KINDS, AnyKind
-from persist.core.catalog.migrations import Upgrade
 from persist.core.catalog.objects import Config
 from persist.core.catalog.opening import DATA_VERSION
 from persist.core.catalog.rows import Row, RowUpdate
@@ -169,15 +168,7 @@ def epoch(place: Place, settings: "Settings", *, json: bool) -> None:
 
 def upgrade_check(place: Place, settings: "Settings", *, json: bool) -> None:
     """Print what an upgrade would change. Raises IncompatibleDataVersion, IncompatibleContentVersion, CorruptData."""
-
-    async def check(catalog: OpenableCatalog) -> Upgrade:
-        upgrade = await catalog.upgrade_check()
-        token = await catalog.fence_token()
-        # Names that clash keep a catalog from being opened, too, and only opening looks at them.
-        await (await catalog.open_savepoint(token.deploy_generation if token is not None else 0)).close()
-        return upgrade
-
-    upgrade = place.run(settings, check)
+    upgrade = place.run(settings, lambda catalog: catalog.upgrade_check())
     steps = [
         {"from": version, "to": version + 1, "changes": count}
         for version, count in enumerate(upgrade.changed, upgrade.found)
