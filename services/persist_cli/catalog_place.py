@@ -11,7 +11,6 @@ from urllib.parse import unquote
 
 import typer
 
-from persist.errors import InvalidArgument, ShardNotFound
 from persist_cli.options import Target, is_typed
 
 if TYPE_CHECKING:
@@ -89,6 +88,7 @@ class Place:
 
             return await open_stash_log(self.stash, self.environment, settings=settings)
         from persist.client.catalog.shard_log import catalog_shard, open_shard_log
+        from persist.errors import ShardNotFound
 
         client = await _client(self.target, settings)
         stack.push_async_callback(client.close)
@@ -100,6 +100,8 @@ class Place:
 
     def _check_there(self) -> None:
         """Opening makes the files that are not there: a misspelt name would leave empty ones behind."""
+        from persist.errors import InvalidArgument
+
         if self.stash is not None and self.stash.startswith("sqlite:"):
             path = Path(unquote(self.stash.removeprefix("sqlite:").partition("?")[0]))
             if not path.is_file():

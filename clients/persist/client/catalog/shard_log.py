@@ -15,7 +15,15 @@ from persist.client.register import Register
 from persist.core.catalog.rows import Row, RowUpdate
 from persist.core.ids import ShardId
 from persist.core.shard.commands import Appended
-from persist.errors import Indeterminate, InvalidArgument, LeaseExpired, NotReadable, NotYetAvailable, PersistError
+from persist.errors import (
+    Indeterminate,
+    InvalidArgument,
+    LeaseExpired,
+    LocationError,
+    NotReadable,
+    NotYetAvailable,
+    PersistError,
+)
 from persist.wire.catalog.rows import CATALOG_SCHEMA, from_table, to_table
 
 if TYPE_CHECKING:
@@ -122,8 +130,16 @@ class ShardLog:
 
     async def changed(self, upper: int, timeout: float) -> None:
         """See RowLog."""
-        with contextlib.suppress(NotYetAvailable):
+        runtime = self._client.location.runtime
+        end = runtime.monotonic() + timeout
+        try:
             await self._read(lambda reader: reader.snapshot(upper, timeout=timeout))
+        except NotYetAvailable:
+            return
+        except LocationError:
+            # The time may have been up amid a look at the store.
+            if runtime.monotonic() < end:
+                raise
 
     async def forget(self, to: int) -> None:
         """See RowLog. Once a second at most; what waits then goes when the log is closed."""
