@@ -120,7 +120,8 @@ async def test_two_implementations_agree_over_a_random_history(tmp_path: Path) -
         assert refused < 40
         reader = await shadow.open_read_only()
         assert reader.objects(CLUSTER) == opened.objects(CLUSTER)
-        assert len((await shadow.dump(consolidated=False)).updates) > 100
+        # Both sides tell the same history, as far as both keep it.
+        assert (await shadow.dump(consolidated=False)).upper == opened.upper
 
 
 async def test_followers_on_both_sides_see_the_same(tmp_path: Path) -> None:
