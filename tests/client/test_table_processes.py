@@ -1,45 +1,15 @@
 """Tables written by processes that are killed, at any moment and at the worst: transfers are whole or not there."""
 
 import asyncio
-import os
 import signal
-import sys
-from asyncio.subprocess import Process
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from client.support import Place, client_of
-from client.table_worker import tables_of, transfer, transfers_at
+from client.support import Place
+from client.table_processes import start, told, whole
 
 import persist
-from persist import ShardId
-
-
-async def start(place: Place, number: int, count: int, file: Path, where: str = "-") -> Process:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    words = ("-m", "client.table_worker", place.blob, place.consensus, str(number), str(count), str(file), where)
-    return await asyncio.create_subprocess_exec(sys.executable, *words, env=environment)
-
-
-def told(*files: Path) -> set[int]:
-    return {int(line) for file in files if file.exists() for line in file.read_text().splitlines()}
-
-
-async def whole(place: Place) -> set[int]:
-    """The transfers that somebody who comes afterwards finds, and that are still there once the log is settled."""
-    async with client_of(place) as client:
-        tables, oracle = await tables_of(client), await client.oracle()
-        # Whatever was in the log without being applied is applied with the next write.
-        ts = await transfer(client, tables, 999_999)
-        found = await transfers_at(tables, ts)
-        await client.settle()
-        assert await transfers_at(tables, await oracle.read_ts()) == found
-        log = ShardId.named("persist.wal", "M")
-        reader = await client.open_reader(log)
-        held = await (await reader.snapshot((await client.recent_upper(log)).elements[0] - 1)).to_pylist()
-        assert held == []
-        return found - {999_999}
 
 
 @pytest.mark.between_processes
