@@ -158,9 +158,13 @@ class Determinate(LocationError):
 
 
 class Indeterminate(LocationError):
-    """It may or may not have happened: repeat it with the same token to learn which."""
+    """It may or may not have happened: the same call with the same token tells, or its handle's ``resolve``."""
 
     reason = "INDETERMINATE"
+
+
+class OutcomeForgotten(Indeterminate):
+    """Nothing more comes of this append, and whether it had happened is forgotten: read, and append it anew if not."""
 
 
 class Overloaded(Determinate):

@@ -50,11 +50,11 @@ class Settings:
     reader_lease_ms: int = 900_000
     """A leased reader that is silent for so long loses its hold."""
     writer_lease_ms: int = 3_600_000
-    """A writer that is silent for so long is forgotten, and its tokens with it."""
+    """A writer or a session that is silent for so long is forgotten. What is answered afterwards is still true."""
     retry_first_ms: int = 4
     """First pause before a retry; each further one is longer, with jitter."""
-    retry_max_ms: int = 16_000
-    """Longest pause before a retry."""
+    retry_max_ms: int = 1_000
+    """Longest pause before a retry: short enough to find a server soon after it is back."""
     poll_first_ms: int = 100
     """First pause between polls where changes are not pushed."""
     poll_max_ms: int = 16_000
@@ -69,8 +69,6 @@ class Settings:
     """Encoded bytes one reader keeps in flight."""
     decoded_bytes_max: int = 512 << 20
     """Arrow bytes one row group may decode to: a bomb guard."""
-    token_history: int = 64
-    """Outcomes remembered per writer."""
     lane_queue_max: int = 1024
     """Commands waiting per shard before RESOURCE_EXHAUSTED."""
     lane_fold_max: int = 256
@@ -79,6 +77,19 @@ class Settings:
     """Largest gRPC message."""
     parts_per_append_max: int = 10_000
     """Parts one append may name."""
+    request_memory_bytes: int = 256 << 20
+    """Memory that the requests a server works on may take, as told from their bytes and elements before they are
+    parsed. More is refused with RESOURCE_EXHAUSTED and a delay."""
+    calls_max: int = 4096
+    """Calls that end by themselves which a server works on at a time."""
+    streams_max: int = 8192
+    """Sessions a server serves at a time, and as many watches, snapshots and fetches. Not among the calls above."""
+    session_idle_ms: int = 120_000
+    """A session ends once nothing is under way on it and no frame came for so long."""
+    store_pulse_ms: int = 5_000
+    """A server asks each of its stores once in so long whether it answers, for metrics and ``/readyz``."""
+    watch_ms_max: int = 600_000
+    """A watch, snapshot or fetch waits no longer than this, whatever its deadline; clients go on from there."""
     allow_unsafe: tuple[str, ...] = ()
     """Findings accepted by name."""
 

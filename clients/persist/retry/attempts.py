@@ -1,0 +1,108 @@
+"""The one loop: a call is repeated until it is answered or its time is up, and what is in doubt stays in doubt.
+
+There is one loop for a call, and whoever the user called owns it. The layers below make one attempt and say truthfully
+how it ended; the loop alone decides whether there is another one, from the table beside this file.
+Source: persist-semantics.md sections 2.2 and 2.5; style.md rule 18.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from persist.errors import Determinate, Indeterminate, InvalidArgument, LocationError, PersistError
+from persist.retry.deadline import Backoff, Deadline
+from persist.retry.table import REFUSALS, Then, retry_after_seconds, row_of
+from persist.runtime import Runtime
+from persist.settings import Settings
+
+T = TypeVar("T")
+
+TIMEOUT_MAX = 10 * 365 * 86_400.0
+"""The longest timeout taken, in seconds."""
+
+Call = Callable[[float], Awaitable[T]]
+"""One attempt; gets the seconds it may take."""
+
+
+class Doubt:
+    """Whether any attempt of a call may have taken effect without telling."""
+
+    def __init__(self) -> None:
+        self.maybe_applied = False
+
+
+class Attempts:
+    """Makes deadlines and repeats calls within them."""
+
+    def __init__(self, *, settings: Settings, runtime: Runtime) -> None:
+        self._settings = settings
+        self._runtime = runtime
+
+    def deadline(self, timeout: float | None) -> Deadline:
+        """The deadline of a call; None means ``settings.timeout_ms``. Raises InvalidArgument unless it is positive."""
+        if timeout is None:
+            return Deadline(self._runtime, self._settings.timeout_ms / 1000)
+        given: object = timeout
+        if isinstance(given, bool) or not isinstance(given, int | float) or not given > 0:
+            raise InvalidArgument("not a timeout", hint="a number of seconds above 0, or None", got=repr(timeout)[:80])
+        return Deadline(self._runtime, min(timeout, TIMEOUT_MAX))
+
+    def backoff(self, deadline: Deadline) -> Backoff:
+        """Pauses within a deadline, for what is repeated for another reason than a failure: a lost race, a stream."""
+        return Backoff(self._runtime, self._settings, deadline)
+
+    async def repeat(
+        self, deadline: Deadline, call: Call[T], *, doubt: Doubt | None = None, limit_ms: int | None = None
+    ) -> T:
+        """The answer of ``call``, which gets the seconds one attempt may take (at most ``limit_ms``).
+
+        Raises what ``call`` raises; a LocationError that is repeated only when the deadline leaves no room for another
+        attempt. After an attempt that was maybe applied a failure is Indeterminate, and so is a refusal, unless the
+        caller gave a ``doubt``: then it gets the refusal, finds the doubt there, and has to honour it.
+        """
+        backoff, seen = self.backoff(deadline), doubt or Doubt()
+        while True:
+            try:
+                outcome = await call(deadline.slice(limit_ms))
+            except PersistError as error:
+                failure: PersistError = error
+                row = row_of(error)
+                seen.maybe_applied = seen.maybe_applied or row.maybe_applied
+            else:
+                if seen.maybe_applied and doubt is None and isinstance(outcome, REFUSALS):
+                    raise Indeterminate(
+                        "refused, perhaps because an earlier attempt was applied", hint="look before repeating it"
+                    )
+                return outcome
+            try:
+                after = retry_after_seconds(failure) if row.then is Then.WAIT else 0.0
+                if row.then is Then.TELL or not await backoff.pause(after):
+                    raise _honest(failure, seen, mine=doubt is None)
+            finally:
+                # Its traceback holds this frame: together they would hold the caller's pins until a garbage collection.
+                del failure
+
+    async def read(self, deadline: Deadline, call: Call[T], *, limit_ms: int | None = None) -> T:
+        """``repeat`` for a read: it changes nothing, so whatever goes wrong with the location is Determinate."""
+        return await self.repeat(deadline, lambda seconds: certain(call(seconds)), limit_ms=limit_ms)
+
+
+async def certain(reading: Awaitable[T]) -> T:
+    """The answer of one attempt to read: it changes nothing, so that no answer came is Determinate."""
+    try:
+        return await reading
+    except Indeterminate as error:
+        raise Determinate(error.message, hint=error.hint, **error.details) from error
+
+
+def unsure(failure: PersistError) -> Indeterminate:
+    """The failure of a call of which an earlier attempt was maybe applied."""
+    doubtful = Indeterminate(failure.message, hint="retry with the same token", **failure.details)
+    doubtful.__cause__ = failure
+    return doubtful
+
+
+def _honest(failure: PersistError, seen: Doubt, *, mine: bool) -> PersistError:
+    """What is told at the end. ``mine``: nobody else knows of the doubt."""
+    if not seen.maybe_applied or not row_of(failure).refusal:
+        return failure
+    return unsure(failure) if mine or isinstance(failure, LocationError) else failure

@@ -1,0 +1,23 @@
+"""Counting for whoever watches a process: what the machine needs of it, and nothing of how it is told."""
+
+from typing import Final, Protocol
+
+Labels = tuple[tuple[str, str], ...]
+
+
+class Counts(Protocol):
+    """Counters by name. Services bring their telemetry; a library that nobody watches counts nothing."""
+
+    def count(self, name: str, labels: Labels = (), by: float = 1) -> None:
+        """Add to a counter. Cheap, never blocks, never raises."""
+        ...
+
+
+class _Uncounted:
+    """Counts nothing."""
+
+    def count(self, name: str, labels: Labels = (), by: float = 1) -> None:
+        """Do nothing."""
+
+
+UNCOUNTED: Final[Counts] = _Uncounted()

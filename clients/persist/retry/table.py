@@ -1,0 +1,81 @@
+"""What is repeated and when, and what remains of an answer after an attempt in doubt: one table, by class of error.
+
+* A **maybe-applied** attempt got no answer: it may have taken effect, or may still. Repeating it under its token, or
+  because it is idempotent, is how the outcome is learned.
+* A **refusal** says that its own attempt changed nothing. It says nothing of an earlier attempt in doubt, and so cannot
+  be told as if it did: the caller would clean up what is in use.
+* What only a person can mend (a full store, a read-only one) is told at once: repeating it helps nobody.
+
+Source: style.md rules 14 to 18; docs/concepts.md, errors.
+"""
+
+import enum
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from persist.core.shard.commands import MergeRefused, UpperMismatch
+from persist.errors import (
+    CorruptData,
+    Determinate,
+    Indeterminate,
+    LeaseExpired,
+    LocationError,
+    NotYetAvailable,
+    Overloaded,
+    PersistError,
+    StoreFull,
+    StoreReadOnly,
+    UsageError,
+)
+
+
+class Then(enum.Enum):
+    """What follows an attempt that failed."""
+
+    TELL = "tell the caller"
+    REPEAT = "pause and repeat"
+    WAIT = "come back when the server says"
+
+
+class Row(NamedTuple):
+    """What a class of errors means to whoever may repeat the call."""
+
+    then: Then
+    maybe_applied: bool
+    """The attempt may have taken effect."""
+    refusal: bool
+    """It only says that this attempt changed nothing; the others tell how things stand, whatever came before."""
+
+
+TABLE: Final[Mapping[type[PersistError], Row]] = {
+    PersistError: Row(Then.TELL, maybe_applied=False, refusal=False),
+    UsageError: Row(Then.TELL, maybe_applied=False, refusal=True),
+    LeaseExpired: Row(Then.TELL, maybe_applied=False, refusal=False),
+    CorruptData: Row(Then.TELL, maybe_applied=False, refusal=False),
+    LocationError: Row(Then.REPEAT, maybe_applied=True, refusal=False),
+    Determinate: Row(Then.REPEAT, maybe_applied=False, refusal=True),
+    Indeterminate: Row(Then.REPEAT, maybe_applied=True, refusal=False),
+    Overloaded: Row(Then.WAIT, maybe_applied=False, refusal=True),
+    NotYetAvailable: Row(Then.TELL, maybe_applied=False, refusal=False),
+    StoreFull: Row(Then.TELL, maybe_applied=False, refusal=True),
+    StoreReadOnly: Row(Then.TELL, maybe_applied=False, refusal=True),
+}
+
+REFUSALS: Final = (UpperMismatch, MergeRefused)
+"""Outcomes that are refusals. A merge is also refused when an earlier attempt was applied and its output compacted
+further since; an append when the shard no longer remembers that it took it."""
+
+
+def row_of(error: PersistError) -> Row:
+    """The table's row for an error; for a class the table does not know, that of its nearest ancestor."""
+    for cls in type(error).__mro__:
+        row = TABLE.get(cls)
+        if row is not None:
+            return row
+    raise AssertionError("PersistError itself is in the table")
+
+
+def retry_after_seconds(error: PersistError) -> float:
+    """How long whoever was asked wants to be left alone; 0.0 when it did not say."""
+    after = error.details.get("retry_after_ms", "")
+    return int(after) / 1000 if after.isdigit() else 0.0
