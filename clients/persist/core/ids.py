@@ -14,6 +14,9 @@ SeqNo = NewType("SeqNo", int)
 
 ABSENT: Final = SeqNo(-1)
 
+LOCATION_KEY: Final = "location"
+"""The key in Consensus that is no shard's: what the location's programs agree on."""
+
 _UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 
 
@@ -91,6 +94,14 @@ class WriterId(_Id):
     def born_ms(self) -> int | None:
         """When the writer began, on its own clock; None when the id does not tell."""
         return int(self.hex[:12], 16) if self.hex[12] == "7" else None
+
+
+class SessionId(_Id):
+    """Names one session: the numbered calls of one handle in one process."""
+
+    __slots__ = ()
+    prefix = "c"
+    noun = "session id"
 
 
 class Token(_Id):

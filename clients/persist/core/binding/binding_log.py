@@ -9,11 +9,11 @@ Source: catalog-semantics.md sections 4.2 (mint loop), 5.1 and 5.2.
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
+from persist.core.binding.remap import Binding, RemapTrace, RemapUpdate, changes
 from persist.core.frontier import CLOSED, MINIMUM, TIME_MAX, Antichain
-from persist.core.time.refusals import ClockAhead, JumpTooLarge, UpstreamReplaced
-from persist.core.time.remap import Binding, RemapTrace, RemapUpdate, changes
-from persist.core.time.source_frontier import SourceFrontier
-from persist.core.time.source_time import SourceTime
+from persist.core.source.source_frontier import SourceFrontier
+from persist.core.source.source_time import SourceTime
+from persist.core.time.errors import ClockAhead, JumpTooLarge, UpstreamReplaced
 from persist.errors import InvalidArgument, InvalidBounds, NotYetAvailable
 
 AHEAD_MS_MAX: Final = 10_000

@@ -6,10 +6,10 @@ Source: catalog-semantics.md sections 4.2 (restart checks) and 5.2; sources.md s
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from persist.core.time.binding_log import BindingLog
-from persist.core.time.refusals import UpstreamLost, UpstreamRegressed
-from persist.core.time.source_frontier import SourceFrontier, place
-from persist.core.time.source_time import SourceKind, SourceTime
+from persist.core.binding.binding_log import BindingLog
+from persist.core.source.source_frontier import SourceFrontier, place
+from persist.core.source.source_time import SourceKind, SourceTime
+from persist.core.time.errors import UpstreamLost, UpstreamRegressed
 from persist.errors import InvalidArgument
 
 

@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from persist.core.binding.remap import RemapTrace
 from persist.core.frontier import Antichain
-from persist.core.time.remap import RemapTrace
-from persist.core.time.source_frontier import SourceFrontier
-from persist.core.time.source_time import OFFSET_MAX, Partition, SourceKind
+from persist.core.source.source_frontier import SourceFrontier
+from persist.core.source.source_time import OFFSET_MAX, Partition, SourceKind
 from persist.errors import InvalidArgument, NotReadable, NotYetAvailable
 
 U64Array: TypeAlias = NDArray[np.uint64]

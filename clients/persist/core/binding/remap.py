@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from persist.core.frontier import MINIMUM, Antichain
-from persist.core.time.source_frontier import SourceFrontier, place
-from persist.core.time.source_time import Range, SourceKind, SourceTime
+from persist.core.source.source_frontier import SourceFrontier, place
+from persist.core.source.source_time import Range, SourceKind, SourceTime
 from persist.errors import CorruptData, InvalidArgument, InvalidBounds, NotReadable, check
 
 

@@ -19,11 +19,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from persist.core.binding.remap import RemapTrace, RemapUpdate
 from persist.core.data.schema import Schema
 from persist.core.frontier import Antichain
-from persist.core.time.refusals import UpstreamReplaced
-from persist.core.time.remap import RemapTrace, RemapUpdate
-from persist.core.time.source_time import Lsn, Partition, Point, Range, SourceKind, SourceTime
+from persist.core.source.source_time import Lsn, Partition, Point, Range, SourceKind, SourceTime
+from persist.core.time.errors import UpstreamReplaced
 from persist.errors import CorruptData, InvalidArgument, VersionMismatch, check
 
 VERSION: Final = 1

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
 
+from persist.core.binding.reclock import source_upper_at_frontier
+from persist.core.binding.remap import RemapTrace
 from persist.core.frontier import Antichain
-from persist.core.time.reclock import source_upper_at_frontier
-from persist.core.time.remap import RemapTrace
-from persist.core.time.source_frontier import SourceFrontier
+from persist.core.source.source_frontier import SourceFrontier
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ Source: catalog-semantics.md section 1.2.9.
 from collections.abc import Callable
 from typing import Final
 
-from persist.core.catalog.refusals import IdExhaustion
+from persist.core.catalog.errors import IdExhaustion
 from persist.core.catalog.values import U64_MAX, Id, Space
 from persist.errors import InvalidArgument
 
@@ -36,7 +36,7 @@ LAST_OID: Final = 2**32 - 1
 
 def take_ids(name: str, next_id: int, count: int) -> tuple[range, int]:
     """The next ``count`` numbers, without gaps, and what comes next. Raises IdExhaustion, InvalidArgument."""
-    if count < 0:
+    if not _is_count(count):
         raise InvalidArgument("ids are counted from zero", allocator=name, count=count)
     if next_id + count > U64_MAX:
         raise IdExhaustion("this allocator has no more ids", allocator=name, next_id=next_id, count=count)
@@ -48,7 +48,7 @@ def take_oids(next_oid: int, count: int, taken: Callable[[int], bool], last: int
 
     Raises IdExhaustion after one full lap, InvalidArgument.
     """
-    if count < 0:
+    if not _is_count(count):
         raise InvalidArgument("oids are counted from zero", count=count)
     found: list[int] = []
     lap = last - FIRST_OID + 1
@@ -62,6 +62,10 @@ def take_oids(next_oid: int, count: int, taken: Callable[[int], bool], last: int
     if len(found) < count:
         raise IdExhaustion("all oids are taken", allocator=OID, count=count, free=len(found))
     return found, oid
+
+
+def _is_count(count: object) -> bool:
+    return isinstance(count, int) and count >= 0
 
 
 def introspection_id(cluster: Id, log: int) -> Id:

@@ -9,6 +9,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from persist.core.catalog import objects as o
 from persist.core.catalog.values import ROW_TYPED, ObjectType, Unit
+from persist.errors import InvalidArgument
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -122,6 +123,20 @@ KINDS: Final[tuple[AnyKind, ...]] = (
 """All kinds, in the order of dumps."""
 
 BY_TAG: Final[dict[str, AnyKind]] = {kind.tag: kind for kind in KINDS}
+
+
+def check_kind(kind: object) -> None:
+    """Nothing, when this is a kind. Raises InvalidArgument."""
+    if not isinstance(kind, Kind):
+        raise InvalidArgument("no kind of object", hint="see persist.catalog.KINDS", got=repr(kind)[:80])
+
+
+def check_object(kind: AnyKind, key: object, value: object = None) -> None:
+    """Nothing, when a key and a value (None: there is none) may be those of an object. Raises InvalidArgument."""
+    if type(key) is not kind.key:
+        raise InvalidArgument("no key of this kind", kind=kind, expected=kind.key.__name__, got=repr(key)[:80])
+    if value is not None and type(value) is not kind.value:
+        raise InvalidArgument("no value of this kind", kind=kind, expected=kind.value.__name__, got=repr(value)[:80])
 
 
 def kind_of(tag: str) -> AnyKind:

@@ -385,6 +385,7 @@ class CommitKey:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """The transaction was committed at ``ts``."""
+    """The transaction was committed at ``ts``. ``body`` stands for what it wanted, see ``bodies``; empty: not kept."""
 
     ts: int
+    body: bytes = b""

@@ -9,10 +9,11 @@ from enum import StrEnum
 from typing import Final
 
 from persist.core.catalog.allocation import FIRST_IDS
+from persist.core.catalog.errors import IncompatibleContentVersion, NotWritable, Uninitialized
 from persist.core.catalog.kinds import CONFIG, ID_ALLOCATOR, SETTING
 from persist.core.catalog.objects import Config, ConfigKey, IdAllocator, IdAllocatorKey, Setting, SettingKey
-from persist.core.catalog.refusals import IncompatibleContentVersion, NotWritable, Uninitialized
 from persist.core.catalog.rows import Contents, Row, RowCodec
+from persist.core.catalog.values import U64_MAX
 from persist.errors import InvalidArgument
 
 DATA_VERSION: Final = ConfigKey("user_version")
@@ -43,6 +44,8 @@ def check_open(mode: Mode, generation: int | None, *, initialized: bool, allow_u
     """
     if mode is not Mode.READ_ONLY and generation is None:
         raise InvalidArgument("this mode needs a deploy generation", hint="give one", mode=mode.value)
+    if generation is not None and (type(generation) is not int or not 0 <= generation <= U64_MAX):
+        raise InvalidArgument("a deploy generation is an int of 64 bits", hint="give one", got=repr(generation)[:80])
     if initialized or mode is Mode.WRITABLE or (mode is Mode.SAVEPOINT and allow_uninitialized):
         return
     hint = "open it writable first"

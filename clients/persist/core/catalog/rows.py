@@ -35,6 +35,10 @@ class RowCodec(Protocol):
         """The row of an object. Raises InvalidArgument for values out of range."""
         ...
 
+    def encode_key(self, kind: str, key: Any) -> bytes:
+        """The bytes of a key, whatever its value. Raises as ``encode``."""
+        ...
+
     def decode(self, row: Row) -> tuple[Any, Any]:
         """Key and value of a row. Raises CorruptData for bytes that ``encode`` does not write."""
         ...
@@ -76,9 +80,19 @@ def contents(updates: Iterable[RowUpdate]) -> dict[str, dict[bytes, bytes]]:
     return {kind: rows for kind, rows in state.items() if rows}
 
 
+def check_changes(state: Contents, changes: Iterable[tuple[Row, int]]) -> None:
+    """Nothing, when ``apply_changes`` would change contents in this way. Raises CorruptData if not."""
+    touched: dict[str, dict[bytes, bytes]] = {}
+    changes = list(changes)
+    for (kind, key, _), _ in changes:
+        if (value := state.get(kind, {}).get(key)) is not None:
+            touched.setdefault(kind, {})[key] = value
+    apply_changes(touched, changes)
+
+
 def apply_changes(state: dict[str, dict[bytes, bytes]], changes: Iterable[tuple[Row, int]]) -> None:
     """Change contents in place, retractions first, append-only kinds left out. Raises CorruptData for what misfits."""
-    for row, diff in changes:
+    for row, diff in sorted(changes, key=lambda change: change[1]):
         if is_append_only(row.kind):
             continue
         rows = state.setdefault(row.kind, {})

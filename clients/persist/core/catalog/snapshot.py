@@ -4,13 +4,14 @@ Objects of append-only kinds are counted, never kept: memory does not grow with 
 sections 1.2.3 and 1.2.8.
 """
 
-from collections import deque
+import copy
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
 from persist.core.catalog.kinds import KINDS, AnyKind, Kind, Name, kind_of
 from persist.core.catalog.rows import Row, RowCodec, RowUpdate, contents, is_append_only
-from persist.errors import CorruptData, check
+from persist.errors import CorruptData, PersistError, check
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -29,14 +30,23 @@ class Change(NamedTuple):
     op: int = 0
 
 
+class Net(NamedTuple):
+    """The net changes of one time that fit a snapshot: by kind and key the value that goes, and the one that comes."""
+
+    before: Mapping[tuple[AnyKind, Any], Any]
+    after: Mapping[tuple[AnyKind, Any], Any]
+
+
 class Snapshot:
     """Objects by kind and key, names by kind, and how many objects the append-only kinds have.
 
-    ``version`` counts the batches that changed something since this snapshot was made.
+    ``version`` counts the batches that changed something since this snapshot was made. ``ended`` says why it is not
+    kept up any more: transactions over it raise that, too.
     """
 
     def __init__(self) -> None:
         self.version = 0
+        self.ended: PersistError | None = None
         self._objects: dict[AnyKind, dict[Any, Any]] = {kind: {} for kind in KINDS if not kind.append_only}
         self._names: dict[AnyKind, dict[Name, Any]] = {kind: {} for kind in KINDS if not kind.append_only}
         self._counts = _no_counts()
@@ -88,18 +98,45 @@ class Snapshot:
         """Whether an object has this oid."""
         return oid in self._oids
 
-    def apply(self, codec: RowCodec, changes: Iterable[tuple[Row, int]]) -> tuple[Change, ...]:
-        """Take over the net changes of one time; what changed, by object. Raises CorruptData for what misfits.
+    def check(self) -> None:
+        """Nothing, while it is kept up. Raises what ended that."""
+        if self.ended is not None:
+            raise copy.copy(self.ended)
 
-        After CorruptData the snapshot is of no use.
-        """
+    def fitting(self, codec: RowCodec, changes: Iterable[tuple[Row, int]]) -> Net:
+        """The net changes of one time, when they fit what is here. Raises CorruptData; either way nothing changes."""
         before, after = _by_key(codec, changes)
+        counts: Counter[AnyKind] = Counter()
+        for (kind, key), value in before.items():
+            if kind.append_only:
+                counts[kind] += 1
+                check(counts[kind] <= self._counts[kind], "no more goes than was there", kind=kind.tag)
+            elif self._objects[kind].get(key) != value:
+                raise CorruptData("a retraction of what is not there", hint="stop and report it", kind=kind, key=key)
+        taken: dict[tuple[AnyKind, Name], Any] = {}
+        for at, value in after.items():
+            kind, key = at
+            if kind.append_only:
+                continue
+            if at not in before and key in self._objects[kind]:
+                raise CorruptData("an insertion over what is there", hint="stop and report it", kind=kind, key=key)
+            for name in kind.names(value):
+                holder = self._names[kind].get(name)
+                kept = holder is not None and (kind, holder) not in before
+                if kept or taken.setdefault((kind, name), key) != key:
+                    raise CorruptData("a name is unique", hint="stop and report it", kind=kind, name=name, key=key)
+        return Net(before, after)
+
+    def apply(self, codec: RowCodec, changes: Iterable[tuple[Row, int]]) -> tuple[Change, ...]:
+        """Take over the net changes of one time; what changed, by object. Raises CorruptData as ``fitting``."""
+        return self.take(self.fitting(codec, changes))
+
+    def take(self, net: Net) -> tuple[Change, ...]:
+        """Take over what ``fitting`` told of this snapshot as it is; what changed, by object."""
+        before, after = net
         for (kind, key), value in before.items():
             if kind.append_only:
                 self._counts[kind] -= 1
-                check(self._counts[kind] >= 0, "no more goes than was there", kind=kind.tag)
-            elif self._objects[kind].get(key) != value:
-                raise CorruptData("a retraction of what is not there", hint="stop and report it", kind=kind, key=key)
             else:
                 self._drop(kind, key, value)
         for (kind, key), value in after.items():

@@ -9,9 +9,22 @@ from typing import Any, Final, TypeVar
 
 from persist.core.catalog.allocation import BOOTSTRAP_ONLY, FIRST_IDS, OID, take_ids, take_oids
 from persist.core.catalog.conflicts import Conflict, Footprint, Overlapping, classify
-from persist.core.catalog.kinds import COMMIT, FENCE_TOKEN, ID_ALLOCATOR, AnyKind, Kind, Name
+from persist.core.catalog.errors import DuplicateKey, OutOfSync, UniquenessViolation
+from persist.core.catalog.fingerprints import fingerprint
+from persist.core.catalog.kinds import (
+    COMMIT,
+    CONFIG,
+    FENCE_TOKEN,
+    ID_ALLOCATOR,
+    SETTING,
+    AnyKind,
+    Kind,
+    Name,
+    check_kind,
+    check_object,
+)
 from persist.core.catalog.objects import Commit, CommitKey, IdAllocator, IdAllocatorKey
-from persist.core.catalog.refusals import DuplicateKey, OutOfSync, UniquenessViolation
+from persist.core.catalog.open_rules import CONTENT_VERSION, DATA_VERSION
 from persist.core.catalog.rows import Row, RowCodec
 from persist.core.catalog.snapshot import Change, Snapshot
 from persist.core.catalog.values import Unit
@@ -25,6 +38,17 @@ RESERVED: Final = frozenset({FENCE_TOKEN, COMMIT})
 """Kinds that transactions may read, but only opening and committing write."""
 
 
+def check_not_version(kind: AnyKind, key: Any) -> None:
+    """Nothing, unless the object says which release reads the catalog: one that is wrong is the end of it.
+
+    Raises InvalidArgument: only opening the catalog for writing changes those.
+    """
+    if (kind, key) in ((CONFIG, DATA_VERSION), (SETTING, CONTENT_VERSION)):
+        raise InvalidArgument(
+            "a version changes only when the catalog is opened for writing", hint="leave it out", kind=kind, key=key
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """What a transaction comes down to: at most one change per key, and none that changes nothing."""
@@ -33,30 +57,41 @@ class Batch:
     version: int
     token: Token | None = None
 
-    def rows(self, codec: RowCodec, ts: int) -> list[tuple[Row, int]]:
+    def rows(self, codec: RowCodec, ts: int, body: bytes = b"") -> list[tuple[Row, int]]:
         """The rows that go (-1) and come (1) when the batch is committed at ``ts``; with a token also its row.
 
-        No changes: no rows, not even that.
+        No changes: no rows, not even that. ``body``: the fingerprint that is kept with the token.
         """
         rows = []
         for kind, key, before, after, _ in self.changes:
             rows += [(codec.encode(kind.tag, key, before), -1)] if before is not None else []
             rows += [(codec.encode(kind.tag, key, after), 1)] if after is not None else []
         if rows and self.token is not None:
-            rows.append((codec.encode(COMMIT.tag, CommitKey(self.token), Commit(ts)), 1))
+            rows.append((codec.encode(COMMIT.tag, CommitKey(self.token), Commit(ts, body)), 1))
         return rows
+
+
+def foreign() -> InvalidArgument:
+    """The refusal of a transaction by a catalog that did not make it."""
+    return InvalidArgument(
+        "a transaction of another open catalog",
+        hint="make a new one with this catalog's transaction() and run it again; nothing was changed",
+    )
 
 
 class Transaction:
     """Reads its own writes. An operation that fails changes nothing, and the transaction goes on.
 
-    When the snapshot moved on since the last operation, every operation first looks whether that matters, and raises
-    OutOfSync if so: whoever began the transaction runs it again with a new one. Append-only kinds are written only.
-    ``token`` makes committing it again a no-op; ``bootstrap`` lets it use all allocators.
+    It belongs to the open catalog that made it, and is committed to no other one: not to another environment, nor to
+    the same catalog opened again. When the snapshot moved on since the last operation, every operation first looks
+    whether that matters, and raises OutOfSync if so: whoever began the transaction runs it again with a new one.
+    Append-only kinds are written only. ``token`` makes committing it again a no-op; ``bootstrap`` lets it use all
+    allocators. ``told_body`` is the fingerprint of the transaction that it carries out for somebody else.
     """
 
     def __init__(self, snapshot: Snapshot, *, token: Token | None = None, bootstrap: bool = False) -> None:
         self.token = token
+        self.told_body = b""
         self.footprint = Footprint()
         self._snapshot = snapshot
         self._version = snapshot.version
@@ -68,6 +103,14 @@ class Transaction:
         if token is not None:
             self.footprint.keys.add((COMMIT, CommitKey(token)))
 
+    def check_made_from(self, snapshot: Snapshot) -> None:
+        """Nothing, when it was made from this snapshot. Raises InvalidArgument.
+
+        Another one, of the same catalog too, shows another history: what was read there proves nothing here.
+        """
+        if self._snapshot is not snapshot:
+            raise foreign()
+
     def next_op(self) -> int:
         """Begin another group of operations; its number goes with the changes it makes."""
         self._op += 1
@@ -76,6 +119,7 @@ class Transaction:
     def get(self, kind: Kind[K, V], key: K) -> V | None:
         """The value of a key. Raises InvalidArgument for append-only kinds, OutOfSync."""
         self._begin(kind)
+        check_object(kind, key)
         self.footprint.keys.add((kind, key))
         value: V | None = self._get(kind, key)
         return value
@@ -95,6 +139,7 @@ class Transaction:
 
     def insert(self, kind: Kind[K, V], key: K, value: V) -> None:
         """A new object. Raises DuplicateKey, UniquenessViolation, InvalidArgument, OutOfSync."""
+        check_kind(kind)
         if kind.append_only:
             self._append(kind, key, 1)
             return
@@ -115,10 +160,7 @@ class Transaction:
     def set_all(self, kind: Kind[K, V], objects: Iterable[tuple[K, V | None]]) -> None:
         """As ``set`` for each, all or none: names may change hands among them. The last value of a key counts."""
         self._begin_write(kind)
-        wanted = list(dict(objects).items())
-        for key, value in wanted:
-            self._depend(kind, key, value)
-        self._write(kind, wanted)
+        self._write(kind, list(dict(objects).items()))
 
     def update(self, kind: Kind[K, V], change: Callable[[K, V], V | None]) -> int:
         """Change all objects for which ``change`` returns a value; how many. All or none, as ``set_all``."""
@@ -138,14 +180,16 @@ class Transaction:
 
     def retract(self, kind: Kind[K, Unit], key: K) -> None:
         """Delete an object of an append-only kind that was read from the shard. Raises InvalidArgument, OutOfSync."""
+        check_kind(kind)
         if not kind.append_only:
             raise InvalidArgument("only what is append only is retracted", hint="use set or delete", kind=kind)
         self._append(kind, key, -1)
 
     def allocate(self, name: str, count: int = 1) -> range:
         """``count`` ids that nobody had or will have. Raises IdExhaustion, InvalidArgument, OutOfSync."""
-        if name not in FIRST_IDS or name == OID:
-            raise InvalidArgument("no such allocator of ids", allocator=name, known=sorted(FIRST_IDS.keys() - {OID}))
+        known = sorted(FIRST_IDS.keys() - {OID})
+        if name not in known:
+            raise InvalidArgument("no such allocator of ids", allocator=name, known=known)
         if name in BOOTSTRAP_ONLY and not self._bootstrap:
             raise InvalidArgument("this allocator serves the opening of the catalog only", allocator=name)
         ids, next_id = take_ids(name, self._next(name), count)
@@ -188,13 +232,19 @@ class Transaction:
         self._current()
         return Batch(tuple(self._changes()), self._version, self.token)
 
+    def body(self, codec: RowCodec) -> bytes:
+        """The fingerprint of what it wants, see ``bodies``. Raises InvalidArgument for what cannot be stored."""
+        return self.told_body or fingerprint(self._wanted(codec))
+
     # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _current(self) -> None:
+        self._snapshot.check()
         if self._snapshot.version != self._version:
             self.refresh()
 
     def _begin(self, kind: AnyKind) -> None:
+        check_kind(kind)
         if kind.append_only:
             raise InvalidArgument("objects of this kind are not in memory", hint="read the shard", kind=kind)
         self._current()
@@ -218,19 +268,23 @@ class Transaction:
         return names[name] if name in names else self._snapshot.holder(kind, name)
 
     def _depend(self, kind: AnyKind, key: Any, value: Any) -> None:
+        check_object(kind, key, value)
         self.footprint.keys.add((kind, key))
         if value is not None:
             self.footprint.names.update((kind, name) for name in kind.names(value))
 
     def _write(self, kind: AnyKind, wanted: list[tuple[Any, Any]]) -> None:
         """All names are given up before any is taken, and nothing is kept unless every name is free."""
+        for key, value in wanted:
+            self._depend(kind, key, value)
+        for key, _ in wanted:
+            check_not_version(kind, key)
         self._keep_ids(kind, wanted)
         names: dict[Name, Any] = {}
         for key, _ in wanted:
             previous = self._get(kind, key)
             names.update((name, None) for name in kind.names(previous)) if previous is not None else None
         for key, value in wanted:
-            self._depend(kind, key, value)
             for name in kind.names(value) if value is not None else ():
                 holder = names[name] if name in names else self._holder(kind, name)
                 if holder is not None and holder != key:
@@ -252,6 +306,7 @@ class Transaction:
 
     def _append(self, kind: AnyKind, key: Any, diff: int) -> None:
         self._current()
+        check_object(kind, key)
         pending = self._pending.setdefault(kind, {})
         if pending.get(key) == diff:
             raise DuplicateKey("this was done already", kind=kind, key=key)
@@ -273,6 +328,15 @@ class Transaction:
         # What this transaction frees stays taken until it is committed.
         given = ((change.kind.oid_of, change.after) for change in self._changes())
         return frozenset(oid_of(value) for oid_of, value in given if oid_of is not None and value is not None)
+
+    def _wanted(self, codec: RowCodec) -> Iterator[tuple[str, bytes, bytes | None]]:
+        for kind, pending in self._pending.items():
+            for key, value in pending.items():
+                wanted = value if not kind.append_only else Unit() if value > 0 else None
+                if wanted is None:
+                    yield kind.tag, codec.encode_key(kind.tag, key), None
+                else:
+                    yield codec.encode(kind.tag, key, wanted)
 
     def _changes(self) -> Iterator[Change]:
         for kind, pending in self._pending.items():

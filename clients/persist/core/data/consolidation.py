@@ -37,11 +37,8 @@ def consolidate_piece(
         return table.select(schema.updates.names)
     ts, diff = table.column(TS.name).to_numpy(), table.column(DIFF.name).to_numpy()
     advanced = advance(ts, since)
-    perm, tie = sort_rows([table.column(name) for name in schema.key.names], runs, keys)
+    perm, tie = _ordered(table, schema, advanced, runs, keys)
     if tie.any():
-        if len(schema.val):
-            perm, tie = settle(perm, tie, [table.column(name) for name in schema.val.names])
-        perm, tie = _order_times(perm, tie, advanced)
         rows, sums = _sum_ties(perm, tie, diff)
     elif perm is not None and advanced is ts and len(ts) <= _FEW and diff.all() and _has_schema(table, schema):
         # Nothing but the order changes: for few rows one call costs less than a call per column.
@@ -57,6 +54,27 @@ def consolidate_piece(
         advanced = advanced[rows]
     arrays = [*taken, pa.array(advanced, TS.type), pa.array(sums, DIFF.type)]
     return pa.Table.from_arrays(arrays, schema=schema.updates)
+
+
+def sort_piece(table: pa.Table, schema: Schema, runs: I64) -> pa.Table:
+    """The piece sorted by (key, val, ts), every row of it kept. ``runs``: as consolidate_piece takes them."""
+    perm, _ = _ordered(table, schema, table.column(TS.name).to_numpy(), runs, None)
+    if perm is None:
+        return table
+    columns = [gather(one_chunk(table.column(name)), perm) for name in schema.updates.names]
+    return pa.Table.from_arrays(columns, schema=schema.updates)
+
+
+def _ordered(
+    table: pa.Table, schema: Schema, ts: U64, runs: I64 | None, keys: pa.LargeBinaryArray | None
+) -> tuple[Permutation, Bools]:
+    """The order by (key, val, ts), and which rows are equal in all three to the one before them."""
+    perm, tie = sort_rows([table.column(name) for name in schema.key.names], runs, keys)
+    if not tie.any():
+        return perm, tie
+    if len(schema.val):
+        perm, tie = settle(perm, tie, [table.column(name) for name in schema.val.names])
+    return _order_times(perm, tie, ts)
 
 
 def _has_schema(table: pa.Table, schema: Schema) -> bool:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from persist.core.data.encoding import encode_key, one_chunk
 from persist.core.data.predicate_text import parse_text
-from persist.core.data.schema import Schema
+from persist.core.data.schema import DIFF, TS, Schema
 from persist.core.data.stats import VALUE_BYTES
 from persist.core.data.types import T, has_words, is_nested, is_text
 from persist.core.data.values import stored
@@ -27,6 +27,7 @@ PredicateLike: TypeAlias = Any
 _SAME: Final = {"==": "=", "<>": "!=", "is": "is null", "is not": "is not null"}
 _COMPARISONS: Final = ("=", "!=", "<", "<=", ">", ">=")
 _OPS: Final = (*_COMPARISONS, "in", "is null", "is not null")
+_SUMMED: Final = "choose a time by as_of, an interval by a change feed; filter the rows that were read by their diff"
 _HINT: Final = "such as \"id >= 5 and name = 'x'\", or [('id', '>=', 5)]"
 
 
@@ -55,12 +56,21 @@ class Predicate:
         """The columns it looks at."""
         return {condition.column for condition in self.conditions}
 
-    def check(self, schema: Schema) -> None:
-        """Accept a predicate this schema can answer. Raises InvalidArgument (unknown column, unfit value)."""
-        fields = {field.name: field for field in [*schema.key, *schema.val]}
+    def check(self, schema: Schema, *, times: bool = False) -> None:
+        """Accept a predicate this schema can answer, also about ``ts`` where rows keep their ``times``.
+
+        ``diff`` is never asked about, nor ``ts`` of what is summed over times: rows are chosen before they are summed.
+        Raises InvalidArgument (unknown column, unfit value).
+        """
+        fields = {field.name: field for field in [*schema.key, *schema.val, *([TS] if times else [])]}
         for condition in self.conditions:
             if condition.column not in fields:
-                raise InvalidArgument("no such column", hint=f"the columns are {list(fields)}", column=condition.column)
+                summed = condition.column in (TS.name, DIFF.name)
+                raise InvalidArgument(
+                    "updates cannot be chosen by this before they are summed" if summed else "no such column",
+                    hint=_SUMMED if summed else f"the columns are {list(fields)}",
+                    column=condition.column,
+                )
             _literals(condition, fields[condition.column].type)
 
     def may_match(self, part: Part, schema: Schema) -> bool:

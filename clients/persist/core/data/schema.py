@@ -18,14 +18,18 @@ DIFF: Final = pa.field("diff", pa.int64(), nullable=False)
 FieldsLike: TypeAlias = Any
 """A mapping of column names to Arrow types or fields, or a pyarrow Schema."""
 
+RESERVED: Final = frozenset({TS.name, DIFF.name, "_change_type", "_commit_version", "_commit_timestamp"})
+"""What no column may be called, in whatever case: what updates and change feeds have beside the columns."""
+
 _ROLE, _CODEC, _VERSION = b"persist.role", b"persist.codec", b"persist.schema"
 
 
 class Schema:
     """Key and val columns in storage types. Immutable, picklable, hashable.
 
-    ``key`` and ``val`` map names to Arrow types (nullable) or fields. At least one key column is needed; names of key
-    and val differ; ``ts``, ``diff`` and names starting with ``_`` are taken. Raises TypeNotSupported, InvalidArgument.
+    ``key`` and ``val`` map names to Arrow types (nullable) or fields. At least one key column is needed. All names
+    differ by more than case, as SQL engines find columns without regard to it; those in RESERVED are taken.
+    Raises TypeNotSupported, InvalidArgument.
     """
 
     __slots__ = ("_codec", "_key", "_updates", "_val")
@@ -36,8 +40,11 @@ class Schema:
         names = [*self._key.names, *self._val.names]
         if not len(self._key):
             raise InvalidArgument("a schema needs a key column", hint="name what identifies a row")
-        if len(set(names)) < len(names):
-            raise InvalidArgument("column names must differ", hint="rename one of them", columns=names)
+        alike = _alike(names)
+        if alike:
+            raise InvalidArgument(
+                "column names must differ by more than case", hint=f"rename one of {', '.join(alike)}", column=alike[-1]
+            )
         self._codec = self._bind(codec)
         self._updates = pa.schema([*self._key, *self._val, TS, DIFF])
 
@@ -194,12 +201,10 @@ def _fields(given: FieldsLike, role: Role) -> pa.Schema:
 
 
 def _field(name: Any, given: Any, role: Role) -> pa.Field:
-    if not isinstance(name, str) or not name or name.startswith("_") or name in (TS.name, DIFF.name):
-        raise InvalidArgument(
-            "this column name is taken",
-            hint="ts, diff and names starting with _ have a meaning of their own",
-            column=repr(name),
-        )
+    if not isinstance(name, str) or not name:
+        raise InvalidArgument("a column needs a name", hint="give a text that is not empty", column=repr(name))
+    if name.lower() in RESERVED:
+        raise InvalidArgument("this column name is taken", hint=_rename(name), column=repr(name))
     if isinstance(given, pa.Field):
         return pa.field(name, storage_type(given.type, role, name), nullable=given.nullable)
     if not isinstance(given, pa.DataType):
@@ -207,6 +212,22 @@ def _field(name: Any, given: Any, role: Role) -> pa.Field:
             "a column needs an Arrow type", hint="such as pyarrow.int64()", column=name, got=repr(given)
         )
     return pa.field(name, storage_type(given, role, name))
+
+
+def _rename(name: str) -> str:
+    if name.lower() in (TS.name, DIFF.name):
+        return f"{name} is a column of every update: rename it, to _{name} for instance, which Spark shows as {name}"
+    return "change feeds have a column of that name: rename it"
+
+
+def _alike(names: list[str]) -> list[str]:
+    """The first names that are equal without regard to case; none when all differ."""
+    known: dict[str, str] = {}
+    for name in names:
+        if name.lower() in known:
+            return [known[name.lower()], name]
+        known[name.lower()] = name
+    return []
 
 
 def _names(fields: pa.Schema) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from persist.core.data.consolidation import SORT_BYTES, SORT_ROWS, consolidate_piece
-from persist.core.data.merge import PartSource, merge
+from persist.core.data.merging.merge import PartSource, merge
 from persist.core.data.schema import DIFF, TS, Schema
 from persist.core.data.types import Role, T, storage_type
 from persist.core.data.values import is_stored, stored

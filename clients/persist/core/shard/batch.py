@@ -3,6 +3,7 @@
 Source: architecture.md section 4; docs/formats.md, batches.
 """
 
+import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -140,3 +141,13 @@ class HollowBatch:
     def is_empty(self) -> bool:
         """Holds no updates."""
         return not self.runs
+
+
+def fingerprint(batch: HollowBatch) -> bytes:
+    """Sixteen bytes that name what a batch covers and the parts it is made of."""
+    digest = hashlib.sha256(f"{batch.desc.lower}{batch.desc.upper}{batch.desc.since}{batch.truncated}".encode())
+    for run in batch.runs:
+        digest.update(b"/")
+        for part in run.parts:
+            digest.update(f"|{part.key}{part.checksum}:{part.encoded_bytes}:{part.ts_rewrite}".encode())
+    return digest.digest()[:16]

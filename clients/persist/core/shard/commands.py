@@ -1,15 +1,15 @@
 """The commands a shard understands and the outcomes they have. Values only; the effects are in ``transitions``.
 
 A command's outcome type is its type argument: ``Shards.apply(shard, Command[R]) -> R``. Mistakes of the caller are
-raised as UsageError; expected outcomes are values. Every command may be repeated: appends carry a token, the others
-are idempotent. Source: persist-semantics.md section 2.3.
+raised as UsageError; expected outcomes are values. Every command may be repeated: appends and what could undo another's
+work are numbered, the others are idempotent. Source: persist-semantics.md section 2.3.
 """
 
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from persist.core.frontier import Antichain
-from persist.core.ids import ReaderId, ShardId, Token, WriterId
+from persist.core.ids import ReaderId, SessionId, ShardId, Token, WriterId
 from persist.core.shard.batch import HollowBatch
 
 R = TypeVar("R", covariant=True)
@@ -20,6 +20,58 @@ class Command(Generic[R]):
     """Something to apply to a shard; ``R`` is the union of its outcomes."""
 
 
+# ---- calls that happen at most once ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """Which call of which session a command is; every attempt of it carries the same ``number``.
+
+    ``first``: the smallest number the session has not heard the last of: what became of those below may be forgotten,
+    and nothing more comes of them. ``known_seqno``: the newest seqno the session had heard of before it first sent
+    anything. ``incarnation``: the location's, as the session was told. ``lease_ms``: how long the shard remembers a
+    session that is silent, unless there are too many.
+    """
+
+    session: SessionId
+    number: int
+    first: int
+    known_seqno: int
+    incarnation: int = 0
+    lease_ms: int = 3_600_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CannotTell:
+    """Nothing happened now, and nothing will; whether it had happened is forgotten.
+
+    It had not if the caller knew the seqno ``forgotten`` or a later one before it first sent the call, or if the call
+    would have moved the upper beyond ``upper``. ``upper`` and ``seqno`` are the shard's. ``token``, ``transaction``: it
+    is the append's token, its application that may be forgotten, and not its session: other calls of that go on. Of an
+    application ``forgotten`` is no seqno but what a new one has to name: see ``Transaction.new_since``.
+    """
+
+    forgotten: int
+    upper: Antichain
+    seqno: int = 0
+    token: bool = False
+    transaction: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closed:
+    """Nothing came of this call, and nothing ever will."""
+
+    seqno: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """The call took effect."""
+
+    seqno: int = 0
+
+
 # ---- writing -----------------------------------------------------------------------------------------------------
 
 
@@ -27,8 +79,8 @@ class Command(Generic[R]):
 class Appended:
     """The batch is in the shard for ever. ``upper`` is where this append moved the shard's upper to, at ``seqno``.
 
-    ``already_committed``: an earlier attempt with the same token (or transaction) had done it; ``upper`` and
-    ``seqno`` are the original ones and this attempt's batch was not used.
+    ``already_committed``: an earlier attempt of the call (or one with the same token or transaction) had done it;
+    ``upper`` and ``seqno`` are the original ones and this attempt's batch was not used.
     """
 
     upper: Antichain
@@ -38,7 +90,11 @@ class Appended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpperMismatch:
-    """Nothing was appended: the shard's upper is ``upper``, not what was expected."""
+    """Nothing was appended: the shard's upper is ``upper``, not what was expected.
+
+    An ``upper`` beyond the batch's lower is the last word. One short of it is not while an attempt may be under way:
+    the upper may reach the lower before that arrives. CloseCall makes it the last word.
+    """
 
     upper: Antichain
     seqno: int = 0
@@ -51,33 +107,55 @@ class InlineBackpressure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transaction:
-    """A durable marker (``app_id``, ``version``): appends of one application with a version already seen are no-ops."""
+    """A durable marker (``app_id``, ``version``): appends of one application with a version already seen are no-ops.
+
+    ``owner``: who counts the versions, for example a streaming query's id. A version that another owner has committed
+    is refused, not taken for a replay. Empty: not told, nothing is compared.
+
+    ``new_since``: only a shard that more than 10,000 applications wrote asks for it, with OutcomeForgotten, of those it
+    does not know: it has forgotten the oldest. Whoever gives it the number in ``details["new_since"]`` says that the
+    application had committed nothing there when that was told. Any other number counts as not given.
+    """
 
     app_id: str
     version: int
+    owner: str = ""
+    new_since: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompareAndAppend(Command["Appended | UpperMismatch | InlineBackpressure"]):
+class CompareAndAppend(Command["Appended | UpperMismatch | InlineBackpressure | Closed | CannotTell"]):
     """Append ``batch`` iff the shard's upper equals ``batch.desc.lower``.
 
     ``rebase``: when the upper is another one, move the batch there instead: it covers ``[upper, max(batch.desc.upper,
-    upper + 1))`` and times before the upper are read as the upper. Not for truncated batches or empty intervals. Only
-    its token then tells that it has happened, so it is refused (LeaseExpired) once the shard may have forgotten that:
-    when it remembers appends of this writer only from beyond ``known_seqno`` (the newest seqno the writer had heard of
-    before its first attempt), or knows the writer no more although that is older than its lease.
+    upper + 1))`` and times before the upper are read as the upper. Not for truncated batches or empty intervals.
+
+    ``call`` makes attempts one; ``token`` makes calls one, of whichever session and process, while the shard remembers
+    it. At least one is given. ``known_seqno``: the newest seqno heard of before the first attempt under the token;
+    a token the shard may have forgotten since is answered CannotTell. ``body``: 32 bytes that tell the
+    updates (``append.same_body``), or empty: another body under a token that is remembered is refused.
+
     Raises InvalidBounds, EmptyInterval, ShardClosed (upper is [], and no earlier attempt closed it), InvalidId
-    (foreign or malformed part key), InvalidArgument (unknown schema id, a part that contradicts itself),
-    RequestTooLarge.
+    (foreign or malformed part key), InvalidArgument (unknown schema id, a part that contradicts itself, another body
+    or owner), RequestTooLarge, LeaseExpired (the writer was fenced off, the location restored).
     """
 
     writer_id: WriterId
-    token: Token
     batch: HollowBatch
+    call: Call | None = None
+    token: Token | None = None
+    body: bytes = b""
+    known_seqno: int = 0
     lease_ms: int = 3_600_000
     transaction: Transaction | None = None
     rebase: bool = False
-    known_seqno: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloseCall(Command["Appended | Closed | Done | CannotTell"]):
+    """Make sure that nothing more comes of a call; tells what had come of it. Raises as ``CompareAndAppend`` does."""
+
+    call: Call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +167,7 @@ class Expired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpireWriter(Command[Expired]):
-    """Forget a writer and its tokens."""
+    """Forget a writer: what it left in Blob and nothing names may be swept."""
 
     writer_id: WriterId
 
@@ -167,11 +245,15 @@ class CriticalRegistered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterCriticalReader(Command[CriticalRegistered]):
-    """Hold the shard's since without a lease, guarded by an opaque token. An existing id keeps since and opaque."""
+    """Hold the shard's since without a lease, guarded by an opaque token. An existing id keeps since and opaque.
+
+    With a ``call`` no late attempt brings back what was expired since: LeaseExpired.
+    """
 
     critical_id: str
     opaque: bytes = b""
     purpose: str = ""
+    call: Call | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,20 +276,23 @@ class OpaqueMismatch:
 class CompareAndDowngradeSince(Command["CriticalDowngraded | OpaqueMismatch"]):
     """Move a critical since and its token iff the token is ``expected``, or all of this has been done before.
 
-    Raises InvalidArgument for an unknown id.
+    ``incarnation``: the location's, as the caller was told; None: not compared. Raises InvalidArgument for an unknown
+    id, LeaseExpired when the location was restored since.
     """
 
     critical_id: str
     expected: bytes
     opaque: bytes
     since: Antichain
+    incarnation: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpireCriticalReader(Command[Expired]):
-    """Remove a critical hold."""
+    """Remove a critical hold. With a ``call`` no late attempt removes one that was registered since."""
 
     critical_id: str
+    call: Call | None = None
 
 
 # ---- schemas -----------------------------------------------------------------------------------------------------

@@ -6,30 +6,19 @@ bookkeeping, and merging happens beside the commits, so there is no fuel: docs/a
 Source: design 001, compaction; persist-semantics.md sections 2.4 and 3; reliability.md I7.
 """
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
 from persist.core.frontier import Antichain
 from persist.core.ids import WriterId
-from persist.core.shard.batch import HollowBatch, Part
+from persist.core.shard.batch import HollowBatch, Part, fingerprint
 from persist.core.shard.trace import Claim, SpineBatch, Trace, joined, settled, spine_batch
 
 INPUTS_MIN: Final = 8
 """So many batches or runs are worth one compaction, however small."""
 ROWS_MIN: Final = 65_536
 """Two batches of so many rows together are worth one: each would cost every reader a merge."""
-
-
-def fingerprint(batch: HollowBatch) -> bytes:
-    """Sixteen bytes that name what a batch covers and the parts it is made of."""
-    digest = hashlib.sha256(f"{batch.desc.lower}{batch.desc.upper}{batch.desc.since}{batch.truncated}".encode())
-    for run in batch.runs:
-        digest.update(b"/")
-        for part in run.parts:
-            digest.update(f"|{part.key}{part.checksum}:{part.encoded_bytes}:{part.ts_rewrite}".encode())
-    return digest.digest()[:16]
 
 
 def worth_compacting(each: SpineBatch) -> bool:

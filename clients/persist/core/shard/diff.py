@@ -1,8 +1,8 @@
 """Differences between two states: what Consensus stores per commit.
 
-``apply_diff(prev, diff(prev, new)) == new`` and ``apply_diff(new, invert(diff(prev, new))) == prev``. A diff holds what
-changed, not what is there: spine batches that are joined only tell how, and a writer only the outcomes that came and
-went. Source: design 001, incremental state; reliability.md I14.
+``apply_diff(prev, diff(prev, new)) == new``. A diff holds what changed, not what is there: spine batches that are
+joined only tell how, batches that go only which they were, and a session only the outcomes that came and went.
+Source: design 001, incremental state; reliability.md I14.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,18 +12,32 @@ from operator import attrgetter
 from typing import Any, Final, Generic, TypeVar
 
 from persist.core.frontier import Antichain
-from persist.core.shard.batch import HollowBatch
+from persist.core.shard.batch import HollowBatch, fingerprint
 from persist.core.shard.commands import Rollup, SchemaEntry
-from persist.core.shard.state import State, TokenOutcome, Writer
+from persist.core.shard.state import CallOutcome, Session, State
+from persist.core.shard.table import Table
 from persist.core.shard.trace import Claim, SpineBatch, Trace
 from persist.errors import check
 
 T = TypeVar("T")
 
-Outcomes = tuple[TokenOutcome, ...]
+Outcomes = tuple[CallOutcome, ...]
 
-SCALARS: Final = ("walltime_ms", "hostname", "last_gc_req", "writers_since_ms", "active_rollup", "active_gc")
-MAPS: Final = ("rollups", "leased_readers", "critical_readers", "transactions")
+SCALARS: Final = (
+    "format",
+    "known_format",
+    "walltime_ms",
+    "hostname",
+    "last_gc_req",
+    "writers_since_ms",
+    "incarnation",
+    "sessions_forgotten",
+    "tokens_forgotten",
+    "transactions_forgotten",
+    "active_rollup",
+    "active_gc",
+)
+MAPS: Final = ("rollups", "leased_readers", "critical_readers", "writers", "tokens", "transactions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +60,19 @@ class SpineEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Gone:
+    """A batch that is taken out: its fingerprint, by which it is checked, and the blobs it named."""
+
+    fingerprint: bytes
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Splice:
     """Pass over ``kept`` batches, then replace ``gone`` by ``come``."""
 
     kept: int
-    gone: tuple[HollowBatch, ...]
+    gone: tuple[Gone, ...]
     come: tuple[HollowBatch, ...]
 
 
@@ -69,18 +91,13 @@ class SpineChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WriterChange:
-    """A writer before and after, both without outcomes (None: not there), and how its outcomes changed at the ends.
+class SessionChange:
+    """A session before and after, both without outcomes (None: not there), and the outcomes that went and came."""
 
-    ``front_old`` + some that stay + ``back_old`` became ``front_new`` + the same + ``back_new``.
-    """
-
-    old: Writer | None
-    new: Writer | None
-    front_old: Outcomes = ()
-    front_new: Outcomes = ()
-    back_old: Outcomes = ()
-    back_new: Outcomes = ()
+    old: Session | None
+    new: Session | None
+    gone: Outcomes = ()
+    come: Outcomes = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,15 +113,17 @@ class SchemasChange:
 class StateDiff:
     """From the state at ``seqno_from`` to the one at ``seqno_to``.
 
-    ``latest_rollup`` is the newest rollup of the newer state: a cold open needs nothing else to begin.
+    ``latest_rollup`` is the newest rollup of the newer state: a cold open needs nothing else to begin. ``format`` is
+    that of the newer state.
     """
 
     seqno_from: int
     seqno_to: int
+    format: int
     latest_rollup: tuple[int, Rollup]
     scalars: Mapping[str, Changed[Any]]
     maps: Mapping[str, Mapping[Any, Changed[Any]]]
-    writers: Mapping[str, WriterChange]
+    sessions: Mapping[str, SessionChange]
     since: Changed[Antichain] | None
     upper: Changed[Antichain] | None
     next_id: Changed[int] | None
@@ -117,12 +136,13 @@ def diff(prev: State, new: State) -> StateDiff:
     return StateDiff(
         seqno_from=prev.seqno,
         seqno_to=new.seqno,
+        format=new.format,
         latest_rollup=new.latest_rollup,
         scalars={
             name: Changed(getattr(prev, name), getattr(new, name)) for name in SCALARS if _differ(prev, new, name)
         },
         maps={name: _map(getattr(prev, name), getattr(new, name)) for name in MAPS if _differ(prev, new, name)},
-        writers={name: _writer(each) for name, each in _map(prev.writers, new.writers).items()},
+        sessions={name: _session(*each) for name, each in prev.sessions.changes(new.sessions).items()},
         since=_changed(prev.since, new.since),
         upper=_changed(prev.upper, new.upper),
         next_id=_changed(prev.trace.next_id, new.trace.next_id),
@@ -139,8 +159,8 @@ def apply_diff(state: State, change: StateDiff) -> State:
     }
     for name, entries in change.maps.items():
         values[name] = _map_applied(getattr(state, name), entries, name)
-    if change.writers:
-        values["writers"] = _writers_applied(state.writers, change.writers)
+    if change.sessions:
+        values["sessions"] = _sessions_applied(state.sessions, change.sessions)
     if change.schemas:
         values["schemas"] = _schemas_applied(state.schemas, change.schemas)
     trace = state.trace
@@ -151,26 +171,15 @@ def apply_diff(state: State, change: StateDiff) -> State:
             next_id=_replaced(trace.next_id, change.next_id, "next_id"),
             spine=_spine_applied(trace.spine, change.spine) if change.spine else trace.spine,
         )
-    return replace(state, seqno=change.seqno_to, trace=trace, **values)
+    applied = replace(state, seqno=change.seqno_to, trace=trace, **values)
+    check(applied.format == change.format, "a diff is in the format of its state", found=change.format)
+    return applied
 
 
-def invert(change: StateDiff, latest_rollup: tuple[int, Rollup] | None = None) -> StateDiff:
-    """The way back. ``latest_rollup``: the older state's, where it matters."""
-    spine = change.spine
-    return StateDiff(
-        seqno_from=change.seqno_to,
-        seqno_to=change.seqno_from,
-        latest_rollup=latest_rollup or change.latest_rollup,
-        scalars={name: _swapped(changed) for name, changed in change.scalars.items()},
-        maps={name: {key: _swapped(each) for key, each in entries.items()} for name, entries in change.maps.items()},
-        writers={name: _writer_swapped(each) for name, each in change.writers.items()},
-        since=_swapped(change.since) if change.since else None,
-        upper=_swapped(change.upper) if change.upper else None,
-        next_id=_swapped(change.next_id) if change.next_id else None,
-        spine=spine and _spine_swapped(spine),
-        schemas=change.schemas
-        and SchemasChange(kept=change.schemas.kept, gone=change.schemas.come, come=change.schemas.gone),
-    )
+def gone(batch: HollowBatch) -> Gone:
+    """What a diff says of a batch that it takes out: little, however much the batch names."""
+    keys = tuple([part.key for run in batch.runs for part in run.parts if part.key is not None])
+    return Gone(fingerprint=fingerprint(batch), keys=keys)
 
 
 def _differ(prev: State, new: State, name: str) -> bool:
@@ -180,10 +189,6 @@ def _differ(prev: State, new: State, name: str) -> bool:
 
 def _changed(old: T, new: T) -> Changed[T] | None:
     return None if old == new else Changed(old, new)
-
-
-def _swapped(changed: Changed[T]) -> Changed[T]:
-    return Changed(changed.new, changed.old)
 
 
 def _replaced(value: Any, changed: Changed[Any] | None, name: str) -> Any:
@@ -196,6 +201,8 @@ def _replaced(value: Any, changed: Changed[Any] | None, name: str) -> Any:
 def _map(prev: Mapping[Any, T], new: Mapping[Any, T]) -> dict[Any, Changed[T]]:
     if prev is new:
         return {}
+    if isinstance(prev, Table) and isinstance(new, Table):
+        return {key: Changed(*both) for key, both in prev.changes(new).items()}
     changes: dict[Any, Changed[T]] = {}
     for key, value in new.items():
         before = prev.get(key)
@@ -207,7 +214,12 @@ def _map(prev: Mapping[Any, T], new: Mapping[Any, T]) -> dict[Any, Changed[T]]:
     return changes
 
 
-def _map_applied(values: Mapping[Any, Any], changes: Mapping[Any, Changed[Any]], name: str) -> dict[Any, Any]:
+def _map_applied(values: Mapping[Any, Any], changes: Mapping[Any, Changed[Any]], name: str) -> Mapping[Any, Any]:
+    if isinstance(values, Table):
+        for key, changed in changes.items():
+            check(values.get(key) == changed.old, "a diff fits its state", field=name, key=key)
+            values = values.without([key]) if changed.new is None else values.with_entry(key, changed.new)
+        return values
     applied = dict(values)
     for key, changed in changes.items():
         check(applied.get(key) == changed.old, "a diff fits its state", field=name, key=key)
@@ -218,49 +230,38 @@ def _map_applied(values: Mapping[Any, Any], changes: Mapping[Any, Changed[Any]],
     return applied
 
 
-def _writer(changed: Changed[Writer]) -> WriterChange:
-    """Outcomes leave at the front and arrive at the back; the ring in between is not repeated."""
-    before = changed.old.outcomes if changed.old else ()
-    after = changed.new.outcomes if changed.new else ()
-    went = 0
-    while went < len(before) and before[went:] != after[: len(before) - went]:
-        went += 1
-    return WriterChange(
-        old=_bare(changed.old),
-        new=_bare(changed.new),
-        front_old=before[:went],
-        back_new=after[len(before) - went :],
+def _session(old: Session | None, new: Session | None) -> SessionChange:
+    before = old.outcomes if old else ()
+    after = new.outcomes if new else ()
+    # What became of a number never changes: outcomes come, and go when they are acknowledged.
+    kept = {each.number for each in before} & {each.number for each in after}
+    return SessionChange(
+        old=_bare(old),
+        new=_bare(new),
+        gone=tuple([each for each in before if each.number not in kept]),
+        come=tuple([each for each in after if each.number not in kept]),
     )
 
 
-def _bare(writer: Writer | None) -> Writer | None:
-    return Writer(heartbeat_ms=writer.heartbeat_ms, lease_ms=writer.lease_ms) if writer else None
+def _bare(session: Session | None) -> Session | None:
+    return replace(session, outcomes=()) if session else None
 
 
-def _writer_swapped(change: WriterChange) -> WriterChange:
-    return WriterChange(
-        old=change.new,
-        new=change.old,
-        front_old=change.front_new,
-        front_new=change.front_old,
-        back_old=change.back_new,
-        back_new=change.back_old,
-    )
-
-
-def _writers_applied(writers: Mapping[str, Writer], changes: Mapping[str, WriterChange]) -> dict[str, Writer]:
-    applied = dict(writers)
+def _sessions_applied(sessions: Table[Session], changes: Mapping[str, SessionChange]) -> Table[Session]:
     for name, change in changes.items():
-        before = applied.pop(name, None)
-        check(_bare(before) == change.old, "a diff fits its state", field="writers", key=name)
+        before = sessions.get(name)
+        check(_bare(before) == change.old, "a diff fits its state", field="sessions", key=name)
         outcomes = before.outcomes if before else ()
-        front, back = len(change.front_old), len(outcomes) - len(change.back_old)
-        fits = outcomes[:front] == change.front_old and outcomes[back:] == change.back_old and front <= back
-        check(fits, "a diff fits its state", field="outcomes", key=name)
-        if change.new is not None:
-            kept = (*change.front_new, *outcomes[front:back], *change.back_new)
-            applied[name] = replace(change.new, outcomes=kept)
-    return applied
+        gone = set(change.gone)
+        kept = [each for each in outcomes if each not in gone]
+        check(len(kept) + len(gone) == len(outcomes), "a diff fits its state", field="outcomes", key=name)
+        if change.new is None:
+            check(not kept, "a diff fits its state", field="outcomes", key=name)
+            sessions = sessions.without([name])
+        else:
+            told = sorted([*kept, *change.come], key=attrgetter("number"))
+            sessions = sessions.with_entry(name, replace(change.new, outcomes=tuple(told)))
+    return sessions
 
 
 def _schemas(prev: tuple[SchemaEntry, ...], new: tuple[SchemaEntry, ...]) -> SchemasChange | None:
@@ -304,7 +305,7 @@ def _others(spine: tuple[SpineBatch, ...], than: tuple[SpineBatch, ...]) -> list
 def _splices(before: tuple[HollowBatch, ...], after: tuple[HollowBatch, ...]) -> tuple[Splice, ...]:
     """How one sequence of batches becomes the other; both are in the order of time."""
     start, kept, splices = 0, 0, []
-    gone: list[HollowBatch] = []
+    left_out: list[HollowBatch] = []
     come: list[HollowBatch] = []
     if after[: len(before)] == before:
         # Pure growth, however long: compared without a step of Python per batch.
@@ -314,18 +315,18 @@ def _splices(before: tuple[HollowBatch, ...], after: tuple[HollowBatch, ...]) ->
         left = before[old] if old < len(before) else None
         right = after[new] if new < len(after) else None
         if left is not None and right is not None and (left is right or left == right):
-            if gone or come:
-                splices.append(Splice(kept=kept, gone=tuple(gone), come=tuple(come)))
-                kept, gone, come = 0, [], []
+            if left_out or come:
+                splices.append(Splice(kept=kept, gone=tuple(map(gone, left_out)), come=tuple(come)))
+                kept, left_out, come = 0, [], []
             kept, old, new = kept + 1, old + 1, new + 1
         elif right is None or (left is not None and left.desc.upper.less_equal(right.desc.upper)):
-            gone.append(before[old])
+            left_out.append(before[old])
             old += 1
         else:
             come.append(right)
             new += 1
-    if gone or come:
-        splices.append(Splice(kept=kept, gone=tuple(gone), come=tuple(come)))
+    if left_out or come:
+        splices.append(Splice(kept=kept, gone=tuple(map(gone, left_out)), come=tuple(come)))
     return tuple(splices)
 
 
@@ -348,16 +349,11 @@ def _spliced(batches: tuple[HollowBatch, ...], splices: tuple[Splice, ...]) -> t
     for splice in splices:
         spliced += batches[at : at + splice.kept]
         at += splice.kept
-        fits = batches[at : at + len(splice.gone)] == splice.gone
+        fits = tuple(map(gone, batches[at : at + len(splice.gone)])) == splice.gone
         check(fits and at <= len(batches), "a diff fits its state", field="batches")
         at += len(splice.gone)
         spliced += splice.come
     return (*spliced, *batches[at:])
-
-
-def _spine_swapped(change: SpineChange) -> SpineChange:
-    splices = tuple([Splice(kept=each.kept, gone=each.come, come=each.gone) for each in change.splices])
-    return SpineChange(removed=change.added, added=change.removed, splices=splices)
 
 
 def _entry(each: SpineBatch) -> SpineEntry:

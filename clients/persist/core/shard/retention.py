@@ -6,13 +6,14 @@ Source: design 001, rollups and GC; persist-semantics.md sections 2.3 and 2.7; r
 """
 
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from persist.core.frontier import CLOSED, MINIMUM, Description
 from persist.core.ids import WriterId
 from persist.core.shard.batch import HollowBatch
 from persist.core.shard.compaction import claimed, claimed_by, compaction_due, most_worth
 from persist.core.shard.state import State
+from persist.core.shard.table import Table
 from persist.core.shard.trace import Claim, SpineBatch, Trace, spine_batch
 
 ROLLUP_TAKEOVER_MS: Final = 5_000
@@ -72,9 +73,17 @@ def is_forgotten(state: State, writer_id: WriterId) -> bool:
 
 def shrunk(state: State) -> State:
     """A tombstone with one thing less in it; the same object when nothing is left to take away."""
-    held = state.leased_readers or state.critical_readers or state.writers or state.transactions
-    if held:
-        return state.evolved(leased_readers={}, critical_readers={}, writers={}, transactions={})
+    tables = state.writers or state.sessions or state.tokens or state.transactions
+    if state.leased_readers or state.critical_readers or tables:
+        nobody: Table[Any] = Table()
+        return state.evolved(
+            leased_readers={},
+            critical_readers={},
+            writers=nobody,
+            sessions=nobody,
+            tokens=nobody,
+            transactions=nobody,
+        )
     full = next((each for each in state.trace.spine if any(not batch.is_empty for batch in each.batches)), None)
     if full is not None:
         emptied = spine_batch(full.lo, full.hi, (_nothing(full),), level=full.level)

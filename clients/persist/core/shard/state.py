@@ -1,20 +1,25 @@
 """The state of a shard: everything persist knows about it, as one immutable value.
 
-Maps are never mutated: a transition copies the small ones it changes. Source: persist-semantics.md section 2.1.
+Maps are never mutated: a transition copies the small ones it changes, and one piece of the large ones.
+Source: persist-semantics.md section 2.1.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Any, Final
 
 from persist.core.frontier import Antichain
 from persist.core.ids import ShardId
 from persist.core.shard.commands import Rollup, SchemaEntry
+from persist.core.shard.table import Table
 from persist.core.shard.trace import Claim, Trace
 from persist.errors import check
 
-STATE_FORMAT: Final = 1
-"""Version of the durable state format this release reads and writes."""
+STATE_FORMAT: Final = 2
+"""The newest format of states that this release knows; it writes none newer than the location's write-version."""
+FIRST_FORMAT: Final = 2
+"""The oldest format that is still written, and the write-version of locations that tell none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,31 +43,70 @@ class CriticalReader:
     purpose: str = ""
 
 
+class Verdict(IntEnum):
+    """What became of a numbered call."""
+
+    APPENDED = 1
+    """It appended: ``upper`` is where it moved the shard's."""
+    CLOSED = 2
+    """Nothing: it was given up before anything came of it, and nothing ever will."""
+    DONE = 3
+    """It took effect; what it says now is read from the state."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallOutcome:
+    """What became of the call ``number`` of a session, at ``seqno``. ``upper`` is set for appends."""
+
+    number: int
+    verdict: Verdict
+    upper: Antichain | None
+    seqno: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """A caller that numbers its calls: numbers below ``first`` are over, ``outcomes`` (ascending) are known.
+
+    ``seqno`` is where it last committed anything: what is forgotten of it, if it is forgotten.
+    """
+
+    first: int
+    seqno: int
+    heartbeat_ms: int
+    lease_ms: int
+    outcomes: tuple[CallOutcome, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenOutcome:
-    """What an append with this token came to."""
+    """What the append under a token came to. ``body``: what tells another append under the same token; or empty."""
 
-    token: str
     upper: Antichain
     seqno: int
+    committed_ms: int
+    body: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writer:
-    """A writer that appended lately: its lease and its last outcomes, oldest first."""
+    """A writer that appended lately: what it leaves in Blob is not swept."""
 
     heartbeat_ms: int
     lease_ms: int
-    outcomes: tuple[TokenOutcome, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionRecord:
-    """The newest version an application committed, and what that append came to. Never expires."""
+    """The newest version an application committed, and what that append came to. Clocks play no part in its end.
+
+    ``owner``: who counts the versions (a streaming query); another one's are not replays. Empty: not told.
+    """
 
     version: int
     upper: Antichain
     seqno: int
+    owner: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,29 +114,44 @@ class State:
     """A shard at one seqno.
 
     ``writers_since_ms``: unknown writers born before are refused, so what they left in Blob may be swept.
+    ``format``: which fields it may hold; it never falls. ``known_format``: the newest one that the program which
+    committed it knows; 0: not told.
+    ``incarnation`` changes when the location is restored from a backup: what was said before counts no more.
+    ``sessions_forgotten``, ``tokens_forgotten``: the greatest seqno at which a session, a token that the shard has
+    forgotten had committed. ``transactions_forgotten``: 0, or the name of the last time that applications were
+    forgotten, which no other such time has.
     """
 
     shard: ShardId
     seqno: int
     walltime_ms: int
     hostname: str
-    format: int = STATE_FORMAT
+    format: int = FIRST_FORMAT
+    known_format: int = 0
     trace: Trace = field(default_factory=Trace)
     rollups: Mapping[int, Rollup] = field(default_factory=dict)
     last_gc_req: int = 0
     writers_since_ms: int = 0
+    incarnation: int = 0
+    sessions_forgotten: int = 0
+    tokens_forgotten: int = 0
+    transactions_forgotten: int = 0
     active_rollup: Claim | None = None
     active_gc: Claim | None = None
     leased_readers: Mapping[str, LeasedReader] = field(default_factory=dict)
     critical_readers: Mapping[str, CriticalReader] = field(default_factory=dict)
-    writers: Mapping[str, Writer] = field(default_factory=dict)
-    transactions: Mapping[str, TransactionRecord] = field(default_factory=dict)
+    writers: Table[Writer] = field(default_factory=Table)
+    sessions: Table[Session] = field(default_factory=Table)
+    tokens: Table[TokenOutcome] = field(default_factory=Table)
+    transactions: Table[TransactionRecord] = field(default_factory=Table)
     schemas: tuple[SchemaEntry, ...] = ()
 
     @staticmethod
-    def initial(shard: ShardId, *, now_ms: int, hostname: str) -> "State":
+    def initial(shard: ShardId, *, now_ms: int, hostname: str, format: int = FIRST_FORMAT) -> "State":
         """The first state of a shard: open, empty, nobody there, not rolled up yet."""
-        return State(shard=shard, seqno=0, walltime_ms=now_ms, hostname=hostname)
+        return State(
+            shard=shard, seqno=0, walltime_ms=now_ms, hostname=hostname, format=format, known_format=STATE_FORMAT
+        )
 
     def evolved(self, **changes: Any) -> "State":
         """This state with some fields changed: ``dataclasses.replace``, at a tenth of its cost on the commit path."""

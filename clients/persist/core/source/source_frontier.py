@@ -13,7 +13,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from persist.core.time.source_time import OFFSET_MAX, Lsn, Partition, Point, Range, SourceKind, SourceTime, check_offset
+from persist.core.source.source_time import (
+    OFFSET_MAX,
+    Lsn,
+    Partition,
+    Point,
+    Range,
+    SourceKind,
+    SourceTime,
+    check_offset,
+)
 from persist.errors import InvalidArgument
 
 

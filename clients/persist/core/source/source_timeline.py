@@ -6,7 +6,7 @@ Source: catalog-semantics.md sections 6.1 and 6.2; design 004, description and o
 from typing import Final, TypeAlias
 
 from persist.core.frontier import Antichain
-from persist.core.time.refusals import SourceQuarantined
+from persist.core.time.errors import SourceQuarantined
 from persist.core.time.timeline import (
     EPOCH_MILLISECONDS,
     CounterTimeline,

@@ -11,7 +11,7 @@ from functools import reduce
 from typing import Final, TypeAlias
 
 from persist.core.frontier import CLOSED, TIME_MAX, Antichain, check_time
-from persist.core.time.refusals import HoldOverdue
+from persist.core.time.errors import HoldOverdue
 from persist.core.time.timeline import EPOCH_MILLISECONDS, Timeline
 from persist.errors import InvalidArgument
 

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 from persist.core.frontier import MINIMUM, Antichain, check_time
 from persist.core.time.collections import Kind, TimedObject, timeline_context, timeline_read_in
+from persist.core.time.errors import BelowHold, DependentObjects
 from persist.core.time.hold import Hold, HoldRules, MaxLag, OnLag
-from persist.core.time.refusals import BelowHold, DependentObjects
 from persist.core.time.timeline import EPOCH_MILLISECONDS, Timeline
 from persist.errors import InvalidArgument, NotReadable, ShardClosed, UsageError
 

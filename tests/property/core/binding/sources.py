@@ -3,11 +3,11 @@
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from persist.core.binding.binding_log import Append, BindingLog, MintRules
+from persist.core.binding.remap import RemapTrace
 from persist.core.frontier import Antichain
-from persist.core.time.binding_log import Append, BindingLog, MintRules
-from persist.core.time.remap import RemapTrace
-from persist.core.time.source_frontier import SourceFrontier
-from persist.core.time.source_time import OFFSET_MAX, Lsn, Point, SourceKind, SourceTime
+from persist.core.source.source_frontier import SourceFrontier
+from persist.core.source.source_time import OFFSET_MAX, Lsn, Point, SourceKind, SourceTime
 
 LAW = settings(deadline=None, max_examples=60)
 """Machines may be slow."""

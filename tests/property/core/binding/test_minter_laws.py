@@ -2,13 +2,13 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from property.time.sources import KINDS, LAW, RULES, SMALL, frontiers, messages
+from property.core.binding.sources import KINDS, LAW, RULES, SMALL, frontiers, messages
 
+from persist.core.binding.binding_log import Append, BindingLog, Covered
+from persist.core.binding.remap import RemapTrace
 from persist.core.frontier import Antichain
-from persist.core.time.binding_log import Append, BindingLog, Covered
-from persist.core.time.remap import RemapTrace
-from persist.core.time.source_frontier import SourceFrontier
-from persist.core.time.source_time import SourceKind
+from persist.core.source.source_frontier import SourceFrontier
+from persist.core.source.source_time import SourceKind
 from persist.errors import NotYetAvailable
 
 MINTERS = 4

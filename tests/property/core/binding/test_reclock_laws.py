@@ -7,15 +7,15 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from property.time.sources import KEYS, KINDS, LAW, SMALL, frontiers, logs, messages, since_in, ts_by_definition
+from property.core.binding.sources import KEYS, KINDS, LAW, SMALL, frontiers, logs, messages, since_in, ts_by_definition
 
+from persist.core.binding.binding_log import BindingLog
+from persist.core.binding.reclock import Reclocker, reclock_frontier, source_upper_at_frontier
+from persist.core.binding.remap import RemapTrace
+from persist.core.binding.remap_rows import decode_time, encode_time, from_table, read_trace, to_table
 from persist.core.frontier import CLOSED, Antichain
-from persist.core.time.binding_log import BindingLog
-from persist.core.time.reclock import Reclocker, reclock_frontier, source_upper_at_frontier
-from persist.core.time.remap import RemapTrace
-from persist.core.time.remap_rows import decode_time, encode_time, from_table, read_trace, to_table
-from persist.core.time.source_frontier import place
-from persist.core.time.source_time import SourceKind
+from persist.core.source.source_frontier import place
+from persist.core.source.source_time import SourceKind
 from persist.errors import NotReadable, NotYetAvailable
 
 LOGS = KINDS.flatmap(logs)

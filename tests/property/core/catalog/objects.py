@@ -39,6 +39,7 @@ def of_hint(hint: Any, name: str) -> st.SearchStrategy[Any]:
     return {
         int: U32 if name in SMALL_INTS else U64,
         str: TEXT,
+        bytes: st.binary(max_size=16),
         bool: st.booleans(),
         type(None): st.none(),
     }[hint]

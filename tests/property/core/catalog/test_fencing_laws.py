@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from persist.core.catalog.fencing import KEY, Claim, open_step
-from persist.core.catalog.following import follow
+from persist.core.catalog.errors import Fenced, FencedByGeneration
 from persist.core.catalog.kinds import FENCE_TOKEN, SETTING
+from persist.core.catalog.leadership.fencing import KEY, Claim, open_step
+from persist.core.catalog.leadership.follow import follow
 from persist.core.catalog.objects import FenceToken, Setting, SettingKey
-from persist.core.catalog.refusals import Fenced, FencedByGeneration
 from persist.core.catalog.rows import RowUpdate
 from persist.core.catalog.snapshot import Snapshot
 from persist.core.catalog.transaction import Transaction

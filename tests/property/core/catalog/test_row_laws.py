@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from property.catalog.objects import KEYS, LAW, VALUES, objects
+from property.core.catalog.objects import KEYS, LAW, VALUES, objects
 
 from persist.core.catalog.kinds import CLUSTER, CONFIG, KINDS, ROLE
 from persist.core.catalog.objects import Cluster, ClusterKey, Config, ConfigKey, Role, RoleKey, Setting

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from persist.core.catalog.conflicts import Overlapping, classify
+from persist.core.catalog.errors import DuplicateKey, OutOfSync, UniquenessViolation
 from persist.core.catalog.kinds import DATABASE, ITEM, SCHEMA
 from persist.core.catalog.objects import Database, DatabaseKey, Item, ItemKey, Schema, SchemaKey
-from persist.core.catalog.refusals import DuplicateKey, OutOfSync, UniquenessViolation
 from persist.core.catalog.rows import RowUpdate, by_time
 from persist.core.catalog.snapshot import Snapshot
 from persist.core.catalog.transaction import Transaction

@@ -4,10 +4,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from property.data.rows import BYTES, TEXTS
+from property.core.data.rows import BYTES, TEXTS
 
-from persist.core.data.cursors import ByteKeys, KeyOrder
 from persist.core.data.encoding import encode_key
+from persist.core.data.merging.cursors import ByteKeys, KeyOrder
 from persist.core.data.schema import Schema
 
 TYPES = [(pa.binary(), BYTES), (pa.large_binary(), BYTES), (pa.string(), TEXTS), (pa.large_string(), TEXTS)]

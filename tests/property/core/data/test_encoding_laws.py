@@ -3,7 +3,7 @@ import itertools
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from property.data.rows import any_types, arrays, key_types, plain, val_types
+from property.core.data.rows import any_types, arrays, key_types, plain, val_types
 
 from persist.core.data.encoding import edge_keys, encode_key
 from persist.core.data.types import storage_type

@@ -1,10 +1,10 @@
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from property.data.rows import rows_of, schemas, summed, updates
+from property.core.data.rows import rows_of, schemas, summed, updates
 
 from persist.core.data.encoding import encode_key
-from persist.core.data.merge import PartSource, merge
+from persist.core.data.merging.merge import PartSource, merge
 from persist.core.data.update import consolidate, normalise
 
 SINCES = st.sampled_from([0, 1, 3, 2**64 - 1])

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from property.data.rows import arrays, key_types
+from property.core.data.rows import arrays, key_types
 
 from persist.core.data.gather import gather
 from persist.core.data.order import order_in_groups, settle, sort_few, sort_many

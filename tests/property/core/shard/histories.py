@@ -1,16 +1,17 @@
 """Random command histories for a shard, and short ways to make parts and batches."""
 
 import dataclasses
+from typing import Any
 
 import pyarrow as pa
 from hypothesis import strategies as st
 
 from persist.core.data.schema import Schema
 from persist.core.frontier import Antichain, Description
-from persist.core.ids import ReaderId, ShardId, Token, WriterId, part_key, rollup_key
+from persist.core.ids import ReaderId, SessionId, ShardId, Token, WriterId, part_key, rollup_key
 from persist.core.shard import commands as c
-from persist.core.shard.batch import Block, ColumnStats, HollowBatch, Part, Run
-from persist.core.shard.compaction import claimed_by, fingerprint
+from persist.core.shard.batch import Block, ColumnStats, HollowBatch, Part, Run, fingerprint
+from persist.core.shard.compaction import claimed_by
 from persist.core.shard.state import State
 
 SHARD = ShardId.of(b"s" * 16)
@@ -57,6 +58,16 @@ def block(rows: int) -> Block:
     return Block(first_key=b"\x02a", rows=rows, row_groups=1, offset=0, length=3_800, checksum=1)
 
 
+def call(holder: int, number: int) -> c.Call:
+    """The call ``number`` of a holder's session, which has heard the last of all but the newest 20."""
+    return c.Call(session=SessionId.of(sixteen(holder)), number=number, first=max(number - 20, 0), known_seqno=0)
+
+
+def naming(writer: int, number: int) -> dict[str, Any]:
+    """A token for every third append, a number for all others."""
+    return {"call": call(writer, number)} if number % 3 else {"token": Token.of(sixteen(number))}
+
+
 def append(
     state: State,
     *,
@@ -76,8 +87,8 @@ def append(
     runs = (Run(parts=(part(writer_id, number, rows=rows, lower=start, upper=end, inline=inline),)),) if rows else ()
     return c.CompareAndAppend(
         writer_id=writer_id,
-        token=Token.of(sixteen(number)),
         batch=HollowBatch(desc=Description(lower=lower, upper=upper), runs=runs),
+        **naming(writer, number),
         lease_ms=5_000,
         transaction=c.Transaction(app_id="app", version=version) if version >= 0 else None,
     )
@@ -91,8 +102,8 @@ def rebasing(state: State, amount: int, *, writer: int, number: int) -> c.Compar
     desc = Description(lower=Antichain.of(start), upper=Antichain.of(end))
     return c.CompareAndAppend(
         writer_id=writer_id,
-        token=Token.of(sixteen(number)),
         batch=HollowBatch(desc=desc, runs=runs),
+        **naming(writer, number),
         lease_ms=5_000,
         rebase=True,
     )
@@ -128,7 +139,7 @@ STEPS = st.lists(
         st.sampled_from(
             ["append", "append", "append", "empty", "inline", "rebase", "transaction", "stale", "replay", "heartbeat",
              "register", "downgrade", "beat", "expire", "critical", "compare", "uncritical", "rollup", "evolve",
-             "unwriter", "close", "claim", "merge", "merge", "release", "collect", "fence", "finalize"]
+             "unwriter", "close", "give up", "claim", "merge", "merge", "release", "collect", "fence", "finalize"]
         ),
         HOLDERS,
         st.integers(0, 40),
@@ -162,11 +173,16 @@ def command(state: State, kind: str, holder: int, amount: int, number: int) -> c
         ),
         "beat": lambda: c.HeartbeatReader(reader_id=reader(holder)),
         "expire": lambda: c.ExpireReader(reader_id=reader(holder)),
-        "critical": lambda: c.RegisterCriticalReader(critical_id=f"c{holder}", opaque=b"o"),
+        "critical": lambda: c.RegisterCriticalReader(
+            critical_id=f"c{holder}", opaque=b"o", call=call(holder, number) if amount % 2 else None
+        ),
         "compare": lambda: c.CompareAndDowngradeSince(
             critical_id=f"c{holder}", expected=known.opaque if known and amount % 4 else b"?", opaque=b"n", since=time
         ),
-        "uncritical": lambda: c.ExpireCriticalReader(critical_id=f"c{holder}"),
+        "uncritical": lambda: c.ExpireCriticalReader(
+            critical_id=f"c{holder}", call=call(holder, number) if amount % 2 else None
+        ),
+        "give up": lambda: c.CloseCall(call=call(holder, max(number - amount % 4, 0))),
         "rollup": lambda: c.AddRollup(
             seqno=max(state.seqno - amount, 0),
             rollup=c.Rollup(

@@ -1,13 +1,13 @@
 """Random histories against a model of a few dictionaries: what is in the shard, who holds it, what was promised."""
 
 from hypothesis import given, settings
-from property.shard.histories import SHARD, STEPS, command, first_state
-from property.shard.test_laws import context
+from property.core.shard.histories import SHARD, STEPS, command, first_state
+from property.core.shard.test_laws import context
 
 from persist.core.frontier import MINIMUM, Antichain
 from persist.core.shard import commands as c
 from persist.core.shard.diff import diff
-from persist.core.shard.transitions import apply, finish
+from persist.core.shard.transitions.apply import apply, finish
 from persist.errors import LeaseExpired, UsageError
 from persist.wire.state import decode_diff, encode_diff
 
@@ -19,7 +19,7 @@ class Model:
         self.upper: Antichain = MINIMUM
         self.since: Antichain = MINIMUM
         self.intervals: dict[Antichain, tuple[Antichain, int]] = {}
-        self.promised: dict[tuple[str, str], c.Appended] = {}
+        self.promised: dict[tuple[str, object], c.Appended] = {}
         self.granted: dict[str, Antichain] = {}
 
     def told(self, made: c.Command[object], outcome: object) -> None:
@@ -42,7 +42,7 @@ class Model:
                 self.granted[made.reader_id] = outcome.since
 
     def _appended(self, made: c.CompareAndAppend, outcome: c.Appended) -> None:
-        name = (made.writer_id, made.token)
+        name = (made.call.session, made.call.number) if made.call else ("", made.token)
         if outcome.already_committed:
             known = self.promised.get(name)
             if known is not None and made.transaction is None:
@@ -107,7 +107,7 @@ def test_parts_and_rollups_of_a_state_can_be_told_from_its_diffs_alone(steps):
         after = finish(state, moved, context(number))
         change = decode_diff(encode_diff(diff(state, after), SHARD), SHARD, after.seqno)
         for splice in change.spine.splices if change.spine else ():
-            parts -= {part.key for batch in splice.gone for part in batch.parts if part.key}
+            parts -= {key for batch in splice.gone for key in batch.keys}
             parts |= {part.key for batch in splice.come for part in batch.parts if part.key}
         for seqno, changed in change.maps.get("rollups", {}).items():
             (rollups.discard if changed.new is None else rollups.add)(seqno)

@@ -2,10 +2,10 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from property.time.sources import KEYS, KINDS, LAW, SMALL, frontiers, messages, time_at
+from property.core.binding.sources import KEYS, KINDS, LAW, SMALL, frontiers, messages, time_at
 
-from persist.core.time.source_frontier import SourceFrontier
-from persist.core.time.source_time import OFFSET_MAX, Range, SourceKind
+from persist.core.source.source_frontier import SourceFrontier
+from persist.core.source.source_time import OFFSET_MAX, Range, SourceKind
 
 PAIRS = KINDS.flatmap(lambda kind: st.tuples(frontiers(kind), frontiers(kind)))
 TRIPLES = KINDS.flatmap(lambda kind: st.tuples(frontiers(kind), frontiers(kind), frontiers(kind)))

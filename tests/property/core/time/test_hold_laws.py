@@ -4,10 +4,9 @@ from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
-from property.time.sources import LAW
+from property.core.binding.sources import LAW
 
 from persist.core.frontier import CLOSED, Antichain
-from persist.core.time.choosing import AsOf, Input, Isolation, Query, choose
 from persist.core.time.collections import (
     Independent,
     Kind,
@@ -16,9 +15,10 @@ from persist.core.time.collections import (
     TimestampDependent,
     timeline_context,
 )
+from persist.core.time.errors import MultipleTimelines
 from persist.core.time.hold import Hold, HoldRules, OnLag
 from persist.core.time.holds import Advance, Holds
-from persist.core.time.refusals import MultipleTimelines
+from persist.core.time.read_time import AsOf, Input, Isolation, Query, choose
 from persist.core.time.timeline import EPOCH_MILLISECONDS, UserTimeline
 from persist.errors import NotReadable, ShardClosed, UsageError
 

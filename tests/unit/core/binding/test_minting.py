@@ -2,14 +2,14 @@
 
 import pytest
 
+from persist.core.binding.binding_log import Append, BindingLog, Covered, MintRules
+from persist.core.binding.probe import Probe, check_available
+from persist.core.binding.remap import RemapTrace, RemapUpdate
+from persist.core.binding.resumption import Export, offset_resumption, offsets_of, remap_since, resumption
 from persist.core.frontier import CLOSED, TIME_MAX, Antichain
-from persist.core.time.binding_log import Append, BindingLog, Covered, MintRules
-from persist.core.time.probe import Probe, check_available
-from persist.core.time.refusals import ClockAhead, JumpTooLarge, UpstreamLost, UpstreamRegressed, UpstreamReplaced
-from persist.core.time.remap import RemapTrace, RemapUpdate
-from persist.core.time.resumption import Export, offset_resumption, offsets_of, remap_since, resumption
-from persist.core.time.source_frontier import SourceFrontier
-from persist.core.time.source_time import Point, Range, SourceKind
+from persist.core.source.source_frontier import SourceFrontier
+from persist.core.source.source_time import Point, Range, SourceKind
+from persist.core.time.errors import ClockAhead, JumpTooLarge, UpstreamLost, UpstreamRegressed, UpstreamReplaced
 from persist.errors import CorruptData, InvalidArgument, InvalidBounds, NotReadable, NotYetAvailable
 
 KIND = SourceKind.PARTITIONS

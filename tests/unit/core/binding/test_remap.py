@@ -4,13 +4,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from persist.core.binding.reclock import Reclocker, reclock_frontier, source_upper_at_frontier
+from persist.core.binding.remap import RemapTrace, RemapUpdate, changes
+from persist.core.binding.remap_rows import REMAP_SCHEMA, decode_time, encode_time, from_table, to_table
 from persist.core.frontier import CLOSED, MINIMUM, Antichain
-from persist.core.time.reclock import Reclocker, reclock_frontier, source_upper_at_frontier
-from persist.core.time.refusals import UpstreamReplaced
-from persist.core.time.remap import RemapTrace, RemapUpdate, changes
-from persist.core.time.remap_rows import REMAP_SCHEMA, decode_time, encode_time, from_table, to_table
-from persist.core.time.source_frontier import SourceFrontier
-from persist.core.time.source_time import OFFSET_MAX, Lsn, Point, Range, SourceKind
+from persist.core.source.source_frontier import SourceFrontier
+from persist.core.source.source_time import OFFSET_MAX, Lsn, Point, Range, SourceKind
+from persist.core.time.errors import UpstreamReplaced
 from persist.errors import CorruptData, InvalidArgument, InvalidBounds, NotReadable, NotYetAvailable, VersionMismatch
 
 LSN, PARTITIONS, FILES = SourceKind.LSN, SourceKind.PARTITIONS, SourceKind.FILES

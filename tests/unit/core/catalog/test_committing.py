@@ -1,11 +1,18 @@
 """Commits and conflicts: who has to run again, and who may just go on. Catalog-semantics.md sections 1.2.7, 1.2.8."""
 
 import pytest
-from unit.catalog.samples import commit, database, snapshot, user
+from unit.core.catalog.samples import commit, database, snapshot, user
 
-from persist.core.catalog.committing import advanced_upper, audit_events, commit_ts, committed_at, split_usage
 from persist.core.catalog.conflicts import Disjoint, ProgressOnly
+from persist.core.catalog.errors import DuplicateKey, NotWritable, OutOfSync, UniquenessViolation
 from persist.core.catalog.kinds import DATABASE, ID_ALLOCATOR, SETTING, STORAGE_USAGE
+from persist.core.catalog.leadership.commit_rules import (
+    advanced_upper,
+    audit_events,
+    commit_ts,
+    committed_at,
+    split_usage,
+)
 from persist.core.catalog.objects import (
     AuditLogKey,
     DatabaseKey,
@@ -14,8 +21,7 @@ from persist.core.catalog.objects import (
     SettingKey,
     StorageUsageKey,
 )
-from persist.core.catalog.opening import Mode
-from persist.core.catalog.refusals import DuplicateKey, NotWritable, OutOfSync, UniquenessViolation
+from persist.core.catalog.open_rules import Mode
 from persist.core.catalog.snapshot import LOG_CHANGES, Snapshot
 from persist.core.catalog.transaction import Transaction
 from persist.core.catalog.values import AuditEventType, AuditNamedV1, ObjectType, Unit
@@ -174,11 +180,12 @@ def test_same_token_committed_meanwhile_is_out_of_sync_and_found(state):
     first, second = (Transaction(state, token=MINE) for _ in range(2))
     for tx, key in ((first, ONE), (second, TWO)):
         tx.set(DATABASE, key, None)
-    assert committed_at(state, MINE) is None
+    assert committed_at(state, first, CODEC) is None
     commit(first, state, 7)
     with pytest.raises(OutOfSync):
         second.batch()
-    assert committed_at(state, MINE) == 7
+    assert committed_at(state, first, CODEC) == 7
+    assert committed_at(state, Transaction(state), CODEC) is None
 
 
 # ---- when and whether ------------------------------------------------------------------------------------------------

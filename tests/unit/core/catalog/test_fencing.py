@@ -1,14 +1,14 @@
 """Fence tokens: who leads, who is fenced and by whom, and how to open. Catalog-semantics.md sections 1.2.1 to 1.2.3."""
 
 import pytest
-from unit.catalog.samples import database, token, updates, user
+from unit.core.catalog.samples import database, token, updates, user
 
-from persist.core.catalog.fencing import KEY, Claim, most_informative, open_step
-from persist.core.catalog.following import follow
+from persist.core.catalog.errors import Fenced, FencedByEpoch, FencedByGeneration, FencedByMigration
 from persist.core.catalog.kinds import DATABASE, FENCE_TOKEN
-from persist.core.catalog.migrations import fenced_by_migration
+from persist.core.catalog.leadership.fencing import KEY, Claim, most_informative, open_step
+from persist.core.catalog.leadership.follow import follow
+from persist.core.catalog.leadership.migrations import fenced_by_migration
 from persist.core.catalog.objects import DatabaseKey
-from persist.core.catalog.refusals import Fenced, FencedByEpoch, FencedByGeneration, FencedByMigration
 from persist.core.catalog.rows import Row, RowUpdate
 from persist.core.catalog.snapshot import Snapshot
 from persist.wire.catalog.rows import CODEC

@@ -3,10 +3,11 @@
 import copy
 
 import pytest
-from unit.catalog.samples import OWNER, database, updates, user
+from unit.core.catalog.samples import OWNER, database, updates, user
 
+from persist.core.catalog.errors import IncompatibleDataVersion
 from persist.core.catalog.kinds import CLUSTER_REPLICA, CONFIG, DATABASE, SETTING, TIMESTAMP
-from persist.core.catalog.migrations import Migrations, Step, Upgrade
+from persist.core.catalog.leadership.migrations import Migrations, Step, Upgrade
 from persist.core.catalog.objects import (
     ClusterReplica,
     ClusterReplicaKey,
@@ -18,8 +19,7 @@ from persist.core.catalog.objects import (
     Timestamp,
     TimestampKey,
 )
-from persist.core.catalog.opening import DATA_VERSION
-from persist.core.catalog.refusals import IncompatibleDataVersion
+from persist.core.catalog.open_rules import DATA_VERSION
 from persist.core.catalog.rows import Row, RowUpdate, apply_changes, contents
 from persist.core.catalog.snapshot import Snapshot
 from persist.core.catalog.values import ManagedLocation

@@ -1,11 +1,11 @@
 """Opening: modes, what there is before, versions; and allocators. Catalog-semantics.md sections 0, 1.2.2 and 1.2.9."""
 
 import pytest
-from unit.catalog.samples import system, user
+from unit.core.catalog.samples import system, user
 
 from persist.core.catalog.allocation import FIRST_IDS, FIRST_OID, introspection_id, take_ids, take_oids
-from persist.core.catalog.opening import Mode, check_content_version, check_open, initial_rows, is_initialized
-from persist.core.catalog.refusals import IdExhaustion, IncompatibleContentVersion, NotWritable, Uninitialized
+from persist.core.catalog.errors import IdExhaustion, IncompatibleContentVersion, NotWritable, Uninitialized
+from persist.core.catalog.open_rules import Mode, check_content_version, check_open, initial_rows, is_initialized
 from persist.core.catalog.rows import RowUpdate, contents
 from persist.core.catalog.snapshot import Snapshot
 from persist.core.catalog.transaction import Transaction

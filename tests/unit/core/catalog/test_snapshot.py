@@ -1,7 +1,7 @@
 """What updates sum to, and how it changes. Catalog-semantics.md sections 1.2.3 and 1.2.8."""
 
 import pytest
-from unit.catalog.samples import database, item, snapshot, updates, user
+from unit.core.catalog.samples import database, item, snapshot, updates, user
 
 from persist.core.catalog.kinds import AUDIT_LOG, DATABASE, ITEM, KINDS, STORAGE_USAGE
 from persist.core.catalog.objects import AuditLogKey, DatabaseKey, ItemKey, StorageUsageKey

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from unit.catalog.samples import (
+from unit.core.catalog.samples import (
     OWNER,
     changes,
     cluster,
@@ -18,6 +18,7 @@ from unit.catalog.samples import (
     user,
 )
 
+from persist.core.catalog.errors import DuplicateKey, IdExhaustion, UniquenessViolation
 from persist.core.catalog.kinds import (
     CLUSTER,
     CLUSTER_REPLICA,
@@ -50,7 +51,6 @@ from persist.core.catalog.objects import (
     SettingKey,
     StorageUsageKey,
 )
-from persist.core.catalog.refusals import DuplicateKey, IdExhaustion, UniquenessViolation
 from persist.core.catalog.snapshot import Snapshot
 from persist.core.catalog.transaction import Transaction
 from persist.core.catalog.values import U64_MAX, ManagedLocation, ObjectType, RoleRef, Space, Unit

@@ -3,7 +3,7 @@ import pyarrow as pa
 import pytest
 
 from persist.core.data.encoding import encode_key
-from persist.core.data.merge import STEP_ROWS, PartSource, merge
+from persist.core.data.merging.merge import STEP_ROWS, PartSource, merge
 from persist.core.data.schema import Schema
 from persist.core.data.update import consolidate
 from persist.errors import CorruptData

@@ -112,6 +112,13 @@ def test_check_and_filter_refuse_what_the_columns_cannot_answer(where):
         Predicate.parse(where).check(schema)
 
 
+@pytest.mark.parametrize(("where", "times"), [("ts <= 1", False), ("diff = 1", False), ("diff = 1", True)])
+def test_check_refuses_to_choose_updates_by_what_is_summed(where, times):
+    with pytest.raises(InvalidArgument, match="before they are summed"):
+        Predicate.parse(where).check(Schema({"id": pa.int64()}), times=times)
+    Predicate.parse("ts <= 1").check(Schema({"id": pa.int64()}), times=True)
+
+
 def test_columns_are_those_it_looks_at():
     assert Predicate.parse("a = 1 and b is null and a < 3").columns == {"a", "b"}
 

@@ -79,14 +79,30 @@ def test_schema_nested_beyond_the_limit_is_refused():
         ({"k": INT}, {"k": INT}),
         ({"ts": INT}, {}),
         ({"k": INT}, {"diff": INT}),
-        ({"_k": INT}, {}),
+        ({"TS": INT}, {}),
+        ({"k": INT}, {"_change_type": INT}),
         ({"": INT}, {}),
     ],
-    ids=["no key", "same name", "ts", "diff", "underscore", "empty"],
+    ids=["no key", "same name", "ts", "diff", "ts in another case", "of a change feed", "empty"],
 )
 def test_schema_with_a_bad_name_is_refused(key, val):
     with pytest.raises(InvalidArgument):
         Schema(key, val)
+
+
+@pytest.mark.parametrize(("key", "val"), [({"v2": INT, "V2": INT}, {}), ({"id": INT}, {"ID": INT})], ids=str)
+def test_schema_with_names_that_differ_by_case_alone_is_refused(key, val):
+    with pytest.raises(InvalidArgument, match="more than case"):
+        Schema(key, val)
+
+
+def test_schema_takes_names_with_underscores():
+    assert Schema({"_id": INT}, {"_ts": INT, "_diff": INT}).updates.names == ["_id", "_ts", "_diff", "ts", "diff"]
+
+
+def test_schema_names_the_way_out_of_a_taken_name():
+    with pytest.raises(InvalidArgument, match="rename it, to _ts"):
+        Schema({"ts": INT})
 
 
 @pytest.mark.parametrize("given", ["int64", 5, [("k", INT)]], ids=str)

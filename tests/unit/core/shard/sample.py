@@ -3,14 +3,26 @@
 import dataclasses
 
 from persist.core.frontier import CLOSED, MINIMUM, Antichain, Description
-from persist.core.ids import ReaderId, ShardId, Token, WriterId, part_key, rollup_key
+from persist.core.ids import ReaderId, SessionId, ShardId, Token, WriterId, part_key, rollup_key
 from persist.core.shard.batch import Block, ColumnStats, HollowBatch, Part, Run
 from persist.core.shard.commands import Rollup, SchemaEntry
-from persist.core.shard.state import CriticalReader, LeasedReader, State, TokenOutcome, TransactionRecord, Writer
+from persist.core.shard.state import (
+    CallOutcome,
+    CriticalReader,
+    LeasedReader,
+    Session,
+    State,
+    TokenOutcome,
+    TransactionRecord,
+    Verdict,
+    Writer,
+)
+from persist.core.shard.table import Table
 from persist.core.shard.trace import Claim, SpineBatch, Trace
 
 SHARD = ShardId.of(bytes(range(16)))
 WRITER, OTHER = WriterId.of(b"w" * 16), WriterId.of(b"v" * 16)
+SESSION, SILENT = SessionId.of(b"n" * 16), SessionId.of(b"m" * 16)
 READER, GONE = ReaderId.of(b"r" * 16), ReaderId.of(b"q" * 16)
 
 
@@ -63,9 +75,22 @@ THIRD = _batch(20, 30)
 FOURTH = _batch(30, 2**64 - 1, Run(parts=(_part(4),)))
 
 
-def _outcomes(*numbers: int) -> tuple[TokenOutcome, ...]:
+def _tokens(*numbers: int) -> Table[TokenOutcome]:
+    return Table(
+        {
+            Token.of(bytes([number]) * 16): TokenOutcome(
+                upper=Antichain.of(10 * number), seqno=number, committed_ms=100 * number, body=bytes([number]) * 32
+            )
+            for number in numbers
+        }
+    )
+
+
+def _outcomes(*numbers: int) -> tuple[CallOutcome, ...]:
+    """Of each kind in turn."""
+    kinds = ((Verdict.APPENDED, Antichain.of(7)), (Verdict.CLOSED, None), (Verdict.DONE, None))
     return tuple(
-        TokenOutcome(token=Token.of(bytes([number]) * 16), upper=Antichain.of(10 * number), seqno=number)
+        CallOutcome(number=number, verdict=kinds[number % 3][0], upper=kinds[number % 3][1], seqno=number)
         for number in numbers
     )
 
@@ -97,17 +122,23 @@ BEFORE = State(
         GONE: LeasedReader(since=CLOSED, seqno=251, heartbeat_ms=6, lease_ms=1),
     },
     critical_readers={"hold-1": CriticalReader(since=Antichain.of(4), opaque=b"\x00\xff", purpose="controller")},
-    writers={
-        WRITER: Writer(heartbeat_ms=7, lease_ms=3_600_000, outcomes=_outcomes(1, 2, 3)),
-        OTHER: Writer(heartbeat_ms=8, lease_ms=1, outcomes=_outcomes(4)),
-    },
-    transactions={"app": TransactionRecord(version=2**63 - 1, upper=Antichain.of(20), seqno=200)},
+    writers=Table({WRITER: Writer(heartbeat_ms=7, lease_ms=3_600_000), OTHER: Writer(heartbeat_ms=8, lease_ms=1)}),
+    sessions=Table(
+        {
+            SESSION: Session(first=1, seqno=3, heartbeat_ms=7, lease_ms=3_600_000, outcomes=_outcomes(1, 2, 3)),
+            SILENT: Session(first=4, seqno=4, heartbeat_ms=8, lease_ms=1, outcomes=_outcomes(4)),
+        }
+    ),
+    tokens=_tokens(1, 2, 3, 4),
+    tokens_forgotten=1,
+    transactions=Table({"app": TransactionRecord(version=2**63 - 1, upper=Antichain.of(20), seqno=200)}),
     schemas=(SchemaEntry(schema_id=0, schema=b"first schema", codec="arrow"),),
 )
 
 AFTER = dataclasses.replace(
     BEFORE,
     seqno=301,
+    known_format=2,
     walltime_ms=1_700_000_000_001,
     hostname="two",
     trace=Trace(
@@ -126,10 +157,19 @@ AFTER = dataclasses.replace(
         )
     },
     critical_readers={"hold-2": CriticalReader(since=MINIMUM, opaque=b"")},
-    writers={WRITER: Writer(heartbeat_ms=9, lease_ms=3_600_000, outcomes=_outcomes(2, 3, 5))},
-    transactions={
-        "app": TransactionRecord(version=2**63 - 1, upper=Antichain.of(20), seqno=200),
-        "other": TransactionRecord(version=0, upper=CLOSED, seqno=301),
-    },
+    incarnation=2**63 + 5,
+    writers=Table({WRITER: Writer(heartbeat_ms=9, lease_ms=3_600_000)}),
+    sessions=Table(
+        {SESSION: Session(first=2, seqno=301, heartbeat_ms=9, lease_ms=3_600_000, outcomes=_outcomes(2, 3, 5))}
+    ),
+    sessions_forgotten=4,
+    tokens=_tokens(2, 3, 5),
+    tokens_forgotten=4,
+    transactions=Table(
+        {
+            "app": TransactionRecord(version=2**63 - 1, upper=Antichain.of(20), seqno=200),
+            "other": TransactionRecord(version=0, upper=CLOSED, seqno=301, owner="a query"),
+        }
+    ),
     schemas=(*BEFORE.schemas, SchemaEntry(schema_id=1, schema=b"second schema", codec="arrow")),
 )

@@ -3,27 +3,26 @@
 import dataclasses
 
 import pytest
-from property.shard.histories import SHARD, append, block, first_state, part, sixteen
+from property.core.shard.histories import SHARD, append, block, first_state, part, sixteen
 
 from persist.core.frontier import CLOSED, Antichain, Description
 from persist.core.ids import ShardId, Token, WriterId, part_key
 from persist.core.shard import commands as c
 from persist.core.shard.batch import Block, ColumnStats, HollowBatch, Part, Run
-from persist.core.shard.dispatch import Context
 from persist.core.shard.state import State
-from persist.core.shard.transitions import apply, finish
+from persist.core.shard.transitions.apply import apply, finish
+from persist.core.shard.transitions.dispatch import Context
 from persist.errors import (
     EmptyInterval,
     InvalidArgument,
     InvalidBounds,
     InvalidId,
-    LeaseExpired,
     RequestTooLarge,
     ShardClosed,
 )
 
 WRITER = WriterId.of(sixteen(0))
-NOW = Context(now_ms=5_000, hostname="here", inline_total_bytes_max=120, token_history=3, parts_per_append_max=4)
+NOW = Context(now_ms=5_000, hostname="here", inline_total_bytes_max=120, parts_per_append_max=4)
 
 
 def commit(state: State, command: c.Command, context: Context = NOW) -> tuple[State, object]:
@@ -72,20 +71,6 @@ def test_append_with_a_token_of_the_same_fold_answers_the_seqno_being_made():
     twice, outcome = apply(once, first, NOW)
     assert outcome == c.Appended(upper=Antichain.of(5), seqno=1, already_committed=True)
     assert twice is once
-
-
-def test_append_with_another_writers_token_is_a_new_append():
-    state, _ = commit(first_state(), append(first_state(), rows=1, width=5, writer=1, number=1))
-    _, outcome = commit(state, append(state, rows=1, width=5, writer=2, number=1))
-    assert outcome == c.Appended(upper=Antichain.of(10), seqno=2)
-
-
-def test_append_remembers_only_the_newest_tokens_of_a_writer():
-    state = first_state()
-    for number in range(1, 6):
-        state, _ = commit(state, append(state, rows=1, width=1, number=number))
-    tokens = [outcome.token for outcome in state.writers[WRITER].outcomes]
-    assert tokens == [Token.of(sixteen(number)) for number in (3, 4, 5)]
 
 
 def test_append_that_closed_the_shard_answers_its_retry_and_refuses_everything_else():
@@ -265,15 +250,6 @@ def test_append_with_a_lease_out_of_range_is_refused(lease_ms):
         apply(state, dataclasses.replace(append(state, rows=1, width=5), lease_ms=lease_ms), NOW)
 
 
-def test_expired_writer_is_forgotten_with_its_tokens_by_the_next_commit():
-    state, _ = commit(first_state(), append(first_state(), rows=1, width=5, writer=1, number=1))
-    at_the_end, just_after = (dataclasses.replace(NOW, now_ms=5_000 + 5_000 + more) for more in (0, 1))
-    state, _ = commit(state, append(state, rows=1, width=5, writer=2, number=2), at_the_end)
-    assert WriterId.of(sixteen(1)) in state.writers
-    state, _ = commit(state, append(state, rows=1, width=5, writer=2, number=3), just_after)
-    assert list(state.writers) == [WriterId.of(sixteen(2))]
-
-
 def test_expiring_a_writer_forgets_it_and_an_unknown_one_is_no_change():
     state, _ = commit(first_state(), append(first_state(), rows=1, width=5, number=1))
     state, outcome = commit(state, c.ExpireWriter(writer_id=WRITER))
@@ -357,31 +333,3 @@ def test_append_is_not_moved_beyond_the_last_time():
     assert outcome.upper == CLOSED
     with pytest.raises(ShardClosed):
         apply(state, rebasing(0, 5, number=3), NOW)
-
-
-def test_rebased_append_that_may_be_forgotten_is_refused():
-    """Four appends later (three tokens are remembered) a late copy of the first must not happen again."""
-    state, known = first_state(), 0
-    first = rebasing(0, 1, number=1, known_seqno=known)
-    state, outcome = commit(state, first)
-    for number in range(2, 6):
-        state, outcome = commit(state, rebasing(0, 1, number=number, known_seqno=outcome.seqno))
-    with pytest.raises(LeaseExpired):
-        apply(state, first, NOW)
-    fresh, outcome = commit(state, rebasing(0, 1, number=6, known_seqno=outcome.seqno))
-    assert isinstance(outcome, c.Appended)
-    assert fresh.trace.rows == state.trace.rows + 3
-
-
-def test_rebased_append_of_a_writer_forgotten_with_its_lease_is_refused():
-    writer = WriterId.born(1_000, bytes(16))
-    runs = (Run(parts=(part(writer, 1, rows=3, lower=0, upper=1),)),)
-    batch = HollowBatch(desc=Description(lower=Antichain.of(0), upper=Antichain.of(1)), runs=runs)
-    command = rebasing(0, 1, writer_id=writer, batch=batch, lease_ms=5_000)
-    state, outcome = commit(first_state(), command)
-    assert isinstance(outcome, c.Appended)
-    later = dataclasses.replace(NOW, now_ms=20_000)
-    state, _ = commit(state, append(state, rows=0, width=1, writer=2, number=9), later)
-    assert writer not in state.writers
-    with pytest.raises(LeaseExpired):
-        apply(state, command, later)

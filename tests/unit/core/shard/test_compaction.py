@@ -3,18 +3,18 @@
 import dataclasses
 
 import pytest
-from property.shard.histories import SHARD, append, first_state, merge_of, part, sixteen
+from property.core.shard.histories import SHARD, append, first_state, merge_of, part, sixteen
 
 from persist.core.frontier import CLOSED, Antichain, Description
 from persist.core.ids import ReaderId, WriterId, rollup_key
 from persist.core.shard import commands as c
-from persist.core.shard.batch import HollowBatch, Run
-from persist.core.shard.compaction import INPUTS_MIN, claimed_by, compaction_due, fingerprint
-from persist.core.shard.dispatch import Context
+from persist.core.shard.batch import HollowBatch, Run, fingerprint
+from persist.core.shard.compaction import INPUTS_MIN, claimed_by, compaction_due
 from persist.core.shard.invariants import check_cheap, check_state
 from persist.core.shard.retention import with_compaction
 from persist.core.shard.state import State
-from persist.core.shard.transitions import apply, finish
+from persist.core.shard.transitions.apply import apply, finish
+from persist.core.shard.transitions.dispatch import Context
 from persist.errors import InvalidArgument, InvalidId, LeaseExpired, ShardClosed
 
 ONE, TWO = WriterId.of(sixteen(1)), WriterId.of(sixteen(2))

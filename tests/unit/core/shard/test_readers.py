@@ -3,13 +3,13 @@
 import dataclasses
 
 import pytest
-from property.shard.histories import append, first_state, reader
+from property.core.shard.histories import append, first_state, reader
 
 from persist.core.frontier import CLOSED, Antichain
 from persist.core.shard import commands as c
-from persist.core.shard.dispatch import Context
 from persist.core.shard.state import State
-from persist.core.shard.transitions import apply, finish
+from persist.core.shard.transitions.apply import apply, finish
+from persist.core.shard.transitions.dispatch import Context
 from persist.errors import InvalidArgument, LeaseExpired
 
 ONE, TWO = reader(1), reader(2)

@@ -4,16 +4,16 @@ import dataclasses
 
 import pyarrow as pa
 import pytest
-from property.shard.histories import SCHEMA, SHARD, WIDER, first_state, sixteen
+from property.core.shard.histories import SCHEMA, SHARD, WIDER, first_state, sixteen
 
 from persist.core.data.schema import Schema
 from persist.core.frontier import CLOSED
 from persist.core.ids import ShardId, rollup_key
 from persist.core.shard import commands as c
-from persist.core.shard.dispatch import Context
 from persist.core.shard.state import State
 from persist.core.shard.trace import Trace
-from persist.core.shard.transitions import SCHEMA_BYTES_MAX, apply, finish
+from persist.core.shard.transitions.apply import SCHEMA_BYTES_MAX, apply, finish
+from persist.core.shard.transitions.dispatch import Context
 from persist.errors import (
     CodecMismatch,
     InvalidArgument,

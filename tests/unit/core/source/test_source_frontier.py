@@ -4,8 +4,8 @@ import pickle
 
 import pytest
 
-from persist.core.time.source_frontier import SourceFrontier
-from persist.core.time.source_time import OFFSET_MAX, PARTITION_MAX, Lsn, Point, Range, SourceKind
+from persist.core.source.source_frontier import SourceFrontier
+from persist.core.source.source_time import OFFSET_MAX, PARTITION_MAX, Lsn, Point, Range, SourceKind
 from persist.errors import InvalidArgument
 
 LSN, PARTITIONS, FILES = SourceKind.LSN, SourceKind.PARTITIONS, SourceKind.FILES

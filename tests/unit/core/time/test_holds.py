@@ -7,9 +7,9 @@ import pytest
 
 from persist.core.frontier import CLOSED, TIME_MAX, Antichain
 from persist.core.time.collections import Kind, TimedObject
+from persist.core.time.errors import BelowHold, DependentObjects, HoldOverdue, MultipleTimelines
 from persist.core.time.hold import HOUR_MS, HoldRules, Interval, OnLag
 from persist.core.time.holds import Advance, Holds, check_created_and_held
-from persist.core.time.refusals import BelowHold, DependentObjects, HoldOverdue, MultipleTimelines
 from persist.core.time.timeline import EPOCH_MILLISECONDS, UserTimeline
 from persist.errors import InvalidArgument, NotReadable, ShardClosed
 

@@ -3,6 +3,7 @@
 import pytest
 
 from persist.core.frontier import CLOSED, Antichain
+from persist.core.source.source_timeline import CLAIM_MS_MAX, check_claim, claims_epoch, is_believed, source_timeline
 from persist.core.time.collections import (
     Independent,
     Kind,
@@ -13,8 +14,7 @@ from persist.core.time.collections import (
     timeline_context,
     timeline_read_in,
 )
-from persist.core.time.refusals import MultipleTimelines, SourceQuarantined
-from persist.core.time.source_timeline import CLAIM_MS_MAX, check_claim, claims_epoch, is_believed, source_timeline
+from persist.core.time.errors import MultipleTimelines, SourceQuarantined
 from persist.core.time.timeline import EPOCH_MILLISECONDS, CounterTimeline, ExternalTimeline, UserTimeline
 from persist.errors import InvalidArgument
 

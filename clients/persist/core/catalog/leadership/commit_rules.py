@@ -4,15 +4,22 @@ Source: catalog-semantics.md sections 1.2.7 and 1.2.8.
 """
 
 from collections.abc import Iterable
+from typing import Any, Final
 
+from persist.core.catalog.errors import NotWritable
+from persist.core.catalog.fingerprints import first_outcome
 from persist.core.catalog.kinds import COMMIT
 from persist.core.catalog.objects import AuditLogKey, CommitKey, StorageUsageKey
-from persist.core.catalog.opening import Mode
-from persist.core.catalog.refusals import NotWritable
+from persist.core.catalog.open_rules import Mode
+from persist.core.catalog.rows import RowCodec
 from persist.core.catalog.snapshot import Snapshot
-from persist.core.catalog.transaction import Batch
-from persist.core.ids import Token
+from persist.core.catalog.transaction import Batch, Transaction
 from persist.errors import InvalidArgument
+
+TIME_LIMIT: Final = 2**62
+"""No transaction asks for this time or a later one, and nobody for a later upper. Nanoseconds since 1970 reach it in
+2116. A catalog that was once at the end of time could never be written to again; from here on there is room for ever.
+"""
 
 
 def commit_ts(mode: Mode, batch: Batch, snapshot: Snapshot, requested: int, upper: int) -> int:
@@ -27,18 +34,36 @@ def commit_ts(mode: Mode, batch: Batch, snapshot: Snapshot, requested: int, uppe
         raise InvalidArgument(
             "a batch of another version", hint="refresh its transaction", got=batch.version, expected=snapshot.version
         )
-    return max(requested, upper)
+    return max(_reachable(requested, TIME_LIMIT), upper)
 
 
-def committed_at(snapshot: Snapshot, token: Token) -> int | None:
-    """When the transaction with this token was committed; None when it was not (or long ago)."""
-    commit = snapshot.get(COMMIT, CommitKey(token))
-    return None if commit is None else commit.ts
+def committed_at(snapshot: Snapshot, transaction: Transaction, codec: RowCodec) -> int | None:
+    """When a transaction was committed; None when it has no token or was not (or long ago).
+
+    Raises InvalidArgument when its token was another one's.
+    """
+    token = transaction.token
+    commit = None if token is None else snapshot.get(COMMIT, CommitKey(token))
+    return None if token is None or commit is None else first_outcome(token, commit, transaction.body(codec))
 
 
 def advanced_upper(upper: int, to: int) -> int | None:
-    """The upper to advance to so that it is at least ``to``; None when it is, already. Fences are told either way."""
-    return to if to > upper else None
+    """The upper to advance to so that it is at least ``to``; None when it is, already. Fences are told either way.
+
+    Raises InvalidArgument for one beyond TIME_LIMIT.
+    """
+    return to if _reachable(to, TIME_LIMIT + 1) > upper else None
+
+
+def _reachable(time: Any, limit: int) -> int:
+    if not isinstance(time, int) or not 0 <= time < limit:
+        raise InvalidArgument(
+            "a time that no catalog goes to",
+            hint="is its unit right? The end of time would be the end of the catalog",
+            got=repr(time)[:80],
+            limit=limit,
+        )
+    return int(time)
 
 
 def audit_events(events: Iterable[AuditLogKey]) -> list[AuditLogKey]:

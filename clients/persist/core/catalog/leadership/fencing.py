@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from persist.core.catalog.errors import Fenced, FencedByEpoch, FencedByGeneration
 from persist.core.catalog.kinds import FENCE_TOKEN
 from persist.core.catalog.objects import FenceToken, FenceTokenKey
-from persist.core.catalog.refusals import Fenced, FencedByEpoch, FencedByGeneration
 from persist.core.catalog.rows import Row, RowCodec
 from persist.core.catalog.snapshot import Change
 

@@ -6,10 +6,10 @@ Source: catalog-semantics.md sections 1.2.1 and 1.2.3.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from persist.core.catalog.fencing import Claim, most_informative
+from persist.core.catalog.errors import Fenced
 from persist.core.catalog.kinds import FENCE_TOKEN
+from persist.core.catalog.leadership.fencing import Claim, most_informative
 from persist.core.catalog.objects import FenceToken
-from persist.core.catalog.refusals import Fenced
 from persist.core.catalog.rows import Row, RowCodec, RowUpdate, by_time
 from persist.core.catalog.snapshot import Change, Snapshot
 

@@ -7,10 +7,10 @@ some version, and the next one goes on from there. Source: catalog-semantics.md 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from persist.core.catalog.errors import FencedByMigration, IncompatibleDataVersion
 from persist.core.catalog.kinds import BY_TAG, CONFIG
 from persist.core.catalog.objects import Config
-from persist.core.catalog.opening import DATA_VERSION
-from persist.core.catalog.refusals import FencedByMigration, IncompatibleDataVersion
+from persist.core.catalog.open_rules import DATA_VERSION
 from persist.core.catalog.rows import Contents, Row, RowCodec, apply_changes
 from persist.errors import CorruptData, InvalidArgument, check
 

@@ -7,15 +7,25 @@ run has in a step pass through as they are. Source: kernel.md section 3.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Final, cast
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from persist.core.data.consolidation import consolidate_piece
-from persist.core.data.cursors import RUN_BYTES_MAX, Cursor, Key, KeyOrder, PartSource, Piece, raw_values, unsorted
 from persist.core.data.encoding import encode_key, one_chunk
+from persist.core.data.merging.cursors import (
+    RUN_BYTES_MAX,
+    Cursor,
+    Key,
+    KeyOrder,
+    PartSource,
+    Piece,
+    raw_values,
+    unsorted,
+)
+from persist.core.data.merging.heads import Heads
 from persist.core.data.order import may_repeat
 from persist.core.data.schema import TS, Schema
 from persist.core.data.types import T
@@ -55,7 +65,7 @@ def merge(
 
 class _Merge:
     def __init__(self, cursors: list[Cursor], schema: Schema, since: int, by_val: bool) -> None:
-        self._cursors = cursors
+        self._heads = Heads(cursors)
         self._schema = schema
         self._since = since
         self._by_val = by_val
@@ -63,42 +73,16 @@ class _Merge:
         self._carry_of: tuple[Key, bytes] | None = None
 
     def tables(self) -> Iterator[pa.Table]:
-        while True:
-            self._cursors = [cursor for cursor in self._cursors if cursor.rows or cursor.more]
-            self._open()
-            live = [cursor for cursor in self._cursors if cursor.rows]
-            if not live:
-                yield from self._emit([])
-                return
-            cut = self._cut(live)
+        while self._heads.open():
+            cut = self._heads.cut()
+            live = self._heads.out(cut)
             take = self._complete(live, cut)
             if take:
                 yield from self._emit([cursor.take(rows) for cursor, rows in take])
             else:
-                yield from self._inside_key(live, cut)
-
-    def _open(self) -> None:
-        """Fill every cursor whose rows may hold the smallest key not emitted."""
-        for cursor in self._cursors:
-            if cursor.rows or cursor.opens_at is None:
-                cursor.fill()
-        while True:
-            closed = [cursor for cursor in self._cursors if not cursor.rows and cursor.more]
-            heads = [cursor.first for cursor in self._cursors if cursor.rows]
-            if not closed:
-                return
-            low = min(heads) if heads else min(cast(Key, cursor.opens_at) for cursor in closed)
-            reached = [cursor for cursor in closed if cursor.opens_at is None or cursor.opens_at <= low]
-            if not reached:
-                return
-            for cursor in reached:
-                cursor.fill()
-
-    def _cut(self, live: list[Cursor]) -> Key | None:
-        """The smallest key that may occur in rows not in memory; None when everything is in memory."""
-        ends = [cursor.frontier for cursor in live if cursor.more]
-        ends += [cursor.opens_at for cursor in self._cursors if not cursor.rows and cursor.more]
-        return min(ends) if ends else None
+                assert cut is not None
+                yield from self._inside_key([*live, *self._heads.out(cut, through=True)], cut)
+        yield from self._emit([])
 
     def _complete(self, live: list[Cursor], cut: Key | None) -> Take:
         """Rows below the cut, or below a lower one when that would be more than should be sorted at once."""

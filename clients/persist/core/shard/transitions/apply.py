@@ -10,14 +10,35 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from persist.core.frontier import Antichain
+from persist.core.ids import Token
 from persist.core.shard import commands as c
-from persist.core.shard.append import check_batch, is_heartbeat, rebased
-from persist.core.shard.dispatch import Context, transition
-from persist.core.shard.evolution import check_evolution, check_schema, differences, same_schema
 from persist.core.shard.retention import with_compaction, with_work
-from persist.core.shard.state import CriticalReader, LeasedReader, State, TokenOutcome, TransactionRecord, Writer
+from persist.core.shard.state import (
+    STATE_FORMAT,
+    CallOutcome,
+    CriticalReader,
+    LeasedReader,
+    Session,
+    State,
+    TokenOutcome,
+    TransactionRecord,
+    Verdict,
+    Writer,
+)
+from persist.core.shard.table import Table
 from persist.core.shard.trace import push
-from persist.core.shard.upkeep import check_alive
+from persist.core.shard.transitions.append import BODY_BYTES, check_batch, is_heartbeat, rebased, same_body
+from persist.core.shard.transitions.calls import (
+    application_forgotten,
+    cannot_tell,
+    check_incarnation,
+    forgetful,
+    met,
+    recorded,
+)
+from persist.core.shard.transitions.dispatch import Context, transition
+from persist.core.shard.transitions.evolution import check_evolution, check_schema, differences, same_schema
+from persist.core.shard.transitions.upkeep import check_alive
 from persist.errors import (
     CodecMismatch,
     InvalidArgument,
@@ -28,14 +49,9 @@ from persist.errors import (
 )
 
 T = TypeVar("T")
-H = TypeVar("H", LeasedReader, Writer)
 
 READERS_MAX: Final = 1000
 """Leased and critical readers a shard takes, each."""
-WRITERS_MAX: Final = 10_000
-"""Writers a shard remembers at once: those that appended within their leases."""
-TRANSACTIONS_MAX: Final = 10_000
-"""Applications with transactions. They are remembered for ever."""
 SCHEMAS_MAX: Final = 1000
 SCHEMA_BYTES_MAX: Final = 1 << 18
 
@@ -72,19 +88,20 @@ def finish(prev: State, state: State, context: Context) -> State:
             compactor=context.compactor,
             takeover_ms=context.compaction_takeover_ms,
         )
-    return state.evolved(
+    return forgetful(state, context).evolved(
         seqno=prev.seqno + 1,
+        format=max(prev.format, context.format),
+        known_format=STATE_FORMAT,
         walltime_ms=max(context.now_ms, prev.walltime_ms + 1),
         hostname=context.hostname,
         leased_readers=_living(state.leased_readers, now_ms),
-        writers=_living(state.writers, now_ms),
     )
 
 
-def _living(holders: Mapping[str, H], now_ms: int) -> Mapping[str, H]:
-    """The holders whose lease has not run out; the same object when that is all of them."""
-    late = {id_ for id_, holder in holders.items() if holder.heartbeat_ms + holder.lease_ms < now_ms}
-    return {id_: holder for id_, holder in holders.items() if id_ not in late} if late else holders
+def _living(readers: Mapping[str, LeasedReader], now_ms: int) -> Mapping[str, LeasedReader]:
+    """The readers whose lease has not run out; the same object when that is all of them."""
+    late = {id_ for id_, reader in readers.items() if reader.heartbeat_ms + reader.lease_ms < now_ms}
+    return {id_: reader for id_, reader in readers.items() if id_ not in late} if late else readers
 
 
 # ---- writing -----------------------------------------------------------------------------------------------------
@@ -104,84 +121,135 @@ def _(command: c.CompareAndAppend, state: State, context: Context) -> tuple[Stat
     check_alive(state, command.writer_id)
     check_batch(state, command.writer_id, batch, parts_max=context.parts_per_append_max)
     if command.rebase:
-        _check_remembered(command, state, context)
         batch = rebased(batch, state.upper)
     if state.upper != batch.desc.lower:
         return state, c.UpperMismatch(upper=state.upper, seqno=state.seqno)
     if batch.inline_bytes and state.inline_bytes + batch.inline_bytes >= context.inline_total_bytes_max:
         return state, c.InlineBackpressure()
     outcome = c.Appended(upper=batch.desc.upper, seqno=state.seqno + 1)
-    trace = state.trace if is_heartbeat(batch) else push(state.trace, batch)
     return state.evolved(
-        trace=trace,
-        writers=_with_writer(command, state, outcome, context),
+        trace=state.trace if is_heartbeat(batch) else push(state.trace, batch),
+        writers=_with_writer(command, state, context),
         transactions=_with_transaction(command, state, outcome),
+        **_remembered(command, state, outcome, context),
     ), outcome
 
 
-def _known_outcome(command: c.CompareAndAppend, state: State) -> c.Appended | None:
-    """The original outcome of a token or transaction that has been committed before."""
-    writer = state.writers.get(command.writer_id)
-    for outcome in writer.outcomes if writer else ():
-        if outcome.token == command.token:
-            return c.Appended(upper=outcome.upper, seqno=outcome.seqno, already_committed=True)
-    if command.transaction is not None:
-        record = state.transactions.get(command.transaction.app_id)
-        if record is not None and record.version >= command.transaction.version:
-            return c.Appended(upper=record.upper, seqno=record.seqno, already_committed=True)
-    return None
+def _known_outcome(command: c.CompareAndAppend, state: State) -> Any:
+    """What has become of the call, its token or its transaction before; None: nothing that the shard knows of."""
+    if command.call is None and command.token is None:
+        raise InvalidArgument("an append is numbered or has a token", hint="give call, token or both")
+    if command.call is not None:
+        found = met(state, command.call)
+        if isinstance(found, c.CannotTell):
+            return found
+        if isinstance(found, CallOutcome):
+            return _told(found)
+    # What is remembered longest comes first: it knows whose version this is, and a replay whatever its bounds are now.
+    known: Any = _transaction_outcome(command.transaction, state)
+    if known is None and command.token is not None:
+        known = _token_outcome(command, command.token, state)
+    transaction = command.transaction
+    if known is None and transaction is not None and transaction.app_id not in state.transactions:
+        return application_forgotten(state, transaction)
+    return known
 
 
-def _check_remembered(command: c.CompareAndAppend, state: State, context: Context) -> None:
-    """Raise LeaseExpired when an earlier attempt may have succeeded and be forgotten: nothing else would tell."""
-    writer, born_ms = state.writers.get(command.writer_id), command.writer_id.born_ms
-    if writer is None:
-        forgotten = born_ms is not None and born_ms + command.lease_ms < context.now_ms
-    else:
-        full = len(writer.outcomes) >= max(context.token_history, 1)
-        forgotten = full and writer.outcomes[0].seqno > command.known_seqno
-    if forgotten:
-        raise LeaseExpired(
-            "the shard may have forgotten this append",
-            hint="read whether it is there, and append it with a new writer if not",
-            writer=command.writer_id,
-            token=command.token,
-        )
+def _told(found: CallOutcome) -> c.Appended | c.Closed:
+    match found.verdict:
+        case Verdict.APPENDED if found.upper is not None:
+            return c.Appended(upper=found.upper, seqno=found.seqno, already_committed=True)
+        case Verdict.CLOSED:
+            return c.Closed(seqno=found.seqno)
+        case _:
+            raise InvalidArgument("this number was another call's", hint="number every call", number=found.number)
 
 
-def _with_writer(command: c.CompareAndAppend, state: State, outcome: c.Appended, context: Context) -> dict[str, Writer]:
-    known = state.writers.get(command.writer_id)
+def _token_outcome(command: c.CompareAndAppend, token: Token, state: State) -> c.Appended | c.CannotTell | None:
+    known = state.tokens.get(token)
     if known is None:
-        _check_room(len(state.writers), WRITERS_MAX, "writers", hint="let idle writers expire, or expire them")
-    outcomes = known.outcomes if known else ()
-    remembered = TokenOutcome(token=command.token, upper=outcome.upper, seqno=outcome.seqno)
+        # SUBTLE: also where the batch would move the upper: the updates may have been given at other bounds before.
+        forgotten = command.known_seqno < state.tokens_forgotten
+        return cannot_tell(state, token=True) if forgotten else None
+    if not same_body(command.body, known.body):
+        raise InvalidArgument(
+            "something else was appended under this token", hint="take a new token for other updates", token=token
+        )
+    return c.Appended(upper=known.upper, seqno=known.seqno, already_committed=True)
+
+
+def _transaction_outcome(transaction: c.Transaction | None, state: State) -> c.Appended | None:
+    record = state.transactions.get(transaction.app_id) if transaction is not None else None
+    if transaction is None or record is None or record.version < transaction.version:
+        return None
+    if transaction.owner and record.owner and transaction.owner != record.owner:
+        raise InvalidArgument(
+            "another query committed this version under the same application id: these rows are not in the shard",
+            hint="give each query an application id of its own",
+            app_id=transaction.app_id,
+            version=transaction.version,
+            newest=record.version,
+            owner=record.owner,
+        )
+    return c.Appended(upper=record.upper, seqno=record.seqno, already_committed=True)
+
+
+def _remembered(command: c.CompareAndAppend, state: State, outcome: c.Appended, context: Context) -> dict[str, Any]:
+    """The sessions and tokens that tell this append from now on."""
+    if len(command.body) not in (0, BODY_BYTES):
+        raise InvalidArgument(f"a body is told in {BODY_BYTES} bytes, or not at all", bytes=len(command.body))
+    changed: dict[str, Any] = {}
+    if command.call is not None:
+        changed["sessions"] = recorded(
+            state, command.call, Verdict.APPENDED, now_ms=context.now_ms, upper=outcome.upper
+        )
+    if command.token is not None:
+        told = TokenOutcome(
+            upper=outcome.upper, seqno=outcome.seqno, committed_ms=max(context.now_ms, 0), body=command.body
+        )
+        changed["tokens"] = state.tokens.with_entry(command.token, told)
+    return changed
+
+
+def _with_writer(command: c.CompareAndAppend, state: State, context: Context) -> Table[Writer]:
+    known = state.writers.get(command.writer_id)
     writer = Writer(
-        heartbeat_ms=max(context.now_ms, known.heartbeat_ms if known else 0),
-        lease_ms=_lease(command.lease_ms),
-        outcomes=(*outcomes, remembered)[-max(context.token_history, 1) :],
+        heartbeat_ms=max(context.now_ms, known.heartbeat_ms if known else 0), lease_ms=_lease(command.lease_ms)
     )
-    return {**state.writers, command.writer_id: writer}
+    return state.writers.with_entry(command.writer_id, writer)
 
 
-def _with_transaction(
-    command: c.CompareAndAppend, state: State, outcome: c.Appended
-) -> dict[str, TransactionRecord] | Any:
+def _with_transaction(command: c.CompareAndAppend, state: State, outcome: c.Appended) -> Table[TransactionRecord]:
     transaction = command.transaction
     if transaction is None:
         return state.transactions
-    if not 0 < len(transaction.app_id) <= 256 or not 0 <= transaction.version < 2**63:
-        raise InvalidArgument("a transaction has an app id of at most 256 letters and a version of 63 bits")
-    if transaction.app_id not in state.transactions:
-        _check_room(len(state.transactions), TRANSACTIONS_MAX, "applications with transactions", hint="reuse app ids")
-    record = TransactionRecord(version=transaction.version, upper=outcome.upper, seqno=outcome.seqno)
-    return {**state.transactions, transaction.app_id: record}
+    if not 0 < len(transaction.app_id) <= 256 or not 0 <= transaction.version < 2**63 or len(transaction.owner) > 256:
+        raise InvalidArgument(
+            "a transaction has an app id of 1 to 256 letters, a version of 63 bits and an owner of at most 256 letters"
+        )
+    record = TransactionRecord(
+        version=transaction.version, upper=outcome.upper, seqno=outcome.seqno, owner=transaction.owner
+    )
+    return state.transactions.with_entry(transaction.app_id, record)
+
+
+@transition.register
+def _(command: c.CloseCall, state: State, context: Context) -> tuple[State, Any]:
+    found = met(state, command.call)
+    if isinstance(found, c.CannotTell):
+        return state, found
+    if isinstance(found, CallOutcome):
+        done = found.verdict is Verdict.DONE
+        return state, c.Done(seqno=found.seqno) if done else _told(found)
+    sessions = recorded(state, command.call, Verdict.CLOSED, now_ms=context.now_ms)
+    return state.evolved(sessions=sessions), c.Closed(seqno=state.seqno + 1)
 
 
 @transition.register
 def _(command: c.ExpireWriter, state: State, context: Context) -> tuple[State, c.Expired]:
     if command.writer_id not in state.writers:
         return state, c.Expired(existed=False)
-    return state.evolved(writers=_without(state.writers, command.writer_id)), c.Expired(existed=True)
+    return state.evolved(writers=state.writers.without([command.writer_id])), c.Expired(existed=True)
 
 
 # ---- reading -----------------------------------------------------------------------------------------------------
@@ -242,21 +310,44 @@ def _(command: c.ExpireReader, state: State, context: Context) -> tuple[State, c
 @transition.register
 def _(command: c.RegisterCriticalReader, state: State, context: Context) -> tuple[State, c.CriticalRegistered]:
     known = state.critical_readers.get(command.critical_id)
+    if command.call is not None and _taken_effect(state, command.call):
+        if known is None:
+            raise LeaseExpired(
+                "the hold was registered, and removed since", hint="register it anew", critical_id=command.critical_id
+            )
+        return state, c.CriticalRegistered(since=known.since, opaque=known.opaque)
     if known is None:
         if state.is_tombstone:
             return state, c.CriticalRegistered(since=state.since, opaque=command.opaque)
         _check_room(len(state.critical_readers), READERS_MAX, "critical readers")
         known = CriticalReader(since=state.since, opaque=_opaque(command.opaque))
     reader = replace(known, purpose=command.purpose[:200])
-    readers = {**state.critical_readers, command.critical_id: reader}
     outcome = c.CriticalRegistered(since=reader.since, opaque=reader.opaque)
-    if state.critical_readers.get(command.critical_id) == reader:
-        return state, outcome
-    return state.evolved(critical_readers=readers), outcome
+    if state.critical_readers.get(command.critical_id) != reader:
+        state = state.evolved(critical_readers={**state.critical_readers, command.critical_id: reader})
+    return _done(state, command.call, context), outcome
+
+
+def _taken_effect(state: State, call: c.Call) -> bool:
+    """Whether an earlier attempt of the call did what it asks for. Raises LeaseExpired when nobody can tell."""
+    found = met(state, call)
+    if isinstance(found, Session):
+        return False
+    if isinstance(found, CallOutcome) and found.verdict is Verdict.DONE:
+        return True
+    raise LeaseExpired("the shard may have forgotten this call, or it was given up", hint="look, and ask anew")
+
+
+def _done(state: State, call: c.Call | None, context: Context) -> State:
+    if call is None:
+        return state
+    return state.evolved(sessions=recorded(state, call, Verdict.DONE, now_ms=context.now_ms))
 
 
 @transition.register
 def _(command: c.CompareAndDowngradeSince, state: State, context: Context) -> tuple[State, Any]:
+    if command.incarnation is not None:
+        check_incarnation(state, command.incarnation)
     known = state.critical_readers.get(command.critical_id)
     if known is None:
         raise InvalidArgument("no such critical reader", hint="register it first", critical_id=command.critical_id)
@@ -274,10 +365,13 @@ def _(command: c.CompareAndDowngradeSince, state: State, context: Context) -> tu
 
 @transition.register
 def _(command: c.ExpireCriticalReader, state: State, context: Context) -> tuple[State, c.Expired]:
-    if command.critical_id not in state.critical_readers:
-        return state, c.Expired(existed=False)
-    readers = _without(state.critical_readers, command.critical_id)
-    return state.evolved(critical_readers=readers), c.Expired(existed=True)
+    if command.call is not None and _taken_effect(state, command.call):
+        return state, c.Expired(existed=True)
+    existed = command.critical_id in state.critical_readers
+    if existed:
+        state = state.evolved(critical_readers=_without(state.critical_readers, command.critical_id))
+    # Recorded also when nothing was there: a late attempt would remove what somebody registers meanwhile.
+    return _done(state, command.call, context), c.Expired(existed=existed)
 
 
 def _with_reader(state: State, reader_id: str, reader: LeasedReader) -> State:

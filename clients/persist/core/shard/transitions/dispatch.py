@@ -5,7 +5,7 @@ from functools import singledispatch
 from typing import Any
 
 from persist.core.shard.commands import Command
-from persist.core.shard.state import State
+from persist.core.shard.state import FIRST_FORMAT, State
 from persist.errors import InvalidArgument
 
 
@@ -13,21 +13,30 @@ from persist.errors import InvalidArgument
 class Context:
     """What a transition may know of the world: the clock, this host and process, and limits.
 
+    ``format`` is the location's write-version: nothing is set that a later format brought.
     ``owner`` names the process that commits: rollups and collections that become due are its work. ``compactor`` is
-    the writer under whose id it compacts; empty: it does not.
+    the writer under whose id it compacts; empty: it does not. ``forget_every``: commits between two looks for sessions,
+    tokens and writers that nobody used during their leases; more than the ``_max`` of them, and the older half goes, of
+    applications a twentieth. ``sessions_kept``: the newest so many sessions no clock makes forgotten.
     """
 
     now_ms: int
+    format: int = FIRST_FORMAT
     hostname: str = ""
     owner: str = ""
     compactor: str = ""
     compaction_takeover_ms: int = 120_000
     inline_total_bytes_max: int = 1 << 20
-    token_history: int = 64
     parts_per_append_max: int = 10_000
     parts_per_merge_max: int = 100_000
     rollup_every: int = 128
     gc_versions_max: int = 3840
+    forget_every: int = 128
+    sessions_max: int = 10_000
+    sessions_kept: int = 1_000
+    tokens_max: int = 1_024
+    writers_max: int = 10_000
+    transactions_max: int = 10_000
 
 
 @singledispatch

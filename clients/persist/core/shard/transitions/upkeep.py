@@ -11,10 +11,12 @@ from typing import Any, Final
 from persist.core.ids import WriterId, check_blob_key
 from persist.core.shard import commands as c
 from persist.core.shard import compaction as k
-from persist.core.shard.append import check_parts
-from persist.core.shard.dispatch import Context, transition
+from persist.core.shard.batch import fingerprint
 from persist.core.shard.retention import closed, is_fenced, is_forgotten, shrunk
 from persist.core.shard.state import State
+from persist.core.shard.transitions.append import check_parts
+from persist.core.shard.transitions.calls import without_idle_writers
+from persist.core.shard.transitions.dispatch import Context, transition
 from persist.errors import InvalidArgument, InvalidId, LeaseExpired
 
 PARTS_PER_CLAIM_MAX: Final = 3_000
@@ -113,7 +115,7 @@ def _(command: c.ApplyMerge, state: State, context: Context) -> tuple[State, c.M
     place = k.found(state.trace, command.inputs)
     output = command.output
     if place is None:
-        if k.found(state.trace, (k.fingerprint(output),)) is not None:
+        if k.found(state.trace, (fingerprint(output),)) is not None:
             return state, c.MergeApplied(already=True)
         return state, c.MergeRefused(reason="its inputs are not there any more")
     each, at = place
@@ -126,7 +128,7 @@ def _(command: c.ApplyMerge, state: State, context: Context) -> tuple[State, c.M
     reason = k.refusal(inputs, output, state.since)
     if reason is not None:
         raise InvalidArgument(f"this is no merge of its inputs: {reason}", hint="stop and report it")
-    if (k.fingerprint(output),) == command.inputs:
+    if (fingerprint(output),) == command.inputs:
         # Nothing changed: the claim goes, the batch stays.
         trace = k.released(state.trace, command.owner)
         return (state if trace is None else state.evolved(trace=trace)), c.MergeApplied(already=True)
@@ -151,6 +153,8 @@ def _silent(writer_id: WriterId) -> LeaseExpired:
 def _(command: c.FenceWriters, state: State, context: Context) -> tuple[State, c.WritersFenced]:
     if not 0 <= command.born_before_ms <= context.now_ms:
         raise InvalidArgument("only writers of the past can be fenced", born_before_ms=command.born_before_ms)
+    # Who is known is not fenced off: of those that are silent the shard is told only now and then.
+    state = without_idle_writers(state, context.now_ms)
     if command.born_before_ms <= state.writers_since_ms:
         return state, c.WritersFenced(born_before_ms=state.writers_since_ms)
     # A claim of somebody who died would keep its owner from being fenced off, and its batches from being joined.

@@ -1,0 +1,1 @@
+"""Which of our times upstream's were given: minted once, translated both ways, believed or not."""

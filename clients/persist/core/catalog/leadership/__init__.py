@@ -1,0 +1,1 @@
+"""Who may write a catalog: fences, following, migrations, and the rules of a commit."""

@@ -1,0 +1,5 @@
+"""Which release this is, as states and catalogs tell it to people."""
+
+from typing import Final
+
+RELEASE: Final = "0.1.0"

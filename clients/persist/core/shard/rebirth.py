@@ -1,0 +1,64 @@
+"""A state as the first one of another history: what a backup restores, and what rollups rebuild.
+
+The rows, frontiers, schemas, critical holds (at since) and transactions go on. Whoever held a lease, wrote under a
+token or worked on something did so in the history that ended. Source: docs/runbook.md, backups; reliability.md I9, I11.
+"""
+
+from dataclasses import replace
+
+from persist.core.shard.retention import shrunk
+from persist.core.shard.state import FIRST_FORMAT, STATE_FORMAT, State
+from persist.core.shard.table import Table
+from persist.core.shard.trace import Trace, settled
+
+
+def reborn(state: State, *, incarnation: int, now_ms: int, hostname: str) -> State:
+    """The state at seqno 0, named by no rollup yet, without readers under lease, writers, sessions and claims.
+
+    ``incarnation``: a random one. What was said to another one counts no more: calls that carry it are refused. Writers
+    born before ``now_ms`` are refused: their parts may not have come along. A tombstone is nothing but one.
+    """
+    if is_dead(state):
+        state = _emptied(state)
+    return state.evolved(
+        seqno=0,
+        # One of a format that is only read goes on in the first that is written.
+        format=max(state.format, FIRST_FORMAT),
+        known_format=STATE_FORMAT,
+        hostname=hostname,
+        trace=_unclaimed(state.trace),
+        rollups={},
+        last_gc_req=0,
+        writers_since_ms=max(state.writers_since_ms, now_ms),
+        active_rollup=None,
+        active_gc=None,
+        leased_readers={},
+        # SUBTLE: not beyond since: what they were moved past may lie in another shard, in a state after its backup.
+        critical_readers={name: replace(each, since=state.since) for name, each in state.critical_readers.items()},
+        incarnation=incarnation,
+        writers=Table(),
+        sessions=Table(),
+        sessions_forgotten=0,
+        # Seqnos of the old history mean nothing in this one.
+        tokens=Table((name, replace(outcome, seqno=0)) for name, outcome in state.tokens.items()),
+        tokens_forgotten=0,
+        # What was forgotten in the old history is unknown in this one, too: transactions_forgotten stays.
+        transactions=Table((name, replace(record, seqno=0)) for name, record in state.transactions.items()),
+    )
+
+
+def is_dead(state: State) -> bool:
+    """Closed for reading and writing: what it still names is read by nobody, and may be going."""
+    return state.upper.is_empty and state.since.is_empty
+
+
+def _emptied(state: State) -> State:
+    state = state.evolved(leased_readers={}, critical_readers={}, writers=Table())
+    while (smaller := shrunk(state)) is not state:
+        state = smaller
+    return state
+
+
+def _unclaimed(trace: Trace) -> Trace:
+    spine = tuple(each if each.claim is None else replace(each, claim=None) for each in trace.spine)
+    return replace(trace, spine=settled(spine))

@@ -1,0 +1,199 @@
+"""Numbered calls: what makes a mutation happen at most once, whatever is repeated, delayed, doubled or forgotten.
+
+A *session* numbers its calls. The state keeps what each became until the caller acknowledges it (``Call.first``); a
+number below that is over for good. Sessions are forgotten oldest first, and ``State.sessions_forgotten`` is the
+greatest seqno at which a forgotten one had committed anything: a session the state does not know, and which knew only
+an older seqno before it first sent, may be one of those, so it is told that nobody can tell. Clocks and counts choose
+when to forget; what is answered never depends on them. The argument is in docs/adr/0012-numbered-calls.md.
+
+Applications outlive processes, so no seqno that a caller has heard of tells whether one is new. Each time some are
+forgotten ``State.transactions_forgotten`` becomes another number: an unknown one is new if it is said to have been new
+since that number. Whoever says so was told the number after the last that were forgotten.
+Source: RIFL (Lee et al., SOSP 2015); Ongaro 2014, section 6.3; reliability.md I4.
+"""
+
+import bisect
+import heapq
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from persist.core.frontier import Antichain
+from persist.core.shard import commands as c
+from persist.core.shard.state import (
+    CallOutcome,
+    Session,
+    State,
+    TokenOutcome,
+    TransactionRecord,
+    Verdict,
+    Writer,
+)
+from persist.core.shard.table import Table
+from persist.core.shard.transitions.dispatch import Context
+from persist.errors import InvalidArgument, LeaseExpired
+
+V = TypeVar("V", Session, TokenOutcome, Writer)
+
+_NUMBERS: Final = 1 << 64
+
+WINDOW: Final = 1024
+"""How far a session's newest number may be ahead of its first unacknowledged one."""
+LEASE_MS_MAX: Final = 366 * 86_400_000
+OUTCOMES_MAX: Final = 100_000
+"""What became of calls that sessions have not acknowledged; more in all sessions, and the oldest of these go."""
+TOKEN_MS: Final = 3_600_000
+"""How long a token is remembered, unless there are too many."""
+
+
+def met(state: State, call: c.Call) -> Session | CallOutcome | c.CannotTell:
+    """The session to record the call in, if it is new; what became of it; or that nobody can tell.
+
+    Raises InvalidArgument (a number that was acknowledged, or lies beyond the window), LeaseExpired (the call belongs
+    to another incarnation of the location).
+    """
+    check_incarnation(state, call.incarnation)
+    if not 0 < call.lease_ms <= LEASE_MS_MAX:
+        raise InvalidArgument("a session is remembered for at most a year", lease_ms=call.lease_ms)
+    session = state.sessions.get(call.session)
+    if session is None:
+        if call.known_seqno < state.sessions_forgotten:
+            return cannot_tell(state)
+        session = Session(first=0, seqno=0, heartbeat_ms=0, lease_ms=call.lease_ms)
+    if not max(session.first, call.first) <= call.number < max(session.first, call.first) + WINDOW:
+        raise InvalidArgument(
+            "this number was acknowledged, or lies too far ahead of the first that was not",
+            hint=f"number calls in a row, at most {WINDOW} at a time",
+            number=call.number,
+            first=max(session.first, call.first),
+        )
+    return _outcome(session, call.number) or session
+
+
+def check_incarnation(state: State, incarnation: int) -> None:
+    """Raise LeaseExpired for what was said to the location before it was restored."""
+    if incarnation != state.incarnation:
+        raise LeaseExpired(
+            "the location was restored from a backup since this handle was opened",
+            hint="open a new handle",
+            incarnation=state.incarnation,
+        )
+
+
+def cannot_tell(state: State, *, token: bool = False) -> c.CannotTell:
+    """The answer to a call that may have been forgotten, with its session or with its token."""
+    forgotten = state.tokens_forgotten if token else state.sessions_forgotten
+    return c.CannotTell(forgotten=forgotten, upper=state.upper, seqno=state.seqno, token=token)
+
+
+def application_forgotten(state: State, transaction: c.Transaction) -> c.CannotTell | None:
+    """The answer to an application the state does not know; None: it is new."""
+    forgotten = state.transactions_forgotten
+    if not forgotten or transaction.new_since == forgotten:
+        return None
+    return c.CannotTell(forgotten=forgotten, upper=state.upper, seqno=state.seqno, transaction=True)
+
+
+def recorded(
+    state: State, call: c.Call, verdict: Verdict, *, now_ms: int, upper: Antichain | None = None
+) -> Table[Session]:
+    """The sessions once the commit that is being built says what became of this call."""
+    found = state.sessions.get(call.session)
+    first = max(found.first if found else 0, call.first)
+    numbers = [each for each in (found.outcomes if found else ()) if each.number >= first]
+    outcome = CallOutcome(number=call.number, verdict=verdict, upper=upper, seqno=state.seqno + 1)
+    bisect.insort(numbers, outcome, key=lambda each: each.number)
+    session = Session(
+        first=first,
+        seqno=state.seqno + 1,
+        heartbeat_ms=max(now_ms, found.heartbeat_ms if found else 0),
+        lease_ms=call.lease_ms,
+        outcomes=tuple(numbers),
+    )
+    return state.sessions.with_entry(call.session, session)
+
+
+def forgetful(state: State, context: Context) -> State:
+    """The state being committed without what it need not remember. Looks only now and then, or when a table is full."""
+    full = (
+        len(state.sessions) > context.sessions_max
+        or len(state.tokens) > context.tokens_max
+        or len(state.writers) > context.writers_max
+    )
+    if len(state.transactions) > context.transactions_max:
+        state = _without_oldest_applications(state, context.transactions_max)
+    if (state.seqno + 1) % context.forget_every and not full:
+        return state
+    now_ms = context.now_ms
+    old_ms = now_ms - TOKEN_MS
+    settled = _seqno_before_newest(state.sessions, context.sessions_kept)
+    idle = _idle(now_ms)
+    sessions = _stale(
+        state.sessions, context.sessions_max, lambda each: each.seqno <= settled and idle(each), lambda each: each.seqno
+    )
+    sessions += _heavy(state.sessions, set(sessions))
+    tokens = _stale(state.tokens, context.tokens_max, lambda each: each.committed_ms < old_ms, lambda each: each.seqno)
+    writers = _stale(state.writers, context.writers_max, idle, lambda each: each.heartbeat_ms)
+    if not (sessions or tokens or writers):
+        return state
+    return state.evolved(
+        sessions=state.sessions.without(sessions),
+        sessions_forgotten=max([state.sessions_forgotten, *(state.sessions[each].seqno for each in sessions)]),
+        tokens=state.tokens.without(tokens),
+        tokens_forgotten=max([state.tokens_forgotten, *(state.tokens[each].seqno for each in tokens)]),
+        writers=state.writers.without(writers),
+    )
+
+
+def _without_oldest_applications(state: State, most: int) -> State:
+    """The state without those that committed longest ago, few enough at a time that a diff holds them all."""
+    table: Table[TransactionRecord] = state.transactions
+    gone = heapq.nsmallest(max(1, most // 20, len(table) - most), table, key=lambda name: table[name].seqno)
+    # SUBTLE: seqnos begin anew when a location is restored, incarnations do not come twice.
+    named = (state.incarnation + state.seqno + 1) % _NUMBERS or 1
+    return state.evolved(transactions=table.without(gone), transactions_forgotten=named)
+
+
+def _seqno_before_newest(sessions: Table[Session], kept: int) -> int:
+    """The last seqno of the newest session that is not among the ``kept`` newest; -1: there is none."""
+    if len(sessions) <= kept:
+        return -1
+    newest = heapq.nlargest(kept + 1, (each.seqno for each in sessions.values()))
+    return newest[kept]
+
+
+def _heavy(sessions: Table[Session], gone: set[str]) -> list[str]:
+    """The oldest sessions to forget besides, so that all outcomes together stay bounded."""
+    left = sorted((key for key in sessions if key not in gone), key=lambda key: sessions[key].seqno)
+    over = sum(len(sessions[key].outcomes) for key in left) - OUTCOMES_MAX
+    heavy = []
+    for key in left:
+        if over <= 0:
+            break
+        heavy.append(key)
+        over -= len(sessions[key].outcomes)
+    return heavy
+
+
+def without_idle_writers(state: State, now_ms: int) -> State:
+    """The state without writers that were silent for longer than their leases. The same object if there are none."""
+    idle = _idle(now_ms)
+    gone = [writer_id for writer_id, writer in state.writers.items() if idle(writer)]
+    return state.evolved(writers=state.writers.without(gone)) if gone else state
+
+
+def _idle(now_ms: int) -> Callable[[Any], bool]:
+    return lambda each: each.heartbeat_ms + each.lease_ms < now_ms
+
+
+def _stale(table: Table[V], most: int, late: Callable[[V], bool], age: Callable[[V], int]) -> list[str]:
+    """The keys to forget: all that are late, and of a full table the older half."""
+    gone = {key for key, value in table.items() if late(value)}
+    if len(table) - len(gone) > most:
+        gone.update(sorted(table, key=lambda key: age(table[key]))[: len(table) - most // 2])
+    return list(gone)
+
+
+def _outcome(session: Session, number: int) -> CallOutcome | None:
+    at = bisect.bisect_left(session.outcomes, number, key=lambda each: each.number)
+    found = session.outcomes[at] if at < len(session.outcomes) else None
+    return found if found is not None and found.number == number else None
