@@ -2245,16 +2245,20 @@ class CatalogCommitValue(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TS_FIELD_NUMBER: _builtins.int
+    BODY_FIELD_NUMBER: _builtins.int
     ts: _builtins.int
     """ts it was committed at."""
+    body: _builtins.bytes
+    """body is the fingerprint of what it wanted, 16 bytes: see docs/formats.md. Empty: not kept."""
     def __init__(
         self,
         *,
         ts: _builtins.int = ...,
+        body: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ts", b"ts"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "ts", b"ts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -44,7 +44,9 @@ class _CatalogRoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CatalogRo
     CATALOG_ROLE_LEADER: _CatalogRole.ValueType  # 2
     """CATALOG_ROLE_LEADER writes."""
     CATALOG_ROLE_FENCED: _CatalogRole.ValueType  # 3
-    """CATALOG_ROLE_FENCED led until somebody else did. It follows, and only a higher generation lets it lead again."""
+    """CATALOG_ROLE_FENCED led until somebody else did. It follows. A higher generation lets it lead again, and its own
+    unless another server of that leads: an edit by hand is no server.
+    """
 
 class CatalogRole(_CatalogRole, metaclass=_CatalogRoleEnumTypeWrapper):
     """CatalogRole says what a server is to its catalog."""
@@ -56,7 +58,9 @@ CATALOG_ROLE_FOLLOWER: CatalogRole.ValueType  # 1
 CATALOG_ROLE_LEADER: CatalogRole.ValueType  # 2
 """CATALOG_ROLE_LEADER writes."""
 CATALOG_ROLE_FENCED: CatalogRole.ValueType  # 3
-"""CATALOG_ROLE_FENCED led until somebody else did. It follows, and only a higher generation lets it lead again."""
+"""CATALOG_ROLE_FENCED led until somebody else did. It follows. A higher generation lets it lead again, and its own
+unless another server of that leads: an edit by hand is no server.
+"""
 Global___CatalogRole: _TypeAlias = CatalogRole  # noqa: Y015
 
 @_typing.final
@@ -570,6 +574,7 @@ class CommitRequest(_message.Message):
     FOOTPRINT_FIELD_NUMBER: _builtins.int
     TOKEN_FIELD_NUMBER: _builtins.int
     TS_FIELD_NUMBER: _builtins.int
+    BODY_FIELD_NUMBER: _builtins.int
     request_id: _builtins.bytes
     """request_id of 16 bytes: the same when the call is repeated."""
     base_upper: _builtins.int
@@ -578,6 +583,10 @@ class CommitRequest(_message.Message):
     """token of the transaction, kept with what it did. Empty: none."""
     ts: _builtins.int
     """ts to commit at, or as soon after as is possible."""
+    body: _builtins.bytes
+    """body is the fingerprint of all that the transaction wants, also of what is so already, 16 bytes: another one is
+    refused under the same token. Empty: that of the changes.
+    """
     @_builtins.property
     def session(self) -> Global___CatalogSession:
         """session that writes. Always set."""
@@ -600,10 +609,11 @@ class CommitRequest(_message.Message):
         footprint: Global___CatalogFootprint | None = ...,
         token: _builtins.str = ...,
         ts: _builtins.int = ...,
+        body: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "footprint", b"footprint", "session", b"session"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_upper", b"base_upper", "changes", b"changes", "footprint", b"footprint", "request_id", b"request_id", "session", b"session", "token", b"token", "ts", b"ts"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_upper", b"base_upper", "body", b"body", "changes", b"changes", "footprint", b"footprint", "request_id", b"request_id", "session", b"session", "token", b"token", "ts", b"ts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

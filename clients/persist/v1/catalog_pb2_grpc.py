@@ -146,7 +146,8 @@ class CatalogServiceServicer:
 
     def Commit(self, request, context):
         """Commit makes what came of a transaction durable, unless something was committed meanwhile that it depends on: fails
-        with REASON_CATALOG_OUT_OF_SYNC naming that. Repeated with the same request_id or token it tells the first outcome.
+        with REASON_CATALOG_OUT_OF_SYNC naming that. Repeated with the same request_id or token it tells the first outcome,
+        and fails with REASON_INVALID_ARGUMENT if that was of another body.
         Fails with REASON_CATALOG_UNIQUENESS_VIOLATION, REASON_INVALID_ARGUMENT.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -198,7 +199,8 @@ class CatalogServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def EditRow(self, request, context):
-        """EditRow inserts, changes or deletes one object by hand and fences whoever leads, this server too. May be repeated.
+        """EditRow inserts, changes or deletes one object by hand and fences whoever leads, this server too, unless it is
+        refused. May be repeated.
         Fails with REASON_CATALOG_UNINITIALIZED, REASON_CATALOG_INCOMPATIBLE_DATA_VERSION, REASON_CATALOG_NOT_WRITABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

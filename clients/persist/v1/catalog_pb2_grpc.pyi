@@ -62,7 +62,8 @@ class CatalogServiceStub:
     """
     Commit: _grpc.UnaryUnaryMultiCallable[_catalog_pb2.CommitRequest, _catalog_pb2.CommitResponse]
     """Commit makes what came of a transaction durable, unless something was committed meanwhile that it depends on: fails
-    with REASON_CATALOG_OUT_OF_SYNC naming that. Repeated with the same request_id or token it tells the first outcome.
+    with REASON_CATALOG_OUT_OF_SYNC naming that. Repeated with the same request_id or token it tells the first outcome,
+    and fails with REASON_INVALID_ARGUMENT if that was of another body.
     Fails with REASON_CATALOG_UNIQUENESS_VIOLATION, REASON_INVALID_ARGUMENT.
     """
     AllocateIds: _grpc.UnaryUnaryMultiCallable[_catalog_pb2.AllocateIdsRequest, _catalog_pb2.AllocateIdsResponse]
@@ -82,7 +83,8 @@ class CatalogServiceStub:
     REASON_CATALOG_UNINITIALIZED, REASON_CATALOG_INCOMPATIBLE_DATA_VERSION, REASON_CORRUPT_DATA.
     """
     EditRow: _grpc.UnaryUnaryMultiCallable[_catalog_pb2.EditRowRequest, _catalog_pb2.EditRowResponse]
-    """EditRow inserts, changes or deletes one object by hand and fences whoever leads, this server too. May be repeated.
+    """EditRow inserts, changes or deletes one object by hand and fences whoever leads, this server too, unless it is
+    refused. May be repeated.
     Fails with REASON_CATALOG_UNINITIALIZED, REASON_CATALOG_INCOMPATIBLE_DATA_VERSION, REASON_CATALOG_NOT_WRITABLE.
     """
 
@@ -108,7 +110,8 @@ class CatalogServiceAsyncStub(CatalogServiceStub):
     """
     Commit: _aio.UnaryUnaryMultiCallable[_catalog_pb2.CommitRequest, _catalog_pb2.CommitResponse]  # type: ignore[assignment]
     """Commit makes what came of a transaction durable, unless something was committed meanwhile that it depends on: fails
-    with REASON_CATALOG_OUT_OF_SYNC naming that. Repeated with the same request_id or token it tells the first outcome.
+    with REASON_CATALOG_OUT_OF_SYNC naming that. Repeated with the same request_id or token it tells the first outcome,
+    and fails with REASON_INVALID_ARGUMENT if that was of another body.
     Fails with REASON_CATALOG_UNIQUENESS_VIOLATION, REASON_INVALID_ARGUMENT.
     """
     AllocateIds: _aio.UnaryUnaryMultiCallable[_catalog_pb2.AllocateIdsRequest, _catalog_pb2.AllocateIdsResponse]  # type: ignore[assignment]
@@ -128,7 +131,8 @@ class CatalogServiceAsyncStub(CatalogServiceStub):
     REASON_CATALOG_UNINITIALIZED, REASON_CATALOG_INCOMPATIBLE_DATA_VERSION, REASON_CORRUPT_DATA.
     """
     EditRow: _aio.UnaryUnaryMultiCallable[_catalog_pb2.EditRowRequest, _catalog_pb2.EditRowResponse]  # type: ignore[assignment]
-    """EditRow inserts, changes or deletes one object by hand and fences whoever leads, this server too. May be repeated.
+    """EditRow inserts, changes or deletes one object by hand and fences whoever leads, this server too, unless it is
+    refused. May be repeated.
     Fails with REASON_CATALOG_UNINITIALIZED, REASON_CATALOG_INCOMPATIBLE_DATA_VERSION, REASON_CATALOG_NOT_WRITABLE.
     """
 
@@ -187,7 +191,8 @@ class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_catalog_pb2.CommitResponse, _abc.Awaitable[_catalog_pb2.CommitResponse]]:
         """Commit makes what came of a transaction durable, unless something was committed meanwhile that it depends on: fails
-        with REASON_CATALOG_OUT_OF_SYNC naming that. Repeated with the same request_id or token it tells the first outcome.
+        with REASON_CATALOG_OUT_OF_SYNC naming that. Repeated with the same request_id or token it tells the first outcome,
+        and fails with REASON_INVALID_ARGUMENT if that was of another body.
         Fails with REASON_CATALOG_UNIQUENESS_VIOLATION, REASON_INVALID_ARGUMENT.
         """
 
@@ -249,7 +254,8 @@ class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _catalog_pb2.EditRowRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_catalog_pb2.EditRowResponse, _abc.Awaitable[_catalog_pb2.EditRowResponse]]:
-        """EditRow inserts, changes or deletes one object by hand and fences whoever leads, this server too. May be repeated.
+        """EditRow inserts, changes or deletes one object by hand and fences whoever leads, this server too, unless it is
+        refused. May be repeated.
         Fails with REASON_CATALOG_UNINITIALIZED, REASON_CATALOG_INCOMPATIBLE_DATA_VERSION, REASON_CATALOG_NOT_WRITABLE.
         """
 

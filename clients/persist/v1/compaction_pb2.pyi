@@ -35,21 +35,29 @@ class CompactRequest(_message.Message):
 
     SHARD_ID_FIELD_NUMBER: _builtins.int
     WHOLE_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     shard_id: _builtins.str
     """shard_id names the shard: "s" and a uuid. Never initialised here: REASON_SHARD_NOT_FOUND."""
     whole: _builtins.bool
     """whole: merge everything that nobody else is compacting into one run, worth it or not, as far as it was there when
     the call began. Otherwise: what is worth it.
     """
+    request_id: _builtins.str
+    """request_id names the request: the caller's choice, fresh for each, at most 64 characters. A call with the id, shard
+    and whole of an earlier one joins its work and is told all its results, also when it is over (the newest 1,024 are
+    remembered, by this replica); with another shard or whole: REASON_INVALID_ARGUMENT. A replica that does not know the
+    id begins what is left to do. Empty: the work ends with the call.
+    """
     def __init__(
         self,
         *,
         shard_id: _builtins.str = ...,
         whole: _builtins.bool = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["shard_id", b"shard_id", "whole", b"whole"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "shard_id", b"shard_id", "whole", b"whole"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -240,6 +248,50 @@ class CompactDone(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CompactDone: _TypeAlias = CompactDone  # noqa: Y015
+
+@_typing.final
+class CancelCompactionRequest(_message.Message):
+    """CancelCompactionRequest names a request."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """request_id is that of calls of Compact."""
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelCompactionRequest: _TypeAlias = CancelCompactionRequest  # noqa: Y015
+
+@_typing.final
+class CancelCompactionResponse(_message.Message):
+    """CancelCompactionResponse says what was there to stop."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STOPPED_FIELD_NUMBER: _builtins.int
+    stopped: _builtins.bool
+    """stopped: the request waited or was being worked on. False: it is over, or this replica does not know it."""
+    def __init__(
+        self,
+        *,
+        stopped: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["stopped", b"stopped"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelCompactionResponse: _TypeAlias = CancelCompactionResponse  # noqa: Y015
 
 @_typing.final
 class ListCompactionsRequest(_message.Message):

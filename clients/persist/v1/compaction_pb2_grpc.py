@@ -40,6 +40,11 @@ class PersistCompactionStub:
                 request_serializer=persist_dot_v1_dot_compaction__pb2.CompactRequest.SerializeToString,
                 response_deserializer=persist_dot_v1_dot_compaction__pb2.CompactResponse.FromString,
                 _registered_method=True)
+        self.CancelCompaction = channel.unary_unary(
+                '/persist.v1.PersistCompaction/CancelCompaction',
+                request_serializer=persist_dot_v1_dot_compaction__pb2.CancelCompactionRequest.SerializeToString,
+                response_deserializer=persist_dot_v1_dot_compaction__pb2.CancelCompactionResponse.FromString,
+                _registered_method=True)
         self.ListCompactions = channel.unary_unary(
                 '/persist.v1.PersistCompaction/ListCompactions',
                 request_serializer=persist_dot_v1_dot_compaction__pb2.ListCompactionsRequest.SerializeToString,
@@ -53,9 +58,20 @@ class PersistCompactionServicer:
 
     def Compact(self, request, context):
         """Compact compacts a shard until nothing is left to do, and tells how it goes. It may be repeated at any time: what
-        is done stays done. Cancelling the call, or its deadline passing, stops the merge, releases the claim and deletes
-        what the merge had written; compactions already told as results stay in place. Fails with REASON_OVERLOADED while
-        too many requests wait, and with REASON_LEASE_EXPIRED when somebody else took over the claim.
+        is done stays done. With a request_id the work goes on whatever becomes of the call, and a call with the same id
+        joins it: servers end every connection after a few minutes, and a merge may take hours. Without one, cancelling the
+        call, or its end in any other way, stops the merge, releases the claim and deletes what the merge had written;
+        compactions already told as results stay in place. Fails with REASON_OVERLOADED while too many requests wait, with
+        REASON_LEASE_EXPIRED when somebody else took over the claim, and with what the work itself failed with: then the
+        error's metadata has "request": "failed", and joining again tells the same.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelCompaction(self, request, context):
+        """CancelCompaction stops the work of a request with an id, as if a call without one were cancelled. It may be
+        repeated.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -75,6 +91,11 @@ def add_PersistCompactionServicer_to_server(servicer, server):
                     servicer.Compact,
                     request_deserializer=persist_dot_v1_dot_compaction__pb2.CompactRequest.FromString,
                     response_serializer=persist_dot_v1_dot_compaction__pb2.CompactResponse.SerializeToString,
+            ),
+            'CancelCompaction': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelCompaction,
+                    request_deserializer=persist_dot_v1_dot_compaction__pb2.CancelCompactionRequest.FromString,
+                    response_serializer=persist_dot_v1_dot_compaction__pb2.CancelCompactionResponse.SerializeToString,
             ),
             'ListCompactions': grpc.unary_unary_rpc_method_handler(
                     servicer.ListCompactions,
@@ -110,6 +131,33 @@ class PersistCompaction:
             '/persist.v1.PersistCompaction/Compact',
             persist_dot_v1_dot_compaction__pb2.CompactRequest.SerializeToString,
             persist_dot_v1_dot_compaction__pb2.CompactResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelCompaction(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/persist.v1.PersistCompaction/CancelCompaction',
+            persist_dot_v1_dot_compaction__pb2.CancelCompactionRequest.SerializeToString,
+            persist_dot_v1_dot_compaction__pb2.CancelCompactionResponse.FromString,
             options,
             channel_credentials,
             insecure,

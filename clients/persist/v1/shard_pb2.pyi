@@ -42,12 +42,20 @@ class ShardInfo(_message.Message):
     UPPER_FIELD_NUMBER: _builtins.int
     SCHEMAS_FIELD_NUMBER: _builtins.int
     SCHEMAS_UNCHANGED_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    FORMAT_FIELD_NUMBER: _builtins.int
     shard_id: _builtins.str
     """shard_id names the shard."""
     seqno: _builtins.int
     """seqno is the version of the state, 0 the first."""
     schemas_unchanged: _builtins.bool
     """schemas_unchanged: the schemas are those of the message before on this stream, and left out."""
+    incarnation: _builtins.int
+    """incarnation of the location, for Call; another one after a restore."""
+    format: _builtins.int
+    """format says which fields the batches told with it may hold, and those sent here: a client that does not know it
+    must not go on, as it would pass over some. 0: from a server that does not tell, the oldest.
+    """
     @_builtins.property
     def since(self) -> _types_pb2.Antichain:
         """since is the frontier below which history may be gone. Always set; empty: closed for reading."""
@@ -69,10 +77,12 @@ class ShardInfo(_message.Message):
         upper: _types_pb2.Antichain | None = ...,
         schemas: _abc.Iterable[_types_pb2.SchemaEntry] | None = ...,
         schemas_unchanged: _builtins.bool = ...,
+        incarnation: _builtins.int = ...,
+        format: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["since", b"since", "upper", b"upper"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["schemas", b"schemas", "schemas_unchanged", b"schemas_unchanged", "seqno", b"seqno", "shard_id", b"shard_id", "since", b"since", "upper", b"upper"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["format", b"format", "incarnation", b"incarnation", "schemas", b"schemas", "schemas_unchanged", b"schemas_unchanged", "seqno", b"seqno", "shard_id", b"shard_id", "since", b"since", "upper", b"upper"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -560,23 +570,244 @@ class Transaction(_message.Message):
 
     APP_ID_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    NEW_SINCE_FIELD_NUMBER: _builtins.int
     app_id: _builtins.str
     """app_id names the application."""
     version: _builtins.int
     """version grows with every append of the application."""
+    owner: _builtins.str
+    """owner counts the versions, for example a streaming query's id: a version that another owner committed is refused.
+    Empty: not told, nothing is compared.
+    """
+    new_since: _builtins.int
+    """new_since is what CannotTell named when it said that the application may be forgotten: the caller has made sure that
+    it had committed nothing. 0: not told.
+    """
     def __init__(
         self,
         *,
         app_id: _builtins.str = ...,
         version: _builtins.int = ...,
+        owner: _builtins.str = ...,
+        new_since: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["app_id", b"app_id", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["app_id", b"app_id", "new_since", b"new_since", "owner", b"owner", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Transaction: _TypeAlias = Transaction  # noqa: Y015
+
+@_typing.final
+class Call(_message.Message):
+    """Call says which call of which session a command is. Every attempt of a call carries the same number, so it happens at
+    most once, whatever is repeated, delayed or delivered twice. How to number calls: docs/formats.md, numbered calls.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    FIRST_FIELD_NUMBER: _builtins.int
+    KNOWN_SEQNO_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    LEASE_MS_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """session names the session: "c" and a random uuid. One handle in one process; never shared."""
+    number: _builtins.int
+    """number of the call, counting up from 0."""
+    first: _builtins.int
+    """first is the smallest number the session has not heard the last of: what became of those below may be forgotten,
+    and nothing more comes of them. At most number, and number is less than first + 1024.
+    """
+    known_seqno: _builtins.int
+    """known_seqno is the newest seqno the session had heard of before it first sent anything."""
+    incarnation: _builtins.int
+    """incarnation of the location, as in ShardInfo."""
+    lease_ms: _builtins.int
+    """lease_ms is how long the session is remembered in silence, in milliseconds. 0: the default."""
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        number: _builtins.int = ...,
+        first: _builtins.int = ...,
+        known_seqno: _builtins.int = ...,
+        incarnation: _builtins.int = ...,
+        lease_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first", b"first", "incarnation", b"incarnation", "known_seqno", b"known_seqno", "lease_ms", b"lease_ms", "number", b"number", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Call: _TypeAlias = Call  # noqa: Y015
+
+@_typing.final
+class CannotTell(_message.Message):
+    """CannotTell says that nothing happened now and nothing will; whether it had happened is forgotten. It had not if the
+    caller knew the seqno forgotten, or a later one, before it first sent the call, or if the call would have moved the
+    upper beyond this one.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FORGOTTEN_FIELD_NUMBER: _builtins.int
+    UPPER_FIELD_NUMBER: _builtins.int
+    SEQNO_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    TRANSACTION_FIELD_NUMBER: _builtins.int
+    forgotten: _builtins.int
+    """forgotten is the greatest seqno at which anything was committed that is forgotten."""
+    seqno: _builtins.int
+    """seqno is the version it was read at."""
+    token: _builtins.bool
+    """token: it is the append's token that may be forgotten, not its session. Close the call before giving it another
+    known_seqno.
+    """
+    transaction: _builtins.bool
+    """transaction: it is the append's application that may be forgotten, and forgotten is no seqno but what new_since has
+    to name for an application that is new. Close the call before giving it that.
+    """
+    @_builtins.property
+    def upper(self) -> _types_pb2.Antichain:
+        """upper is the shard's upper. Always set; empty: closed."""
+
+    def __init__(
+        self,
+        *,
+        forgotten: _builtins.int = ...,
+        upper: _types_pb2.Antichain | None = ...,
+        seqno: _builtins.int = ...,
+        token: _builtins.bool = ...,
+        transaction: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["upper", b"upper"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["forgotten", b"forgotten", "seqno", b"seqno", "token", b"token", "transaction", b"transaction", "upper", b"upper"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CannotTell: _TypeAlias = CannotTell  # noqa: Y015
+
+@_typing.final
+class Closed(_message.Message):
+    """Closed says that nothing came of the call, and nothing ever will."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEQNO_FIELD_NUMBER: _builtins.int
+    seqno: _builtins.int
+    """seqno is the version it was closed at."""
+    def __init__(
+        self,
+        *,
+        seqno: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["seqno", b"seqno"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Closed: _TypeAlias = Closed  # noqa: Y015
+
+@_typing.final
+class Done(_message.Message):
+    """Done says that the call took effect."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEQNO_FIELD_NUMBER: _builtins.int
+    seqno: _builtins.int
+    """seqno is the version it took effect at."""
+    def __init__(
+        self,
+        *,
+        seqno: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["seqno", b"seqno"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Done: _TypeAlias = Done  # noqa: Y015
+
+@_typing.final
+class CloseCallRequest(_message.Message):
+    """CloseCallRequest gives a numbered call up."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHARD_ID_FIELD_NUMBER: _builtins.int
+    CALL_FIELD_NUMBER: _builtins.int
+    shard_id: _builtins.str
+    """shard_id names the shard."""
+    @_builtins.property
+    def call(self) -> Global___Call:
+        """call to close. Must be set."""
+
+    def __init__(
+        self,
+        *,
+        shard_id: _builtins.str = ...,
+        call: Global___Call | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["call", b"call"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "shard_id", b"shard_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CloseCallRequest: _TypeAlias = CloseCallRequest  # noqa: Y015
+
+@_typing.final
+class CloseCallResponse(_message.Message):
+    """CloseCallResponse tells what had come of a call."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLOSED_FIELD_NUMBER: _builtins.int
+    APPENDED_FIELD_NUMBER: _builtins.int
+    DONE_FIELD_NUMBER: _builtins.int
+    CANNOT_TELL_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def closed(self) -> Global___Closed:
+        """closed: nothing came of it, and nothing ever will."""
+
+    @_builtins.property
+    def appended(self) -> Global___Appended:
+        """appended: it was an append, and it is in the shard."""
+
+    @_builtins.property
+    def done(self) -> Global___Done:
+        """done: it was something else, and took effect."""
+
+    @_builtins.property
+    def cannot_tell(self) -> Global___CannotTell:
+        """cannot_tell: nothing more will come of it."""
+
+    def __init__(
+        self,
+        *,
+        closed: Global___Closed | None = ...,
+        appended: Global___Appended | None = ...,
+        done: Global___Done | None = ...,
+        cannot_tell: Global___CannotTell | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["appended", b"appended", "cannot_tell", b"cannot_tell", "closed", b"closed", "done", b"done", "outcome", b"outcome"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["appended", b"appended", "cannot_tell", b"cannot_tell", "closed", b"closed", "done", b"done", "outcome", b"outcome"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["closed", "appended", "done", "cannot_tell"]  # noqa: Y015
+    _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
+
+Global___CloseCallResponse: _TypeAlias = CloseCallResponse  # noqa: Y015
 
 @_typing.final
 class CompareAndAppendRequest(_message.Message):
@@ -592,12 +823,16 @@ class CompareAndAppendRequest(_message.Message):
     TRANSACTION_FIELD_NUMBER: _builtins.int
     REBASE_FIELD_NUMBER: _builtins.int
     KNOWN_SEQNO_FIELD_NUMBER: _builtins.int
+    CALL_FIELD_NUMBER: _builtins.int
+    BODY_FIELD_NUMBER: _builtins.int
     shard_id: _builtins.str
     """shard_id names the shard."""
     writer_id: _builtins.str
     """writer_id names the writer: "w" and a uuid."""
     token: _builtins.str
-    """token names this logical append: "t" and a uuid. The same token is appended at most once."""
+    """token names this logical append: "t" and a uuid. While the shard remembers it, it is appended at most once,
+    whichever session asks. Empty: none; then call is set.
+    """
     lease_ms: _builtins.int
     """lease_ms is how long the writer is remembered without writing, in milliseconds. 0: the default."""
     rebase: _builtins.bool
@@ -605,8 +840,12 @@ class CompareAndAppendRequest(_message.Message):
     of answering upper_mismatch; times before the upper are then read as the upper. Not for truncated batches.
     """
     known_seqno: _builtins.int
-    """known_seqno is the newest seqno the writer had heard of before its first attempt; for rebase. An append whose token
-    may be forgotten since is refused with LEASE_EXPIRED.
+    """known_seqno is the newest seqno heard of before the first attempt under the token. A token that may be forgotten
+    since is answered with cannot_tell.
+    """
+    body: _builtins.bytes
+    """body is 32 bytes that tell what is appended: 16 that any encoding of the same updates has, and 16 that say more, or
+    zeros. Another body under a remembered token is refused. Empty: nothing is compared.
     """
     @_builtins.property
     def batch(self) -> _types_pb2.HollowBatch:
@@ -615,6 +854,10 @@ class CompareAndAppendRequest(_message.Message):
     @_builtins.property
     def transaction(self) -> Global___Transaction:
         """transaction is a durable marker to check and set with the append. Unset: none."""
+
+    @_builtins.property
+    def call(self) -> Global___Call:
+        """call makes all attempts of this append one. Unset: only the token does."""
 
     def __init__(
         self,
@@ -627,10 +870,12 @@ class CompareAndAppendRequest(_message.Message):
         transaction: Global___Transaction | None = ...,
         rebase: _builtins.bool = ...,
         known_seqno: _builtins.int = ...,
+        call: Global___Call | None = ...,
+        body: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "transaction", b"transaction"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "call", b"call", "transaction", b"transaction"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "known_seqno", b"known_seqno", "lease_ms", b"lease_ms", "rebase", b"rebase", "shard_id", b"shard_id", "token", b"token", "transaction", b"transaction", "writer_id", b"writer_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "body", b"body", "call", b"call", "known_seqno", b"known_seqno", "lease_ms", b"lease_ms", "rebase", b"rebase", "shard_id", b"shard_id", "token", b"token", "transaction", b"transaction", "writer_id", b"writer_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -645,17 +890,29 @@ class CompareAndAppendResponse(_message.Message):
     APPENDED_FIELD_NUMBER: _builtins.int
     UPPER_MISMATCH_FIELD_NUMBER: _builtins.int
     INLINE_BACKPRESSURE_FIELD_NUMBER: _builtins.int
+    CLOSED_FIELD_NUMBER: _builtins.int
+    CANNOT_TELL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def appended(self) -> Global___Appended:
         """appended: the batch is in the shard for ever."""
 
     @_builtins.property
     def upper_mismatch(self) -> Global___UpperMismatch:
-        """upper_mismatch: nothing was appended, the upper is another."""
+        """upper_mismatch: nothing was appended, the upper is another. Final when it lies beyond batch.desc.lower; otherwise
+        after CloseCall.
+        """
 
     @_builtins.property
     def inline_backpressure(self) -> Global___InlineBackpressure:
         """inline_backpressure: nothing was appended; write the parts to Blob and repeat."""
+
+    @_builtins.property
+    def closed(self) -> Global___Closed:
+        """closed: the call was given up."""
+
+    @_builtins.property
+    def cannot_tell(self) -> Global___CannotTell:
+        """cannot_tell: nothing happened now; whether an earlier attempt did is forgotten."""
 
     def __init__(
         self,
@@ -663,12 +920,14 @@ class CompareAndAppendResponse(_message.Message):
         appended: Global___Appended | None = ...,
         upper_mismatch: Global___UpperMismatch | None = ...,
         inline_backpressure: Global___InlineBackpressure | None = ...,
+        closed: Global___Closed | None = ...,
+        cannot_tell: Global___CannotTell | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["appended", b"appended", "inline_backpressure", b"inline_backpressure", "outcome", b"outcome", "upper_mismatch", b"upper_mismatch"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["appended", b"appended", "cannot_tell", b"cannot_tell", "closed", b"closed", "inline_backpressure", b"inline_backpressure", "outcome", b"outcome", "upper_mismatch", b"upper_mismatch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["appended", b"appended", "inline_backpressure", b"inline_backpressure", "outcome", b"outcome", "upper_mismatch", b"upper_mismatch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["appended", b"appended", "cannot_tell", b"cannot_tell", "closed", b"closed", "inline_backpressure", b"inline_backpressure", "outcome", b"outcome", "upper_mismatch", b"upper_mismatch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["appended", "upper_mismatch", "inline_backpressure"]  # noqa: Y015
+    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["appended", "upper_mismatch", "inline_backpressure", "closed", "cannot_tell"]  # noqa: Y015
     _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
 
@@ -686,7 +945,7 @@ class Appended(_message.Message):
     seqno: _builtins.int
     """seqno is the version that holds it first."""
     already_committed: _builtins.bool
-    """already_committed: an earlier attempt with this token or transaction had done it; upper and seqno are the
+    """already_committed: an earlier attempt, or one with this token or transaction, had done it; upper and seqno are the
     original ones and this attempt's batch was not used.
     """
     @_builtins.property
@@ -1104,6 +1363,7 @@ class RegisterCriticalReaderRequest(_message.Message):
     CRITICAL_ID_FIELD_NUMBER: _builtins.int
     OPAQUE_FIELD_NUMBER: _builtins.int
     PURPOSE_FIELD_NUMBER: _builtins.int
+    CALL_FIELD_NUMBER: _builtins.int
     shard_id: _builtins.str
     """shard_id names the shard."""
     critical_id: _builtins.str
@@ -1112,6 +1372,10 @@ class RegisterCriticalReaderRequest(_message.Message):
     """opaque is the token of a new hold. An existing hold keeps its own."""
     purpose: _builtins.str
     """purpose tells people what the hold is for. May be empty."""
+    @_builtins.property
+    def call(self) -> Global___Call:
+        """call makes all attempts one: no late attempt undoes what happened since. Unset: not numbered."""
+
     def __init__(
         self,
         *,
@@ -1119,10 +1383,11 @@ class RegisterCriticalReaderRequest(_message.Message):
         critical_id: _builtins.str = ...,
         opaque: _builtins.bytes = ...,
         purpose: _builtins.str = ...,
+        call: Global___Call | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["call", b"call"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["critical_id", b"critical_id", "opaque", b"opaque", "purpose", b"purpose", "shard_id", b"shard_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "critical_id", b"critical_id", "opaque", b"opaque", "purpose", b"purpose", "shard_id", b"shard_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1193,6 +1458,7 @@ class CompareAndDowngradeSinceRequest(_message.Message):
     EXPECTED_FIELD_NUMBER: _builtins.int
     OPAQUE_FIELD_NUMBER: _builtins.int
     SINCE_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     shard_id: _builtins.str
     """shard_id names the shard."""
     critical_id: _builtins.str
@@ -1201,6 +1467,8 @@ class CompareAndDowngradeSinceRequest(_message.Message):
     """expected is the token that must stand."""
     opaque: _builtins.bytes
     """opaque is the token to set."""
+    incarnation: _builtins.int
+    """incarnation of the location, as in ShardInfo: after a restore the hold is not moved. Unset: not compared."""
     @_builtins.property
     def since(self) -> _types_pb2.Antichain:
         """since is the frontier to move to. Must be set."""
@@ -1213,12 +1481,15 @@ class CompareAndDowngradeSinceRequest(_message.Message):
         expected: _builtins.bytes = ...,
         opaque: _builtins.bytes = ...,
         since: _types_pb2.Antichain | None = ...,
+        incarnation: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["since", b"since"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_incarnation", b"_incarnation", "incarnation", b"incarnation", "since", b"since"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["critical_id", b"critical_id", "expected", b"expected", "opaque", b"opaque", "shard_id", b"shard_id", "since", b"since"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_incarnation", b"_incarnation", "critical_id", b"critical_id", "expected", b"expected", "incarnation", b"incarnation", "opaque", b"opaque", "shard_id", b"shard_id", "since", b"since"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__incarnation: _TypeAlias = _typing.Literal["incarnation"]  # noqa: Y015
+    _WhichOneofArgType__incarnation: _TypeAlias = _typing.Literal["_incarnation", b"_incarnation"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__incarnation) -> _WhichOneofReturnType__incarnation | None: ...
 
 Global___CompareAndDowngradeSinceRequest: _TypeAlias = CompareAndDowngradeSinceRequest  # noqa: Y015
 
@@ -1318,19 +1589,25 @@ class ExpireCriticalReaderRequest(_message.Message):
 
     SHARD_ID_FIELD_NUMBER: _builtins.int
     CRITICAL_ID_FIELD_NUMBER: _builtins.int
+    CALL_FIELD_NUMBER: _builtins.int
     shard_id: _builtins.str
     """shard_id names the shard."""
     critical_id: _builtins.str
     """critical_id names the hold."""
+    @_builtins.property
+    def call(self) -> Global___Call:
+        """call makes all attempts one: no late attempt undoes what happened since. Unset: not numbered."""
+
     def __init__(
         self,
         *,
         shard_id: _builtins.str = ...,
         critical_id: _builtins.str = ...,
+        call: Global___Call | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["call", b"call"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["critical_id", b"critical_id", "shard_id", b"shard_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "critical_id", b"critical_id", "shard_id", b"shard_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2111,6 +2388,7 @@ class SessionCall(_message.Message):
     APPLY_MERGE_FIELD_NUMBER: _builtins.int
     FENCE_WRITERS_FIELD_NUMBER: _builtins.int
     FINALIZE_FIELD_NUMBER: _builtins.int
+    CLOSE_CALL_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """id names the call on this stream. Chosen by the client, not reused while it has no answer."""
     timeout_ms: _builtins.int
@@ -2179,6 +2457,10 @@ class SessionCall(_message.Message):
     def finalize(self) -> Global___FinalizeRequest:
         """finalize takes a step towards the end."""
 
+    @_builtins.property
+    def close_call(self) -> Global___CloseCallRequest:
+        """close_call gives a numbered call up."""
+
     def __init__(
         self,
         *,
@@ -2200,12 +2482,13 @@ class SessionCall(_message.Message):
         apply_merge: Global___ApplyMergeRequest | None = ...,
         fence_writers: Global___FenceWritersRequest | None = ...,
         finalize: Global___FinalizeRequest | None = ...,
+        close_call: Global___CloseCallRequest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["apply_merge", b"apply_merge", "claim_compaction", b"claim_compaction", "command", b"command", "compare_and_append", b"compare_and_append", "compare_and_downgrade_since", b"compare_and_downgrade_since", "downgrade_since", b"downgrade_since", "evolve_schema", b"evolve_schema", "expire_critical_reader", b"expire_critical_reader", "expire_reader", b"expire_reader", "expire_writer", b"expire_writer", "fence_writers", b"fence_writers", "finalize", b"finalize", "heartbeat_reader", b"heartbeat_reader", "register_critical_reader", b"register_critical_reader", "register_leased_reader", b"register_leased_reader", "register_schema", b"register_schema", "release_compaction", b"release_compaction"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["apply_merge", b"apply_merge", "claim_compaction", b"claim_compaction", "close_call", b"close_call", "command", b"command", "compare_and_append", b"compare_and_append", "compare_and_downgrade_since", b"compare_and_downgrade_since", "downgrade_since", b"downgrade_since", "evolve_schema", b"evolve_schema", "expire_critical_reader", b"expire_critical_reader", "expire_reader", b"expire_reader", "expire_writer", b"expire_writer", "fence_writers", b"fence_writers", "finalize", b"finalize", "heartbeat_reader", b"heartbeat_reader", "register_critical_reader", b"register_critical_reader", "register_leased_reader", b"register_leased_reader", "register_schema", b"register_schema", "release_compaction", b"release_compaction"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["apply_merge", b"apply_merge", "claim_compaction", b"claim_compaction", "command", b"command", "compare_and_append", b"compare_and_append", "compare_and_downgrade_since", b"compare_and_downgrade_since", "downgrade_since", b"downgrade_since", "evolve_schema", b"evolve_schema", "expire_critical_reader", b"expire_critical_reader", "expire_reader", b"expire_reader", "expire_writer", b"expire_writer", "fence_writers", b"fence_writers", "finalize", b"finalize", "heartbeat_reader", b"heartbeat_reader", "id", b"id", "register_critical_reader", b"register_critical_reader", "register_leased_reader", b"register_leased_reader", "register_schema", b"register_schema", "release_compaction", b"release_compaction", "timeout_ms", b"timeout_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["apply_merge", b"apply_merge", "claim_compaction", b"claim_compaction", "close_call", b"close_call", "command", b"command", "compare_and_append", b"compare_and_append", "compare_and_downgrade_since", b"compare_and_downgrade_since", "downgrade_since", b"downgrade_since", "evolve_schema", b"evolve_schema", "expire_critical_reader", b"expire_critical_reader", "expire_reader", b"expire_reader", "expire_writer", b"expire_writer", "fence_writers", b"fence_writers", "finalize", b"finalize", "heartbeat_reader", b"heartbeat_reader", "id", b"id", "register_critical_reader", b"register_critical_reader", "register_leased_reader", b"register_leased_reader", "register_schema", b"register_schema", "release_compaction", b"release_compaction", "timeout_ms", b"timeout_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["compare_and_append", "register_leased_reader", "downgrade_since", "heartbeat_reader", "expire_reader", "register_critical_reader", "compare_and_downgrade_since", "expire_critical_reader", "expire_writer", "register_schema", "evolve_schema", "claim_compaction", "release_compaction", "apply_merge", "fence_writers", "finalize"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["compare_and_append", "register_leased_reader", "downgrade_since", "heartbeat_reader", "expire_reader", "register_critical_reader", "compare_and_downgrade_since", "expire_critical_reader", "expire_writer", "register_schema", "evolve_schema", "claim_compaction", "release_compaction", "apply_merge", "fence_writers", "finalize", "close_call"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
@@ -2259,6 +2542,7 @@ class SessionAnswer(_message.Message):
     APPLY_MERGE_FIELD_NUMBER: _builtins.int
     FENCE_WRITERS_FIELD_NUMBER: _builtins.int
     FINALIZE_FIELD_NUMBER: _builtins.int
+    CLOSE_CALL_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """id names the call."""
     @_builtins.property
@@ -2329,6 +2613,10 @@ class SessionAnswer(_message.Message):
     def finalize(self) -> Global___FinalizeResponse:
         """finalize answers the call of that name."""
 
+    @_builtins.property
+    def close_call(self) -> Global___CloseCallResponse:
+        """close_call answers the call of that name."""
+
     def __init__(
         self,
         *,
@@ -2350,12 +2638,13 @@ class SessionAnswer(_message.Message):
         apply_merge: Global___ApplyMergeResponse | None = ...,
         fence_writers: Global___FenceWritersResponse | None = ...,
         finalize: Global___FinalizeResponse | None = ...,
+        close_call: Global___CloseCallResponse | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "apply_merge", b"apply_merge", "claim_compaction", b"claim_compaction", "compare_and_append", b"compare_and_append", "compare_and_downgrade_since", b"compare_and_downgrade_since", "downgrade_since", b"downgrade_since", "error", b"error", "evolve_schema", b"evolve_schema", "expire_critical_reader", b"expire_critical_reader", "expire_reader", b"expire_reader", "expire_writer", b"expire_writer", "fence_writers", b"fence_writers", "finalize", b"finalize", "heartbeat_reader", b"heartbeat_reader", "register_critical_reader", b"register_critical_reader", "register_leased_reader", b"register_leased_reader", "register_schema", b"register_schema", "release_compaction", b"release_compaction"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "apply_merge", b"apply_merge", "claim_compaction", b"claim_compaction", "close_call", b"close_call", "compare_and_append", b"compare_and_append", "compare_and_downgrade_since", b"compare_and_downgrade_since", "downgrade_since", b"downgrade_since", "error", b"error", "evolve_schema", b"evolve_schema", "expire_critical_reader", b"expire_critical_reader", "expire_reader", b"expire_reader", "expire_writer", b"expire_writer", "fence_writers", b"fence_writers", "finalize", b"finalize", "heartbeat_reader", b"heartbeat_reader", "register_critical_reader", b"register_critical_reader", "register_leased_reader", b"register_leased_reader", "register_schema", b"register_schema", "release_compaction", b"release_compaction"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "apply_merge", b"apply_merge", "claim_compaction", b"claim_compaction", "compare_and_append", b"compare_and_append", "compare_and_downgrade_since", b"compare_and_downgrade_since", "downgrade_since", b"downgrade_since", "error", b"error", "evolve_schema", b"evolve_schema", "expire_critical_reader", b"expire_critical_reader", "expire_reader", b"expire_reader", "expire_writer", b"expire_writer", "fence_writers", b"fence_writers", "finalize", b"finalize", "heartbeat_reader", b"heartbeat_reader", "id", b"id", "register_critical_reader", b"register_critical_reader", "register_leased_reader", b"register_leased_reader", "register_schema", b"register_schema", "release_compaction", b"release_compaction"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "apply_merge", b"apply_merge", "claim_compaction", b"claim_compaction", "close_call", b"close_call", "compare_and_append", b"compare_and_append", "compare_and_downgrade_since", b"compare_and_downgrade_since", "downgrade_since", b"downgrade_since", "error", b"error", "evolve_schema", b"evolve_schema", "expire_critical_reader", b"expire_critical_reader", "expire_reader", b"expire_reader", "expire_writer", b"expire_writer", "fence_writers", b"fence_writers", "finalize", b"finalize", "heartbeat_reader", b"heartbeat_reader", "id", b"id", "register_critical_reader", b"register_critical_reader", "register_leased_reader", b"register_leased_reader", "register_schema", b"register_schema", "release_compaction", b"release_compaction"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_answer: _TypeAlias = _typing.Literal["error", "compare_and_append", "register_leased_reader", "downgrade_since", "heartbeat_reader", "expire_reader", "register_critical_reader", "compare_and_downgrade_since", "expire_critical_reader", "expire_writer", "register_schema", "evolve_schema", "claim_compaction", "release_compaction", "apply_merge", "fence_writers", "finalize"]  # noqa: Y015
+    _WhichOneofReturnType_answer: _TypeAlias = _typing.Literal["error", "compare_and_append", "register_leased_reader", "downgrade_since", "heartbeat_reader", "expire_reader", "register_critical_reader", "compare_and_downgrade_since", "expire_critical_reader", "expire_writer", "register_schema", "evolve_schema", "claim_compaction", "release_compaction", "apply_merge", "fence_writers", "finalize", "close_call"]  # noqa: Y015
     _WhichOneofArgType_answer: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_answer) -> _WhichOneofReturnType_answer | None: ...
 

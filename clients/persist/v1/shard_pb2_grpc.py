@@ -75,6 +75,11 @@ class PersistShardStub:
                 request_serializer=persist_dot_v1_dot_shard__pb2.CompareAndAppendRequest.SerializeToString,
                 response_deserializer=persist_dot_v1_dot_shard__pb2.CompareAndAppendResponse.FromString,
                 _registered_method=True)
+        self.CloseCall = channel.unary_unary(
+                '/persist.v1.PersistShard/CloseCall',
+                request_serializer=persist_dot_v1_dot_shard__pb2.CloseCallRequest.SerializeToString,
+                response_deserializer=persist_dot_v1_dot_shard__pb2.CloseCallResponse.FromString,
+                _registered_method=True)
         self.RegisterLeasedReader = channel.unary_unary(
                 '/persist.v1.PersistShard/RegisterLeasedReader',
                 request_serializer=persist_dot_v1_dot_shard__pb2.RegisterLeasedReaderRequest.SerializeToString,
@@ -217,7 +222,14 @@ class PersistShardServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CompareAndAppend(self, request, context):
-        """CompareAndAppend appends a batch iff the shard's upper equals its lower. Repeat with the same token.
+        """CompareAndAppend appends a batch iff the shard's upper equals its lower. Repeat with the same call or token.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CloseCall(self, request, context):
+        """CloseCall makes sure that nothing more comes of a numbered call, and tells what had come of it. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -273,7 +285,7 @@ class PersistShardServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ExpireWriter(self, request, context):
-        """ExpireWriter forgets a writer and its tokens. Idempotent.
+        """ExpireWriter forgets a writer, so that what it left in Blob may be swept. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -386,6 +398,11 @@ def add_PersistShardServicer_to_server(servicer, server):
                     servicer.CompareAndAppend,
                     request_deserializer=persist_dot_v1_dot_shard__pb2.CompareAndAppendRequest.FromString,
                     response_serializer=persist_dot_v1_dot_shard__pb2.CompareAndAppendResponse.SerializeToString,
+            ),
+            'CloseCall': grpc.unary_unary_rpc_method_handler(
+                    servicer.CloseCall,
+                    request_deserializer=persist_dot_v1_dot_shard__pb2.CloseCallRequest.FromString,
+                    response_serializer=persist_dot_v1_dot_shard__pb2.CloseCallResponse.SerializeToString,
             ),
             'RegisterLeasedReader': grpc.unary_unary_rpc_method_handler(
                     servicer.RegisterLeasedReader,
@@ -690,6 +707,33 @@ class PersistShard:
             '/persist.v1.PersistShard/CompareAndAppend',
             persist_dot_v1_dot_shard__pb2.CompareAndAppendRequest.SerializeToString,
             persist_dot_v1_dot_shard__pb2.CompareAndAppendResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CloseCall(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/persist.v1.PersistShard/CloseCall',
+            persist_dot_v1_dot_shard__pb2.CloseCallRequest.SerializeToString,
+            persist_dot_v1_dot_shard__pb2.CloseCallResponse.FromString,
             options,
             channel_credentials,
             insecure,

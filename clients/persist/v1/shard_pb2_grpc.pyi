@@ -60,7 +60,9 @@ class PersistShardStub:
     ListShards: _grpc.UnaryStreamMultiCallable[_shard_pb2.ListShardsRequest, _shard_pb2.ListShardsResponse]
     """ListShards streams the id of every shard ever initialised here. A read; may be repeated."""
     CompareAndAppend: _grpc.UnaryUnaryMultiCallable[_shard_pb2.CompareAndAppendRequest, _shard_pb2.CompareAndAppendResponse]
-    """CompareAndAppend appends a batch iff the shard's upper equals its lower. Repeat with the same token."""
+    """CompareAndAppend appends a batch iff the shard's upper equals its lower. Repeat with the same call or token."""
+    CloseCall: _grpc.UnaryUnaryMultiCallable[_shard_pb2.CloseCallRequest, _shard_pb2.CloseCallResponse]
+    """CloseCall makes sure that nothing more comes of a numbered call, and tells what had come of it. Idempotent."""
     RegisterLeasedReader: _grpc.UnaryUnaryMultiCallable[_shard_pb2.RegisterLeasedReaderRequest, _shard_pb2.RegisterLeasedReaderResponse]
     """RegisterLeasedReader holds a since under a lease. Idempotent by reader_id."""
     DowngradeSince: _grpc.UnaryUnaryMultiCallable[_shard_pb2.DowngradeSinceRequest, _shard_pb2.DowngradeSinceResponse]
@@ -76,7 +78,7 @@ class PersistShardStub:
     ExpireCriticalReader: _grpc.UnaryUnaryMultiCallable[_shard_pb2.ExpireCriticalReaderRequest, _shard_pb2.ExpireCriticalReaderResponse]
     """ExpireCriticalReader removes a critical hold. Idempotent."""
     ExpireWriter: _grpc.UnaryUnaryMultiCallable[_shard_pb2.ExpireWriterRequest, _shard_pb2.ExpireWriterResponse]
-    """ExpireWriter forgets a writer and its tokens. Idempotent."""
+    """ExpireWriter forgets a writer, so that what it left in Blob may be swept. Idempotent."""
     RegisterSchema: _grpc.UnaryUnaryMultiCallable[_shard_pb2.RegisterSchemaRequest, _shard_pb2.RegisterSchemaResponse]
     """RegisterSchema registers the first schema or finds an equal one. Idempotent."""
     EvolveSchema: _grpc.UnaryUnaryMultiCallable[_shard_pb2.EvolveSchemaRequest, _shard_pb2.EvolveSchemaResponse]
@@ -122,7 +124,9 @@ class PersistShardAsyncStub(PersistShardStub):
     ListShards: _aio.UnaryStreamMultiCallable[_shard_pb2.ListShardsRequest, _shard_pb2.ListShardsResponse]  # type: ignore[assignment]
     """ListShards streams the id of every shard ever initialised here. A read; may be repeated."""
     CompareAndAppend: _aio.UnaryUnaryMultiCallable[_shard_pb2.CompareAndAppendRequest, _shard_pb2.CompareAndAppendResponse]  # type: ignore[assignment]
-    """CompareAndAppend appends a batch iff the shard's upper equals its lower. Repeat with the same token."""
+    """CompareAndAppend appends a batch iff the shard's upper equals its lower. Repeat with the same call or token."""
+    CloseCall: _aio.UnaryUnaryMultiCallable[_shard_pb2.CloseCallRequest, _shard_pb2.CloseCallResponse]  # type: ignore[assignment]
+    """CloseCall makes sure that nothing more comes of a numbered call, and tells what had come of it. Idempotent."""
     RegisterLeasedReader: _aio.UnaryUnaryMultiCallable[_shard_pb2.RegisterLeasedReaderRequest, _shard_pb2.RegisterLeasedReaderResponse]  # type: ignore[assignment]
     """RegisterLeasedReader holds a since under a lease. Idempotent by reader_id."""
     DowngradeSince: _aio.UnaryUnaryMultiCallable[_shard_pb2.DowngradeSinceRequest, _shard_pb2.DowngradeSinceResponse]  # type: ignore[assignment]
@@ -138,7 +142,7 @@ class PersistShardAsyncStub(PersistShardStub):
     ExpireCriticalReader: _aio.UnaryUnaryMultiCallable[_shard_pb2.ExpireCriticalReaderRequest, _shard_pb2.ExpireCriticalReaderResponse]  # type: ignore[assignment]
     """ExpireCriticalReader removes a critical hold. Idempotent."""
     ExpireWriter: _aio.UnaryUnaryMultiCallable[_shard_pb2.ExpireWriterRequest, _shard_pb2.ExpireWriterResponse]  # type: ignore[assignment]
-    """ExpireWriter forgets a writer and its tokens. Idempotent."""
+    """ExpireWriter forgets a writer, so that what it left in Blob may be swept. Idempotent."""
     RegisterSchema: _aio.UnaryUnaryMultiCallable[_shard_pb2.RegisterSchemaRequest, _shard_pb2.RegisterSchemaResponse]  # type: ignore[assignment]
     """RegisterSchema registers the first schema or finds an equal one. Idempotent."""
     EvolveSchema: _aio.UnaryUnaryMultiCallable[_shard_pb2.EvolveSchemaRequest, _shard_pb2.EvolveSchemaResponse]  # type: ignore[assignment]
@@ -229,7 +233,15 @@ class PersistShardServicer(metaclass=_abc_1.ABCMeta):
         request: _shard_pb2.CompareAndAppendRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_shard_pb2.CompareAndAppendResponse, _abc.Awaitable[_shard_pb2.CompareAndAppendResponse]]:
-        """CompareAndAppend appends a batch iff the shard's upper equals its lower. Repeat with the same token."""
+        """CompareAndAppend appends a batch iff the shard's upper equals its lower. Repeat with the same call or token."""
+
+    @_abc_1.abstractmethod
+    def CloseCall(
+        self,
+        request: _shard_pb2.CloseCallRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_shard_pb2.CloseCallResponse, _abc.Awaitable[_shard_pb2.CloseCallResponse]]:
+        """CloseCall makes sure that nothing more comes of a numbered call, and tells what had come of it. Idempotent."""
 
     @_abc_1.abstractmethod
     def RegisterLeasedReader(
@@ -293,7 +305,7 @@ class PersistShardServicer(metaclass=_abc_1.ABCMeta):
         request: _shard_pb2.ExpireWriterRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_shard_pb2.ExpireWriterResponse, _abc.Awaitable[_shard_pb2.ExpireWriterResponse]]:
-        """ExpireWriter forgets a writer and its tokens. Idempotent."""
+        """ExpireWriter forgets a writer, so that what it left in Blob may be swept. Idempotent."""
 
     @_abc_1.abstractmethod
     def RegisterSchema(

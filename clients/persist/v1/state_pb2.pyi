@@ -45,6 +45,13 @@ class StateRollup(_message.Message):
     TRANSACTIONS_FIELD_NUMBER: _builtins.int
     SCHEMAS_FIELD_NUMBER: _builtins.int
     WRITERS_SINCE_MS_FIELD_NUMBER: _builtins.int
+    SESSIONS_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    SESSIONS_FORGOTTEN_FIELD_NUMBER: _builtins.int
+    TOKENS_FORGOTTEN_FIELD_NUMBER: _builtins.int
+    KNOWN_FORMAT_FIELD_NUMBER: _builtins.int
+    TRANSACTIONS_FORGOTTEN_FIELD_NUMBER: _builtins.int
     shard_id: _builtins.str
     """shard_id of the shard."""
     seqno: _builtins.int
@@ -59,6 +66,16 @@ class StateRollup(_message.Message):
     """next_id is the next free spine id."""
     writers_since_ms: _builtins.int
     """writers_since_ms: unknown writers born before it are refused."""
+    incarnation: _builtins.int
+    """incarnation of the location; another one after a restore."""
+    sessions_forgotten: _builtins.int
+    """sessions_forgotten is the greatest seqno at which a forgotten session had committed."""
+    tokens_forgotten: _builtins.int
+    """tokens_forgotten is the greatest seqno at which a forgotten token had been committed."""
+    known_format: _builtins.int
+    """known_format is the newest format that the program which committed it knows."""
+    transactions_forgotten: _builtins.int
+    """transactions_forgotten names the last time that applications with transactions were forgotten. 0: never yet."""
     @_builtins.property
     def active_rollup(self) -> Global___StateClaim:
         """active_rollup is set while somebody writes a rollup."""
@@ -103,6 +120,14 @@ class StateRollup(_message.Message):
     def schemas(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.SchemaEntry]:
         """schemas by id ascending."""
 
+    @_builtins.property
+    def sessions(self) -> _containers.RepeatedCompositeFieldContainer[Global___StateSession]:
+        """sessions that number their calls, by id ascending."""
+
+    @_builtins.property
+    def tokens(self) -> _containers.RepeatedCompositeFieldContainer[Global___StateToken]:
+        """tokens remembered, ascending."""
+
     def __init__(
         self,
         *,
@@ -124,14 +149,55 @@ class StateRollup(_message.Message):
         transactions: _abc.Iterable[Global___StateTransaction] | None = ...,
         schemas: _abc.Iterable[_types_pb2.SchemaEntry] | None = ...,
         writers_since_ms: _builtins.int = ...,
+        sessions: _abc.Iterable[Global___StateSession] | None = ...,
+        tokens: _abc.Iterable[Global___StateToken] | None = ...,
+        incarnation: _builtins.int = ...,
+        sessions_forgotten: _builtins.int = ...,
+        tokens_forgotten: _builtins.int = ...,
+        known_format: _builtins.int = ...,
+        transactions_forgotten: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["active_gc", b"active_gc", "active_rollup", b"active_rollup", "since", b"since", "upper", b"upper"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_gc", b"active_gc", "active_rollup", b"active_rollup", "critical_readers", b"critical_readers", "hostname", b"hostname", "last_gc_req", b"last_gc_req", "leased_readers", b"leased_readers", "next_id", b"next_id", "rollups", b"rollups", "schemas", b"schemas", "seqno", b"seqno", "shard_id", b"shard_id", "since", b"since", "spine", b"spine", "transactions", b"transactions", "upper", b"upper", "walltime_ms", b"walltime_ms", "writers", b"writers", "writers_since_ms", b"writers_since_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_gc", b"active_gc", "active_rollup", b"active_rollup", "critical_readers", b"critical_readers", "hostname", b"hostname", "incarnation", b"incarnation", "known_format", b"known_format", "last_gc_req", b"last_gc_req", "leased_readers", b"leased_readers", "next_id", b"next_id", "rollups", b"rollups", "schemas", b"schemas", "seqno", b"seqno", "sessions", b"sessions", "sessions_forgotten", b"sessions_forgotten", "shard_id", b"shard_id", "since", b"since", "spine", b"spine", "tokens", b"tokens", "tokens_forgotten", b"tokens_forgotten", "transactions", b"transactions", "transactions_forgotten", b"transactions_forgotten", "upper", b"upper", "walltime_ms", b"walltime_ms", "writers", b"writers", "writers_since_ms", b"writers_since_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StateRollup: _TypeAlias = StateRollup  # noqa: Y015
+
+@_typing.final
+class StateLocation(_message.Message):
+    """StateLocation is what a location's programs agree on. It is read by programs of any age: fields are only added."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WRITE_VERSION_FIELD_NUMBER: _builtins.int
+    RELEASE_FIELD_NUMBER: _builtins.int
+    WALLTIME_MS_FIELD_NUMBER: _builtins.int
+    HOSTNAME_FIELD_NUMBER: _builtins.int
+    write_version: _builtins.int
+    """write_version is the newest format that may be written here."""
+    release: _builtins.str
+    """release of the program that raised it to that."""
+    walltime_ms: _builtins.int
+    """walltime_ms when it did."""
+    hostname: _builtins.str
+    """hostname where it ran."""
+    def __init__(
+        self,
+        *,
+        write_version: _builtins.int = ...,
+        release: _builtins.str = ...,
+        walltime_ms: _builtins.int = ...,
+        hostname: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hostname", b"hostname", "release", b"release", "walltime_ms", b"walltime_ms", "write_version", b"write_version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StateLocation: _TypeAlias = StateLocation  # noqa: Y015
 
 @_typing.final
 class StateClaim(_message.Message):
@@ -328,8 +394,174 @@ class StateCriticalReader(_message.Message):
 Global___StateCriticalReader: _TypeAlias = StateCriticalReader  # noqa: Y015
 
 @_typing.final
+class StateSession(_message.Message):
+    """StateSession is a caller that numbers its calls."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    FIRST_FIELD_NUMBER: _builtins.int
+    SEQNO_FIELD_NUMBER: _builtins.int
+    HEARTBEAT_MS_FIELD_NUMBER: _builtins.int
+    LEASE_MS_FIELD_NUMBER: _builtins.int
+    OUTCOMES_FIELD_NUMBER: _builtins.int
+    session_id: _builtins.bytes
+    """session_id names it: the 16 bytes of its uuid."""
+    first: _builtins.int
+    """first number that is not acknowledged."""
+    seqno: _builtins.int
+    """seqno at which it committed last."""
+    heartbeat_ms: _builtins.int
+    """heartbeat_ms is when it was last heard of."""
+    lease_ms: _builtins.int
+    """lease_ms is how long it is remembered in silence."""
+    @_builtins.property
+    def outcomes(self) -> _containers.RepeatedCompositeFieldContainer[Global___StateCallOutcome]:
+        """outcomes of calls that are not acknowledged, by number ascending; in a rollup only."""
+
+    def __init__(
+        self,
+        *,
+        session_id: _builtins.bytes = ...,
+        first: _builtins.int = ...,
+        seqno: _builtins.int = ...,
+        heartbeat_ms: _builtins.int = ...,
+        lease_ms: _builtins.int = ...,
+        outcomes: _abc.Iterable[Global___StateCallOutcome] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first", b"first", "heartbeat_ms", b"heartbeat_ms", "lease_ms", b"lease_ms", "outcomes", b"outcomes", "seqno", b"seqno", "session_id", b"session_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StateSession: _TypeAlias = StateSession  # noqa: Y015
+
+@_typing.final
+class StateCallOutcome(_message.Message):
+    """StateCallOutcome is what became of a numbered call."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    VERDICT_FIELD_NUMBER: _builtins.int
+    UPPER_FIELD_NUMBER: _builtins.int
+    SEQNO_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """number of the call."""
+    verdict: _builtins.int
+    """verdict: 1 appended, 2 closed before anything came of it, 3 done."""
+    seqno: _builtins.int
+    """seqno it was committed at."""
+    @_builtins.property
+    def upper(self) -> _types_pb2.Antichain:
+        """upper it moved the shard to; set for appends."""
+
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        verdict: _builtins.int = ...,
+        upper: _types_pb2.Antichain | None = ...,
+        seqno: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["upper", b"upper"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "seqno", b"seqno", "upper", b"upper", "verdict", b"verdict"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StateCallOutcome: _TypeAlias = StateCallOutcome  # noqa: Y015
+
+@_typing.final
+class StateSessionChange(_message.Message):
+    """StateSessionChange is what happened to one session."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    OLD_FIELD_NUMBER: _builtins.int
+    NEW_FIELD_NUMBER: _builtins.int
+    GONE_FIELD_NUMBER: _builtins.int
+    COME_FIELD_NUMBER: _builtins.int
+    session_id: _builtins.bytes
+    """session_id names it: the 16 bytes of its uuid."""
+    @_builtins.property
+    def old(self) -> Global___StateSession:
+        """old is the session before, without outcomes; unset: it was not there."""
+
+    @_builtins.property
+    def new(self) -> Global___StateSession:
+        """new is the session after, without outcomes; unset: it is gone."""
+
+    @_builtins.property
+    def gone(self) -> _containers.RepeatedCompositeFieldContainer[Global___StateCallOutcome]:
+        """gone are the outcomes that are not remembered any more."""
+
+    @_builtins.property
+    def come(self) -> _containers.RepeatedCompositeFieldContainer[Global___StateCallOutcome]:
+        """come are the outcomes that are new."""
+
+    def __init__(
+        self,
+        *,
+        session_id: _builtins.bytes = ...,
+        old: Global___StateSession | None = ...,
+        new: Global___StateSession | None = ...,
+        gone: _abc.Iterable[Global___StateCallOutcome] | None = ...,
+        come: _abc.Iterable[Global___StateCallOutcome] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["new", b"new", "old", b"old"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["come", b"come", "gone", b"gone", "new", b"new", "old", b"old", "session_id", b"session_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StateSessionChange: _TypeAlias = StateSessionChange  # noqa: Y015
+
+@_typing.final
+class StateToken(_message.Message):
+    """StateToken is what the append under a token came to."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_FIELD_NUMBER: _builtins.int
+    UPPER_FIELD_NUMBER: _builtins.int
+    SEQNO_FIELD_NUMBER: _builtins.int
+    COMMITTED_MS_FIELD_NUMBER: _builtins.int
+    BODY_FIELD_NUMBER: _builtins.int
+    token: _builtins.bytes
+    """token: the 16 bytes of its uuid."""
+    seqno: _builtins.int
+    """seqno it was committed at."""
+    committed_ms: _builtins.int
+    """committed_ms is when it was committed."""
+    body: _builtins.bytes
+    """body tells what was appended; may be empty."""
+    @_builtins.property
+    def upper(self) -> _types_pb2.Antichain:
+        """upper it moved the shard to. Always set."""
+
+    def __init__(
+        self,
+        *,
+        token: _builtins.bytes = ...,
+        upper: _types_pb2.Antichain | None = ...,
+        seqno: _builtins.int = ...,
+        committed_ms: _builtins.int = ...,
+        body: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["upper", b"upper"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "committed_ms", b"committed_ms", "seqno", b"seqno", "token", b"token", "upper", b"upper"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StateToken: _TypeAlias = StateToken  # noqa: Y015
+
+@_typing.final
 class StateTokenOutcome(_message.Message):
-    """StateTokenOutcome is what an append came to."""
+    """StateTokenOutcome is what an append came to, in format 1."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -370,14 +602,14 @@ class StateWriter(_message.Message):
     LEASE_MS_FIELD_NUMBER: _builtins.int
     OUTCOMES_FIELD_NUMBER: _builtins.int
     writer_id: _builtins.bytes
-    """writer_id names it: the 16 bytes of its uuid. Empty within a StateWriterChange."""
+    """writer_id names it: the 16 bytes of its uuid."""
     heartbeat_ms: _builtins.int
     """heartbeat_ms is when it was last heard of."""
     lease_ms: _builtins.int
     """lease_ms is how long its tokens are remembered in silence."""
     @_builtins.property
     def outcomes(self) -> _containers.RepeatedCompositeFieldContainer[Global___StateTokenOutcome]:
-        """outcomes, oldest first."""
+        """outcomes, oldest first: format 1 only."""
 
     def __init__(
         self,
@@ -405,12 +637,15 @@ class StateTransaction(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     UPPER_FIELD_NUMBER: _builtins.int
     SEQNO_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
     app_id: _builtins.str
     """app_id names the application."""
     version: _builtins.int
     """version is the newest committed one."""
     seqno: _builtins.int
     """seqno it was committed at."""
+    owner: _builtins.str
+    """owner counts the versions; may be empty."""
     @_builtins.property
     def upper(self) -> _types_pb2.Antichain:
         """upper that append moved the shard to. Always set."""
@@ -422,10 +657,11 @@ class StateTransaction(_message.Message):
         version: _builtins.int = ...,
         upper: _types_pb2.Antichain | None = ...,
         seqno: _builtins.int = ...,
+        owner: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["upper", b"upper"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["app_id", b"app_id", "seqno", b"seqno", "upper", b"upper", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["app_id", b"app_id", "owner", b"owner", "seqno", b"seqno", "upper", b"upper", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -463,6 +699,17 @@ class StateDiff(_message.Message):
     SCHEMAS_ADDED_FIELD_NUMBER: _builtins.int
     SCHEMAS_KEPT_FIELD_NUMBER: _builtins.int
     WRITERS_SINCE_MS_FIELD_NUMBER: _builtins.int
+    WRITERS_REMOVED_FIELD_NUMBER: _builtins.int
+    WRITERS_ADDED_FIELD_NUMBER: _builtins.int
+    SESSIONS_FIELD_NUMBER: _builtins.int
+    TOKENS_REMOVED_FIELD_NUMBER: _builtins.int
+    TOKENS_ADDED_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    SESSIONS_FORGOTTEN_FIELD_NUMBER: _builtins.int
+    TOKENS_FORGOTTEN_FIELD_NUMBER: _builtins.int
+    FORMAT_FIELD_NUMBER: _builtins.int
+    KNOWN_FORMAT_FIELD_NUMBER: _builtins.int
+    TRANSACTIONS_FORGOTTEN_FIELD_NUMBER: _builtins.int
     seqno_from: _builtins.int
     """seqno_from is the seqno of the older state."""
     seqno_to: _builtins.int
@@ -543,7 +790,7 @@ class StateDiff(_message.Message):
 
     @_builtins.property
     def writers(self) -> _containers.RepeatedCompositeFieldContainer[Global___StateWriterChange]:
-        """writers changed."""
+        """writers changed: format 1 only."""
 
     @_builtins.property
     def transactions_removed(self) -> _containers.RepeatedCompositeFieldContainer[Global___StateTransaction]:
@@ -560,6 +807,50 @@ class StateDiff(_message.Message):
     @_builtins.property
     def writers_since_ms(self) -> Global___StateNumberChange:
         """writers_since_ms of both."""
+
+    @_builtins.property
+    def writers_removed(self) -> _containers.RepeatedCompositeFieldContainer[Global___StateWriter]:
+        """writers_removed or replaced, as they were."""
+
+    @_builtins.property
+    def writers_added(self) -> _containers.RepeatedCompositeFieldContainer[Global___StateWriter]:
+        """writers_added or replaced, as they are."""
+
+    @_builtins.property
+    def sessions(self) -> _containers.RepeatedCompositeFieldContainer[Global___StateSessionChange]:
+        """sessions changed."""
+
+    @_builtins.property
+    def tokens_removed(self) -> _containers.RepeatedCompositeFieldContainer[Global___StateToken]:
+        """tokens_removed or replaced, as they were."""
+
+    @_builtins.property
+    def tokens_added(self) -> _containers.RepeatedCompositeFieldContainer[Global___StateToken]:
+        """tokens_added or replaced, as they are."""
+
+    @_builtins.property
+    def incarnation(self) -> Global___StateNumberChange:
+        """incarnation of both."""
+
+    @_builtins.property
+    def sessions_forgotten(self) -> Global___StateNumberChange:
+        """sessions_forgotten of both."""
+
+    @_builtins.property
+    def tokens_forgotten(self) -> Global___StateNumberChange:
+        """tokens_forgotten of both."""
+
+    @_builtins.property
+    def format(self) -> Global___StateNumberChange:
+        """format of both."""
+
+    @_builtins.property
+    def known_format(self) -> Global___StateNumberChange:
+        """known_format of both."""
+
+    @_builtins.property
+    def transactions_forgotten(self) -> Global___StateNumberChange:
+        """transactions_forgotten of both."""
 
     def __init__(
         self,
@@ -590,10 +881,21 @@ class StateDiff(_message.Message):
         schemas_added: _abc.Iterable[_types_pb2.SchemaEntry] | None = ...,
         schemas_kept: _builtins.int = ...,
         writers_since_ms: Global___StateNumberChange | None = ...,
+        writers_removed: _abc.Iterable[Global___StateWriter] | None = ...,
+        writers_added: _abc.Iterable[Global___StateWriter] | None = ...,
+        sessions: _abc.Iterable[Global___StateSessionChange] | None = ...,
+        tokens_removed: _abc.Iterable[Global___StateToken] | None = ...,
+        tokens_added: _abc.Iterable[Global___StateToken] | None = ...,
+        incarnation: Global___StateNumberChange | None = ...,
+        sessions_forgotten: Global___StateNumberChange | None = ...,
+        tokens_forgotten: Global___StateNumberChange | None = ...,
+        format: Global___StateNumberChange | None = ...,
+        known_format: Global___StateNumberChange | None = ...,
+        transactions_forgotten: Global___StateNumberChange | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["active_gc", b"active_gc", "active_rollup", b"active_rollup", "hostname", b"hostname", "last_gc_req", b"last_gc_req", "latest_rollup", b"latest_rollup", "next_id", b"next_id", "since", b"since", "upper", b"upper", "walltime_ms", b"walltime_ms", "writers_since_ms", b"writers_since_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["active_gc", b"active_gc", "active_rollup", b"active_rollup", "format", b"format", "hostname", b"hostname", "incarnation", b"incarnation", "known_format", b"known_format", "last_gc_req", b"last_gc_req", "latest_rollup", b"latest_rollup", "next_id", b"next_id", "sessions_forgotten", b"sessions_forgotten", "since", b"since", "tokens_forgotten", b"tokens_forgotten", "transactions_forgotten", b"transactions_forgotten", "upper", b"upper", "walltime_ms", b"walltime_ms", "writers_since_ms", b"writers_since_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_gc", b"active_gc", "active_rollup", b"active_rollup", "critical_readers_added", b"critical_readers_added", "critical_readers_removed", b"critical_readers_removed", "hostname", b"hostname", "last_gc_req", b"last_gc_req", "latest_rollup", b"latest_rollup", "leased_readers_added", b"leased_readers_added", "leased_readers_removed", b"leased_readers_removed", "next_id", b"next_id", "rollups_added", b"rollups_added", "rollups_removed", b"rollups_removed", "schemas_added", b"schemas_added", "schemas_kept", b"schemas_kept", "seqno_from", b"seqno_from", "seqno_to", b"seqno_to", "since", b"since", "spine_added", b"spine_added", "spine_removed", b"spine_removed", "splices", b"splices", "transactions_added", b"transactions_added", "transactions_removed", b"transactions_removed", "upper", b"upper", "walltime_ms", b"walltime_ms", "writers", b"writers", "writers_since_ms", b"writers_since_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_gc", b"active_gc", "active_rollup", b"active_rollup", "critical_readers_added", b"critical_readers_added", "critical_readers_removed", b"critical_readers_removed", "format", b"format", "hostname", b"hostname", "incarnation", b"incarnation", "known_format", b"known_format", "last_gc_req", b"last_gc_req", "latest_rollup", b"latest_rollup", "leased_readers_added", b"leased_readers_added", "leased_readers_removed", b"leased_readers_removed", "next_id", b"next_id", "rollups_added", b"rollups_added", "rollups_removed", b"rollups_removed", "schemas_added", b"schemas_added", "schemas_kept", b"schemas_kept", "seqno_from", b"seqno_from", "seqno_to", b"seqno_to", "sessions", b"sessions", "sessions_forgotten", b"sessions_forgotten", "since", b"since", "spine_added", b"spine_added", "spine_removed", b"spine_removed", "splices", b"splices", "tokens_added", b"tokens_added", "tokens_forgotten", b"tokens_forgotten", "tokens_removed", b"tokens_removed", "transactions_added", b"transactions_added", "transactions_forgotten", b"transactions_forgotten", "transactions_removed", b"transactions_removed", "upper", b"upper", "walltime_ms", b"walltime_ms", "writers", b"writers", "writers_added", b"writers_added", "writers_removed", b"writers_removed", "writers_since_ms", b"writers_since_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -608,15 +910,20 @@ class StateSplice(_message.Message):
     KEPT_FIELD_NUMBER: _builtins.int
     GONE_FIELD_NUMBER: _builtins.int
     COME_FIELD_NUMBER: _builtins.int
+    REMOVED_FIELD_NUMBER: _builtins.int
     kept: _builtins.int
     """kept counts the batches to pass over."""
     @_builtins.property
     def gone(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.HollowBatch]:
-        """gone are the next ones, which are taken out: the parts only they name are garbage."""
+        """gone are the next ones, which are taken out: format 1 only."""
 
     @_builtins.property
     def come(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.HollowBatch]:
         """come are put in their place."""
+
+    @_builtins.property
+    def removed(self) -> _containers.RepeatedCompositeFieldContainer[Global___StateGoneBatch]:
+        """removed are the next ones, which are taken out."""
 
     def __init__(
         self,
@@ -624,14 +931,43 @@ class StateSplice(_message.Message):
         kept: _builtins.int = ...,
         gone: _abc.Iterable[_types_pb2.HollowBatch] | None = ...,
         come: _abc.Iterable[_types_pb2.HollowBatch] | None = ...,
+        removed: _abc.Iterable[Global___StateGoneBatch] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["come", b"come", "gone", b"gone", "kept", b"kept"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["come", b"come", "gone", b"gone", "kept", b"kept", "removed", b"removed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StateSplice: _TypeAlias = StateSplice  # noqa: Y015
+
+@_typing.final
+class StateGoneBatch(_message.Message):
+    """StateGoneBatch names a batch that a state no longer has."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FINGERPRINT_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    fingerprint: _builtins.bytes
+    """fingerprint of what it covers and of its parts: 16 bytes."""
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """keys of its parts in Blob, in order: those that nothing else names are garbage."""
+
+    def __init__(
+        self,
+        *,
+        fingerprint: _builtins.bytes = ...,
+        keys: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fingerprint", b"fingerprint", "keys", b"keys"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StateGoneBatch: _TypeAlias = StateGoneBatch  # noqa: Y015
 
 @_typing.final
 class StateNumberChange(_message.Message):
@@ -747,7 +1083,7 @@ Global___StateFrontierChange: _TypeAlias = StateFrontierChange  # noqa: Y015
 
 @_typing.final
 class StateWriterChange(_message.Message):
-    """StateWriterChange is what happened to one writer: only the outcomes that came and went."""
+    """StateWriterChange is what happened to one writer, in format 1: only the outcomes that came and went."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from persist.core.frontier import Antichain, Description
 from persist.core.shard.batch import Block, ColumnStats, HollowBatch, Part, Run
 from persist.core.shard.commands import SchemaEntry
-from persist.errors import CorruptData, InvalidArgument, UsageError
+from persist.errors import CorruptData, InvalidArgument, UsageError, VersionMismatch
 from persist.v1 import types_pb2 as pb
 from persist.wire.frame import framed, unframed
 
@@ -56,6 +56,21 @@ def batch_from_proto(message: pb.HollowBatch) -> HollowBatch:
     )
     runs = tuple([Run(parts=tuple([_part_of(part) for part in run.parts])) for run in message.runs])
     return HollowBatch(desc=desc, runs=runs, truncated=message.truncated)
+
+
+def batch_taken_in(message: pb.HollowBatch) -> HollowBatch:
+    """The batch that another program sent to be committed. Raises InvalidArgument, InvalidBounds, VersionMismatch.
+
+    One with a field that this release does not know is refused: the field would be missing from what is committed.
+    """
+    size = message.ByteSize()
+    message.DiscardUnknownFields()
+    if message.ByteSize() != size:
+        raise VersionMismatch(
+            "the batch holds fields that this release does not know",
+            hint="a newer release made it: send it to servers of that release",
+        )
+    return batch_from_proto(message)
 
 
 def batch_to_bytes(batch: HollowBatch) -> bytes:

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from google.protobuf.message import Message
 
 from persist.core.frontier import Antichain
-from persist.core.ids import ReaderId, ShardId, Token, WriterId, check_critical_id
+from persist.core.ids import ReaderId, SessionId, ShardId, Token, WriterId, check_critical_id
 from persist.core.shard import commands as c
 from persist.core.shard.batch import HollowBatch
 from persist.errors import Indeterminate, InvalidArgument, PersistError
@@ -45,6 +45,17 @@ METHODS: Final = (
         appended=c.Appended,
         upper_mismatch=c.UpperMismatch,
         inline_backpressure=c.InlineBackpressure,
+        closed=c.Closed,
+        cannot_tell=c.CannotTell,
+    ),
+    _method(
+        "CloseCall",
+        "close_call",
+        c.CloseCall,
+        closed=c.Closed,
+        appended=c.Appended,
+        done=c.Done,
+        cannot_tell=c.CannotTell,
     ),
     _method(
         "RegisterLeasedReader",
@@ -176,6 +187,9 @@ def outcome_in(answer: pb.SessionAnswer) -> Any:
 # ---- fields by their Python type ---------------------------------------------------------------------------------
 
 
+_CALL_LEASE_MS: Final[int] = {field.name: field.default for field in dataclasses.fields(c.Call)}["lease_ms"]  # type: ignore[assignment]  # an int
+
+
 class _Kind(NamedTuple):
     """How values of one Python type travel. ``encode`` fills a message field; ``decode`` reads one."""
 
@@ -218,14 +232,55 @@ def _parsed(parse: Callable[[str], Any]) -> Callable[[Any, str], Any]:
 
 def _set_transaction(message: Any, name: str, value: c.Transaction | None) -> None:
     if value is not None:
-        getattr(message, name).CopyFrom(pb.Transaction(app_id=value.app_id, version=value.version))
+        getattr(message, name).CopyFrom(
+            pb.Transaction(app_id=value.app_id, version=value.version, owner=value.owner, new_since=value.new_since)
+        )
 
 
 def _transaction(message: Any, name: str) -> c.Transaction | None:
     if not message.HasField(name):
         return None
     found = getattr(message, name)
-    return c.Transaction(app_id=found.app_id, version=found.version)
+    return c.Transaction(app_id=found.app_id, version=found.version, owner=found.owner, new_since=found.new_since)
+
+
+def _set_call(message: Any, name: str, value: c.Call | None) -> None:
+    if value is not None:
+        getattr(message, name).CopyFrom(
+            pb.Call(
+                session=value.session,
+                number=value.number,
+                first=value.first,
+                known_seqno=value.known_seqno,
+                incarnation=value.incarnation,
+                lease_ms=value.lease_ms,
+            )
+        )
+
+
+def _optional_call(message: Any, name: str) -> c.Call | None:
+    return _call(message, name) if message.HasField(name) else None
+
+
+def _call(message: Any, name: str) -> c.Call:
+    found = getattr(message, name)
+    return c.Call(
+        session=SessionId.parse(found.session),
+        number=found.number,
+        first=found.first,
+        known_seqno=found.known_seqno,
+        incarnation=found.incarnation,
+        lease_ms=found.lease_ms or _CALL_LEASE_MS,
+    )
+
+
+def _set_token(message: Any, name: str, value: Token | None) -> None:
+    setattr(message, name, value or "")
+
+
+def _optional_token(message: Any, name: str) -> Token | None:
+    text = getattr(message, name)
+    return Token.parse(text) if text else None
 
 
 def _extend(to_item: Callable[[Any], Any]) -> Callable[[Any, str, Any], None]:
@@ -248,12 +303,14 @@ _KINDS: Final[Mapping[Any, _Kind]] = {
     bytes: _PLAIN,
     ReaderId: _Kind(_set, _parsed(ReaderId.parse)),
     WriterId: _Kind(_set, _parsed(WriterId.parse)),
-    Token: _Kind(_set, _parsed(Token.parse)),
+    Token | None: _Kind(_set_token, _optional_token),
+    c.Call: _Kind(_set_call, _call),
+    c.Call | None: _Kind(_set_call, _optional_call),
     Antichain: _Kind(_copy(wire_batch.antichain_to_proto), _present(wire_batch.antichain_from_proto)),
-    HollowBatch: _Kind(_copy(wire_batch.batch_to_proto), _present(wire_batch.batch_from_proto)),
+    HollowBatch: _Kind(_copy(wire_batch.batch_to_proto), _present(wire_batch.batch_taken_in)),
     c.SchemaEntry: _Kind(_copy(wire_batch.schema_entry_to_proto), _present(wire_batch.schema_entry_from_proto)),
     tuple[bytes, ...]: _Kind(_extend(bytes), _each(bytes)),
-    tuple[HollowBatch, ...]: _Kind(_extend(wire_batch.batch_to_proto), _each(wire_batch.batch_from_proto)),
+    tuple[HollowBatch, ...]: _Kind(_extend(wire_batch.batch_to_proto), _each(wire_batch.batch_taken_in)),
     tuple[c.SchemaEntry, ...]: _Kind(
         _extend(wire_batch.schema_entry_to_proto), _each(wire_batch.schema_entry_from_proto)
     ),

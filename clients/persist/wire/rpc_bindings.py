@@ -5,8 +5,8 @@ Source: protos/persist/v1/minter.proto, RemapPiece.
 
 from collections.abc import Iterator
 
-from persist.core.time.remap import RemapTrace, RemapUpdate, changes
-from persist.core.time.source_time import SourceKind
+from persist.core.binding.remap import RemapTrace, RemapUpdate, changes
+from persist.core.source.source_time import SourceKind
 from persist.errors import InvalidArgument
 from persist.v1 import minter_pb2 as pb
 from persist.wire.batch import antichain_to_proto, required_antichain

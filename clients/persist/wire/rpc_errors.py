@@ -5,7 +5,6 @@ may have happened: proxies, libraries and broken connections speak like that. Me
 free of credentials. Source: architecture.md section 6, answers; reliability.md section 5.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
@@ -15,9 +14,10 @@ from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
 
 from persist import errors
-from persist.core.catalog import refusals as catalog
-from persist.core.time import refusals
+from persist.core.catalog import errors as catalog
+from persist.core.time import errors as refusals
 from persist.errors import Determinate, Indeterminate, LocationError, PersistError, UsageError
+from persist.redaction import scrub
 from persist.v1 import errors_pb2 as pb
 
 DOMAIN: Final = "persist"
@@ -105,10 +105,6 @@ _BY_REASON: Final[Mapping[int, type[PersistError]]] = {row.reason: cls for cls, 
 _USAGE: Final = (INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS, FAILED_PRECONDITION, ABORTED, OUT_OF_RANGE)
 _REASON_NAMES: Final = frozenset(pb.Reason.keys())
 _PREFIX: Final = "REASON_"
-_CREDENTIALS: Final = re.compile(r"(://)[^/@\s]*@")
-_SECRETS: Final = re.compile(
-    r"(?i)\b((?:password|passwd|secret|token|signature|access_key|secret_key)[a-z_-]*=)[^\s&,;]+"
-)
 
 
 class WireStatus(NamedTuple):
@@ -176,11 +172,6 @@ def error_of_detail(detail: pb.ErrorDetail) -> PersistError:
     return _class_of(detail.reason, detail.code)(detail.message, hint=detail.hint, **dict(detail.details))
 
 
-def redact(text: str) -> str:
-    """The text without what looks like credentials."""
-    return _SECRETS.sub(r"\1***", _CREDENTIALS.sub(r"\1***@", text))
-
-
 def _class_of(reason: int, code: int) -> type[PersistError]:
     known = _BY_REASON.get(reason)
     if known is not None:
@@ -207,7 +198,8 @@ def _metadata(error: PersistError) -> Iterator[tuple[str, str]]:
 
 
 def _clean(text: str, limit: int) -> str:
-    line = " ".join(redact(text).split())
+    # More than is shown, as blanks go; but no more, as the text may be of any length.
+    line = " ".join(scrub(text, 2 * limit).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 

@@ -8,12 +8,12 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypedDict
 
+from persist.core.binding.binding_log import MintRules
+from persist.core.binding.remap import Binding
 from persist.core.frontier import Antichain
 from persist.core.ids import ShardId
-from persist.core.time.binding_log import MintRules
-from persist.core.time.remap import Binding
-from persist.core.time.source_frontier import SourceFrontier, place
-from persist.core.time.source_time import Lsn, Partition, Point, Range, SourceKind, SourceTime
+from persist.core.source.source_frontier import SourceFrontier, place
+from persist.core.source.source_time import Lsn, Partition, Point, Range, SourceKind, SourceTime
 from persist.errors import Indeterminate, InvalidArgument, RequestTooLarge, UsageError
 from persist.v1 import minter_pb2 as pb
 from persist.wire.batch import antichain_to_proto, required_antichain

@@ -10,10 +10,12 @@ from persist.core.frontier import Antichain
 from persist.core.ids import ShardId
 from persist.core.shard.batch import HollowBatch
 from persist.core.shard.commands import SchemaEntry
+from persist.core.shard.state import FIRST_FORMAT, STATE_FORMAT
 from persist.errors import Determinate
 from persist.v1 import shard_pb2 as pb
 from persist.v1 import types_pb2
 from persist.wire import batch as wire_batch
+from persist.wire.frame import other_release
 
 CHUNK_BYTES: Final = 1 << 20
 """Bytes of batches in one message; a single part may exceed it."""
@@ -27,10 +29,18 @@ class Standing(TypedDict):
     since: Antichain
     upper: Antichain
     schemas: tuple[SchemaEntry, ...]
+    incarnation: int
+    format: int
 
 
 def info_message(
-    shard: ShardId, seqno: int, since: Antichain, upper: Antichain, schemas: tuple[SchemaEntry, ...] | None
+    shard: ShardId,
+    seqno: int,
+    since: Antichain,
+    upper: Antichain,
+    schemas: tuple[SchemaEntry, ...] | None,
+    incarnation: int = 0,
+    format: int = FIRST_FORMAT,
 ) -> pb.ShardInfo:
     """Where a shard stands. ``schemas`` None: as in the message before."""
     info = pb.ShardInfo(
@@ -39,6 +49,8 @@ def info_message(
         since=wire_batch.antichain_to_proto(since),
         upper=wire_batch.antichain_to_proto(upper),
         schemas_unchanged=schemas is None,
+        incarnation=incarnation,
+        format=format,
     )
     if schemas:
         info.schemas.extend(wire_batch.schema_entry_to_proto(entry) for entry in schemas)
@@ -46,7 +58,9 @@ def info_message(
 
 
 def standing_of(info: pb.ShardInfo, schemas_before: tuple[SchemaEntry, ...] = ()) -> Standing:
-    """What an info message says."""
+    """What an info message says. Raises VersionMismatch: its batches may hold fields that this release would drop."""
+    if info.format > STATE_FORMAT:
+        raise other_release(found=info.format, known=STATE_FORMAT, shard=info.shard_id)
     schemas = tuple(wire_batch.schema_entry_from_proto(entry) for entry in info.schemas)
     return Standing(
         shard=ShardId.parse(info.shard_id),
@@ -54,6 +68,8 @@ def standing_of(info: pb.ShardInfo, schemas_before: tuple[SchemaEntry, ...] = ()
         since=wire_batch.antichain_from_proto(info.since),
         upper=wire_batch.antichain_from_proto(info.upper),
         schemas=schemas_before if info.schemas_unchanged else schemas,
+        incarnation=info.incarnation,
+        format=info.format or FIRST_FORMAT,
     )
 
 

@@ -4,13 +4,13 @@ Source: docs/formats.md; reliability.md I14, I24, I26.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from persist.core.frontier import Antichain
 from persist.core.ids import ShardId, WriterId
-from persist.core.shard.diff import Changed, SchemasChange, SpineChange, SpineEntry, Splice, StateDiff, WriterChange
+from persist.core.shard.diff import Changed, Gone, SchemasChange, SpineChange, SpineEntry, Splice, StateDiff, gone
 from persist.core.shard.state import STATE_FORMAT, State
+from persist.core.shard.table import Table
 from persist.core.shard.trace import Claim, SpineBatch, Trace
 from persist.errors import CorruptData, UsageError, check
 from persist.v1 import state_pb2 as pb
@@ -22,55 +22,87 @@ from persist.wire.batch import (
     schema_entry_from_proto,
     schema_entry_to_proto,
 )
-from persist.wire.frame import framed, unframed
+from persist.wire.formats import check_fields
+from persist.wire.frame import format_of, framed, unframed
 from persist.wire.state_holders import (
     claim_from_proto,
     claim_to_proto,
     critical_from_proto,
     critical_to_proto,
-    id_to_bytes,
     leased_from_proto,
     leased_to_proto,
     rollup_from_proto,
     rollup_to_proto,
-    set_writer,
+    token_from_proto,
+    token_to_proto,
     transaction_from_proto,
     transaction_to_proto,
     writer_from_proto,
     writer_of,
     writer_to_proto,
 )
+from persist.wire.state_sessions import change_from_proto, change_to_proto, session_from_proto, session_to_proto
 
 V = TypeVar("V")
 
+OLDEST_FORMAT: Final = 1
+"""The oldest format that is read; what stands in it must be upgraded before anything is added."""
+DIFF_BYTES_MAX: Final = 64 << 20
+"""Largest message of a diff; as it stands in Consensus it may take far less."""
+ROLLUP_BYTES_MAX: Final = 1 << 30
+"""Largest message of a whole state."""
 _DIFF: Final = b"pDIF"
 _ROLLUP: Final = b"pROL"
 
 
 def encode_diff(diff: StateDiff, shard: ShardId) -> bytes:
     """The diff as it stands in Consensus at ``diff.seqno_to``."""
-    return framed(_DIFF, STATE_FORMAT, _binding(shard, diff.seqno_to), _diff_to_proto(diff))
+    message = _diff_to_proto(diff)
+    check_fields(message, diff.format)
+    return framed(_DIFF, diff.format, _binding(shard, diff.seqno_to), message, limit=DIFF_BYTES_MAX)
 
 
 def decode_diff(data: bytes, shard: ShardId, seqno: int) -> StateDiff:
     """The diff at ``seqno`` of ``shard``. Raises CorruptData, VersionMismatch."""
     binding = _binding(shard, seqno)
-    message = unframed(pb.StateDiff, _DIFF, STATE_FORMAT, binding, data, shard=shard, seqno=seqno)
-    diff = _understood(_diff_from_proto, message, shard, seqno)
+    message = unframed(
+        pb.StateDiff,
+        _DIFF,
+        STATE_FORMAT,
+        binding,
+        data,
+        oldest=OLDEST_FORMAT,
+        limit=DIFF_BYTES_MAX,
+        shard=shard,
+        seqno=seqno,
+    )
+    diff = _understood(_diff_from_proto, message, format_of(data), shard, seqno)
     check(diff.seqno_to == seqno, "a diff holds what it is named after", shard=shard, seqno=seqno)
     return diff
 
 
 def encode_rollup(state: State) -> bytes:
-    """The whole state as it stands in Blob."""
-    return framed(_ROLLUP, STATE_FORMAT, _binding(state.shard, state.seqno), _state_to_proto(state))
+    """The whole state as it stands in Blob, in its own format."""
+    message = _state_to_proto(state)
+    check_fields(message, state.format)
+    return framed(_ROLLUP, state.format, _binding(state.shard, state.seqno), message, limit=ROLLUP_BYTES_MAX)
 
 
 def decode_rollup(data: bytes, shard: ShardId, seqno: int) -> State:
     """The state at ``seqno`` of ``shard``. Raises CorruptData, VersionMismatch."""
     binding = _binding(shard, seqno)
-    message = unframed(pb.StateRollup, _ROLLUP, STATE_FORMAT, binding, data, shard=shard, seqno=seqno)
-    state = _understood(_state_from_proto, message, shard, seqno)
+    message = unframed(
+        pb.StateRollup,
+        _ROLLUP,
+        STATE_FORMAT,
+        binding,
+        data,
+        oldest=OLDEST_FORMAT,
+        limit=ROLLUP_BYTES_MAX,
+        shard=shard,
+        seqno=seqno,
+    )
+    state = _understood(_state_from_proto, message, format_of(data), shard, seqno)
     check(state.shard == shard and state.seqno == seqno, "a rollup holds what it is named after", shard=shard)
     return state
 
@@ -79,9 +111,10 @@ def _binding(shard: ShardId, seqno: int) -> bytes:
     return shard.encode() + seqno.to_bytes(8, "little")
 
 
-def _understood(read: Callable[[Any], V], message: Any, shard: ShardId, seqno: int) -> V:
+def _understood(read: Callable[[Any, int], V], message: Any, format: int, shard: ShardId, seqno: int) -> V:
+    check_fields(message, format)
     try:
-        return read(message)
+        return read(message, format)
     except UsageError as error:
         raise CorruptData(
             "stored state is corrupt: values out of range", hint="run persist fsck", shard=shard, seqno=seqno
@@ -99,6 +132,11 @@ def _state_to_proto(state: State) -> pb.StateRollup:
         hostname=state.hostname,
         last_gc_req=state.last_gc_req,
         writers_since_ms=state.writers_since_ms,
+        incarnation=state.incarnation,
+        known_format=state.known_format,
+        sessions_forgotten=state.sessions_forgotten,
+        tokens_forgotten=state.tokens_forgotten,
+        transactions_forgotten=state.transactions_forgotten,
         active_rollup=claim_to_proto(state.active_rollup),
         active_gc=claim_to_proto(state.active_gc),
         since=antichain_to_proto(state.since),
@@ -109,19 +147,27 @@ def _state_to_proto(state: State) -> pb.StateRollup:
         leased_readers=_sorted(state.leased_readers, leased_to_proto),
         critical_readers=_sorted(state.critical_readers, critical_to_proto),
         writers=_sorted(state.writers, writer_to_proto),
+        sessions=_sorted(state.sessions, session_to_proto),
+        tokens=_sorted(state.tokens, token_to_proto),
         transactions=_sorted(state.transactions, transaction_to_proto),
         schemas=[schema_entry_to_proto(entry) for entry in state.schemas],
     )
 
 
-def _state_from_proto(message: pb.StateRollup) -> State:
+def _state_from_proto(message: pb.StateRollup, format: int) -> State:
     return State(
         shard=ShardId.parse(message.shard_id),
         seqno=message.seqno,
         walltime_ms=message.walltime_ms,
         hostname=message.hostname,
+        format=format,
+        known_format=message.known_format,
         last_gc_req=message.last_gc_req,
         writers_since_ms=message.writers_since_ms,
+        incarnation=message.incarnation,
+        sessions_forgotten=message.sessions_forgotten,
+        tokens_forgotten=message.tokens_forgotten,
+        transactions_forgotten=message.transactions_forgotten,
         active_rollup=_claim(message, "active_rollup"),
         active_gc=_claim(message, "active_gc"),
         trace=Trace(
@@ -133,8 +179,10 @@ def _state_from_proto(message: pb.StateRollup) -> State:
         rollups=dict(map(rollup_from_proto, message.rollups)),
         leased_readers=dict(map(leased_from_proto, message.leased_readers)),
         critical_readers=dict(map(critical_from_proto, message.critical_readers)),
-        writers=dict(map(writer_from_proto, message.writers)),
-        transactions=dict(map(transaction_from_proto, message.transactions)),
+        writers=Table(map(writer_from_proto, message.writers)),
+        sessions=Table(map(session_from_proto, message.sessions)),
+        tokens=Table(map(token_from_proto, message.tokens)),
+        transactions=Table(map(transaction_from_proto, message.transactions)),
         schemas=tuple([schema_entry_from_proto(entry) for entry in message.schemas]),
     )
 
@@ -171,10 +219,23 @@ def _spine_batch_of(message: pb.StateSpineBatch) -> SpineBatch:
 
 # ---- diffs -------------------------------------------------------------------------------------------------------
 
+_NUMBERS: Final = (
+    "format",
+    "known_format",
+    "walltime_ms",
+    "last_gc_req",
+    "writers_since_ms",
+    "incarnation",
+    "sessions_forgotten",
+    "tokens_forgotten",
+    "transactions_forgotten",
+)
 _MAPS: Final = (
     ("rollups", rollup_to_proto, rollup_from_proto),
     ("leased_readers", leased_to_proto, leased_from_proto),
     ("critical_readers", critical_to_proto, critical_from_proto),
+    ("writers", writer_to_proto, writer_from_proto),
+    ("tokens", token_to_proto, token_from_proto),
     ("transactions", transaction_to_proto, transaction_from_proto),
 )
 
@@ -187,7 +248,7 @@ def _diff_to_proto(diff: StateDiff) -> pb.StateDiff:
         since=_frontiers(diff.since),
         upper=_frontiers(diff.upper),
     )
-    for name in ("walltime_ms", "last_gc_req", "writers_since_ms"):
+    for name in _NUMBERS:
         if name in diff.scalars:
             _set_change(getattr(message, name), diff.scalars[name])
     if diff.next_id is not None:
@@ -205,15 +266,15 @@ def _diff_to_proto(diff: StateDiff) -> pb.StateDiff:
         message.schemas_kept = diff.schemas.kept
     for name, to_proto, _ in _MAPS:
         _set_map(message, name, diff.maps.get(name, {}), to_proto)
-    message.writers.extend([_writer_change(name, diff.writers[name]) for name in sorted(diff.writers)])
+    message.sessions.extend([change_to_proto(name, diff.sessions[name]) for name in sorted(diff.sessions)])
     if diff.spine is not None:
         _set_spine(message, diff.spine)
     return message
 
 
-def _diff_from_proto(message: pb.StateDiff) -> StateDiff:
+def _diff_from_proto(message: pb.StateDiff, format: int) -> StateDiff:
     scalars: dict[str, Changed[Any]] = {}
-    for name in ("walltime_ms", "last_gc_req", "writers_since_ms", "hostname"):
+    for name in (*_NUMBERS, "hostname"):
         if message.HasField(name):
             scalars[name] = _change(getattr(message, name))
     for name in ("active_rollup", "active_gc"):
@@ -221,13 +282,17 @@ def _diff_from_proto(message: pb.StateDiff) -> StateDiff:
             claims = getattr(message, name)
             scalars[name] = Changed(_claim(claims, "old"), _claim(claims, "new"))
     maps = {name: _map_of(message, name, from_proto) for name, _, from_proto in _MAPS}
+    if message.writers:
+        # Format 1. What it remembered of appends is left out: upgrading forgets all of it at once.
+        maps["writers"] = dict(map(_writer_change_of, message.writers))
     return StateDiff(
         seqno_from=message.seqno_from,
         seqno_to=message.seqno_to,
+        format=format,
         latest_rollup=rollup_from_proto(message.latest_rollup),
         scalars=scalars,
         maps={name: changes for name, changes in maps.items() if changes},
-        writers=dict(map(_writer_change_of, message.writers)),
+        sessions=dict(map(change_from_proto, message.sessions)),
         since=_frontiers_of(message, "since"),
         upper=_frontiers_of(message, "upper"),
         next_id=_change(message.next_id) if message.HasField("next_id") else None,
@@ -281,25 +346,10 @@ def _map_of(message: pb.StateDiff, name: str, from_proto: Callable[[Any], tuple[
     return {key: Changed(old.get(key), new.get(key)) for key in sorted({*old, *new})}
 
 
-def _writer_change(name: str, change: WriterChange) -> pb.StateWriterChange:
-    check(not change.front_new and not change.back_old, "outcomes leave at the front and arrive at the back")
-    message = pb.StateWriterChange(writer_id=id_to_bytes(name))
-    if change.old:
-        set_writer(message.old, change.old, change.front_old)
-    if change.new:
-        set_writer(message.new, change.new, change.back_new)
-    return message
-
-
-def _writer_change_of(message: pb.StateWriterChange) -> tuple[str, WriterChange]:
-    old = writer_of(message.old) if message.HasField("old") else None
-    new = writer_of(message.new) if message.HasField("new") else None
-    return WriterId.of(message.writer_id), WriterChange(
-        old=replace(old, outcomes=()) if old else None,
-        new=replace(new, outcomes=()) if new else None,
-        front_old=old.outcomes if old else (),
-        back_new=new.outcomes if new else (),
-    )
+def _writer_change_of(message: pb.StateWriterChange) -> tuple[str, Changed[Any]]:
+    sides = [getattr(message, name) if message.HasField(name) else None for name in ("old", "new")]
+    old, new = (writer_of(side) if side is not None else None for side in sides)
+    return WriterId.of(message.writer_id), Changed(old, new)
 
 
 def _set_spine(message: pb.StateDiff, change: SpineChange) -> None:
@@ -320,15 +370,18 @@ def _spine_of(message: pb.StateDiff) -> SpineChange | None:
 
 def _splice(splice: Splice) -> pb.StateSplice:
     message = pb.StateSplice(kept=splice.kept)
-    message.gone.extend([batch_to_proto(batch) for batch in splice.gone])
+    message.removed.extend([pb.StateGoneBatch(fingerprint=each.fingerprint, keys=each.keys) for each in splice.gone])
     message.come.extend([batch_to_proto(batch) for batch in splice.come])
     return message
 
 
 def _splice_of(message: pb.StateSplice) -> Splice:
+    # Format 1 has whole batches in their place.
+    whole = [gone(batch_from_proto(batch)) for batch in message.gone]
+    named = [Gone(fingerprint=each.fingerprint, keys=tuple(each.keys)) for each in message.removed]
     return Splice(
         kept=message.kept,
-        gone=tuple([batch_from_proto(batch) for batch in message.gone]),
+        gone=(*whole, *named),
         come=tuple([batch_from_proto(batch) for batch in message.come]),
     )
 

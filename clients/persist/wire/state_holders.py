@@ -1,4 +1,4 @@
-"""The entries of a state <-> messages of state.proto: claims, rollups, readers, writers, transactions."""
+"""The entries of a state <-> messages of state.proto: claims, rollups, readers, writers, tokens, transactions."""
 
 from persist.core.ids import ReaderId, ShardId, Token, WriterId, rollup_key
 from persist.core.shard.commands import Rollup
@@ -83,19 +83,7 @@ def critical_from_proto(message: pb.StateCriticalReader) -> tuple[str, CriticalR
 
 def writer_to_proto(writer_id: str, writer: Writer) -> pb.StateWriter:
     """The message of a writer."""
-    message = pb.StateWriter(writer_id=id_to_bytes(writer_id))
-    set_writer(message, writer, writer.outcomes)
-    return message
-
-
-def set_writer(message: pb.StateWriter, writer: Writer, outcomes: tuple[TokenOutcome, ...]) -> None:
-    """Fill a message with a writer's lease and some outcomes; its id is left alone."""
-    message.SetInParent()
-    message.heartbeat_ms, message.lease_ms = writer.heartbeat_ms, writer.lease_ms
-    for each in outcomes:
-        added = message.outcomes.add(token=id_to_bytes(each.token), seqno=each.seqno)
-        added.upper.SetInParent()
-        added.upper.elements.extend(each.upper.elements)
+    return pb.StateWriter(writer_id=id_to_bytes(writer_id), heartbeat_ms=writer.heartbeat_ms, lease_ms=writer.lease_ms)
 
 
 def writer_from_proto(message: pb.StateWriter) -> tuple[str, Writer]:
@@ -105,23 +93,44 @@ def writer_from_proto(message: pb.StateWriter) -> tuple[str, Writer]:
 
 def writer_of(message: pb.StateWriter) -> Writer:
     """The writer of a message, whatever its id."""
-    outcomes = tuple(
-        [
-            TokenOutcome(token=Token.of(each.token), upper=required_antichain(each, "upper"), seqno=each.seqno)
-            for each in message.outcomes
-        ]
+    return Writer(heartbeat_ms=message.heartbeat_ms, lease_ms=message.lease_ms)
+
+
+def token_to_proto(token: str, outcome: TokenOutcome) -> pb.StateToken:
+    """The message of what came of a token."""
+    return pb.StateToken(
+        token=id_to_bytes(token),
+        upper=antichain_to_proto(outcome.upper),
+        seqno=outcome.seqno,
+        committed_ms=outcome.committed_ms,
+        body=outcome.body,
     )
-    return Writer(heartbeat_ms=message.heartbeat_ms, lease_ms=message.lease_ms, outcomes=outcomes)
+
+
+def token_from_proto(message: pb.StateToken) -> tuple[str, TokenOutcome]:
+    """Token and outcome of a message."""
+    return Token.of(message.token), TokenOutcome(
+        upper=required_antichain(message, "upper"),
+        seqno=message.seqno,
+        committed_ms=message.committed_ms,
+        body=message.body,
+    )
 
 
 def transaction_to_proto(app_id: str, record: TransactionRecord) -> pb.StateTransaction:
     """The message of a transaction record."""
     return pb.StateTransaction(
-        app_id=app_id, version=record.version, upper=antichain_to_proto(record.upper), seqno=record.seqno
+        app_id=app_id,
+        version=record.version,
+        upper=antichain_to_proto(record.upper),
+        seqno=record.seqno,
+        owner=record.owner,
     )
 
 
 def transaction_from_proto(message: pb.StateTransaction) -> tuple[str, TransactionRecord]:
     """Application and record of a message."""
     upper = required_antichain(message, "upper")
-    return message.app_id, TransactionRecord(version=message.version, upper=upper, seqno=message.seqno)
+    return message.app_id, TransactionRecord(
+        version=message.version, upper=upper, seqno=message.seqno, owner=message.owner
+    )

@@ -16,6 +16,8 @@ def state_to_json(state: State) -> dict[str, Any]:
         "walltime_ms": state.walltime_ms,
         "hostname": state.hostname,
         "format": state.format,
+        "known_format": state.known_format,
+        "incarnation": state.incarnation,
         "since": _frontier(state.since),
         "upper": _frontier(state.upper),
         "seqno_since": state.seqno_since,
@@ -31,7 +33,12 @@ def state_to_json(state: State) -> dict[str, Any]:
         "active_gc": _claim(state.active_gc),
         **_holders(state),
         "transactions": {
-            name: {"version": record.version, "upper": _frontier(record.upper), "seqno": record.seqno}
+            name: {
+                "version": record.version,
+                "upper": _frontier(record.upper),
+                "seqno": record.seqno,
+                "owner": record.owner,
+            }
             for name, record in sorted(state.transactions.items())
         },
         "schemas": [{"schema_id": entry.schema_id, "codec": entry.codec} for entry in state.schemas],
@@ -60,13 +67,23 @@ def _holders(state: State) -> dict[str, Any]:
             str(name): {
                 "heartbeat_ms": writer.heartbeat_ms,
                 "lease_ms": writer.lease_ms,
-                "outcomes": [
-                    {"token": str(each.token), "upper": _frontier(each.upper), "seqno": each.seqno}
-                    for each in writer.outcomes
-                ],
             }
             for name, writer in sorted(state.writers.items())
         },
+        "sessions": {
+            str(name): {
+                "first": session.first,
+                "seqno": session.seqno,
+                "heartbeat_ms": session.heartbeat_ms,
+                "lease_ms": session.lease_ms,
+                "outcomes": len(session.outcomes),
+            }
+            for name, session in sorted(state.sessions.items())
+        },
+        "tokens": len(state.tokens),
+        "sessions_forgotten": state.sessions_forgotten,
+        "tokens_forgotten": state.tokens_forgotten,
+        "transactions_forgotten": state.transactions_forgotten,
     }
 
 

@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 
 from persist.core.catalog.kinds import CONFIG, FENCE_TOKEN, KINDS
 from persist.core.catalog.objects import Config
-from persist.core.catalog.opening import DATA_VERSION
+from persist.core.catalog.open_rules import DATA_VERSION
 from persist.core.catalog.rows import Row
 from persist.core.catalog.values import PUBLIC, Id, RoleRef, Space
 from persist.v1 import catalog_objects_v1_pb2 as v1
@@ -67,7 +67,8 @@ def thing(dice: random.Random, hint: Any, name: str = "") -> Any:
         return typing.cast(Any, hint)(**values)
     if issubclass(hint, StrEnum):
         return dice.choice(list(hint))
-    return {int: number, str: text, bool: lambda *_: dice.random() < 0.5, type(None): lambda *_: None}[hint](dice, name)
+    plain = {int: number, str: text, bytes: octets, bool: lambda *_: dice.random() < 0.5, type(None): lambda *_: None}
+    return plain[hint](dice, name)
 
 
 def number(dice: random.Random, name: str) -> int:
@@ -76,6 +77,10 @@ def number(dice: random.Random, name: str) -> int:
 
 def text(dice: random.Random, name: str) -> str:
     return "".join(dice.choices(string.printable + "äß漢🙂", k=dice.randrange(9)))
+
+
+def octets(dice: random.Random, name: str) -> bytes:
+    return dice.randbytes(dice.choice([0, 16]))
 
 
 def message(dice: random.Random, it: Message) -> bytes:

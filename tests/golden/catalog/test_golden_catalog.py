@@ -7,11 +7,13 @@ import pytest
 from golden.catalog import sample
 
 from persist.core.catalog.kinds import BY_TAG, FENCE_TOKEN, KINDS
-from persist.core.catalog.migrations import Upgrade
+from persist.core.catalog.leadership.migrations import Upgrade
 from persist.core.catalog.objects import (
     AuditLogKey,
     Cluster,
     ClusterKey,
+    Commit,
+    CommitKey,
     Config,
     ConfigKey,
     FenceToken,
@@ -49,6 +51,8 @@ UPGRADED = {
 
 ROWS = [
     (("fence_token", FenceTokenKey(), FenceToken(3, 300)), "", "080310ac02"),
+    (("commit", CommitKey("t"), Commit(3)), "0a0174", "0803"),
+    (("commit", CommitKey("t"), Commit(3, bytes(range(16)))), "0a0174", "08031210000102030405060708090a0b0c0d0e0f"),
     (("config", ConfigKey("user_version"), Config(3)), "0a0c757365725f76657273696f6e", "0803"),
     (
         (

@@ -11,7 +11,7 @@ import sys
 import pyarrow as pa
 import pytest
 from golden.parts import sample
-from property.data.rows import rows_of
+from property.core.data.rows import rows_of
 
 from persist.core.data.encoding import encode_key
 from persist.core.data.schema import Schema

@@ -3,14 +3,14 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from property.time.sources import KEYS, KINDS, LAW, frontiers, logs, since_in
+from property.core.binding.sources import KEYS, KINDS, LAW, frontiers, logs, since_in
 
+from persist.core.binding.binding_log import Append, MintRules
+from persist.core.binding.remap import RemapTrace
 from persist.core.frontier import CLOSED, TIME_MAX, Antichain
 from persist.core.ids import ShardId
-from persist.core.time.binding_log import Append, MintRules
-from persist.core.time.remap import RemapTrace
-from persist.core.time.source_frontier import SourceFrontier
-from persist.core.time.source_time import OFFSET_MAX, PARTITION_MAX, Lsn, Point, Range, SourceKind
+from persist.core.source.source_frontier import SourceFrontier
+from persist.core.source.source_time import OFFSET_MAX, PARTITION_MAX, Lsn, Point, Range, SourceKind
 from persist.v1 import minter_pb2 as pb
 from persist.wire.rpc_bindings import TraceJoiner, trace_pieces
 from persist.wire.rpc_minter import (

@@ -2,10 +2,10 @@
 
 import pytest
 
+from persist.core.binding.binding_log import MintRules
 from persist.core.frontier import MINIMUM
 from persist.core.ids import ShardId
-from persist.core.time.binding_log import MintRules
-from persist.core.time.source_time import SourceKind
+from persist.core.source.source_time import SourceKind
 from persist.errors import CorruptData, Indeterminate, InvalidArgument, InvalidId, RequestTooLarge
 from persist.v1 import minter_pb2 as pb
 from persist.v1.types_pb2 import Antichain

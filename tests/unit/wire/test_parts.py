@@ -9,15 +9,15 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from property.data.rows import rows_of, schemas, updates
+from property.core.data.rows import rows_of, schemas, updates
 
 from persist.core.data.encoding import encode_key
 from persist.core.data.schema import Schema
 from persist.core.data.splits import KeyRange
 from persist.core.data.update import consolidate, normalise
 from persist.errors import CorruptData, InvalidArgument, VersionMismatch
-from persist.wire import columnar_decode
 from persist.wire.checksum import crc32c
+from persist.wire.columnar import decode as columnar_decode
 from persist.wire.columnar import decode_inline, encode_inline, encode_parts, part_batches
 
 SCHEMA = Schema({"k": pa.int64(), "name": pa.string()}, {"v": pa.float64(), "w": pa.binary()})

@@ -14,7 +14,7 @@ from persist.core.shard.batch import Block, Part
 from persist.errors import CorruptData
 from persist.wire.checksum import crc32c
 from persist.wire.columnar import decode_inline, encode_inline, encode_parts, part_batches
-from persist.wire.columnar_encode import GROUP_BYTES_KEY
+from persist.wire.columnar.encode import GROUP_BYTES_KEY
 
 SCHEMA = Schema({"k": pa.int64()}, {"v": pa.string()})
 MEBI = 1 << 20

@@ -2,7 +2,8 @@
 
 Made from the same messages as rows, so a field has one name everywhere. An id is its text (``"u12"``), a role too
 (``"p"``: everybody), an enum the name of its value, a choice an object of one field (``{"managed": {…}}``), and what is
-not there null. Numbers up to 2^53 - 1 are numbers; larger ones, which many readers of JSON would round, are text.
+not there null. Numbers up to 2^53 - 1 are numbers; larger ones, which many readers of JSON would round, are text. Bytes
+are hexadecimal digits.
 
 Read: every field must be there but those that may be null, and no other; every number may be text. Source:
 catalog-semantics.md section 1.2.12.
@@ -10,6 +11,7 @@ catalog-semantics.md section 1.2.12.
 
 import difflib
 import json
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
@@ -178,6 +180,8 @@ def _scalar(field: Any) -> _Scalar:
         return _enum(field.enum_type)
     if field.cpp_type == FieldDescriptor.CPPTYPE_BOOL:
         return _BOOL
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        return _BYTES
     return _TEXT if field.cpp_type == FieldDescriptor.CPPTYPE_STRING else _NUMBERS[field.cpp_type]
 
 
@@ -220,7 +224,15 @@ def _text(data: Any, path: str) -> str:
     return data
 
 
+def _bytes(data: Any, path: str) -> bytes:
+    if not isinstance(data, str) or not _HEX.fullmatch(data):
+        raise _refusal(_WRONG, path, "bytes as hexadecimal digits", data)
+    return bytes.fromhex(data)
+
+
 _BOOL: Final = _Scalar(bool, _bool)
+_HEX: Final = re.compile("(?:[0-9a-f]{2})*")
+_BYTES: Final = _Scalar(bytes.hex, _bytes)
 _TEXT: Final = _Scalar(str, _text)
 _NUMBERS: Final = {
     FieldDescriptor.CPPTYPE_UINT32: _number(2**32 - 1),

@@ -10,7 +10,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError, Message
 
-from persist.core.catalog.migrations import Migrations, Step
+from persist.core.catalog.leadership.migrations import Migrations, Step
 from persist.core.catalog.rows import Contents, Row
 from persist.errors import CorruptData
 from persist.v1 import catalog_objects_pb2 as v3

@@ -82,6 +82,15 @@ class MessageCodec:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise InvalidArgument("this object cannot be stored", kind=kind, key=key, problem=error) from error
 
+    def encode_key(self, kind: str, key: Any) -> bytes:
+        """The bytes of a key. Raises as ``encode``."""
+        if type(key) is not _CLASSES[kind][0]:
+            raise InvalidArgument("no key of this kind", kind=kind, key=type(key).__name__)
+        try:
+            return SIDES[kind][0].encode(key)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise InvalidArgument("no object has this key", kind=kind, key=key, problem=error) from error
+
     def decode(self, row: Row) -> tuple[Any, Any]:
         """Key and value of a row. Raises CorruptData."""
         if row.kind not in SIDES:

@@ -11,6 +11,7 @@ from itertools import accumulate
 from operator import add
 from typing import Any, Final, NamedTuple, TypeVar
 
+from persist.core.catalog.fingerprints import BODY_BYTES, fingerprint
 from persist.core.catalog.kinds import BY_TAG, AnyKind
 from persist.core.catalog.objects import FenceToken
 from persist.core.catalog.rows import Contents, Row, RowUpdate
@@ -201,6 +202,11 @@ def optional_token(message: Any, name: str) -> FenceToken | None:
     return token_of(getattr(message, name)) if message.HasField(name) else None
 
 
+def leads(status: pb.GetStatusResponse) -> bool:
+    """Whether a server says that it leads. It looked at the shard, so it did at a moment of the call."""
+    return bool(status.role == pb.CATALOG_ROLE_LEADER) and optional_token(status, "own") is not None
+
+
 def session_message(session: Session) -> pb.CatalogSession:
     """The message of a session."""
     return pb.CatalogSession(session_id=session.session_id, token=token_message(session.token))
@@ -221,6 +227,17 @@ def request_id_in(request: Any) -> bytes:
             "a request has an id", hint="16 random bytes, the same when repeated", bytes=len(request_id)
         )
     return request_id
+
+
+def body_in(request: pb.CommitRequest, changes: Changes) -> bytes:
+    """What stands for all that the transaction wants. Raises InvalidArgument."""
+    if not request.body:
+        coming = {(row.kind, row.key): row.value for row, diff in changes if diff > 0}
+        keys = {(row.kind, row.key) for row, _ in changes}
+        return fingerprint((*key, coming.get(key)) for key in keys)
+    if len(request.body) != BODY_BYTES:
+        raise InvalidArgument("no fingerprint of a body", hint="16 bytes, or none", bytes=len(request.body))
+    return request.body
 
 
 def counts_of(message: Mapping[str, int], upper: int) -> list[RowUpdate]:

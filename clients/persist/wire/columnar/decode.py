@@ -12,14 +12,14 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from persist.core.data.cursors import canonical_ends, canonical_keys
+from persist.core.data.merging.cursors import canonical_ends, canonical_keys
 from persist.core.data.schema import DIFF, TS, Schema
 from persist.core.data.splits import EVERYTHING, KeyRange, blocks_in
 from persist.core.data.types import T
 from persist.core.shard.batch import Part
 from persist.wire.checksum import crc32c
-from persist.wire.columnar_encode import GROUP_BYTES_KEY, leaves
-from persist.wire.columnar_inline import DECODED_BYTES_MAX, check_format, corrupt, decode_inline, rewrite_times
+from persist.wire.columnar.encode import GROUP_BYTES_KEY, leaves
+from persist.wire.columnar.inline import DECODED_BYTES_MAX, check_format, corrupt, decode_inline, rewrite_times
 
 Read = Callable[[int, int], bytes | memoryview]
 """Bytes [start, end) of the blob; blocks until they are there."""

@@ -80,6 +80,12 @@ def decode_inline(part: Part, schema_of_part: Schema, *, decoded_bytes_max: int 
     return rewrite_times(pa.Table.from_batches([batch]), part.ts_rewrite)
 
 
+def inline_message_bytes(part: Part) -> int:
+    """What an inline part says it takes once it is expanded; 0 for one without a header. Nothing is verified."""
+    data = part.inline or b""
+    return int(_HEADER.unpack_from(data)[1]) if len(data) >= _HEADER.size and data[:4] == _MAGIC else 0
+
+
 def rewrite_times(table: pa.Table, ts_rewrite: int | None) -> pa.Table:
     """The table with every time t as max(t, ts_rewrite)."""
     if not ts_rewrite or not table.num_rows:
@@ -99,6 +105,9 @@ def check_format(part: Part) -> None:
 
 def corrupt(message: str, part: Part, found: str, **details: object) -> CorruptData:
     """The error for a part that is not what was written."""
+    if part.key is None:
+        hint = "persist fsck tells where; persist admin repair takes it out"
+        return CorruptData(message, hint=hint, found=found, **details)
     return CorruptData(message, hint="stop and restore the blob", key=part.key, found=found, **details)
 
 

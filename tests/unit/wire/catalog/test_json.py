@@ -4,7 +4,7 @@ import json
 
 import pytest
 from hypothesis import given, settings
-from property.catalog.objects import KEYS, LAW, VALUES
+from property.core.catalog.objects import KEYS, LAW, VALUES
 
 from persist.core.catalog.kinds import (
     AUDIT_LOG,
