@@ -3,7 +3,7 @@
 import asyncio
 import random
 
-from persist.storage.consensus_memory import MemoryConsensus
+from persist.storage.consensus.memory import MemoryConsensus
 from persist.storage.ports import Entry
 
 

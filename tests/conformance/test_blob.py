@@ -9,7 +9,7 @@ from conformance.handles import T, blob_key, blobs, shard
 
 from persist.core.ids import rollup_key
 from persist.errors import Determinate, InvalidArgument, InvalidId
-from persist.storage.blob_s3 import S3Blob
+from persist.storage.blob.s3 import S3Blob
 
 
 async def test_get_of_a_missing_key_is_none(blob_uri: str) -> None:

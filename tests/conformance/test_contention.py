@@ -6,7 +6,7 @@ from conformance.handles import consensuses, shard
 from conformance.workload import contend
 from simulation.budget import FULL
 
-from persist.storage.consensus_memory import MemoryConsensus, MemoryLog
+from persist.storage.consensus.memory import MemoryConsensus, MemoryLog
 from persist.testing.history import violations
 
 ATTEMPTS = 20_000 if FULL else 5_000

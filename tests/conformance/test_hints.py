@@ -11,7 +11,7 @@ from conformance.handles import T, consensuses, shard
 
 from persist.errors import Determinate
 from persist.runtime import system
-from persist.storage.watchers import Announcer, Watchers
+from persist.storage.engine.watchers import Announcer, Watchers
 
 WATCH = """
 import asyncio, sys

@@ -8,18 +8,21 @@ Source: architecture.md section 5; reliability.md section 4, refusing unsafe con
 """
 
 import difflib
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from persist.errors import InvalidUri, UnsafeConfiguration
+from persist.redaction import learn
 from persist.runtime import Runtime
 from persist.settings import Settings
-from persist.storage.blob_memory import MemoryBlob, MemoryValues
-from persist.storage.consensus_memory import MemoryConsensus, MemoryLog
+from persist.storage.blob.memory import MemoryBlob, MemoryValues
+from persist.storage.consensus.memory import MemoryConsensus, MemoryLog
 from persist.storage.ports import Blob, Consensus, Finding
-from persist.storage.stash import Stash
+from persist.storage.stash.port import Stash
 
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,19}")
 _BLOB_SCHEMES: Final = ("mem", "file", "s3")
 _CONSENSUS_SCHEMES: Final = ("mem", "sqlite", "redis", "rediss", "postgres", "postgresql")
 _STASH_SCHEMES: Final = ("sqlite", "postgres", "postgresql")
@@ -37,7 +40,7 @@ def open_blob(
     if scheme == "mem":
         return MemoryBlob(rest, _values.setdefault(rest, MemoryValues()))
     if scheme == "file":
-        from persist.storage.blob_file import FileBlob
+        from persist.storage.blob.file import FileBlob
 
         path, options = _path(rest)
         _only(options, ())
@@ -51,16 +54,16 @@ def open_consensus(uri: str, *, settings: Settings, runtime: Runtime) -> Consens
     if scheme == "mem":
         return MemoryConsensus(rest, _logs.setdefault(rest, MemoryLog()))
     if scheme == "sqlite":
-        from persist.storage.consensus_sqlite import SqliteConsensus
+        from persist.storage.consensus.sqlite import SqliteConsensus
 
         path, read_only, pages = _sqlite(rest)
         return SqliteConsensus(path, runtime, read_only=read_only, max_pages=pages)
     if scheme in ("redis", "rediss"):
-        from persist.storage.consensus_redis import RedisConsensus
+        from persist.storage.consensus.redis import RedisConsensus
 
         _need_host(uri)
         return RedisConsensus(uri, runtime)
-    from persist.storage.consensus_postgres import PostgresConsensus
+    from persist.storage.consensus.postgres import PostgresConsensus
 
     return PostgresConsensus(uri, runtime)
 
@@ -69,11 +72,11 @@ def open_stash(uri: str, *, runtime: Runtime) -> Stash:
     """The Stash a URI names. Connects lazily. Raises InvalidUri."""
     scheme, rest = _split(uri, _STASH_SCHEMES, (*_BLOB_SCHEMES, "redis", "rediss"), "stash")
     if scheme == "sqlite":
-        from persist.storage.stash_sqlite import SqliteStash
+        from persist.storage.stash.sqlite import SqliteStash
 
         path, read_only, pages = _sqlite(rest)
         return SqliteStash(path, runtime, read_only=read_only, max_pages=pages)
-    from persist.storage.stash_postgres import PostgresStash
+    from persist.storage.stash.postgres import PostgresStash
 
     return PostgresStash(uri)
 
@@ -97,7 +100,7 @@ def check_safe(findings: Sequence[Finding], allow_unsafe: Collection[str]) -> No
 
 
 def _open_s3(uri: str, runtime: Runtime, count_request: Callable[[str], None] | None) -> Blob:
-    from persist.storage.s3_location import S3Location
+    from persist.storage.blob.s3_location import S3Location
 
     parts = urlsplit(uri)
     if parts.username or parts.password or "@" in parts.netloc:
@@ -113,25 +116,29 @@ def _open_s3(uri: str, runtime: Runtime, count_request: Callable[[str], None] | 
     )
     if location.client == "obstore":
         try:
-            from persist.storage.blob_obstore import ObstoreBlob
+            from persist.storage.blob.obstore import ObstoreBlob
         except ImportError as error:
             raise InvalidUri("obstore is not installed", hint="pip install obstore, or drop client=obstore") from error
         return ObstoreBlob(location, runtime, count_request=count_request)
-    from persist.storage.blob_s3 import S3Blob
+    from persist.storage.blob.s3 import S3Blob
 
     return S3Blob(location, runtime, count_request=count_request)
 
 
 def _split(uri: object, known: Sequence[str], others: Sequence[str], noun: str) -> tuple[str, str]:
+    if isinstance(uri, str):
+        learn(uri)
     scheme, colon, rest = uri.partition(":") if isinstance(uri, str) else ("", "", "")
     if colon and scheme in known:
         return scheme, rest
     if colon and scheme in others:
         raise InvalidUri(f"{scheme}: is no {noun} store", hint=f"{noun} stores: {', '.join(known)}", scheme=scheme)
-    # Never the URI itself: it may hold a password.
-    near = difflib.get_close_matches(scheme.lower(), known, 1, 0.5) if colon else []
+    # Never the URI itself: it may hold a password. Nor what only looks like a scheme.
+    named = bool(colon) and _SCHEME.fullmatch(scheme) is not None
+    near = difflib.get_close_matches(scheme.lower(), known, 1, 0.5) if named else []
     guess = f"did you mean {near[0]}:? " if near else ""
-    raise InvalidUri(f"unknown {noun} URI", hint=f"{guess}known: {', '.join(known)}", scheme=repr(scheme[:20]))
+    shown = repr(scheme) if named else "none"
+    raise InvalidUri(f"unknown {noun} URI", hint=f"{guess}known: {', '.join(known)}", scheme=shown)
 
 
 def _path(rest: str) -> tuple[str, dict[str, str]]:

@@ -14,7 +14,7 @@ import pytest
 from persist.core.ids import ShardId, WriterId, part_key
 from persist.errors import CorruptData, Determinate, Indeterminate, InvalidId, PersistError, StoreFull, StoreReadOnly
 from persist.runtime import system
-from persist.storage.blob_file import FileBlob, classify
+from persist.storage.blob.file import FileBlob, classify
 
 T = 10.0
 SHARD = ShardId.named("file")

@@ -12,12 +12,12 @@ from persist.core.ids import ShardId, WriterId, part_key
 from persist.errors import Indeterminate, LocationError
 from persist.runtime import system
 from persist.settings import Settings
-from persist.storage.blob_s3 import PART_BYTES, make_client
+from persist.storage.blob.s3 import PART_BYTES, make_client
+from persist.storage.blob.s3_location import S3Location
+from persist.storage.blob.s3_probe import probe
 from persist.storage.metered import Meter
 from persist.storage.open import open_blob
 from persist.storage.ports import Blob
-from persist.storage.s3_location import S3Location
-from persist.storage.s3_probe import probe
 from persist.testing.faults import Direction, FaultProxy, Mode
 
 T = 20.0

@@ -6,9 +6,11 @@ import pytest
 from redis import exceptions as redis_errors
 
 from persist.errors import Determinate, Indeterminate, LocationError, StoreFull, StoreReadOnly
-from persist.storage import blob_s3, consensus_redis, postgres
-from persist.storage.calls import Call
-from persist.storage.filesystem import filesystem_of, is_network
+from persist.storage.blob import s3 as blob_s3
+from persist.storage.call_deadline import Call
+from persist.storage.consensus import redis as consensus_redis
+from persist.storage.engine import postgres
+from persist.storage.engine.filesystem import filesystem_of, is_network
 
 
 def sent(*, mutation: bool = True) -> Call:

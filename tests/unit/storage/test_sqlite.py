@@ -21,10 +21,10 @@ from persist.errors import (
 )
 from persist.runtime import system
 from persist.settings import Settings
-from persist.storage.consensus_sqlite import SqliteConsensus
+from persist.storage.consensus.sqlite import SqliteConsensus
+from persist.storage.engine.sqlite import classify
 from persist.storage.open import open_consensus
 from persist.storage.ports import Consensus, Entry
-from persist.storage.sqlite import classify
 
 KEY = ShardId.named("sqlite")
 T = 10.0

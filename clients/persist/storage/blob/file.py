@@ -25,13 +25,14 @@ from persist.errors import (
     StoreReadOnly,
 )
 from persist.runtime import Runtime
-from persist.storage.calls import offloaded
+from persist.storage.call_deadline import offloaded
 from persist.storage.checks import check_range, check_timeout
-from persist.storage.filesystem import VOLATILE, filesystem_of
+from persist.storage.engine.filesystem import FILE_MODE, FOLDER_MODE, VOLATILE, filesystem_of
 from persist.storage.ports import Finding
 
 _TEMPORARY: Final = ".tmp-"
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]*")
 _WRITE_BYTES: Final = 16 << 20
 _SYNCED_MAX: Final = 10_000
@@ -178,7 +179,7 @@ class FileBlob:
             raise classify(error, "set", visible=visible) from error
 
     def _write(self, folder: int, name: str, value: bytes | memoryview) -> None:
-        file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=folder)
+        file = os.open(name, _NEW, FILE_MODE, dir_fd=folder)
         try:
             rest = memoryview(value).cast("B")
             while len(rest):
@@ -253,7 +254,7 @@ class FileBlob:
     def _enter(self, folder: int, name: str, path: tuple[str, ...], *, make: bool) -> int:
         if make and path not in self._synced:
             with suppress(FileExistsError):
-                os.mkdir(name, 0o755, dir_fd=folder)
+                os.mkdir(name, FOLDER_MODE, dir_fd=folder)
             # Also when another process made it: that one may not have come to its fsync.
             os.fsync(folder)
             if len(self._synced) >= _SYNCED_MAX:
@@ -277,7 +278,7 @@ class FileBlob:
             path = os.path.dirname(path)
         for path in reversed(missing):
             with suppress(FileExistsError):
-                os.mkdir(path)
+                os.mkdir(path, FOLDER_MODE)
             _sync_folder(os.path.dirname(path))
         self._synced.add(())
 

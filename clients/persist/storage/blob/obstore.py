@@ -14,11 +14,11 @@ from obstore.store import S3Store
 from persist.core.ids import check_blob_key
 from persist.errors import Determinate, Indeterminate, LocationError, StoreReadOnly
 from persist.runtime import Runtime
-from persist.storage.calls import deadline
+from persist.storage.blob.s3_location import S3Location
+from persist.storage.blob.s3_probe import probe
+from persist.storage.call_deadline import deadline
 from persist.storage.checks import check_range
 from persist.storage.ports import Finding
-from persist.storage.s3_location import S3Location
-from persist.storage.s3_probe import probe
 
 
 def classify(error: Exception, what: str, *, mutation: bool) -> LocationError:

@@ -17,11 +17,11 @@ from botocore.handlers import add_expect_header
 from persist.core.ids import check_blob_key
 from persist.errors import Determinate, Indeterminate, LocationError, StoreFull, StoreReadOnly
 from persist.runtime import Runtime
-from persist.storage.calls import deadline, offloaded
+from persist.storage.blob.s3_location import S3Location
+from persist.storage.blob.s3_probe import probe
+from persist.storage.call_deadline import deadline, offloaded
 from persist.storage.checks import check_range, check_timeout
 from persist.storage.ports import Finding
-from persist.storage.s3_location import S3Location
-from persist.storage.s3_probe import probe
 
 T = TypeVar("T")
 

@@ -16,8 +16,8 @@ from persist.storage.checks import (
     check_truncation,
     check_value,
 )
+from persist.storage.engine.watchers import Watchers
 from persist.storage.ports import Entry, Finding
-from persist.storage.watchers import Watchers
 
 
 class MemoryLog:

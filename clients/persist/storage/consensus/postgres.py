@@ -17,10 +17,10 @@ import psycopg
 from persist.errors import CorruptData, Determinate, LocationError
 from persist.runtime import Runtime
 from persist.storage.checks import check_expected, check_key, check_limit, check_seqno, check_truncation, check_value
-from persist.storage.pool import Pool
+from persist.storage.engine.pool import Pool
+from persist.storage.engine.postgres import Connection, Connections, discard, healthy
+from persist.storage.engine.watchers import Announcer, Watchers
 from persist.storage.ports import Entry, Finding
-from persist.storage.postgres import Connection, Connections, discard, healthy
-from persist.storage.watchers import Announcer, Watchers
 
 _CHANNEL: Final = "persist_consensus"
 

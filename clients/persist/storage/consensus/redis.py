@@ -19,11 +19,11 @@ from redis.backoff import NoBackoff
 
 from persist.errors import CorruptData, Determinate, InvalidUri, LocationError, StoreFull, StoreReadOnly
 from persist.runtime import Runtime
-from persist.storage.calls import Call, deadline
+from persist.storage.call_deadline import Call, deadline
 from persist.storage.checks import check_expected, check_key, check_limit, check_seqno, check_truncation, check_value
-from persist.storage.pool import Pool
+from persist.storage.engine.pool import Pool
+from persist.storage.engine.watchers import Watchers
 from persist.storage.ports import Entry, Finding
-from persist.storage.watchers import Watchers
 
 _PAGE: Final = 256
 _HEAD_KEY: Final = re.compile(r"\{(.+)\}:h")
@@ -116,12 +116,16 @@ class RedisConsensus:
     """Implements the Consensus port over ``redis://[user:password@]host:port/db`` (``rediss``: TLS)."""
 
     def __init__(self, uri: str, runtime: Runtime, *, connections: int = 8) -> None:
+        if "#" in uri:
+            # Nobody reads a fragment: it is the rest of a password, which would be cut short and shown.
+            raise InvalidUri("a redis URI has no fragment", hint="in passwords # is %23; redis://host:port/db")
         self.uri_with_secrets = uri
         self._runtime = runtime
         try:
             options: dict[str, Any] = dict(parse_url(uri))
-        except ValueError as error:
-            raise InvalidUri("malformed redis URI", hint="redis://host:port/db", detail=error) from error
+        except ValueError:
+            # Without its cause, which quotes pieces of the URI.
+            raise InvalidUri("malformed redis URI", hint="redis://host:port/db") from None
         self._kind: type[AbstractConnection] = options.pop("connection_class", aioredis.Connection)
         self._options = options
         self._channel = f"persist:{options.get('db', 0)}:"
@@ -343,7 +347,7 @@ def redacted(uri: str) -> str:
     user, at, host = parts.netloc.rpartition("@")
     user = user.partition(":")[0]
     query = urlencode([(name, value) for name, value in parse_qsl(parts.query) if name != "password"], quote_via=quote)
-    return urlunsplit(parts._replace(netloc=f"{user}{at}{host}" if user else host, query=query))
+    return urlunsplit(parts._replace(netloc=f"{user}{at}{host}" if user else host, query=query, fragment=""))
 
 
 def _names(key: str) -> tuple[str, str, str]:

@@ -11,9 +11,9 @@ from typing import Final
 from persist.errors import CorruptData, Determinate, VersionMismatch
 from persist.runtime import Runtime
 from persist.storage.checks import check_expected, check_key, check_limit, check_seqno, check_truncation, check_value
+from persist.storage.engine.sqlite import Database
+from persist.storage.engine.watchers import Watchers
 from persist.storage.ports import Entry, Finding
-from persist.storage.sqlite import Database
-from persist.storage.watchers import Watchers
 
 _FORMAT: Final = 1
 _POLL_SECONDS: Final = 0.005

@@ -3,6 +3,9 @@
 import os
 from typing import Final
 
+FILE_MODE: Final = 0o640
+FOLDER_MODE: Final = 0o750
+"""Of what is made: the owner writes, the group reads, nobody else sees anything. The umask may take away more."""
 VOLATILE: Final = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
 """Gone after a power cut."""
 

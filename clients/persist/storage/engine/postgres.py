@@ -12,14 +12,15 @@ from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final, TypeVar
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import quote, urlencode
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from persist.errors import Determinate, Indeterminate, InvalidUri, LocationError, StoreFull, StoreReadOnly
-from persist.storage.calls import Call, deadline
-from persist.storage.pool import Pool
+from persist.redaction import learn, scrub
+from persist.storage.call_deadline import Call, deadline
+from persist.storage.engine.pool import Pool
 from persist.storage.ports import Finding
 
 T = TypeVar("T")
@@ -29,6 +30,13 @@ _PREPARE: Final = "SELECT pg_is_in_recovery(), set_config('default_transaction_i
 _FULL: Final = frozenset({"53100"})
 _READ_ONLY: Final = frozenset({"25006"})
 _DEFINITE: Final = frozenset({"40001", "40P01", "23505", "53200", "53300", "57P03"})
+
+_FORM: Final = (
+    "postgres://user@host:port/database; in a password percent-encode / as %2F, @ as %40, % as %25, or set PGPASSWORD"
+)
+_SECRET: Final = frozenset(
+    option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults() if option.dispchar == b"*"
+) | {"scram_client_key", "scram_server_key"}
 
 Connection = psycopg.AsyncConnection[tuple[Any, ...]]
 
@@ -48,23 +56,22 @@ def classify(error: Exception, call: Call) -> LocationError:
     if state in _READ_ONLY:
         return StoreReadOnly(f"{call.what}: the database is read-only", hint="connect to the primary", sqlstate=state)
     if is_definite(state):
-        return Determinate(f"{call.what}: postgres refused", hint="nothing happened", sqlstate=state, detail=error)
+        detail = scrub(str(error))
+        return Determinate(f"{call.what}: postgres refused", hint="nothing happened", sqlstate=state, detail=detail)
     return call.failed("postgres failed", error)
 
 
 class Connections:
-    """A pool for ``postgres://user[:password]@host:port/database``. Raises InvalidUri.
+    """A pool for ``postgres://user[:password]@host:port/database``, or what else libpq takes. Raises InvalidUri.
 
     The password may also come from where libpq looks for it: PGPASSWORD, ``~/.pgpass``. The first connection runs
     ``schema`` in one transaction unless all of ``tables`` are there.
     """
 
     def __init__(self, uri: str, schema: Sequence[str], tables: Sequence[str], size: int) -> None:
+        learn(uri)
         self._uri = uri
-        try:
-            conninfo_to_dict(uri)
-        except psycopg.Error as error:
-            raise InvalidUri("malformed postgres URI", hint="postgres://user@host:port/database") from error
+        self._shown = redacted(uri)
         self._schema = schema
         self._tables = tables
         self._ready = False
@@ -73,7 +80,7 @@ class Connections:
     @property
     def uri(self) -> str:
         """Without the password."""
-        return redacted(self._uri)
+        return self._shown
 
     def close(self) -> None:
         """Throw every idle connection away; those in use go when their call ends."""
@@ -100,10 +107,11 @@ class Connections:
         try:
             return await psycopg.AsyncConnection.connect(self._uri, autocommit=True)
         except psycopg.Error as error:
-            # libpq's text names host, port, user and reason, never the password.
+            # SUBTLE: libpq's text quotes what it took for host and port, which may be pieces of a password.
+            detail = scrub(str(error)).strip()
             raise Determinate(
-                "cannot connect to postgres", hint="is it running?", uri=self.uri, detail=str(error).strip()
-            ) from error
+                "cannot connect to postgres", hint="is it running?", uri=self.uri, detail=detail
+            ) from None
 
     async def connect(self) -> Connection:
         """A connection of its own, ready for calls. Raises Determinate, StoreReadOnly (a standby)."""
@@ -118,7 +126,8 @@ class Connections:
                 self._ready = True
         except psycopg.Error as error:
             discard(connection)
-            raise Determinate("cannot prepare the database", hint="see detail", uri=self.uri, detail=error) from error
+            detail = scrub(str(error))
+            raise Determinate("cannot prepare the database", hint="see detail", uri=self.uri, detail=detail) from error
         except BaseException:
             discard(connection)
             raise
@@ -204,14 +213,37 @@ class Session:
         self._warned = self._warned or notice.severity_nonlocalized == "WARNING"
 
 
-def redacted(uri: str) -> str:
-    """The URI without passwords."""
-    parts = urlsplit(uri)
-    user, at, host = parts.netloc.rpartition("@")
-    user = user.partition(":")[0]
-    kept = [(name, value) for name, value in parse_qsl(parts.query) if name not in ("password", "sslpassword")]
-    query = urlencode(kept, quote_via=quote)
-    return urlunsplit(parts._replace(netloc=f"{user}{at}{host}" if user else host, query=query))
+def redacted(conninfo: str) -> str:
+    """A URI of the same database without passwords, whatever form it is given in. Raises InvalidUri.
+
+    Refused is what can be read in two ways, as drivers and people would disagree about what is the password.
+    """
+    try:
+        fields = {name: str(value) for name, value in conninfo_to_dict(conninfo).items() if value is not None}
+    except psycopg.Error:
+        # Without its cause: that quotes what it could not read.
+        raise InvalidUri("malformed postgres URI", hint=_FORM) from None
+    hosts, ports = fields.pop("host", "").split(","), fields.pop("port", "").split(",")
+    if "@" in _beyond_user(conninfo) or not all(port.isdigit() for port in ports if port):
+        raise InvalidUri("this postgres URI can be read in two ways", hint=_FORM)
+    ports *= len(hosts) if len(ports) == 1 else 1
+    places = ",".join(map(_place, hosts, ports))
+    user, name = quote(fields.pop("user", ""), safe=""), quote(fields.pop("dbname", ""), safe="")
+    options = urlencode(sorted((key, text) for key, text in fields.items() if key not in _SECRET), quote_via=quote)
+    scheme = conninfo.partition("://")[0] if "://" in conninfo else "postgres"
+    return f"{scheme}://{user + '@' if user else ''}{places}/{name}" + (f"?{options}" if options else "")
+
+
+def _beyond_user(conninfo: str) -> str:
+    """Hosts and database of a URI, as libpq finds them; nothing for other forms."""
+    _, scheme, rest = conninfo.partition("://")
+    user, at, after = rest.partition("@")
+    return (after if at and "/" not in user else rest).partition("?")[0] if scheme else ""
+
+
+def _place(host: str, port: str) -> str:
+    shown = f"[{host}]" if ":" in host else quote(host, safe="")
+    return f"{shown}:{port}" if port else shown
 
 
 async def healthy(connection: Connection) -> bool:

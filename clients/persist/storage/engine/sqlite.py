@@ -11,6 +11,7 @@ import threading
 from asyncio import wrap_future
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Final, TypeVar
 from urllib.parse import quote
 
@@ -24,8 +25,8 @@ from persist.errors import (
     StoreReadOnly,
 )
 from persist.runtime import Runtime
-from persist.storage.calls import deadline
-from persist.storage.filesystem import VOLATILE, filesystem_of, is_network
+from persist.storage.call_deadline import deadline
+from persist.storage.engine.filesystem import FILE_MODE, FOLDER_MODE, VOLATILE, filesystem_of, is_network
 from persist.storage.ports import Finding
 
 T = TypeVar("T")
@@ -137,7 +138,7 @@ class Database:
             connection = sqlite3.connect(MEMORY, isolation_level=None, check_same_thread=False)
         else:
             if not self._read_only:
-                os.makedirs(os.path.dirname(self._path), exist_ok=True)
+                _make(self._path)
             name = f"file:{quote(self._path)}?mode={'ro' if self._read_only else 'rwc'}"
             connection = sqlite3.connect(name, uri=True, isolation_level=None, check_same_thread=False)
         try:
@@ -291,6 +292,20 @@ class Lane:
             )
         failure.__cause__ = error
         return failure
+
+
+def _make(path: str) -> None:
+    """The file and its folder, if they are missing. Files that SQLite puts beside it are made like it."""
+    missing, folder = [], os.path.dirname(path)
+    while not os.path.isdir(folder):
+        missing.append(folder)
+        folder = os.path.dirname(folder)
+    for folder in reversed(missing):
+        with suppress(FileExistsError):
+            os.mkdir(folder, FOLDER_MODE)
+    # What is wrong with the place is for SQLite to tell.
+    with suppress(OSError):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE))
 
 
 def _wrapped(error: BaseException, what: str) -> BaseException:

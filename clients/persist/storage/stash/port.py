@@ -5,6 +5,7 @@ or a read of all kinds is one statement. Adapters classify failures as those of 
 Source: design document 2, stash implementation; reliability.md section 4; docs/formats.md, stash.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
@@ -101,8 +102,8 @@ class Stash(Protocol):
 
 
 def check_environment(name: object) -> str:
-    """The name when it has 1 to 255 characters, none of them NUL. Raises InvalidArgument."""
-    if not isinstance(name, str) or not 1 <= len(name) <= 255 or "\0" in name:
+    """The name when it has 1 to 255 characters, none of them NUL or half a surrogate pair. Raises InvalidArgument."""
+    if not isinstance(name, str) or not 1 <= len(name) <= 255 or re.search("[\0\ud800-\udfff]", name):
         raise InvalidArgument("malformed environment", hint="a name of 1 to 255 characters", got=repr(name)[:80])
     return name
 

@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from persist.errors import CorruptData, NotReadable, VersionMismatch
+from persist.storage.engine.postgres import Connections, Session
 from persist.storage.ports import Finding
-from persist.storage.postgres import Connections, Session
-from persist.storage.stash import HISTORY, STEP, Evidence, StashRow, StashRows, check_append, outcome
+from persist.storage.stash.port import HISTORY, STEP, Evidence, StashRow, StashRows, check_append, outcome
 
 _FORMAT: Final = 1
 

@@ -12,9 +12,9 @@ from typing import Final
 
 from persist.errors import CorruptData, InvalidUri, NotReadable, StoreReadOnly, VersionMismatch
 from persist.runtime import Runtime
+from persist.storage.engine.sqlite import MEMORY, Database
 from persist.storage.ports import Finding
-from persist.storage.sqlite import MEMORY, Database
-from persist.storage.stash import HISTORY, STEP, Evidence, StashRow, StashRows, check_append, outcome
+from persist.storage.stash.port import HISTORY, STEP, Evidence, StashRow, StashRows, check_append, outcome
 
 _FORMAT: Final = 1
 

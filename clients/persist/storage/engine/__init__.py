@@ -1,0 +1,1 @@
+"""What adapters of several ports run on: databases, pools, file systems, watchers."""

@@ -1,0 +1,1 @@
+"""The port Stash and its adapters."""
