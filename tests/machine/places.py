@@ -12,10 +12,10 @@ from machine.support import SETTINGS
 import persist
 from persist import aio
 from persist.core.ids import ShardId
-from persist.machine.fsck import Fsck
-from persist.machine.shards import LocalShards
-from persist.machine.survey import Survey
-from persist.machine.sweeper import Sweeper
+from persist.machine.garbage.inventory import Survey
+from persist.machine.garbage.sweeper import Sweeper
+from persist.machine.local_shards import LocalShards
+from persist.machine.upkeep.fsck import Fsck
 from persist.machine.versions import Versions
 from persist.runtime import system
 from persist.settings import Settings

@@ -4,7 +4,7 @@ from persist.core.frontier import Antichain, Description
 from persist.core.ids import ShardId, Token, WriterId
 from persist.core.shard.batch import HollowBatch
 from persist.core.shard.commands import CompareAndAppend
-from persist.machine.shards import LocalShards
+from persist.machine.local_shards import LocalShards
 from persist.runtime import system
 from persist.settings import Settings
 from persist.storage.open import open_blob, open_consensus

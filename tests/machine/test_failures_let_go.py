@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 
 from persist.errors import Determinate, Indeterminate, LocationError
-from persist.machine.attempts import Attempts
-from persist.machine.patience import Deadline, repeat, repeat_read
+from persist.retry.attempts import Attempts
 from persist.runtime import system
 from persist.settings import Settings
 
@@ -31,15 +30,12 @@ async def _is_unsure(seconds: float) -> None:
 
 async def _attempts(fails: Fails) -> None:
     attempts = Attempts(settings=SETTINGS, runtime=system())
-    await attempts.repeat(attempts.deadline(0.02), fails)
+    await attempts.repeat(attempts.deadline(0.1), fails)
 
 
-async def _repeat(fails: Fails) -> None:
-    await repeat(system(), SETTINGS, Deadline(system(), 0.02), 10, fails)
-
-
-async def _repeat_read(fails: Fails) -> None:
-    await repeat_read(system(), SETTINGS, Deadline(system(), 0.02), 10, fails)
+async def _read(fails: Fails) -> None:
+    attempts = Attempts(settings=SETTINGS, runtime=system())
+    await attempts.read(attempts.deadline(0.1), fails, limit_ms=10)
 
 
 @pytest.fixture
@@ -51,7 +47,7 @@ def uncollected() -> Iterator[None]:
 
 @pytest.mark.usefixtures("uncollected")
 @pytest.mark.parametrize("fails", [_fails, _is_unsure])
-@pytest.mark.parametrize("call", [_attempts, _repeat, _repeat_read])
+@pytest.mark.parametrize("call", [_attempts, _read])
 async def test_failed_call_holds_nothing(call: Callable[[Fails], Awaitable[None]], fails: Fails):
     async def caller() -> None:
         pin = Pin()

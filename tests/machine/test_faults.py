@@ -9,8 +9,11 @@ import pytest
 from machine.support import SETTINGS, empty_append, machine, memory_stores, new_shard
 
 from persist.core.frontier import Antichain
+from persist.core.ids import ShardId
 from persist.core.shard.commands import Appended, UpperMismatch
 from persist.errors import Determinate, Indeterminate, LocationError
+from persist.machine.local_shards import LocalShards
+from persist.machine.shards import ShardInfo
 from persist.testing.faults import Faults, UnreliableBlob, UnreliableConsensus
 
 PATIENT = dataclasses.replace(SETTINGS, retry_first_ms=1, retry_max_ms=4, rollup_every=8)
@@ -19,6 +22,12 @@ PATIENT = dataclasses.replace(SETTINGS, retry_first_ms=1, retry_max_ms=4, rollup
 def unreliable(blob, consensus, seed, **probabilities):
     faults = Faults(seed, **probabilities)
     return machine(UnreliableBlob(blob, faults), UnreliableConsensus(consensus, faults), PATIENT), faults
+
+
+async def opened(shards: LocalShards, shard: ShardId) -> ShardInfo:
+    """As handles open it: each call is one attempt, and they repeat it."""
+    attempts = shards.attempts
+    return await attempts.repeat(attempts.deadline(20), lambda seconds: shards.open(shard, timeout=seconds))
 
 
 async def test_commit_whose_answer_is_always_lost_is_known_to_stand():
@@ -38,7 +47,7 @@ async def test_commit_that_never_gets_through_is_indeterminate_within_its_timeou
     await machine(blob, consensus).open(shard, timeout=5)
     shards, _ = unreliable(blob, consensus, 1, happens=1.0, told=1.0, per_method={"compare_and_set": (0.0, 0.0)})
     with pytest.raises(Indeterminate):
-        await asyncio.wait_for(shards.apply(shard, empty_append(0, 5), timeout=0.3), 3)
+        await asyncio.wait_for(shards.apply(shard, empty_append(0, 5), timeout=0.3), 30)
     assert (await machine(blob, consensus).open(shard, timeout=5)).upper == Antichain.of(0)
 
 
@@ -48,7 +57,7 @@ async def test_commit_that_the_store_refuses_is_determinate_within_its_timeout()
     await machine(blob, consensus).open(shard, timeout=5)
     shards, _ = unreliable(blob, consensus, 1, happens=1.0, told=1.0, per_method={"compare_and_set": (0.0, 1.0)})
     with pytest.raises(Determinate):
-        await asyncio.wait_for(shards.apply(shard, empty_append(0, 5), timeout=0.3), 3)
+        await asyncio.wait_for(shards.apply(shard, empty_append(0, 5), timeout=0.3), 30)
 
 
 async def test_open_with_every_answer_of_initialising_lost_keeps_the_rollup_it_names():
@@ -56,7 +65,7 @@ async def test_open_with_every_answer_of_initialising_lost_keeps_the_rollup_it_n
         blob, consensus = memory_stores()
         shard = new_shard()
         shards, _ = unreliable(blob, consensus, seed, happens=0.7, told=0.5)
-        infos = await asyncio.gather(*(shards.open(shard, timeout=20) for _ in range(3)))
+        infos = await asyncio.gather(*(opened(shards, shard) for _ in range(3)))
         assert {info.seqno for info in infos} == {0}
         clean = machine(blob, consensus)
         assert (await clean.open(shard, timeout=5)).upper == Antichain.of(0)

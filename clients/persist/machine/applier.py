@@ -13,21 +13,20 @@ from typing import Any
 from persist.core.ids import ShardId
 from persist.core.shard.commands import Command
 from persist.core.shard.diff import diff
-from persist.core.shard.dispatch import Context
 from persist.core.shard.invariants import check_cheap
 from persist.core.shard.state import State
-from persist.core.shard.transitions import apply, finish
+from persist.core.shard.transitions.apply import apply, finish
+from persist.core.shard.transitions.dispatch import Context
 from persist.errors import (
     Determinate,
     Indeterminate,
     LocationError,
     PersistError,
     ShardNotFound,
-    StoreFull,
-    StoreReadOnly,
 )
-from persist.machine.patience import Backoff, Deadline, repeat_read
 from persist.machine.versions import Version, Versions
+from persist.retry.attempts import Attempts, unsure
+from persist.retry.deadline import Deadline
 from persist.runtime import Runtime
 from persist.settings import Settings
 from persist.storage.ports import Entry
@@ -65,6 +64,7 @@ class Applier:
         self._versions = versions
         self._settings = settings
         self._runtime = runtime
+        self._attempts = Attempts(settings=settings, runtime=runtime)
         self._committing = asyncio.Lock()
         self._version: Version | None = None
         self._moved = asyncio.Event()
@@ -96,7 +96,8 @@ class Applier:
     async def commit(self, commands: Sequence[Command[Any]], deadline: Deadline) -> list[Any]:
         """Apply the commands in order with one commit. Each result is an outcome, or a PersistError for that command.
 
-        All outcomes are linearized, also those that change nothing. Raises LocationError for all commands at once:
+        One attempt: a lost race is run again and a compare-and-set in doubt resolved, but one that failed is told. All
+        outcomes are linearized, also those that change nothing. Raises LocationError for all commands at once:
         Indeterminate when they may have been committed.
         """
         try:
@@ -113,8 +114,9 @@ class Applier:
     async def _commit(self, commands: Sequence[Command[Any]], deadline: Deadline) -> list[Any]:
         if self._version is None:
             await self.refresh(deadline)
-        backoff = Backoff(self._runtime, self._settings, deadline)
+        backoff = self._attempts.backoff(deadline)
         while True:
+            self._versions.gate.check()
             base = self._newest()
             folded = self._fold(base.state, commands)
             if folded.successor is None:
@@ -154,12 +156,12 @@ class Applier:
     def _context(self) -> Context:
         return Context(
             now_ms=self._runtime.now_ms(),
+            format=self._versions.gate.format,
             hostname=self._runtime.hostname,
             owner=self.owner,
             compactor=self.compactor,
             compaction_takeover_ms=self._settings.compaction_takeover_ms,
             inline_total_bytes_max=self._settings.inline_total_bytes_max,
-            token_history=self._settings.token_history,
             parts_per_append_max=self._settings.parts_per_append_max,
             rollup_every=self._settings.rollup_every,
             gc_versions_max=self._settings.gc_versions_max,
@@ -174,28 +176,26 @@ class Applier:
 
     async def _compare_and_set(self, expected: int, data: bytes, deadline: Deadline) -> bool:
         """Whether ``data`` stands at ``expected + 1`` for ever. Raises LocationError when that stays unknown."""
-        backoff = Backoff(self._runtime, self._settings, deadline)
-        unanswered = False
+        backoff = self._attempts.backoff(deadline)
+        doubtful = False
         while True:
-            failure: LocationError
+            failure: LocationError = Indeterminate("another attempt's answer was lost", shard=self.shard, hint="retry")
             try:
                 timeout = deadline.slice(self._settings.store_timeout_ms)
                 if await self._versions.consensus.compare_and_set(self.shard, expected, data, timeout=timeout):
                     return True
-                if not unanswered:
+                if not doubtful:
                     return False
-                failure = Indeterminate("another attempt's answer was lost", shard=self.shard, hint="retry")
             except Indeterminate as error:
-                unanswered, failure = True, error
+                doubtful, failure = True, error
             except LocationError as error:
-                if isinstance(error, StoreFull | StoreReadOnly) and not unanswered:
-                    # Only a person can mend it.
+                if not doubtful:
                     raise
-                failure = _unsure(error) if unanswered else error
-            if unanswered:
-                stands = await self._stands(expected + 1, data, deadline)
-                if stands is not None:
-                    return stands
+                failure = unsure(error)
+            stands = await self._stands(expected + 1, data, deadline)
+            if stands is not None:
+                return stands
+            # Nothing stands there yet, and it may still arrive: the same bytes again settle it, whoever comes first.
             if not await backoff.pause():
                 raise failure
 
@@ -205,18 +205,13 @@ class Applier:
         async def call(seconds: float) -> list[Entry]:
             return await self._versions.consensus.scan(self.shard, seqno, 1, timeout=seconds)
 
-        limit = self._settings.store_timeout_ms
         try:
-            entries = await repeat_read(self._runtime, self._settings, deadline, limit, call)
+            entries = await self._attempts.read(deadline, call, limit_ms=self._settings.store_timeout_ms)
         except LocationError as error:
-            raise _unsure(error) from error
+            raise unsure(error) from error
         if not entries:
             return None
         if entries[0].seqno != seqno:
-            # Already truncated: only the tokens in the state can tell.
+            # Already truncated: only the state's sessions can tell.
             raise Indeterminate("the commit's answer was lost and its diff is gone", shard=self.shard, hint="retry")
         return entries[0].data == data
-
-
-def _unsure(error: LocationError) -> Indeterminate:
-    return Indeterminate(error.message, hint="retry with the same token", **error.details)

@@ -6,30 +6,47 @@ by a slow poll where those fail. Source: performance.md A6; persist-semantics.md
 
 import asyncio
 import contextlib
+import copy
 from collections.abc import AsyncIterator
 
-from persist.errors import LocationError
+from persist.errors import Determinate, LocationError, PersistError
 from persist.machine.applier import Applier
-from persist.machine.patience import Deadline
-from persist.machine.tasks import Tasks
+from persist.retry.counts import UNCOUNTED, Counts
+from persist.retry.deadline import Deadline
+from persist.retry.tasks import Tasks, failed
 from persist.runtime import Runtime
 from persist.settings import Settings
 from persist.storage.ports import Consensus
 
 
 class Follower:
-    """Wakes whoever waits for a shard to move. Runs only while somebody waits."""
+    """Wakes whoever waits for a shard to move. Runs only while somebody waits.
+
+    A store that does not answer is asked again, quietly. Any other failure is logged and counted, and whoever waits is
+    told; following goes on, so that those who wait then, or again, hear as soon as all is well.
+    """
 
     def __init__(
-        self, applier: Applier, consensus: Consensus, tasks: Tasks, *, settings: Settings, runtime: Runtime
+        self,
+        applier: Applier,
+        consensus: Consensus,
+        tasks: Tasks,
+        *,
+        settings: Settings,
+        runtime: Runtime,
+        counts: Counts = UNCOUNTED,
     ) -> None:
         self._applier = applier
         self._consensus = consensus
         self._tasks = tasks
         self._settings = settings
         self._runtime = runtime
+        self._counts = counts
         self._waiting = 0
         self._work: list[asyncio.Task[None]] = []
+        self._scopes: set[asyncio.Timeout] = set()
+        self._failures = 0
+        self._failure: Exception | None = None
 
     @property
     def idle(self) -> bool:
@@ -41,7 +58,8 @@ class Follower:
         """Within this context, the applier's state follows the store."""
         self._waiting += 1
         if self._waiting == 1:
-            self._work = [self._tasks.start(self._listen()), self._tasks.start(self._poll())]
+            what = "following a shard"
+            self._work = [self._tasks.spawn(self._listen(), what), self._tasks.spawn(self._poll(), what)]
         try:
             yield
         finally:
@@ -50,24 +68,40 @@ class Follower:
                 for task in self._work:
                     task.cancel()
                 self._work = []
+                self._failure = None
 
     async def moved_past(self, seqno: int, deadline: Deadline) -> bool:
-        """Wait for a state newer than ``seqno``; False when the deadline passes first. Use within ``following``."""
+        """Wait for a state newer than ``seqno``; False when the deadline passes first. Use within ``following``.
+
+        Raises what the state could not be read for: CorruptData, HistoryRewound, VersionMismatch; Determinate when
+        that was unexpected. Ask again: the next wait hears what there is to hear.
+        """
+        failures = self._failures
         try:
-            async with asyncio.timeout(deadline.remaining()):
-                await self._applier.moved_past(seqno)
+            async with asyncio.timeout(deadline.remaining()) as scope:
+                self._scopes.add(scope)
+                try:
+                    await self._applier.moved_past(seqno)
+                finally:
+                    self._scopes.discard(scope)
         except TimeoutError:
+            if self._failures != failures and self._failure is not None:
+                raise _told(self._failure) from self._failure
             return False
         return True
 
     async def _listen(self) -> None:
         pause_ms = self._settings.poll_first_ms
         while True:
-            with contextlib.suppress(LocationError):
+            try:
                 async for seqno in self._consensus.changes(self._applier.shard):
                     known = self._applier.cached
                     if known is None or seqno > known.seqno:
                         await self._refresh()
+            except LocationError:
+                pass
+            except Exception as error:
+                self._fail(error)
             # The stream ended or broke: the poll carries on while this one comes back.
             await self._runtime.sleep(pause_ms / 1000)
             pause_ms = min(pause_ms * 2, self._settings.poll_max_ms)
@@ -82,5 +116,26 @@ class Follower:
             pause_ms = min(pause_ms * 2, self._settings.poll_max_ms) if quiet else self._settings.poll_first_ms
 
     async def _refresh(self) -> None:
-        with contextlib.suppress(LocationError):
+        try:
             await self._applier.refresh(Deadline(self._runtime, self._settings.store_timeout_ms / 1000))
+        except LocationError:
+            pass
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """Tell everybody who waits; whoever waits later asks the store first."""
+        failed("following a shard", error, self._counts, shard=self._applier.shard)
+        self._failures += 1
+        self._failure = error
+        now = asyncio.get_running_loop().time()
+        for scope in self._scopes:
+            if not scope.expired():
+                scope.reschedule(now)
+
+
+def _told(failure: Exception) -> PersistError:
+    """An error of its own for each who waits: whoever raises one adds to it."""
+    if isinstance(failure, PersistError):
+        return copy.copy(failure)
+    return Determinate("the shard could not be followed", hint="retry", kind=type(failure).__name__)

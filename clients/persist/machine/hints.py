@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 
 from persist.core.ids import ShardId
-from persist.machine.patience import Deadline
+from persist.retry.deadline import Deadline
 
 
 class Hints:

@@ -1,291 +1,120 @@
-"""LocalShards: the operations of PersistShard in this process, over a Blob and a Consensus.
+"""Shards: the operations of a PersistShard service as a Python port.
 
-The same code runs inside the service and embedded in a user's process. Source: architecture.md sections 2 and 5.
+Three implementations answer alike: LocalShards (the machine in this process), RemoteShards (gRPC), FailoverShards.
+Every call takes ``timeout`` in seconds; when it passes, a mutation is Indeterminate and the same command resolves
+it. Raises, everywhere: UsageError subclasses (nothing happened), LocationError (see ``determinate``),
+CorruptData. Source: architecture.md section 5.
 """
 
-import asyncio
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
 from persist.core.frontier import Antichain
-from persist.core.ids import ReaderId, ShardId, WriterId
+from persist.core.ids import ReaderId, ShardId
 from persist.core.shard.batch import HollowBatch
-from persist.core.shard.commands import Command, Finalized
-from persist.core.shard.state import State
-from persist.errors import (
-    Indeterminate,
-    InvalidId,
-    LeaseExpired,
-    LocationError,
-    NotReadable,
-    PersistError,
-)
-from persist.machine.applier import Applier
-from persist.machine.attempts import Attempts
-from persist.machine.compactions import Compactions
-from persist.machine.compactor import Compactor
-from persist.machine.finalizer import Finalizer
-from persist.machine.follower import Follower
-from persist.machine.hints import Hints
-from persist.machine.maintenance import Maintenance
-from persist.machine.patience import Deadline
-from persist.machine.port import Change, NotYet, Plan, ShardInfo
-from persist.machine.tasks import Tasks
-from persist.machine.versions import Versions
-from persist.runtime import Runtime, system
-from persist.settings import Settings
-from persist.storage.ports import Blob, Consensus
-from persist.wire.state_json import state_to_json
+from persist.core.shard.commands import Command, SchemaEntry
+from persist.core.shard.state import FIRST_FORMAT
 
 R = TypeVar("R")
 
-_SHARDS_CACHED_MAX = 10_000
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardInfo:
+    """Where a shard stands: its frontiers at ``seqno``, every schema, oldest first, and the location's incarnation.
+
+    ``format``: which fields its batches may hold, and new ones may have.
+    """
+
+    shard: ShardId
+    seqno: int
+    since: Antichain
+    upper: Antichain
+    schemas: tuple[SchemaEntry, ...]
+    incarnation: int = 0
+    format: int = FIRST_FORMAT
 
 
-class _Shard:
-    """What this process keeps for one shard: all of it can be lost at any time."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The batches a snapshot reads: every batch with lower <= as_of, tiling [0, upper of the last), at one seqno."""
 
-    def __init__(
-        self,
-        shard: ShardId,
-        versions: Versions,
-        tasks: Tasks,
-        hints: Hints,
-        owner: str,
-        compactor: str,
-        settings: Settings,
-        runtime: Runtime,
-    ) -> None:
-        self.applier = Applier(shard, versions, settings=settings, runtime=runtime, owner=owner, compactor=compactor)
-        self.follower = Follower(self.applier, versions.consensus, tasks, settings=settings, runtime=runtime)
-        self.maintenance = Maintenance(self.applier, versions, tasks, hints, settings=settings, runtime=runtime)
-        self.finalizer = Finalizer(self.applier, versions, self.maintenance, settings=settings, runtime=runtime)
-        self.in_use = 0
+    info: ShardInfo
+    as_of: Antichain
+    batches: tuple[HollowBatch, ...]
 
 
-class LocalShards:
-    """Implements ``Shards`` with the machine in this process. Owns its stores: ``close`` closes them."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotYet:
+    """``as_of`` is not complete yet: the upper stood at ``info.upper`` when the timeout passed."""
 
-    def __init__(
-        self, blob: Blob, consensus: Consensus, *, settings: Settings | None = None, runtime: Runtime | None = None
-    ) -> None:
-        self._settings = settings or Settings()
-        self._runtime = runtime or system()
-        self._versions = Versions(blob, consensus, settings=self._settings, runtime=self._runtime)
-        self._tasks = Tasks()
-        self._hints = Hints()
-        self._owner = f"{self._runtime.hostname}:{self._runtime.random_bytes(4).hex()}"
-        self._shards: OrderedDict[ShardId, _Shard] = OrderedDict()
-        self.attempts = Attempts(settings=self._settings, runtime=self._runtime)
-        self._compactor_id = ""
-        if self._settings.compaction:
-            compactor = Compactor(self, self)
-            owner = compactor.new_owner()
-            self._compactor_id = owner
-            self._compactions = Compactions(
-                compactor,
-                owner,
-                at_once=self._settings.compactions_at_once,
-                runtime=self._runtime,
-                on_renewal=self._compact_as,
-            )
-            self._hints.tell_also(self._compactions.offer)
+    info: ShardInfo
 
-    @property
-    def settings(self) -> Settings:
-        """Knobs."""
-        return self._settings
 
-    @property
-    def runtime(self) -> Runtime:
-        """Clock, entropy and threads."""
-        return self._runtime
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """The shard moved: ``batches`` tile [lower of the first, info.upper) and continue what was asked or told before.
 
-    @property
-    def blob(self) -> Blob:
-        """The blob store, for clients in the same process."""
-        return self._versions.blob
+    ``batches`` may be empty (only since, schemas or seqno moved). A first batch that straddles the asked frontier
+    has been compacted: its times below the frontier are to be dropped.
+    """
+
+    info: ShardInfo
+    batches: tuple[HollowBatch, ...]
+
+
+class Shards(Protocol):
+    """Any number of shards at one persist location."""
 
     @property
     def blob_uri(self) -> str:
         """Where rich clients read and write parts."""
-        return self._versions.blob.uri
+        ...
 
     async def open(self, shard: ShardId, *, create: bool = True, timeout: float) -> ShardInfo:
-        """The shard's newest state, initialising it if new. One Consensus read when this process knows the shard."""
-        state = await self._of(shard).applier.refresh(self._deadline(timeout), create=create)
-        return _info(state)
+        """The shard's newest state, initialising it if new (``create``). Linearizable. Raises ShardNotFound."""
+        ...
 
     async def apply(self, shard: ShardId, command: Command[R], *, timeout: float) -> R:
-        """Commit one command and return its outcome. One Consensus write."""
-        [outcome] = await self.commit(shard, [command], timeout=timeout)
-        if isinstance(outcome, PersistError):
-            raise outcome
-        result: R = outcome
-        return result
-
-    async def commit(self, shard: ShardId, commands: Sequence[Command[Any]], *, timeout: float) -> list[Any]:
-        """Commit several commands at once; each result is an outcome or the PersistError of that command.
-
-        A caller that goes away does not stop a commit under way. Raises LocationError for all commands together.
-        """
-        work = self._tasks.start(self._commit(self._of(shard), commands, self._deadline(timeout)))
-        try:
-            return await asyncio.shield(work)
-        except asyncio.CancelledError:
-            if work.cancelled():
-                raise Indeterminate("the process is closing", hint="retry elsewhere with the same token") from None
-            raise
-
-    async def _commit(self, known: _Shard, commands: Sequence[Command[Any]], deadline: Deadline) -> list[Any]:
-        known.in_use += 1
-        try:
-            outcomes = await known.applier.commit(commands, deadline)
-            if Finalized(done=True) in outcomes:
-                outcomes = await self._buried(known, outcomes, deadline)
-            return outcomes
-        finally:
-            known.in_use -= 1
-
-    async def _buried(self, known: _Shard, outcomes: list[Any], deadline: Deadline) -> list[Any]:
-        """The outcomes, once a tombstone has nothing left in the stores; the failure in their place otherwise."""
-        try:
-            await known.finalizer.bury(deadline)
-        except LocationError as error:
-            return [error if outcome == Finalized(done=True) else outcome for outcome in outcomes]
-        return outcomes
+        """Commit one command and return its outcome. Linearizable, also when the outcome changes nothing."""
+        ...
 
     async def snapshot(
         self, shard: ShardId, as_of: Antichain, *, reader_id: ReaderId | None = None, timeout: float
     ) -> Plan | NotYet:
-        """The batches to read at ``as_of``. One Consensus read, then waits for the upper to pass ``as_of``."""
-        deadline = self._deadline(timeout)
-        known = self._of(shard)
-        state = await known.applier.refresh(deadline)
-        async with known.follower.following():
-            while True:
-                _check_readable(state, as_of, reader_id)
-                if not state.upper.less_equal(as_of):
-                    reached = tuple(batch for batch in state.trace.batches if batch.desc.lower.less_equal(as_of))
-                    return Plan(info=_info(state), as_of=as_of, batches=reached)
-                if not await known.follower.moved_past(state.seqno, deadline):
-                    return NotYet(info=_info(state))
-                state = _newest(known)
+        """The batches to read at ``as_of``, waiting while as_of >= upper. Raises NotReadable below since."""
+        ...
 
     async def fetch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> Change:
-        """What lies beyond ``frontier``, waiting for it at most ``timeout``. One Consensus read."""
-        deadline = self._deadline(timeout)
-        known = self._of(shard)
-        state = await known.applier.refresh(deadline)
-        async with known.follower.following():
-            while state.upper.less_equal(frontier) and not state.upper.is_empty:
-                if not await known.follower.moved_past(state.seqno, deadline):
-                    break
-                state = _newest(known)
-        return Change(info=_info(state), batches=_beyond(state, frontier))
+        """Batches whose upper lies beyond ``frontier``; waits for the upper to pass it, at most ``timeout``.
 
-    async def watch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> AsyncIterator[Change]:
-        """Every change from ``frontier`` on, as this process learns of it."""
-        deadline = self._deadline(timeout)
-        known = self._of(shard)
-        state = await known.applier.refresh(deadline)
-        async with known.follower.following():
-            while True:
-                yield Change(info=_info(state), batches=_beyond(state, frontier))
-                frontier = frontier.join(state.upper)
-                if frontier.is_empty or not await known.follower.moved_past(state.seqno, deadline):
-                    return
-                state = _newest(known)
+        When the wait ends without news the Change has no batches.
+        """
+        ...
+
+    def watch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> AsyncIterator[Change]:
+        """Every change as it commits, from ``frontier`` on without gap or repeat, for at most ``timeout`` seconds.
+
+        Ends after the timeout, or when the upper is []. Raises LocationError when the push breaks: call again with
+        the frontier reached (or poll with ``fetch``).
+        """
+        ...
 
     async def inspect(self, shard: ShardId, *, timeout: float) -> Mapping[str, Any]:
-        """The newest state as JSON-ready values. One Consensus read."""
-        state = await self._of(shard).applier.refresh(self._deadline(timeout))
-        return state_to_json(state)
+        """The whole state as JSON-ready values, for people and tests."""
+        ...
 
-    async def list(self, *, timeout: float) -> AsyncIterator[ShardId]:
-        """Every shard ever initialised here; keys that are no shard ids are passed over."""
-        async for key in self._versions.consensus.list_keys(timeout=timeout):
-            try:
-                yield ShardId.parse(key)
-            except InvalidId:
-                continue
+    def list(self, *, timeout: float) -> AsyncIterator[ShardId]:
+        """Every shard ever initialised here."""
+        ...
 
     def work(self, *, timeout: float) -> AsyncIterator[ShardId]:
-        """Shards that commits of this process leave with something to compact."""
-        return self._hints.listen(self._deadline(timeout))
+        """Shards that may have something to compact, as they come, for at most ``timeout`` seconds. Only hints.
+
+        Raises LocationError when the push breaks.
+        """
+        ...
 
     async def close(self) -> None:
-        """Stop background work, then close both stores."""
-        if self._compactor_id:
-            self._compactor_id = ""
-            for known in self._shards.values():
-                # The commit that gives a claim up would take it up again.
-                known.applier.compactor = ""
-            await self._compactions.close()
-        await self._tasks.close()
-        await self._versions.consensus.close()
-        await self._versions.blob.close()
-
-    def _compact_as(self, owner: WriterId) -> None:
-        self._compactor_id = owner
-        for known in self._shards.values():
-            known.applier.compactor = owner
-
-    def _deadline(self, timeout: float) -> Deadline:
-        return Deadline(self._runtime, timeout)
-
-    def _of(self, shard: ShardId) -> _Shard:
-        known = self._shards.get(shard)
-        if known is None:
-            known = _Shard(
-                shard,
-                self._versions,
-                self._tasks,
-                self._hints,
-                self._owner,
-                self._compactor_id,
-                self._settings,
-                self._runtime,
-            )
-            self._shards[shard] = known
-            self._forget_idle()
-        self._shards.move_to_end(shard)
-        return known
-
-    def _forget_idle(self) -> None:
-        if len(self._shards) <= _SHARDS_CACHED_MAX:
-            return
-        for shard, known in self._shards.items():
-            if known.in_use == 0 and known.follower.idle:
-                del self._shards[shard]
-                return
-
-
-def _info(state: State) -> ShardInfo:
-    return ShardInfo(shard=state.shard, seqno=state.seqno, since=state.since, upper=state.upper, schemas=state.schemas)
-
-
-def _newest(known: _Shard) -> State:
-    state = known.applier.cached
-    assert state is not None
-    return state
-
-
-def _beyond(state: State, frontier: Antichain) -> tuple[HollowBatch, ...]:
-    """The batches whose upper lies beyond ``frontier``, oldest first; cost is what is returned, not the history."""
-    found: list[HollowBatch] = []
-    for batch in state.trace.newest_first():
-        if batch.desc.upper.less_equal(frontier):
-            break
-        found.append(batch)
-    return tuple(reversed(found))
-
-
-def _check_readable(state: State, as_of: Antichain, reader_id: ReaderId | None) -> None:
-    if reader_id is not None and reader_id not in state.leased_readers:
-        raise LeaseExpired("the reader's lease ran out", hint="open a new reader", reader=reader_id)
-    if as_of.is_empty or not state.since.less_equal(as_of):
-        since = state.since
-        hint = "the shard is closed for reading" if since.is_empty else f"read at as_of >= {since.time}"
-        raise NotReadable("as_of lies below since", hint=hint, as_of=as_of, since=since)
+        """Stop background work and release connections."""
+        ...

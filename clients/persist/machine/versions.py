@@ -9,18 +9,33 @@ import asyncio
 import contextlib
 import dataclasses
 from collections.abc import AsyncIterator, Iterable
+from typing import TypeVar
 
 from persist.core.ids import ABSENT, ShardId, rollup_key
 from persist.core.shard.commands import Rollup
 from persist.core.shard.diff import StateDiff, apply_diff, diff
-from persist.core.shard.state import State
-from persist.errors import CorruptData, HistoryRewound, Indeterminate, LocationError, check
-from persist.machine.patience import Backoff, Deadline, repeat, repeat_read
+from persist.core.shard.state import FIRST_FORMAT, STATE_FORMAT, State
+from persist.errors import (
+    CorruptData,
+    HistoryRewound,
+    Indeterminate,
+    LocationError,
+    StoreFull,
+    StoreReadOnly,
+    VersionMismatch,
+    check,
+)
+from persist.machine.gate import Gate
+from persist.retry.attempts import Attempts, Call, certain
+from persist.retry.deadline import Deadline
 from persist.runtime import Runtime
 from persist.settings import Settings
 from persist.storage.ports import Blob, Consensus, Entry
 from persist.wire.checksum import crc32c
-from persist.wire.state import decode_diff, decode_rollup, encode_diff, encode_rollup
+from persist.wire.frame import format_of
+from persist.wire.state import OLDEST_FORMAT, decode_diff, decode_rollup, encode_diff, encode_rollup
+
+T = TypeVar("T")
 
 _STALE_HEADS_MAX = 16
 _PAGE_DIFFS = 512
@@ -41,23 +56,34 @@ class Version:
 
 
 class Versions:
-    """Reads and creates states in one Blob and one Consensus. Keeps nothing in memory."""
+    """Reads and creates states in one Blob and one Consensus. Keeps nothing in memory.
+
+    Store calls are repeated until the deadline, unless that is for one attempt.
+    """
 
     def __init__(self, blob: Blob, consensus: Consensus, *, settings: Settings, runtime: Runtime) -> None:
         self.blob = blob
         self.consensus = consensus
         self._settings = settings
         self._runtime = runtime
+        self._attempts = Attempts(settings=settings, runtime=runtime)
+        self.gate = Gate(consensus, settings=settings, runtime=runtime)
 
-    async def load(self, shard: ShardId, deadline: Deadline) -> Version | None:
+    async def load(self, shard: ShardId, deadline: Deadline, *, older: bool = False) -> Version | None:
         """The newest state; None when the shard was never initialised. Two Consensus reads and one Blob read.
 
-        Raises Determinate, CorruptData, VersionMismatch.
+        The first time one more, of the location's write-version.
+
+        ``older``: also one in a format that must be upgraded before anything is added. Raises Determinate,
+        CorruptData, VersionMismatch.
         """
+        await self.gate.enter(deadline)
         for _ in range(_STALE_HEADS_MAX):
             head = await self._head(shard, deadline)
             if head is None:
                 return None
+            if not older:
+                check_upgraded(head, shard)
             newest = decode_diff(head.data, shard, head.seqno)
             seqno, rollup = newest.latest_rollup
             state = await self.rollup(shard, seqno, rollup, deadline)
@@ -84,28 +110,28 @@ class Versions:
         return loaded
 
     async def initialise(self, shard: ShardId, deadline: Deadline) -> Version:
-        """The newest state, creating the first one if there is none. Safe to race and to repeat.
+        """The newest state, creating the first one if there is none. Safe to race and to repeat. One attempt.
 
         The rollup blob is written first and names itself; whoever loses the race adopts the winner's state and deletes
         its own blob, which no state can name any more: slot 0 is taken.
         """
-        backoff = Backoff(self._runtime, self._settings, deadline)
-        while True:
-            first, rollup, data = await self._write_first(shard, deadline)
-            try:
-                slice_ = deadline.slice(self._settings.store_timeout_ms)
-                won = await self.consensus.compare_and_set(shard, ABSENT, data, timeout=slice_)
-            except LocationError:
-                won = False
-            if won:
+        await self.gate.make(deadline)
+        first, rollup, data = await self._write_first(shard, deadline)
+        failure: LocationError | None = None
+        try:
+            slice_ = deadline.slice(self._settings.store_timeout_ms)
+            if await self.consensus.compare_and_set(shard, ABSENT, data, timeout=slice_):
                 return Version(state=first, diff_checksum=crc32c(data))
-            version = await self.load(shard, deadline)
-            if version is not None:
-                await self._adopt(version, rollup, deadline)
-                return version
-            # An unanswered attempt may still arrive, so its blob stays; another attempt writes its own.
-            if not await backoff.pause():
-                raise Indeterminate("initialising the shard got no answer in time", shard=shard, hint="open it again")
+        except (StoreFull, StoreReadOnly):
+            raise
+        except LocationError as error:
+            failure = error
+        version = await self.load(shard, deadline)
+        if version is not None:
+            await self._adopt(version, rollup, deadline)
+            return version
+        # An unanswered attempt may still arrive, so its blob stays; another attempt writes its own.
+        raise failure or Indeterminate("initialising the shard got no answer", shard=shard, hint="open it again")
 
     async def _adopt(self, winner: Version, rollup: Rollup, deadline: Deadline) -> None:
         """Delete the loser's rollup: slot 0 is taken for ever, so no state can come to name it."""
@@ -138,7 +164,7 @@ class Versions:
                 await self.blob.delete(key, timeout=seconds)
 
             async with room:
-                await repeat(self._runtime, self._settings, deadline, self._settings.blob_timeout_ms, call)
+                await self._call(deadline, call, self._settings.blob_timeout_ms)
 
         # Every deletion is let end before a failure is told: none may go on behind the caller's back.
         results = await asyncio.gather(*map(delete, sorted(keys)), return_exceptions=True)
@@ -154,11 +180,12 @@ class Versions:
         async def call(seconds: float) -> None:
             await self.blob.set(key, data, timeout=seconds)
 
-        await repeat(self._runtime, self._settings, deadline, self._settings.blob_timeout_ms, call)
+        await self._call(deadline, call, self._settings.blob_timeout_ms)
         return Rollup(key=key, encoded_bytes=len(data), checksum=crc32c(data))
 
     async def _write_first(self, shard: ShardId, deadline: Deadline) -> tuple[State, Rollup, bytes]:
-        bare = State.initial(shard, now_ms=self._runtime.now_ms(), hostname=self._runtime.hostname)
+        runtime = self._runtime
+        bare = State.initial(shard, now_ms=runtime.now_ms(), hostname=runtime.hostname, format=self.gate.format)
         rollup = await self.write_rollup(bare, deadline)
         first = dataclasses.replace(bare, rollups={0: rollup})
         return first, rollup, encode_diff(diff(bare, first), shard)
@@ -169,7 +196,7 @@ class Versions:
         async def call(seconds: float) -> Entry | None:
             return await self.consensus.head(shard, timeout=seconds)
 
-        return await repeat_read(self._runtime, self._settings, deadline, limit, call)
+        return await self._read(deadline, call, limit)
 
     async def rollup(self, shard: ShardId, seqno: int, rollup: Rollup, deadline: Deadline) -> State | None:
         """The state a rollup is of; None when its blob is not there. Raises CorruptData, VersionMismatch."""
@@ -177,7 +204,7 @@ class Versions:
         async def call(seconds: float) -> bytes | None:
             return await self.blob.get(rollup.key, timeout=seconds)
 
-        data = await repeat_read(self._runtime, self._settings, deadline, self._settings.blob_timeout_ms, call)
+        data = await self._read(deadline, call, self._settings.blob_timeout_ms)
         if data is None:
             return None
         whole = len(data) == rollup.encoded_bytes and crc32c(data) == rollup.checksum
@@ -213,7 +240,30 @@ class Versions:
         async def call(seconds: float) -> list[Entry]:
             return await self.consensus.scan(shard, from_seqno, limit, timeout=seconds)
 
-        return await repeat_read(self._runtime, self._settings, deadline, self._settings.store_timeout_ms, call)
+        return await self._read(deadline, call, self._settings.store_timeout_ms)
+
+    async def _read(self, deadline: Deadline, call: Call[T], limit_ms: int) -> T:
+        """What a store tells. Raises Determinate when it does not."""
+        return await self._call(deadline, lambda seconds: certain(call(seconds)), limit_ms)
+
+    async def _call(self, deadline: Deadline, call: Call[T], limit_ms: int) -> T:
+        if deadline.once:
+            return await call(deadline.slice(limit_ms))
+        return await self._attempts.repeat(deadline, call, limit_ms=limit_ms)
+
+
+def check_upgraded(head: Entry, shard: ShardId) -> None:
+    """Raise VersionMismatch when a shard stands in an older format: it may be read then, but nothing be added."""
+    found = format_of(head.data)
+    if OLDEST_FORMAT <= found < FIRST_FORMAT:
+        raise VersionMismatch(
+            "this location was written by an older release",
+            hint="stop that release's programs, then run persist admin upgrade --all --commit",
+            shard=shard,
+            found=found,
+            known=STATE_FORMAT,
+            oldest=FIRST_FORMAT,
+        )
 
 
 def _decoded(shard: ShardId, entry: Entry, after: int) -> StateDiff:

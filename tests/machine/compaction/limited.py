@@ -1,4 +1,4 @@
-"""Filling and compacting a shard in processes of their own: ``python -m machine.limited fill|compact REQUEST``.
+"""Filling and compacting a shard in own processes: ``python -m machine.compaction.limited fill|compact REQUEST``.
 
 ``compact`` limits its own data segment (heap, anonymous mappings) to what it has after a small compaction and so much
 more: an allocation beyond fails. Vals are made of their number, so a model needs the numbers only.
@@ -22,7 +22,7 @@ from machine.support import SETTINGS
 import persist
 from persist import ShardId
 from persist.errors import PersistError
-from persist.machine.compactor import Compactor
+from persist.machine.compaction.compactor import Compactor
 from persist.machine.parts import threads
 
 SCHEMA = persist.Schema(key={"k": pa.int64()}, val={"v": pa.binary()})

@@ -10,8 +10,8 @@ from client.support import SCHEMA, SMALL, client_of, memory_place, table
 from persist import ShardId
 from persist.core.shard.commands import ApplyMerge, ClaimCompaction, NothingToCompact, ReleaseCompaction
 from persist.errors import LeaseExpired
-from persist.machine.compactor import Compactor
-from persist.machine.shards import LocalShards
+from persist.machine.compaction.compactor import Compactor
+from persist.machine.local_shards import LocalShards
 
 MANUAL = dataclasses.replace(SMALL, compaction=False, inline_part_bytes_max=0)
 HASTY = dataclasses.replace(MANUAL, compaction_takeover_ms=0)
@@ -182,7 +182,7 @@ async def test_compaction_that_is_ended_with_its_process_releases_its_claim_and_
         async with client_of(place, settings=own) as client:
             shards = client._location.shards
             slow = SlowBlob(shards)
-            shards._compactions._compactor = Compactor(shards, slow)
+            shards._workers._carrier._compactor = Compactor(shards, slow)
             last = await client.open_writer(writer.shard)
             await last.append([], 13)
             await slow.reached.wait()
@@ -198,15 +198,15 @@ async def test_compaction_that_fails_is_not_tried_again_at_once():
         for key in await parts_in_blob(keeper._location.shards, writer.shard):
             await keeper._location.blob.delete(key, timeout=5)
         async with client_of(place, settings=dataclasses.replace(MANUAL, compaction=True)) as client:
-            compactions = client._location.shards._compactions
+            workers = client._location.shards._workers
             last = await client.open_writer(writer.shard)
             await last.append([], 13)
-            while writer.shard not in compactions._resting:
+            while writer.shard not in workers._aside:
                 await asyncio.sleep(0.001)
             seqno = (await keeper.inspect(writer.shard))["seqno"]
             for upper in range(14, 24):
                 await last.append([], upper)
-            assert not compactions._working
+            assert not workers.running
             assert (await keeper.inspect(writer.shard))["seqno"] <= seqno + 10 + 1
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from client.support import Place, client_of, file_place
-from machine.limited import ALLOWANCE, WRITING, Input, keys_of, vals_of
+from machine.compaction.limited import ALLOWANCE, WRITING, Input, keys_of, vals_of
 from services.support import child_environment
 from simulation.budget import FULL
 
@@ -17,7 +17,7 @@ from persist import ShardId
 from persist.machine.parts.budget import MEMORY_BYTES_MIN
 from persist_compaction.allocator import ALLOCATOR
 
-TIMES = 20 if FULL else 5
+TIMES = 20 if FULL else 3
 LONG = Input(runs=6, rows=10_750 * TIMES, values=20_000 * TIMES)
 """So many times the bound."""
 WARM = Input(runs=6, rows=6_000, values=9_000)
@@ -26,7 +26,7 @@ WARM = Input(runs=6, rows=6_000, values=9_000)
 async def job(what: str, place: Place, **request: Any) -> Any:
     stores = {"blob": place.blob, "consensus": place.consensus}
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "machine.limited", what, json.dumps({**stores, **request}),
+        sys.executable, "-m", "machine.compaction.limited", what, json.dumps({**stores, **request}),
         stdout=asyncio.subprocess.PIPE, env=child_environment(**ALLOCATOR),
     )  # fmt: skip
     try:

@@ -10,8 +10,8 @@ from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, ShardId
 from persist.core.shard.commands import DowngradeSince, ExpireReader, RegisterLeasedReader
 from persist.errors import LocationError
-from persist.machine.patience import Deadline
-from persist.machine.shards import LocalShards
+from persist.machine.local_shards import LocalShards
+from persist.retry.deadline import Deadline
 from persist.runtime import system
 from persist.storage.ports import Blob, Consensus
 from persist.testing.faults import Faults, Quadrant, UnreliableBlob, UnreliableConsensus
@@ -100,7 +100,7 @@ async def test_pass_that_is_cut_off_is_finished_by_another_process(step: str, ha
     before = await seqnos(consensus, shard)
     assert len(before) > 3 * EVERY
     # Whoever lets the reader go is to collect, and is cut off.
-    first._of(shard).maintenance._collecting = True
+    first._of(shard).maintenance._collections.running = True
     await first.apply(shard, ExpireReader(reader_id=READER), timeout=5)
     collector = first._of(shard).maintenance.collector
     faults.enabled = True
@@ -127,7 +127,7 @@ async def test_collections_by_many_processes_at_once_do_no_harm():
     await first.open(shard, timeout=5)
     await first.apply(shard, RegisterLeasedReader(reader_id=READER), timeout=5)
     await grow(first, shard, 0, 5 * EVERY)
-    first._of(shard).maintenance._collecting = True
+    first._of(shard).maintenance._collections.running = True
     await first.apply(shard, ExpireReader(reader_id=READER), timeout=5)
     others = [machine(blob, consensus, OFTEN) for _ in range(5)]
     await asyncio.gather(*(other.open(shard, timeout=5) for other in others))

@@ -13,14 +13,14 @@ from machine.places import OFTEN, SCHEMA, Tools, at, table, uris
 from machine.support import new_shard
 
 from persist import aio
-from persist.client.batch import BatchBuilder
-from persist.client.write import WriteHandle
+from persist.client.shard.write.batch import BatchBuilder
+from persist.client.shard.write.handle import WriteHandle
 from persist.core.ids import ShardId, WriterId, part_key, rollup_key
 from persist.core.shard.commands import ClaimCompaction, FenceWriters
 from persist.errors import InvalidArgument, LeaseExpired, ShardNotFound
-from persist.machine.patience import Deadline
-from persist.machine.survey import Names, Verdict
-from persist.machine.usage import Prices, usage_of
+from persist.machine.garbage.inventory import Names, Verdict
+from persist.machine.upkeep.usage import Prices, usage_of
+from persist.retry.deadline import Deadline
 from persist.runtime import system
 
 KINDS = ["file+sqlite", "s3+redis"]
@@ -254,7 +254,7 @@ async def test_blobs_held_for_a_reader_are_not_leaked(memory: tuple[str, str]) -
         snapshot = await reader.snapshot(9)
         before = await tools.keys(shard)
         async with at(memory, replace(OFTEN, compaction=True)) as (_, other):
-            compactor = other.shards._compactions._compactor
+            compactor = other.shards._workers._carrier._compactor
             assert await compactor.compact(shard, compactor.new_owner(), whole=True) is not None
         usage = await usage_of(tools.survey, shard, fence_ms=system().now_ms(), deadline=Deadline(system(), 5))
         assert usage.blobs[Verdict.HELD] >= 10

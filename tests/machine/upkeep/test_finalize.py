@@ -14,8 +14,8 @@ from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, ShardId, WriterId, part_key
 from persist.core.shard import commands as c
 from persist.errors import InvalidArgument, LocationError, PersistError, ShardClosed
-from persist.machine.patience import Deadline
 from persist.machine.versions import Versions
+from persist.retry.deadline import Deadline
 from persist.runtime import system
 from persist.storage.open import open_blob, open_consensus
 from persist.storage.ports import Blob, Consensus

@@ -12,7 +12,8 @@ from machine.support import new_shard
 from persist import aio
 from persist.core.ids import ReaderId, ShardId, WriterId, part_key, rollup_key
 from persist.core.shard.commands import RegisterLeasedReader
-from persist.machine.fsck import Problem
+from persist.machine.upkeep.fsck import Problem
+from persist.retry.deadline import Deadline
 from persist.runtime import system
 
 
@@ -31,9 +32,10 @@ async def parts(tools: Tools, shard: ShardId) -> list[str]:
     return sorted([key for key in await tools.keys(shard) if "/p" in key])
 
 
-async def rollups(tools: Tools, shard: ShardId) -> list[str]:
-    keys = [key for key in await tools.keys(shard) if "/rollup/" in key]
-    return sorted(keys, key=lambda key: int(key.split("/")[2].split("-")[0]))
+async def rollups(client: aio.Client, shard: ShardId) -> list[str]:
+    """Those the state names, oldest first: one that lies in Blob may not be linked yet."""
+    state = await client.inspect(shard)
+    return [key for _, key in sorted((int(seqno), each["key"]) for seqno, each in state["rollups"].items())]
 
 
 @pytest.mark.parametrize("kind", ["file+sqlite", "s3+redis", "mem+mem"])
@@ -133,7 +135,8 @@ async def test_bad_rollup_is_told(place: tuple[str, str], which: int, how: str) 
         # Holds the first state, so that there are several rollups.
         await tools.shards.apply(shard, RegisterLeasedReader(reader_id=ReaderId.of(bytes(16))), timeout=5)
         await grown(client, shard, 20)
-        linked = await rollups(tools, shard)
+        await client.location.shards._shards[shard].maintenance.settled(Deadline(system(), 60))
+        linked = await rollups(client, shard)
         assert len(linked) >= 2
         file = file_of(place, linked[which])
         if how == "missing":

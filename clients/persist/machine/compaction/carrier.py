@@ -4,62 +4,94 @@ Source: design 001, PersistCompaction.
 """
 
 import asyncio
+import logging
 import math
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from persist.core.frontier import Antichain, Description
 from persist.errors import LeaseExpired
-from persist.machine.compactor import Compacted, Compactor, Progress
+from persist.machine.compaction.compactor import Compacted, Compactor, Progress, Report, SetAside
+from persist.machine.compaction.job import Job
+from persist.machine.compaction.owners import Owners
 from persist.machine.parts.place import Place
-from persist.machine.port import Shards
-from persist_compaction.job import Job
-from persist_host import Telemetry
+from persist.machine.shards import Shards
+from persist.retry.counts import Counts
+
+R = TypeVar("R", bound=Compacted | SetAside)
+
+_Work = Callable[[Report], Awaitable[R | None]]
+
+_log = logging.getLogger("persist.compaction")
 
 
 class Carrier:
-    """Does what jobs ask for, over a Compactor. ``place`` and ``shards`` are the location's."""
+    """Does what jobs ask for, over a Compactor. ``place`` and ``shards`` are the location's. Owns the compactor."""
 
-    def __init__(self, shards: Shards, place: Place, *, telemetry: Telemetry) -> None:
+    def __init__(self, shards: Shards, place: Place, compactor: Compactor, owners: Owners, *, counts: Counts) -> None:
+        """``owners``: under whose names what is due is compacted. Requests are carried out under names of their own."""
         self._shards = shards
         self._place = place
-        self._compactor = Compactor(shards, place)
-        self._telemetry = telemetry
+        self._compactor = compactor
+        self._owners = owners
+        self._counts = counts
 
     async def fulfil(self, job: Job) -> None:
-        """Compact until nothing is left of what was there at first. Raises ShardNotFound and what ``once`` does."""
+        """Compact until nothing is left of what was there at first. Raises ShardNotFound and what ``turn`` does."""
         attempts = self._place.attempts
         info = await attempts.repeat(
             attempts.deadline(None), lambda seconds: self._shards.open(job.shard, create=False, timeout=seconds)
         )
         done: list[Description] = []
-        while (result := await self.once(job)) is not None:
+        while (result := await self._counted(job, self._requested(job))) is not None:
             job.came_to(result)
             # A shard that is written to always has more to merge into one run: what came later is left to later.
             if job.whole and _told(info.upper, result.desc, done):
                 return
             done.append(result.desc)
 
-    async def once(self, job: Job) -> Compacted | None:
-        """One compaction; None when there is none to do.
+    async def turn(self, job: Job) -> bool:
+        """One compaction of what is due at a shard; whether there may be more to do.
 
         Raises LeaseExpired (the claim was taken over), UsageError, CorruptData, LocationError; its claim is released.
         """
-        clock, telemetry = self._place.runtime.monotonic, self._telemetry
+        try:
+            result = await self._counted(job, self._due(job))
+        except LeaseExpired:
+            # Taken over, or the shard refuses names as old as this one: a new one is known from its claim on.
+            if not self._owners.renew(job.shard):
+                raise
+            result = await self._counted(job, self._due(job))
+        if isinstance(result, SetAside):
+            told = {"shard": job.shard, "lower": str(result.desc.lower), "upper": str(result.desc.upper)}
+            _log.info("a range stays set aside", extra=told)
+            self._owners.renew(job.shard)
+        return result is not None
+
+    def _requested(self, job: Job) -> _Work[Compacted]:
+        owner = self._compactor.new_owner()
+        return lambda report: self._compactor.compact(job.shard, owner, whole=job.whole, report=report)
+
+    def _due(self, job: Job) -> _Work[Compacted | SetAside]:
+        owner = self._owners.of(job.shard)
+        return lambda report: self._compactor.compact_due(job.shard, owner, report=report)
+
+    async def _counted(self, job: Job, work: _Work[R]) -> R | None:
+        clock, counts = self._place.runtime.monotonic, self._counts
         began = math.inf
 
         def report(progress: Progress) -> None:
             nonlocal began
             if job.underway is None:
                 began = clock()
-                telemetry.count("persist_compactions_started_total")
+                counts.count("persist_compactions_started_total")
             job.report(progress)
 
         job.begin()
         ended = "failed"
         try:
-            result = await self._compactor.compact(
-                job.shard, self._compactor.new_owner(), whole=job.whole, report=report
-            )
-            ended = "finished" if result is None or result.applied else "lost"
+            result = await work(report)
+            ended = "lost" if isinstance(result, Compacted) and not result.applied else "finished"
         except LeaseExpired:
             ended = "lost"
             raise
@@ -68,11 +100,11 @@ class Carrier:
             raise
         finally:
             if began < math.inf:
-                telemetry.count(f"persist_compactions_{ended}_total")
-                telemetry.count("persist_compaction_seconds_total", by=clock() - began)
-        if result is not None:
-            telemetry.count("persist_compaction_rows_total", by=result.rows_before)
-            telemetry.count("persist_compaction_bytes_total", by=result.bytes_before)
+                counts.count(f"persist_compactions_{ended}_total")
+                counts.count("persist_compaction_seconds_total", by=clock() - began)
+        if isinstance(result, Compacted):
+            counts.count("persist_compaction_rows_total", by=result.rows_before)
+            counts.count("persist_compaction_bytes_total", by=result.bytes_before)
         return result
 
     async def close(self) -> None:

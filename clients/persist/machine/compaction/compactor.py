@@ -1,18 +1,21 @@
 """Carrying out compactions: claim, merge, offer the result, and clean up what certainly nobody will ever name.
 
-The claim is renewed while the merge runs; one that was taken over ends the merge. Works over any ``Shards``: in the
+The claim is renewed while the merge runs; one that was taken over ends the merge. What cannot be merged is set aside:
+its claim is left to grow old, so that nobody else is kept from the rest of the shard. Works over any ``Shards``: in the
 process that commits, or in a service of its own. Source: design 001, PersistCompaction; persist-semantics.md section
 2.4; reliability.md I7 and I9.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
 
 from persist.core.frontier import Description
 from persist.core.ids import ShardId, WriterId
-from persist.core.shard.batch import HollowBatch, Part, Run
+from persist.core.shard.batch import HollowBatch, Part, Run, fingerprint
 from persist.core.shard.commands import (
     ApplyMerge,
     ClaimCompaction,
@@ -21,15 +24,21 @@ from persist.core.shard.commands import (
     MergeRefused,
     ReleaseCompaction,
 )
-from persist.core.shard.compaction import fingerprint
 from persist.errors import LeaseExpired, PersistError
-from persist.machine.attempts import Doubt
+from persist.machine.compaction.damage import Damage, damaged, is_of_data
 from persist.machine.parts.budget import Budget
 from persist.machine.parts.merging import Merging
 from persist.machine.parts.place import Place
 from persist.machine.parts.reading import compaction_of
-from persist.machine.port import Shards
-from persist.machine.tasks import Tasks
+from persist.machine.shards import Shards
+from persist.retry.attempts import Doubt
+from persist.retry.counts import UNCOUNTED, Counts
+from persist.retry.tasks import Tasks, ended, kind_of
+
+TRIES_PER_TURN: Final = 4
+"""So many damaged batches of one claim are found before other shards have their turn."""
+
+_log = logging.getLogger("persist.compaction")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,17 +66,28 @@ class Compacted:
     applied: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetAside:
+    """Nothing of what is claimed can be merged for now. ``desc``: the times it covers."""
+
+    desc: Description
+
+
 Report = Callable[[Progress], None]
 
 
 class Compactor:
     """Compacts shards, as many at once as it is asked to."""
 
-    def __init__(self, shards: Shards, place: Place, *, budget: Budget | None = None) -> None:
+    def __init__(
+        self, shards: Shards, place: Place, *, budget: Budget | None = None, counts: Counts = UNCOUNTED
+    ) -> None:
         """``budget``: how much memory each may take; that of the place's settings unless given."""
         self._shards = shards
         self._place = place
         self._budget = Budget.of(place.settings) if budget is None else budget
+        self._counts = counts
+        self._damage = Damage(place.runtime)
         self._tasks = Tasks()
 
     def new_owner(self) -> WriterId:
@@ -92,11 +112,49 @@ class Compactor:
             claim = await self.claim(shard, owner, whole=whole)
             if claim is None:
                 return None
-            return await self._carry_out(shard, owner, claim, whole=whole, report=report)
+            return await self._carry_out(shard, owner, claim, claim.batches, whole=whole, report=report)
         except BaseException:
             # Also when claiming failed or was cancelled: the claim may have been committed all the same.
             await self.release(shard, owner)
             raise
+
+    async def compact_due(
+        self, shard: ShardId, owner: WriterId, *, report: Report = lambda progress: None
+    ) -> "Compacted | SetAside | None":
+        """As ``compact``, of what is due; but what cannot be merged is set aside, and all around it is merged.
+
+        What was found damaged is logged, counted, and left alone for a while, longer each time. SetAside: nothing
+        else is left in what is claimed. The claim stays, so that nobody tries before it is old: go on under another
+        owner. Raises as ``compact``, when ``TRIES_PER_TURN`` merges failed or the last one did.
+        """
+        try:
+            claim = await self.claim(shard, owner, whole=False)
+            if claim is None:
+                return None
+            chosen = self._damage.workable(claim.batches)
+            if not chosen:
+                return SetAside(desc=_span(claim.batches))
+            for left in reversed(range(TRIES_PER_TURN)):
+                try:
+                    return await self._carry_out(shard, owner, claim, chosen, whole=False, report=report)
+                except Exception as error:
+                    if not is_of_data(error):
+                        raise
+                    self._set_aside(shard, damaged(chosen, error), error)
+                    chosen = self._damage.workable(claim.batches)
+                    if not (left and chosen):
+                        raise
+        except BaseException:
+            await self.release(shard, owner)
+            raise
+        raise AssertionError("unreachable")
+
+    def _set_aside(self, shard: ShardId, batches: Sequence[HollowBatch], error: Exception) -> None:
+        self._damage.note(batches)
+        self._counts.count("persist_compaction_set_aside_total", by=len(batches))
+        desc = _span(batches)
+        told = {"shard": shard, "lower": desc.lower, "upper": desc.upper, "kind": kind_of(error), "error": str(error)}
+        _log.warning("what cannot be merged is set aside: run persist fsck --deep", extra=told)
 
     async def close(self) -> None:
         """Stop what runs beside compactions."""
@@ -113,36 +171,45 @@ class Compactor:
         return outcome if isinstance(outcome, CompactionClaimed) else None
 
     async def _carry_out(
-        self, shard: ShardId, owner: WriterId, claim: CompactionClaimed, *, whole: bool, report: Report
+        self,
+        shard: ShardId,
+        owner: WriterId,
+        claim: CompactionClaimed,
+        chosen: tuple[HollowBatch, ...],
+        *,
+        whole: bool,
+        report: Report,
     ) -> Compacted:
-        rows = sum(batch.rows for batch in claim.batches)
-        size = sum(batch.encoded_bytes for batch in claim.batches)
+        """Merge ``chosen``, side by side among what is claimed."""
+        rows = sum(batch.rows for batch in chosen)
+        size = sum(batch.encoded_bytes for batch in chosen)
         written = 0
 
         def on_rows(count: int) -> None:
             nonlocal written
             written += count
-            report(Progress(batches=len(claim.batches), rows=rows, bytes=size, rows_written=written))
+            report(Progress(batches=len(chosen), rows=rows, bytes=size, rows_written=written))
 
         async def verify() -> None:
             if not await self._holds(shard, owner, claim, whole=whole):
                 raise _lost(shard)
 
-        report(Progress(batches=len(claim.batches), rows=rows, bytes=size))
+        report(Progress(batches=len(chosen), rows=rows, bytes=size))
         merging = Merging(self._place, shard=shard, owner=owner, budget=self._budget, verify=verify, on_rows=on_rows)
         try:
-            parts = await self._merged(merging, shard, owner, claim, whole=whole)
+            parts = await self._merged(merging, shard, owner, claim, chosen, whole=whole)
         except BaseException:
             # Nothing names the parts, as no command did.
             await merging.discard()
             raise
-        output = batch_of(claim, parts)
-        applied = await self.offer(shard, owner, claim, output, merging.discard)
+        of = claim if chosen is claim.batches else replace(claim, batches=chosen)
+        output = batch_of(of, parts)
+        applied = await self.offer(shard, owner, of, output, merging.discard)
         await merging.tidy()
         return Compacted(
             desc=output.desc,
-            batches=len(claim.batches),
-            runs=sum(len(batch.runs) for batch in claim.batches),
+            batches=len(chosen),
+            runs=sum(len(batch.runs) for batch in chosen),
             rows_before=rows,
             rows_after=output.rows,
             bytes_before=size,
@@ -152,13 +219,20 @@ class Compactor:
         )
 
     async def _merged(
-        self, merging: Merging, shard: ShardId, owner: WriterId, claim: CompactionClaimed, *, whole: bool
+        self,
+        merging: Merging,
+        shard: ShardId,
+        owner: WriterId,
+        claim: CompactionClaimed,
+        chosen: tuple[HollowBatch, ...],
+        *,
+        whole: bool,
     ) -> tuple[Part, ...]:
         """The merged parts, made while the claim is kept fresh."""
-        if not any(batch.rows for batch in claim.batches):
+        if not any(batch.rows for batch in chosen):
             return ()
         since = claim.since.time or 0
-        reading = compaction_of(claim.batches, claim.schemas, self._place.settings, since)
+        reading = compaction_of(chosen, claim.schemas, self._place.settings, since)
         work = self._tasks.start(merging.run(reading))
         keeping = self._tasks.start(self.keep(shard, owner, claim, whole=whole))
         try:
@@ -169,9 +243,7 @@ class Compactor:
             parts: tuple[Part, ...] = await work
             return parts
         finally:
-            for task in (work, keeping):
-                task.cancel()
-            await asyncio.wait({work, keeping})
+            await ended(work, keeping)
 
     async def keep(self, shard: ShardId, owner: WriterId, claim: CompactionClaimed, *, whole: bool) -> None:
         """Renew the claim every third of the time after which it counts as abandoned."""
@@ -208,14 +280,14 @@ class Compactor:
                 doubt=doubt,
             )
         except PersistError as error:
-            if not doubt.any and getattr(error, "determinate", True):
+            if not doubt.maybe_applied and getattr(error, "determinate", True):
                 await discard()
             raise
         if isinstance(outcome, MergeApplied):
             return True
         # SUBTLE: an attempt without an answer may have been applied, and its output compacted further since. The
         # parts are then named, or being read, or garbage: whichever, they are not this process's to delete.
-        if not doubt.any:
+        if not doubt.maybe_applied:
             await discard()
         return False
 
@@ -229,9 +301,12 @@ class Compactor:
 
 def batch_of(claim: CompactionClaimed, parts: tuple[Part, ...]) -> HollowBatch:
     """What the claimed batches become: one run of these parts."""
-    first, last = claim.batches[0].desc, claim.batches[-1].desc
-    desc = Description(lower=first.lower, upper=last.upper, since=claim.since)
+    desc = replace(_span(claim.batches), since=claim.since)
     return HollowBatch(desc=desc, runs=(Run(parts=parts),) if parts else ())
+
+
+def _span(batches: Sequence[HollowBatch]) -> Description:
+    return Description(lower=batches[0].desc.lower, upper=batches[-1].desc.upper)
 
 
 def _lost(shard: ShardId) -> LeaseExpired:

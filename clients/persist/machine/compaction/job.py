@@ -1,13 +1,13 @@
-"""One shard's turn: who asked for it, how far it is, and news of it for whoever waits."""
+"""One shard's turn: who asked for it, how far it is, and news of it for whoever listens."""
 
 import asyncio
-from collections import deque
+import copy
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from persist.core.ids import ShardId
 from persist.errors import PersistError
-from persist.machine.compactor import Compacted, Progress
+from persist.machine.compaction.compactor import Compacted, Progress
 from persist.runtime import Runtime
 
 
@@ -31,46 +31,66 @@ News = Queued | Underway | Compacted
 
 
 class Job:
-    """A shard to compact. ``requested``: somebody waits for it; otherwise it was due.
+    """A shard to compact. ``requested``: somebody asked for it, under ``name`` if that is given; else it was due.
 
-    ``cancel`` at any time stops it; what it had written is deleted and its claim released in the background.
+    It goes on whether or not anybody listens. ``cancel`` at any time stops it; what it had written is deleted and its
+    claim released in the background.
     """
 
-    def __init__(self, shard: ShardId, *, runtime: Runtime, whole: bool = False, requested: bool = False) -> None:
+    def __init__(
+        self, shard: ShardId, *, runtime: Runtime, whole: bool = False, requested: bool = False, name: str = ""
+    ) -> None:
         self.shard = shard
         self.whole = whole
         self.requested = requested
+        self.name = name
         self.underway: Underway | None = None
         self.cancelled = False
+        self.over = False
+        self.failed = False
         self.task: asyncio.Task[bool] | None = None
         self._runtime = runtime
         self._began = 0.0
-        self._news: deque[News] = deque()
+        self._queued: Queued | None = None
+        self._results: list[Compacted] = []
         self._stirred = asyncio.Event()
-        self._over = False
         self._error: BaseException | None = None
 
     async def news(self) -> AsyncIterator[News]:
-        """What happens, until the job is over; of several pieces of progress the latest. Raises what ended the job."""
+        """What happened from its beginning on, until the job is over; of progress the latest. For any number at once.
+
+        Raises what ended the job: ``failed`` says whether that was the work itself.
+        """
+        told, progress = 0, None
+        if self._queued is not None and self.task is None:
+            yield self._queued
         while True:
-            while self._news:
-                yield self._news.popleft()
+            stirred = self._stirred
+            while told < len(self._results):
+                told += 1
+                yield self._results[told - 1]
+            if self.underway is not None and self.underway is not progress:
+                progress = self.underway
+                yield progress
+            if stirred is not self._stirred:
+                continue
             if self._error is not None:
-                raise self._error
-            if self._over:
+                raise copy.copy(self._error) if isinstance(self._error, PersistError) else self._error
+            if self.over:
                 return
-            self._stirred.clear()
-            await self._stirred.wait()
+            await stirred.wait()
 
     def cancel(self) -> None:
-        """Nobody waits any more. Returns at once."""
-        self.cancelled = True
-        if self.task is not None:
+        """Nobody wants it any more. Returns at once; doing so again does nothing."""
+        # SUBTLE: a task that is cancelled once more is cut short while it takes back what it had begun.
+        if not self.cancelled and self.task is not None:
             self.task.cancel()
+        self.cancelled = True
 
     def waits(self, ahead: int) -> None:
         """Say that others go first."""
-        self._add(Queued(ahead=ahead))
+        self._queued = Queued(ahead=ahead)
+        self._stir()
 
     def begin(self) -> None:
         """A claim is about to be asked for."""
@@ -87,26 +107,21 @@ class Job:
         seconds = now - self._began
         rate = progress.rows_written / seconds if seconds > 0 else 0.0
         self.underway = Underway(start_ms=start_ms, progress=progress, rows_per_second=rate)
-        if self._news and isinstance(self._news[-1], Underway):
-            self._news.pop()
-        self._add(self.underway)
+        self._stir()
 
     def came_to(self, result: Compacted) -> None:
         """Say what a compaction came to."""
         self.underway = None
-        self._add(result)
+        self._results.append(result)
+        self._stir()
 
-    def end(self, error: BaseException | None = None) -> None:
-        """The job is over. ``error``: what ended it early."""
+    def end(self, error: BaseException | None = None, *, failed: bool = False) -> None:
+        """The job is over. ``error``: what ended it early; ``failed``: not because it was stopped."""
         self.underway = None
-        self._over, self._error = True, error
-        self._stirred.set()
+        self.over, self.failed, self._error = True, failed, error
+        self._stir()
 
-    def _add(self, news: News) -> None:
-        self._news.append(news)
-        self._stirred.set()
-
-
-def kind_of(error: BaseException) -> str:
-    """The stable name of what ended a job, for logs."""
-    return error.reason if isinstance(error, PersistError) else type(error).__name__
+    def _stir(self) -> None:
+        # Each listener waits for what comes after it last looked.
+        stirred, self._stirred = self._stirred, asyncio.Event()
+        stirred.set()

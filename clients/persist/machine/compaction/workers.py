@@ -1,7 +1,8 @@
 """Which shard is compacted next: a few at a time, requests first, then what is due, in the order it was told of.
 
 A shard that fails is put aside for a while, longer each time, and the others go on. While the stores fail, nothing
-that is merely due is begun. A shard takes one turn at a time, so a busy one does not keep the others waiting.
+that is merely due is begun. A shard takes one turn at a time, so a busy one does not keep the others waiting. The same
+in the process that commits and in a service of its own.
 Source: architecture.md section 6; style.md rule 27.
 """
 
@@ -14,16 +15,18 @@ from dataclasses import dataclass
 from typing import Final
 
 from persist.core.ids import ShardId
-from persist.errors import Determinate, LeaseExpired, LocationError, Overloaded, PersistError
-from persist.machine.tasks import Tasks
+from persist.errors import Determinate, InvalidArgument, LeaseExpired, LocationError, Overloaded, PersistError
+from persist.machine.compaction.carrier import Carrier
+from persist.machine.compaction.job import Job
+from persist.retry.counts import Counts
+from persist.retry.tasks import Tasks, kind_of
 from persist.runtime import Runtime
 from persist.settings import Settings
-from persist_compaction.carrier import Carrier
-from persist_compaction.job import Job, kind_of
-from persist_host import Telemetry
 
 REQUESTS_WAITING_MAX: Final = 64
 """Requests that wait before the next is refused."""
+REQUESTS_REMEMBERED: Final = 1024
+"""Named requests that are over and can still be asked what they came to."""
 DUE_MAX: Final = 10_000
 """Shards that wait because they seem due. What is told beyond is told again by the next round."""
 ASIDE_SECONDS: Final = 1.0
@@ -46,17 +49,20 @@ class _Aside:
 
     until: float
     seconds: float
+    again: asyncio.TimerHandle
 
 
 class Workers:
     """Runs ``settings.compactions_at_once`` jobs at a time and keeps bounded queues of those that wait."""
 
-    def __init__(self, carrier: Carrier, *, settings: Settings, runtime: Runtime, telemetry: Telemetry) -> None:
+    def __init__(self, carrier: Carrier, *, settings: Settings, runtime: Runtime, counts: Counts) -> None:
         self._carrier = carrier
         self._runtime = runtime
-        self._telemetry = telemetry
+        self._counts = counts
         self._at_once = max(1, settings.compactions_at_once)
         self._requests: deque[Job] = deque()
+        self._named: dict[str, Job] = {}
+        self._remembered: deque[str] = deque()
         self._due: OrderedDict[ShardId, None] = OrderedDict()
         self._running: dict[Job, None] = {}
         self._aside: OrderedDict[ShardId, _Aside] = OrderedDict()
@@ -82,24 +88,48 @@ class Workers:
         """Shards that seem due and wait for their turn."""
         return len(self._due)
 
-    def request(self, shard: ShardId, *, whole: bool) -> Job:
-        """Compact this on somebody's behalf, soon. Raises Overloaded, Determinate (draining)."""
+    def request(self, shard: ShardId, *, whole: bool, name: str = "") -> Job:
+        """Compact this on somebody's behalf, soon. The job under way, or over, when one of that name was asked for.
+
+        Raises Overloaded, InvalidArgument (the name is that of another request), Determinate (draining).
+        """
         if self._draining:
             raise _leaving()
+        known = self._named.get(name)
+        if known is not None:
+            if (known.shard, known.whole) != (shard, whole):
+                raise InvalidArgument("this is the id of another request", hint="choose a fresh one", request_id=name)
+            return known
         waiting = self.requests_waiting
         if waiting >= REQUESTS_WAITING_MAX:
-            self._telemetry.count("persist_compaction_overloaded_total")
+            self._counts.count("persist_compaction_overloaded_total")
             retry_after_ms = int(min(max(self._turn_ms, _RETRY_MS_MIN), _RETRY_MS_MAX))
             raise Overloaded("too many requests for compactions wait", hint="ask later", retry_after_ms=retry_after_ms)
-        job = Job(shard, runtime=self._runtime, whole=whole, requested=True)
+        job = Job(shard, runtime=self._runtime, whole=whole, requested=True, name=name)
+        if name:
+            self._named[name] = job
         self._requests.append(job)
         self._begin()
         if job.task is None:
             job.waits(waiting)
         return job
 
+    def cancel(self, name: str) -> bool:
+        """Stop what was requested under this name; whether it had not ended. Returns at once."""
+        job = self._named.get(name)
+        if job is None or job.over:
+            return False
+        job.cancel()
+        if job.task is None:
+            job.end(_withdrawn())
+            self._remember(job)
+        return True
+
     def offer(self, shard: ShardId) -> None:
-        """Something may be due at this shard. Returns at once; may be forgotten, so offer it again some day."""
+        """Something may be due at this shard. Returns at once; may be forgotten, so offer it again some day.
+
+        One that was put aside is looked at again by itself.
+        """
         aside = self._aside.get(shard)
         if self._draining or (aside is not None and aside.until > self._runtime.monotonic()):
             return
@@ -117,6 +147,8 @@ class Workers:
         """Begin nothing any more and stop what runs: claims are released as far as the stores answer in time."""
         self._draining = True
         self._due.clear()
+        for aside in self._aside.values():
+            aside.again.cancel()
         while self._requests:
             self._requests.popleft().end(_leaving())
         with contextlib.suppress(TimeoutError):
@@ -158,8 +190,8 @@ class Workers:
         if job.requested:
             await self._carrier.fulfil(job)
             return False
-        more = await self._carrier.once(job) is not None
-        self._aside.pop(job.shard, None)
+        more = await self._carrier.turn(job)
+        self._forgive(job.shard)
         self._rest_seconds = 0.0
         return more
 
@@ -168,17 +200,25 @@ class Workers:
         del self._running[job]
         self._turn_ms = 0.5 * self._turn_ms + 500.0 * (self._runtime.monotonic() - began)
         if task.cancelled():
-            # A caller that is gone hears nothing of it; one that is still there is being drained.
-            job.end(_leaving())
+            # A caller that is gone hears nothing of it; one that is still there is being drained, or others stopped it.
+            job.end(_withdrawn() if job.cancelled else _leaving())
             self._put_aside(job.shard, CANCELLED_SECONDS)
         elif (error := task.exception()) is not None:
-            job.end(error)
+            job.end(error, failed=True)
             self._failed(job, error)
         else:
             job.end()
             if task.result():
                 self.offer(job.shard)
+        self._remember(job)
         self._begin()
+
+    def _remember(self, job: Job) -> None:
+        """Whoever asked may have been cut off: what the job came to is kept for a while."""
+        if job.name:
+            self._remembered.append(job.name)
+        while len(self._remembered) > REQUESTS_REMEMBERED:
+            self._named.pop(self._remembered.popleft(), None)
 
     def _failed(self, job: Job, error: BaseException) -> None:
         told = {"shard": job.shard, "kind": kind_of(error), "error": str(error)}
@@ -198,11 +238,21 @@ class Workers:
         """Leave a shard alone, unless somebody asks, for longer each time it fails."""
         before = self._aside.pop(shard, None)
         seconds = ASIDE_SECONDS if before is None else min(2 * before.seconds, ASIDE_SECONDS_MAX)
-        self._aside[shard] = _Aside(self._runtime.monotonic() + max(seconds, at_least), seconds)
+        if before is not None:
+            before.again.cancel()
+        rest = max(seconds, at_least)
+        # Something is due there by all that is known, and nobody need tell of it again.
+        again = asyncio.get_running_loop().call_later(rest + 0.001, self.offer, shard)
+        self._aside[shard] = _Aside(self._runtime.monotonic() + rest, seconds, again)
         # The release of its claim may have been a hint.
         self._no_longer_due(shard)
         if len(self._aside) > DUE_MAX:
-            self._aside.popitem(last=False)
+            self._aside.popitem(last=False)[1].again.cancel()
+
+    def _forgive(self, shard: ShardId) -> None:
+        aside = self._aside.pop(shard, None)
+        if aside is not None:
+            aside.again.cancel()
 
     def _no_longer_due(self, shard: ShardId) -> None:
         self._due.pop(shard, None)
@@ -218,3 +268,7 @@ class Workers:
 
 def _leaving() -> Determinate:
     return Determinate("the server is draining", hint="ask another one")
+
+
+def _withdrawn() -> Determinate:
+    return Determinate("the request was cancelled", hint="ask again, under another id")

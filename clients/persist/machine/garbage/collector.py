@@ -17,8 +17,9 @@ from persist.core.shard.retention import gc_boundary
 from persist.core.shard.state import State
 from persist.errors import PersistError
 from persist.machine.applier import Applier
-from persist.machine.patience import Deadline, repeat
 from persist.machine.versions import Versions
+from persist.retry.attempts import Attempts
+from persist.retry.deadline import Deadline
 from persist.runtime import Runtime
 from persist.settings import Settings
 
@@ -40,6 +41,7 @@ class Collector:
         self._versions = versions
         self._settings = settings
         self._runtime = runtime
+        self._attempts = Attempts(settings=settings, runtime=runtime)
 
     async def collect(self, deadline: Deadline) -> Collected:
         """One pass, from fresh knowledge. Raises LocationError: what was done stays done."""
@@ -69,7 +71,7 @@ class Collector:
         async def call(seconds: float) -> int:
             return await self._versions.consensus.truncate(shard, boundary, timeout=seconds)
 
-        return await repeat(self._runtime, self._settings, deadline, self._settings.store_timeout_ms, call)
+        return await self._attempts.repeat(deadline, call, limit_ms=self._settings.store_timeout_ms)
 
     async def _forget(self, outcome: RollupsRemoved, deadline: Deadline) -> int:
         """Delete rollups that the state just forgot, unless somebody still reads states that name them."""
@@ -93,7 +95,7 @@ def let_go(change: StateDiff) -> set[str]:
     keys = {each.old.key for each in rollups if each.old is not None and each.old != each.new}
     if change.spine is not None:
         for splice in change.spine.splices:
-            keys.update(_keys(splice.gone))
+            keys.update(key for each in splice.gone for key in each.keys)
     return keys
 
 

@@ -4,6 +4,7 @@ A live state is one whose diff is still in Consensus. A blob that none of them n
 to name it: its writer was fenced off, or its rollup can never be linked. Source: reliability.md I8, I9 and I12.
 """
 
+import contextlib
 import enum
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -13,9 +14,10 @@ from persist.core.ids import ShardId, WriterId, check_blob_key
 from persist.core.shard.retention import is_fenced
 from persist.core.shard.state import State
 from persist.errors import InvalidId
-from persist.machine.collector import let_go, named_by, taken_up
-from persist.machine.patience import Deadline, repeat_read
+from persist.machine.garbage.collector import let_go, named_by, taken_up
 from persist.machine.versions import Versions
+from persist.retry.attempts import Attempts
+from persist.retry.deadline import Deadline
 from persist.runtime import Runtime
 from persist.settings import Settings
 from persist.storage.ports import Entry
@@ -120,6 +122,7 @@ class Survey:
         self.versions = versions
         self._settings = settings
         self._runtime = runtime
+        self._attempts = Attempts(settings=settings, runtime=runtime)
 
     async def names(self, shard: ShardId, deadline: Deadline) -> Names | None:
         """What the live states name; None when there is no such shard. Memory: one text per name.
@@ -148,9 +151,12 @@ class Survey:
             yield names.judge(key, size, fence_ms=fence_ms)
 
     async def shards(self) -> list[ShardId]:
-        """Every shard ever initialised, ordered."""
-        timeout = self._settings.store_timeout_ms / 1000
-        return sorted([ShardId.parse(key) async for key in self.versions.consensus.list_keys(timeout=timeout)])
+        """Every shard ever initialised, ordered. Keys that are no shard ids are passed over."""
+        found: list[ShardId] = []
+        async for key in self.versions.consensus.list_keys(timeout=self._settings.store_timeout_ms / 1000):
+            with contextlib.suppress(InvalidId):
+                found.append(ShardId.parse(key))
+        return sorted(found)
 
     async def strangers(self) -> dict[ShardId, tuple[int, int]]:
         """Shards that have blobs and no state: how many, and their bytes. Lists the whole store once."""
@@ -173,7 +179,7 @@ class Survey:
             return await self.versions.consensus.head(shard, timeout=seconds)
 
         deadline = Deadline(self._runtime, limit / 1000)
-        return await repeat_read(self._runtime, self._settings, deadline, limit, call) is not None
+        return await self._attempts.read(deadline, call, limit_ms=limit) is not None
 
 
 def _is_key(key: str) -> bool:

@@ -12,9 +12,11 @@ from typing import Final
 from persist.core.ids import ShardId
 from persist.core.shard.commands import FenceWriters
 from persist.errors import InvalidArgument, ShardNotFound
-from persist.machine.patience import Deadline
-from persist.machine.port import Shards
-from persist.machine.survey import Found, Survey, Verdict
+from persist.machine.asking import Asking
+from persist.machine.garbage.inventory import Found, Survey, Verdict
+from persist.machine.shards import Shards
+from persist.retry.attempts import Attempts
+from persist.retry.deadline import Deadline
 from persist.runtime import Runtime
 from persist.settings import Settings
 
@@ -47,7 +49,7 @@ class Sweeper:
     """Sweeps shards, one after the other. Cut off anywhere, the next sweep goes on. Memory: the names in one shard."""
 
     def __init__(self, shards: Shards, survey: Survey, *, settings: Settings, runtime: Runtime) -> None:
-        self._shards = shards
+        self._asking = Asking(shards, Attempts(settings=settings, runtime=runtime))
         self._survey = survey
         self._settings = settings
         self._runtime = runtime
@@ -105,8 +107,8 @@ class Sweeper:
 
     async def _fence(self, shard: ShardId, fence_ms: int) -> None:
         timeout = self._settings.timeout_ms / 1000
-        await self._shards.open(shard, create=False, timeout=timeout)
-        await self._shards.apply(shard, FenceWriters(born_before_ms=fence_ms), timeout=timeout)
+        await self._asking.open(shard, timeout=timeout)
+        await self._asking.apply(shard, FenceWriters(born_before_ms=fence_ms), timeout=timeout)
 
     async def _uploads(self, prefix: str, safe_age_ms: int, *, commit: bool) -> int:
         """Unfinished uploads nobody has gone on with for so long, given up."""

@@ -6,17 +6,18 @@ Source: persist-semantics.md feature row 46; performance.md A1.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from persist.core.data.splits import KeyRange, blocks_in
 from persist.core.shard.batch import Block, Part
 from persist.errors import CorruptData
-from persist.machine.attempts import Attempts
-from persist.machine.tasks import Tasks
+from persist.retry.attempts import Attempts
+from persist.retry.tasks import Tasks
 from persist.settings import Settings
 from persist.storage.ports import Blob
-from persist.wire.columnar_decode import SMALL_BYTES
+from persist.wire.columnar.decode import SMALL_BYTES
 
 IN_FLIGHT_MAX = 16
 WHOLE_BYTES_MAX = SMALL_BYTES
@@ -133,11 +134,19 @@ class Fetcher:
         one = self._covering(key, start, end)
         data = one.data if one is not None else None
         if one is None or data is None:
-            data, one = asyncio.run_coroutine_threadsafe(self._take(key, start, end), self._loop).result()
+            data, one = self._asked(self._take(key, start, end)).result()
         self._loop.call_soon_threadsafe(self._consumed, one, end - start)
         if one.start == start and one.end == end:
             return data
         return memoryview(data)[start - one.start : end - one.start]
+
+    def _asked(self, taking: Coroutine[None, None, tuple[bytes, Range]]) -> "Future[tuple[bytes, Range]]":
+        try:
+            return asyncio.run_coroutine_threadsafe(taking, self._loop)
+        except RuntimeError:
+            # The loop was closed under a read that nobody wants any more.
+            taking.close()
+            raise
 
     def _covering(self, key: str, start: int, end: int) -> Range | None:
         for one in self._of_key.get(key, ()):

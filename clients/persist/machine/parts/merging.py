@@ -24,13 +24,12 @@ from persist.machine.parts.fetch import Fetcher, Verify, ranges
 from persist.machine.parts.place import Place
 from persist.machine.parts.reading import Reading, RunView
 from persist.machine.parts.threads import ahead_pool, decode, may_block
-from persist.machine.tasks import Tasks
+from persist.retry.tasks import Tasks
 from persist.wire.columnar import Encoded, encode_parts
 
 WRITER_VERSION = 1
 """The release number in the keys of parts."""
 
-_ON_LOOP_BYTES_MAX = 256 << 10
 _AHEAD_BYTES_MIN = 32 << 20
 
 
@@ -154,7 +153,9 @@ class Merging:
             if last:
                 return parts
             self._between |= {part.key for part in parts if part.key is not None}
-            kept = [run for run in reading.runs if run not in runs]
+            # By identity: of two runs that are alike both count.
+            taken = {id(run) for run in runs}
+            kept = [run for run in reading.runs if id(run) not in taken]
             view = (RunView(parts=tuple(parts), lower=0, upper=None),) if parts else ()
             reading = dataclasses.replace(reading, runs=(*kept, *view))
         return []
@@ -183,10 +184,10 @@ class Merging:
         parts: list[Part] = []
         upload: asyncio.Task[None] | None = None
         try:
-            small = reading.decoded_bytes <= _ON_LOOP_BYTES_MAX
-            if small or not may_block(place.runtime):
+            quick = reading.is_quick
+            if quick or not may_block(place.runtime):
                 await fetcher.settle()
-            step = _here if small else functools.partial(decode, place.runtime)
+            step = _here if quick else functools.partial(decode, place.runtime)
             while (encoded := await step(next, encoder, None)) is not None:
                 part = dataclasses.replace(encoded.part, key=self._new_key(), consolidated_since=reading.since)
                 if upload is not None:

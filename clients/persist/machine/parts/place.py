@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from persist.machine.attempts import Attempts
+from persist.retry.attempts import Attempts
 from persist.runtime import Runtime
 from persist.settings import Settings
 from persist.storage.ports import Blob

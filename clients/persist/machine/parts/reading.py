@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from persist.core.data.cursors import RUN_BYTES_MAX
-from persist.core.data.merge import PartSource, merge
+from persist.core.data.merging.cursors import RUN_BYTES_MAX
+from persist.core.data.merging.merge import PartSource, merge
+from persist.core.data.merging.pooling import pooled
 from persist.core.data.predicate import Predicate
 from persist.core.data.schema import Schema
 from persist.core.data.splits import KeyRange, choose
@@ -22,7 +23,7 @@ from persist.core.shard.batch import HollowBatch, Part
 from persist.core.shard.commands import SchemaEntry
 from persist.errors import CorruptData, InvalidArgument, UsageError
 from persist.machine.parts.ahead import Ahead
-from persist.machine.port import ShardInfo
+from persist.machine.shards import ShardInfo
 from persist.settings import Settings
 from persist.wire.columnar import part_batches
 
@@ -35,6 +36,13 @@ MERGE_BYTES_MAX = 40 << 20
 AHEAD_RUNS_MAX = 32
 """Runs decoded ahead: of more, the rows made ahead would take too much memory."""
 _KEY_BYTES = 32
+_POOLED_RUN_BYTES_MAX = 64 << 10
+"""Decoded bytes of an inline run that is put together with others before they are merged: less than a budget counts
+for it."""
+_POOL_BYTES_MAX = 8 << 20
+_ON_LOOP_BYTES_MAX = 256 << 10
+PART_BYTES = 16 << 10
+"""What opening a part costs, as decoded bytes that take as long."""
 
 Reader = Callable[[str | None], Callable[[int, int], bytes | memoryview]]
 
@@ -106,12 +114,27 @@ class Reading:
         return sum(part.decoded_bytes for part in self.parts)
 
     @property
+    def is_quick(self) -> bool:
+        """Decoding and merging it takes a few milliseconds at most: it may be done on an event loop."""
+        cost = 0
+        for part in self.parts:
+            cost += PART_BYTES + part.decoded_bytes
+            if cost > _ON_LOOP_BYTES_MAX:
+                return False
+        return True
+
+    @property
     def schema(self) -> Schema:
         """What rows are shown in."""
         return _schema(self.schemas[-1].schema)
 
     def narrowed(self, *, key_range: KeyRange | None = None, where: Predicate | None = None) -> "Reading":
-        """The same read of fewer keys and rows, without the parts that cannot hold any."""
+        """The same read of fewer keys and rows, without the parts that cannot hold any.
+
+        Raises InvalidArgument for a predicate that the rows cannot answer.
+        """
+        if where is not None:
+            where.check(self.schema, times=self.times)
         keys = self.key_range if key_range is None else _intersection(key_range, self.key_range)
         if key_range is not None and keys is None:
             return dataclasses.replace(self, runs=())
@@ -190,16 +213,20 @@ class Reading:
                 yield from self._rows(run, part, reader, kept, batch_rows)
 
     def _merged(self, reader: Reader, ahead: Ahead | None, sizes: MergeSizes) -> Iterator[pa.Table]:
-        if len(self.runs) > AHEAD_RUNS_MAX:
+        pools = _pools(self.runs)
+        if len(pools) > AHEAD_RUNS_MAX:
             ahead = None
 
         def opened(run: RunView, part: Part) -> Iterator[pa.RecordBatch]:
             source = self._source(run, part, reader, sizes.batch_rows)
             return source if ahead is None or part.inline is not None else ahead(source)
 
+        def sources(run: RunView) -> list[PartSource]:
+            return [PartSource(part.key_lower, functools.partial(opened, run, part)) for part in run.parts]
+
         runs = [
-            [PartSource(part.key_lower, functools.partial(opened, run, part)) for part in run.parts]
-            for run in self.runs
+            sources(*pool) if len(pool) == 1 else [pooled([*map(sources, pool)], self.schema, batch_rows=sizes.rows)]
+            for pool in pools
         ]
         return merge(runs, self.schema, since=self.since, batch_rows=sizes.rows, batch_bytes=sizes.run_bytes)
 
@@ -302,6 +329,24 @@ def _reading(
         times=times,
         decoded_bytes_max=settings.decoded_bytes_max,
     )
+
+
+def _pools(runs: Sequence[RunView]) -> list[list[RunView]]:
+    """The runs in the order given, tiny inline ones together: each pool is one run for a merge."""
+    pools: list[list[RunView]] = []
+    pool: list[RunView] = []
+    held = 0
+    for run in runs:
+        size = sum(part.decoded_bytes for part in run.parts)
+        if size > _POOLED_RUN_BYTES_MAX or any(part.inline is None for part in run.parts):
+            pools.append([run])
+            continue
+        if not pool or held + size > _POOL_BYTES_MAX:
+            pool, held = [], 0
+            pools.append(pool)
+        pool.append(run)
+        held += size
+    return pools
 
 
 def _intersection(one: KeyRange, other: KeyRange | None) -> KeyRange | None:

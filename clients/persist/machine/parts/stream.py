@@ -18,7 +18,7 @@ from persist.machine.parts.fetch import Fetcher, Verify, ranges
 from persist.machine.parts.place import Place
 from persist.machine.parts.reading import Reading
 from persist.machine.parts.threads import ahead_pool, decode, may_block
-from persist.machine.tasks import Tasks
+from persist.retry.tasks import Tasks
 
 SETTLED_BYTES_MAX = 8 << 20
 """Reads up to this many encoded bytes are fetched whole before decoding begins."""
@@ -30,7 +30,6 @@ SIDE_BY_SIDE = 2
 """Splits of one read decoded at a time."""
 AHEAD_BYTES_MAX = 32 << 20
 """Decoded bytes held of a split whose turn has not come."""
-_ON_LOOP_BYTES_MAX = 256 << 10
 
 
 async def rows(
@@ -77,7 +76,7 @@ async def _piece(
         size = sum(one.end - one.start for one in planned)
         if size <= SETTLED_BYTES_MAX or not may_block(place.runtime):
             await fetcher.settle()
-        on_loop = size <= SETTLED_BYTES_MAX and reading.decoded_bytes <= _ON_LOOP_BYTES_MAX
+        on_loop = size <= SETTLED_BYTES_MAX and reading.is_quick
         step = _here if on_loop else functools.partial(decode, place.runtime)
         while (batch := await step(next, batches, None)) is not None:
             yield batch

@@ -14,12 +14,12 @@ from persist.core.shard.retention import gc_boundary
 from persist.core.shard.state import State
 from persist.errors import InvalidId
 from persist.machine.applier import Applier
-from persist.machine.attempts import Attempts
-from persist.machine.maintenance import Maintenance
-from persist.machine.patience import Deadline
-from persist.machine.port import Shards
-from persist.machine.survey import place_of
+from persist.machine.garbage.inventory import place_of
+from persist.machine.shards import Shards
+from persist.machine.upkeep.maintenance import Maintenance
 from persist.machine.versions import Versions
+from persist.retry.attempts import Attempts
+from persist.retry.deadline import Deadline
 from persist.runtime import Runtime
 from persist.settings import Settings
 
@@ -101,7 +101,7 @@ class Finalizer:
 
 def _keeps_house(change: StateDiff) -> bool:
     """It touches rollups and claims only: nothing that a rollup of a tombstone should know."""
-    moved = change.spine or change.since or change.upper or change.writers or change.schemas
+    moved = change.spine or change.since or change.upper or change.sessions or change.schemas
     return not moved and set(change.maps) <= {"rollups"}
 
 

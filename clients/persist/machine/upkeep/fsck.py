@@ -4,10 +4,11 @@ Walks from the rollup of the oldest diff to the newest state. Changes nothing; s
 misses and somebody has collected meanwhile is not told. Source: reliability.md I8, I12, I13, I14 and I24.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from persist.core.data.schema import Schema
 from persist.core.ids import ShardId
 from persist.core.shard.batch import HollowBatch, Part
 from persist.core.shard.commands import Rollup
@@ -15,13 +16,16 @@ from persist.core.shard.diff import StateDiff, apply_diff
 from persist.core.shard.invariants import check_cheap, check_state
 from persist.core.shard.state import State
 from persist.errors import CorruptData, PersistError, VersionMismatch
-from persist.machine.patience import Deadline, repeat_read
-from persist.machine.survey import Survey, Verdict, place_of
-from persist.machine.sweeper import SAFE_AGE_MS
+from persist.machine.garbage.inventory import Survey, Verdict, place_of
+from persist.machine.garbage.sweeper import SAFE_AGE_MS
+from persist.machine.intake import schemas_of
+from persist.retry.attempts import Attempts
+from persist.retry.deadline import Deadline
 from persist.runtime import Runtime
 from persist.settings import Settings
 from persist.storage.ports import Entry
 from persist.wire.checksum import crc32c
+from persist.wire.columnar.verify import PartFlaw, verify_blob, verify_inline_run
 from persist.wire.state import decode_diff, encode_rollup
 
 BATCHES_MAX: Final = 64
@@ -32,8 +36,15 @@ ROLLUPS_BEHIND_MAX: Final = 4
 _PAGE_DIFFS: Final = 512
 
 MISSING: Final = "a live state names it, and it is missing"
-RESTORE: Final = "persist admin restore brings it back where the bucket keeps versions; otherwise a backup"
-DAMAGED: Final = "stop writing; restore the bytes from a versioned bucket or a backup"
+RESTORE: Final = (
+    "persist admin restore brings it back where the bucket keeps versions; otherwise a backup; a part that is lost for "
+    "ever: persist admin repair"
+)
+DAMAGED: Final = (
+    "stop writing; restore the bytes from a versioned bucket or a backup; a part that is lost for ever: persist admin "
+    "repair"
+)
+UNREADABLE: Final = "nobody can read it: persist admin repair takes it out, and says what that loses"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +60,11 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
-    """What a state says about a blob."""
+    """What a state says about a blob; ``part``: where it is one."""
 
     bytes: int
     checksum: int
+    part: Part | None = None
 
 
 @dataclass(slots=True)
@@ -61,6 +73,7 @@ class _Walk:
 
     state: State | None = None
     named: dict[str, Named] | None = None
+    schemas: Sequence[Schema] = ()
     taken: bool = False
 
 
@@ -76,6 +89,7 @@ class Fsck:
         self._versions = survey.versions
         self._settings = settings
         self._runtime = runtime
+        self._attempts = Attempts(settings=settings, runtime=runtime)
 
     async def check(
         self,
@@ -120,24 +134,51 @@ class Fsck:
         return problems
 
     async def missing(self, shard: ShardId) -> list[str]:
-        """Keys that states which may be read name, and that are not there. Raises LocationError, CorruptData."""
+        """Keys that states which may be read name, and that are not there; of an unknown shard none.
+
+        Only the newest rollup when that is not there: once it is back, what it names can be told. Raises LocationError,
+        CorruptData.
+        """
         deadline = Deadline(self._runtime, self._settings.maintenance_timeout_ms / 1000)
+        rollup = await self._missing_rollup(shard, deadline)
+        if rollup is not None:
+            return [rollup]
         names = await self._survey.names(shard, deadline)
         there = {key async for key, _ in self._survey.blobs(shard)}
         gone = sorted(names.current - there) if names is not None else []
         again = await self._survey.names(shard, deadline)
         return [key for key in gone if again is not None and key in again.current]
 
+    async def _missing_rollup(self, shard: ShardId, deadline: Deadline) -> str | None:
+        """The key of the rollup that the newest diff names, if it is not there."""
+        key: str | None = None
+        while (head := await self._head(shard, deadline)) is not None:
+            newest = decode_diff(head.data, shard, head.seqno).latest_rollup[1].key
+            if newest == key:
+                return key
+            if await self._is_there(newest, deadline):
+                return None
+            # Gone, or collected since: then a newer diff names a newer one.
+            key = newest
+        return None
+
+    async def _is_there(self, key: str, deadline: Deadline) -> bool:
+        async def call(seconds: float) -> bytes | None:
+            return await self._versions.blob.get(key, byte_range=(0, 0), timeout=seconds)
+
+        limit = self._settings.blob_timeout_ms
+        return await self._attempts.read(deadline, call, limit_ms=limit) is not None
+
     async def _head(self, shard: ShardId, deadline: Deadline) -> Entry | None:
         async def call(seconds: float) -> Entry | None:
             return await self._versions.consensus.head(shard, timeout=seconds)
 
-        return await repeat_read(self._runtime, self._settings, deadline, self._settings.store_timeout_ms, call)
+        return await self._attempts.read(deadline, call, limit_ms=self._settings.store_timeout_ms)
 
     async def _walk(self, shard: ShardId, head: Entry, deadline: Deadline, tell: Tell, report: Report) -> _Walk:
         """Rebuild every live state in turn. Ends early at the first one that cannot be."""
         newest = await self._newest(shard, deadline, tell)
-        walk = _Walk(named=None if newest is None else {})
+        walk = _Walk() if newest is None else _Walk(named={}, schemas=schemas_of(newest.schemas))
         before: State | None = None
         at = 0
         while True:
@@ -159,7 +200,7 @@ class Fsck:
                     await self._check_rollup(before, newest, deadline, tell)
                 if before is None:
                     return walk
-                _take_names(walk, before, change, newest)
+                await self._take_names(walk, before, change, newest, tell)
             if len(entries) < _PAGE_DIFFS:
                 return self._ended(walk, before, newest, tell)
 
@@ -186,7 +227,7 @@ class Fsck:
         async def call(seconds: float) -> list[Entry]:
             return await self._versions.consensus.scan(shard, at, _PAGE_DIFFS, timeout=seconds)
 
-        return await repeat_read(self._runtime, self._settings, deadline, self._settings.store_timeout_ms, call)
+        return await self._attempts.read(deadline, call, limit_ms=self._settings.store_timeout_ms)
 
     async def _first(
         self, shard: ShardId, change: StateDiff, newest: State, deadline: Deadline, tell: Tell
@@ -210,6 +251,30 @@ class Fsck:
             return None
         _check_sound(state, None, tell)
         return state
+
+    async def _take_names(self, walk: _Walk, state: State, change: StateDiff, newest: State, tell: Tell) -> None:
+        """What the state names, or ``change`` has added to what those before it do.
+
+        States before the oldest one that is held are read by nobody, and their blobs may be gone already.
+        """
+        if walk.named is None or state.seqno < newest.seqno_since:
+            return
+        if walk.taken:
+            splices = () if change.spine is None else change.spine.splices
+            batches: Iterable[HollowBatch] = (batch for splice in splices for batch in splice.come)
+        else:
+            batches = state.trace.batches
+        walk.taken = True
+        for batch in batches:
+            for part in batch.parts:
+                _take_part(walk.named, part)
+            if batch.inline_bytes:
+                flaw = await self._runtime.offload(inline_flaw, batch, walk.schemas, self._settings)
+                if flaw:
+                    where = f"batch {batch.desc.lower} to {batch.desc.upper}"
+                    tell("I24", where, f"an inline part is damaged: {flaw}", UNREADABLE)
+        for rollup in state.rollups.values():
+            _take_rollup(walk.named, rollup)
 
     async def _check_rollup(self, state: State | None, newest: State, deadline: Deadline, tell: Tell) -> None:
         """Whether the rollup of this state, if there is one, is what was rebuilt."""
@@ -244,30 +309,30 @@ class Fsck:
             if size != named.bytes:
                 tell("I8", key, f"it has {size:,} bytes, and must have {named.bytes:,}", DAMAGED)
             elif deep:
-                await self._check_bytes(key, named, deadline, tell)
+                await self._check_bytes(key, named, walk.schemas, deadline, tell)
                 report(1)
         return missing
 
-    async def _check_bytes(self, key: str, named: Named, deadline: Deadline, tell: Tell) -> None:
+    async def _check_bytes(
+        self, key: str, named: Named, schemas: Sequence[Schema], deadline: Deadline, tell: Tell
+    ) -> None:
         async def call(seconds: float) -> bytes | None:
             return await self._versions.blob.get(key, timeout=seconds)
 
         limit = self._settings.blob_timeout_ms
-        data = await repeat_read(self._runtime, self._settings, deadline, limit, call)
-        # Gone since it was listed: collected meanwhile, or the next check tells.
-        if data is not None and await self._runtime.offload(crc32c, data) != named.checksum:
-            tell("I24", key, "its bytes are not those that were written", DAMAGED)
+        data = await self._attempts.read(deadline, call, limit_ms=limit)
+        if data is None:
+            # Gone since it was listed: collected meanwhile, or the next check tells.
+            return
+        flaw = await self._runtime.offload(_flaw, named, data, schemas)
+        if flaw:
+            tell("I24", key, flaw, DAMAGED)
 
     async def _check_missing(self, shard: ShardId, missing: list[str], deadline: Deadline, tell: Tell) -> None:
         """Tell of those that states still name, and that are still not there."""
         names = await self._survey.names(shard, deadline) if missing else None
         for key in missing:
-
-            async def call(seconds: float, key: str = key) -> bytes | None:
-                return await self._versions.blob.get(key, byte_range=(0, 0), timeout=seconds)
-
-            limit = self._settings.blob_timeout_ms
-            there = await repeat_read(self._runtime, self._settings, deadline, limit, call) is not None
+            there = await self._is_there(key, deadline)
             if names is not None and key in names.current | names.held and not there:
                 tell("I8", key, MISSING, RESTORE)
 
@@ -323,29 +388,31 @@ def _check_sound(state: State, before: State | None, tell: Tell) -> None:
         tell("state", f"seqno {state.seqno}", error.message, "report it: no release writes such a state")
 
 
-def _take_names(walk: _Walk, state: State, change: StateDiff, newest: State) -> None:
-    """What the state names, or ``change`` has added to what those before it do.
+def inline_flaw(batch: HollowBatch, schemas: Sequence[Schema], settings: Settings) -> str:
+    """What is wrong with the inline parts of a batch; empty: nothing."""
+    try:
+        for run in batch.runs:
+            verify_inline_run(run, schemas, decoded_bytes_max=settings.decoded_bytes_max)
+    except PartFlaw as flaw:
+        return str(flaw)
+    return ""
 
-    States before the oldest one that is held are read by nobody, and their blobs may be gone already.
-    """
-    if walk.named is None or state.seqno < newest.seqno_since:
-        return
-    if walk.taken:
-        splices = () if change.spine is None else change.spine.splices
-        batches: Iterable[HollowBatch] = (batch for splice in splices for batch in splice.come)
-    else:
-        batches = state.trace.batches
-    walk.taken = True
-    for batch in batches:
-        for part in batch.parts:
-            _take_part(walk.named, part)
-    for rollup in state.rollups.values():
-        _take_rollup(walk.named, rollup)
+
+def _flaw(named: Named, data: bytes, schemas: Sequence[Schema]) -> str:
+    """What is wrong with the bytes of a blob; empty: nothing."""
+    part = named.part
+    if part is None or part.schema_id >= len(schemas):
+        return "" if crc32c(data) == named.checksum else "its bytes are not those that were written"
+    try:
+        verify_blob(part, data, schemas[part.schema_id])
+    except PartFlaw as flaw:
+        return str(flaw)
+    return ""
 
 
 def _take_part(named: dict[str, Named], part: Part) -> None:
     if part.key is not None and part.key not in named:
-        named[part.key] = Named(bytes=part.encoded_bytes, checksum=part.checksum)
+        named[part.key] = Named(bytes=part.encoded_bytes, checksum=part.checksum, part=part)
 
 
 def _take_rollup(named: dict[str, Named], rollup: Rollup) -> None:

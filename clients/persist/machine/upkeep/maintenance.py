@@ -1,25 +1,44 @@
 """Work that commits leave behind, done off the commit path: rollups and the collection of garbage.
 
 A commit that makes such work due claims it for the process that commits (core.shard.retention); here the claims of
-this process are made good. Source: design 001, rollups and GC; persist-semantics.md section 2.7; reliability.md I9.
+this process are made good. What fails is logged and counted, and begun again by a commit after a pause.
+Source: design 001, rollups and GC; persist-semantics.md section 2.7; reliability.md I9.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Final
 
 from persist.core.shard.commands import AddRollup, RollupAdded
 from persist.core.shard.compaction import claimed_by, compaction_due
 from persist.core.shard.state import State
 from persist.errors import Indeterminate, LocationError
 from persist.machine.applier import Applier
-from persist.machine.collector import Collector
+from persist.machine.garbage.collector import Collector
 from persist.machine.hints import Hints
-from persist.machine.patience import Deadline
-from persist.machine.tasks import Tasks
 from persist.machine.versions import Versions
+from persist.retry.counts import UNCOUNTED, Counts
+from persist.retry.deadline import Deadline
+from persist.retry.tasks import FAILURES, Tasks, failed, kind_of
 from persist.runtime import Runtime
 from persist.settings import Settings
+
+PAUSE_SECONDS: Final = 0.1
+PAUSE_SECONDS_MAX: Final = 60.0
+"""Work that failed is not begun again for so long, at first and at most; each failure in a row doubles it."""
+
+_log = logging.getLogger("persist.maintenance")
+
+
+class _Duty:
+    """One kind of work: under way at most once, and after failures ever more rarely."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.running = False
+        self.pause = 0.0
+        self.again_at = 0.0
 
 
 class Maintenance:
@@ -34,6 +53,7 @@ class Maintenance:
         *,
         settings: Settings,
         runtime: Runtime,
+        counts: Counts = UNCOUNTED,
     ) -> None:
         self._applier = applier
         self._hints = hints
@@ -41,9 +61,10 @@ class Maintenance:
         self._tasks = tasks
         self._settings = settings
         self._runtime = runtime
+        self._counts = counts
         self.collector = Collector(applier, versions, settings=settings, runtime=runtime)
-        self._rolling_up = False
-        self._collecting = False
+        self._rollups = _Duty("writing a rollup")
+        self._collections = _Duty("collecting garbage")
         self._running: set[asyncio.Task[None]] = set()
         applier.on_commit = self.after_commit
 
@@ -53,12 +74,10 @@ class Maintenance:
         if state is None:
             return
         owner = self._applier.owner
-        if not self._rolling_up and state.active_rollup is not None and state.active_rollup.owner == owner:
-            self._rolling_up = True
-            self._begin(lambda: self._roll_up_claimed(state))
-        if not self._collecting and state.active_gc is not None and state.active_gc.owner == owner:
-            self._collecting = True
-            self._begin(self._collect_claimed)
+        if state.active_rollup is not None and state.active_rollup.owner == owner:
+            self._begin(self._rollups, lambda: self.roll_up(state))
+        if state.active_gc is not None and state.active_gc.owner == owner:
+            self._begin(self._collections, self._collect)
         mine = claimed_by(state.trace, self._applier.compactor) if self._applier.compactor else None
         if mine or compaction_due(state.trace, self._runtime.now_ms(), self._settings.compaction_takeover_ms):
             self._hints.tell(state.shard)
@@ -68,33 +87,43 @@ class Maintenance:
         if self._running:
             await asyncio.wait(set(self._running), timeout=deadline.remaining())
 
-    def _begin(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        task = self._tasks.start(self._harmlessly(work))
+    def _begin(self, duty: _Duty, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        if duty.running or self._runtime.monotonic() < duty.again_at:
+            return
+        duty.running = True
+        task = self._tasks.spawn(self._done(duty, work), duty.what)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
-    async def _harmlessly(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def _done(self, duty: _Duty, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """A claim that was not made good stands: a later commit tries again, or another process when it is old."""
         try:
             await work()
-        except LocationError:
-            # The claim stands: this process tries again after its next commit, another one when the claim is old.
-            return
-
-    async def _roll_up_claimed(self, state: State) -> None:
-        try:
-            await self.roll_up(state)
+        except LocationError as error:
+            self._put_off(duty)
+            self._counts.count(FAILURES, (("work", duty.what),))
+            told = {"work": duty.what, "shard": self._applier.shard, "kind": kind_of(error), "error": str(error)}
+            _log.warning("maintenance failed", extra=told)
+        except Exception as error:
+            self._put_off(duty)
+            failed(duty.what, error, self._counts, shard=self._applier.shard)
+        else:
+            duty.pause = duty.again_at = 0.0
         finally:
-            self._rolling_up = False
+            duty.running = False
 
-    async def _collect_claimed(self) -> None:
-        try:
-            await self.collector.collect(Deadline(self._runtime, self._settings.maintenance_timeout_ms / 1000))
-        finally:
-            self._collecting = False
+    def _put_off(self, duty: _Duty) -> None:
+        duty.pause = min(max(PAUSE_SECONDS, 2 * duty.pause), PAUSE_SECONDS_MAX)
+        duty.again_at = self._runtime.monotonic() + duty.pause
+
+    async def _collect(self) -> None:
+        await self.collector.collect(Deadline(self._runtime, self._settings.maintenance_timeout_ms / 1000))
 
     async def roll_up(self, state: State) -> bool:
         """Write ``state`` to Blob and link it. Whether it was linked. Raises LocationError."""
         deadline = Deadline(self._runtime, self._settings.blob_timeout_ms / 1000)
+        # A process that lives long hears in time that the location was upgraded, whoever writes to this shard.
+        await self._versions.gate.look(deadline)
         rollup = await self._versions.write_rollup(state, deadline)
         try:
             [outcome] = await self._applier.commit([AddRollup(seqno=state.seqno, rollup=rollup)], deadline)

@@ -9,8 +9,8 @@ from typing import Final
 
 from persist.core.ids import ShardId
 from persist.errors import ShardNotFound
-from persist.machine.patience import Deadline
-from persist.machine.survey import Survey, Verdict
+from persist.machine.garbage.inventory import Survey, Verdict
+from persist.retry.deadline import Deadline
 
 SECONDS_PER_YEAR: Final = 365 * 86_400
 _GB: Final = 1_000_000_000

@@ -1,0 +1,1 @@
+"""Backups: taking them beside running services, verifying, restoring, and rebuilding Consensus from rollups."""

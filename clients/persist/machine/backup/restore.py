@@ -1,0 +1,121 @@
+"""Restoring a backup into an empty location: first everything to Blob, then shard by shard to Consensus.
+
+Until its entry in Consensus is there a shard does not exist, and once it is there everything it names is. A mark lies
+in the new Blob meanwhile: by it an interrupted restore knows itself, and goes on. It has a key that no backup holds:
+the backup's own Blob, whatever it is called, is not taken for an interrupted restore, but refused as not empty.
+A claim in the new Consensus keeps two restores apart (``claim.py``).
+Source: docs/runbook.md, backups; reliability.md I8.
+"""
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+
+from persist.core.ids import LOCATION_KEY, ShardId
+from persist.errors import InvalidArgument, PersistError
+from persist.machine.backup.beginning import Beginnings
+from persist.machine.backup.claim import CLAIM, Claim, Claims
+from persist.machine.backup.copying import COPIES_AT_ONCE, Copied, Copier, Report, Store, together
+from persist.machine.backup.manifest import Manifest, ShardBackup, digest
+from persist.machine.backup.verify import read_state
+from persist.machine.gate import Gate
+from persist.storage.ports import Consensus
+
+_SHARDS_AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """What a restore came to: shards in the location, how many of them this run began, and blobs copied."""
+
+    shards: int
+    begun: int
+    copied: Copied
+
+
+class Restorer:
+    """Restores one backup. Memory: sixteen states and four parts at most."""
+
+    def __init__(
+        self, source: Store, manifest: Manifest, to: Store, consensus: Consensus, *, report: Report = lambda blobs: None
+    ) -> None:
+        """``report`` hears of each part and shard done. Raises InvalidArgument when it would restore onto itself."""
+        if source.blob.uri == to.blob.uri:
+            raise InvalidArgument("the backup lies in this Blob", hint="name another location")
+        self._source = source
+        self._manifest = manifest
+        self._to = to
+        self._consensus = consensus
+        self._beginnings = Beginnings(to, consensus)
+        self._claims = Claims(to, consensus, manifest)
+        self._claim: Claim | None = None
+        self._report = report
+        self._parts_at_once = asyncio.Semaphore(COPIES_AT_ONCE)
+        self._copied = Copied()
+        self._begun = 0
+
+    async def restore(self, *, resume: bool = False) -> Restored:
+        """Restore every shard of the backup. Run again after a failure, it goes on where it was.
+
+        ``resume``: also after it was killed, and could not tell that it ended. Raises InvalidArgument (the location is
+        not empty, another restore into it has not ended), CorruptData (the backup is damaged: verify it),
+        VersionMismatch, LocationError.
+        """
+        mark = self._manifest.mark
+        await self._claims.look(resume=resume)
+        begun = await self._to.get(mark) is not None
+        if not begun:
+            await self._check_empty()
+        self._claim = await self._claims.take(resume=resume)
+        try:
+            if not begun:
+                await self._to.set(mark, self._manifest.key.encode())
+            shards = self._manifest.shards
+            gate = Gate(self._consensus, settings=self._to.settings, runtime=self._to.runtime)
+            await gate.raise_to(self._manifest.write_version, self._to.deadline())
+            await together(shards, self._prepare, asyncio.Semaphore(_SHARDS_AT_ONCE))
+            await self._claims.check()
+            await together(shards, self._begin, asyncio.Semaphore(_SHARDS_AT_ONCE))
+            await self._to.delete(mark)
+        finally:
+            with contextlib.suppress(PersistError):
+                # Otherwise the next one says --resume.
+                await self._claims.let_go()
+        return Restored(shards=len(shards), begun=self._begun, copied=self._copied)
+
+    async def _check_empty(self) -> None:
+        async def found(seconds: float) -> tuple[str, str] | None:
+            async for shard in self._consensus.list_keys(timeout=seconds):
+                # Neither says anything of shards; the write-version may have been made by what was interrupted.
+                if shard not in (CLAIM, LOCATION_KEY):
+                    return "Consensus", shard
+            async for key, _ in self._to.blob.list("", timeout=seconds):
+                return "Blob", key
+            return None
+
+        there = await self._to.read(found, self._to.settings.store_timeout_ms)
+        if there is not None:
+            raise _not_empty(*there)
+
+    async def _prepare(self, entry: ShardBackup) -> None:
+        """Everything that the shard will name, in Blob."""
+        state = await read_state(self._source, entry)
+        copier = Copier(self._source, self._to, self._parts_at_once)
+        copied = await copier.parts(state, self._report)
+        self._copied += copied
+        assert self._claim is not None
+        await self._beginnings.prepare(state, self._origin(entry), self._claim.birth(entry.shard))
+
+    async def _begin(self, entry: ShardBackup) -> None:
+        shard = ShardId.parse(entry.shard)
+        begun = await self._beginnings.begin(shard, self._origin(entry))
+        self._begun += begun
+        self._report(1)
+
+    def _origin(self, entry: ShardBackup) -> bytes:
+        return digest(b"restore", self._manifest.key.encode(), entry.shard.encode())
+
+
+def _not_empty(store: str, found: str) -> InvalidArgument:
+    hint = "restore into new, empty stores; a restore that failed goes on with the same --backup"
+    return InvalidArgument(f"{store} is not empty", hint=hint, found=found)

@@ -1,0 +1,1 @@
+"""Blobs and diffs that nobody reads: found by inventory, collected, swept."""

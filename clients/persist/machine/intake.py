@@ -1,0 +1,91 @@
+"""What is taken in is readable: inline parts are compared with their descriptions before they are acknowledged.
+
+Anybody may send an append, with parts that another program made. A part in Blob is taken as it is described, as looking
+at it costs a request; an inline one is at hand, and checking it costs less than the commit does. Every command that
+comes from outside passes here, once, before it is folded.
+Source: design 001, compare_and_append; docs/formats.md, parts; reliability.md I24.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any, Final
+
+from persist.core.data.schema import Schema
+from persist.core.shard.batch import HollowBatch
+from persist.core.shard.commands import Command, CompareAndAppend, InlineBackpressure, SchemaEntry
+from persist.core.shard.state import State
+from persist.errors import InvalidArgument, PersistError
+from persist.machine.applier import Applier
+from persist.retry.deadline import Deadline
+from persist.runtime import Runtime
+from persist.settings import Settings
+from persist.wire.columnar.inline import inline_message_bytes
+from persist.wire.columnar.verify import PartFlaw, verify_inline_run
+
+EXPANSION_MAX: Final = 16
+"""Inline parts of one append may expand to so many times what a state may hold of them; clients expand less."""
+
+_ON_LOOP_BYTES_MAX: Final = 64 << 10
+"""Expanding less than this is done on the event loop: a thread hop would cost more."""
+
+
+class Intake:
+    """Looks at the commands that come in. Keeps nothing but schemas it has parsed."""
+
+    def __init__(self, *, settings: Settings, runtime: Runtime) -> None:
+        self._settings = settings
+        self._runtime = runtime
+
+    async def refused(self, applier: Applier, commands: Sequence[Command[Any]], deadline: Deadline) -> dict[int, Any]:
+        """Why some commands are not to be applied: outcomes or errors by their places. Empty as a rule.
+
+        No request where this process knows the shard and its schemas. Raises LocationError, ShardNotFound.
+        """
+        found: dict[int, Any] = {}
+        for place, command in enumerate(commands):
+            if isinstance(command, CompareAndAppend) and command.batch.inline_bytes:
+                outcome = await self._outcome(applier, command.batch, deadline)
+                if outcome is not None:
+                    found[place] = outcome
+        return found
+
+    async def _outcome(self, applier: Applier, batch: HollowBatch, deadline: Deadline) -> Any:
+        size = sum(inline_message_bytes(part) for part in batch.parts)
+        limit = self._settings.inline_total_bytes_max
+        if batch.inline_bytes >= limit or size > limit * EXPANSION_MAX:
+            # The state would not take so much either: nothing of it needs to be expanded.
+            return InlineBackpressure()
+        state = applier.cached
+        if state is None or not _knows_schemas(state, batch):
+            state = await applier.refresh(deadline)
+        check = functools.partial(_flaw, batch, state.schemas, self._settings.decoded_bytes_max)
+        return check() if size <= _ON_LOOP_BYTES_MAX else await self._runtime.offload(check)
+
+
+def _knows_schemas(state: State, batch: HollowBatch) -> bool:
+    return all(part.schema_id < len(state.schemas) for part in batch.parts)
+
+
+def _flaw(batch: HollowBatch, entries: Sequence[SchemaEntry], decoded_bytes_max: int) -> PersistError | None:
+    try:
+        schemas = schemas_of(entries)
+        for run in batch.runs:
+            verify_inline_run(run, schemas, decoded_bytes_max=decoded_bytes_max)
+    except PartFlaw as flaw:
+        return InvalidArgument(
+            f"an inline part is not what it is described as: {flaw}",
+            hint="nothing was appended; docs/formats.md says what a part is",
+            lower=batch.desc.lower,
+            upper=batch.desc.upper,
+        )
+    return None
+
+
+def schemas_of(entries: Sequence[SchemaEntry]) -> list[Schema]:
+    """The schemas of a shard, by id."""
+    return [_schema(entry.schema) for entry in entries]
+
+
+@functools.lru_cache(maxsize=256)
+def _schema(data: bytes) -> Schema:
+    return Schema.from_bytes(data)

@@ -1,0 +1,315 @@
+"""LocalShards: the operations of PersistShard in this process, over a Blob and a Consensus.
+
+The same code runs inside the service and embedded in a user's process. Source: architecture.md sections 2 and 5.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from persist.core.frontier import Antichain
+from persist.core.ids import ReaderId, ShardId, WriterId
+from persist.core.shard.batch import HollowBatch
+from persist.core.shard.commands import Command, Finalized
+from persist.core.shard.state import State
+from persist.errors import (
+    Indeterminate,
+    InvalidId,
+    LeaseExpired,
+    LocationError,
+    NotReadable,
+    PersistError,
+)
+from persist.machine.applier import Applier
+from persist.machine.compaction.carrier import Carrier
+from persist.machine.compaction.compactor import Compactor
+from persist.machine.compaction.owners import StandingOwners
+from persist.machine.compaction.workers import Workers
+from persist.machine.follower import Follower
+from persist.machine.hints import Hints
+from persist.machine.intake import Intake
+from persist.machine.shards import Change, NotYet, Plan, ShardInfo
+from persist.machine.upkeep.finalizer import Finalizer
+from persist.machine.upkeep.maintenance import Maintenance
+from persist.machine.versions import Versions
+from persist.retry.attempts import Attempts
+from persist.retry.counts import UNCOUNTED, Counts
+from persist.retry.deadline import Deadline
+from persist.retry.tasks import Tasks
+from persist.runtime import Runtime, system
+from persist.settings import Settings
+from persist.storage.ports import Blob, Consensus
+from persist.wire.state_json import state_to_json
+
+R = TypeVar("R")
+
+_SHARDS_CACHED_MAX = 10_000
+
+
+class _Shard:
+    """What this process keeps for one shard: all of it can be lost at any time."""
+
+    def __init__(
+        self,
+        shard: ShardId,
+        versions: Versions,
+        tasks: Tasks,
+        hints: Hints,
+        owner: str,
+        compactor: str,
+        settings: Settings,
+        runtime: Runtime,
+        counts: Counts,
+    ) -> None:
+        self.applier = Applier(shard, versions, settings=settings, runtime=runtime, owner=owner, compactor=compactor)
+        self.follower = Follower(
+            self.applier, versions.consensus, tasks, settings=settings, runtime=runtime, counts=counts
+        )
+        self.maintenance = Maintenance(
+            self.applier, versions, tasks, hints, settings=settings, runtime=runtime, counts=counts
+        )
+        self.finalizer = Finalizer(self.applier, versions, self.maintenance, settings=settings, runtime=runtime)
+        self.in_use = 0
+
+
+class LocalShards:
+    """Implements ``Shards`` with the machine in this process. Owns its stores: ``close`` closes them."""
+
+    def __init__(
+        self,
+        blob: Blob,
+        consensus: Consensus,
+        *,
+        settings: Settings | None = None,
+        runtime: Runtime | None = None,
+        counts: Counts = UNCOUNTED,
+    ) -> None:
+        """``counts``: where work in the background is counted that succeeded or failed."""
+        self._settings = settings or Settings()
+        self._runtime = runtime or system()
+        self._versions = Versions(blob, consensus, settings=self._settings, runtime=self._runtime)
+        self._counts = counts
+        self._intake = Intake(settings=self._settings, runtime=self._runtime)
+        self._tasks = Tasks(counts)
+        self._hints = Hints()
+        self._owner = f"{self._runtime.hostname}:{self._runtime.random_bytes(4).hex()}"
+        self._shards: OrderedDict[ShardId, _Shard] = OrderedDict()
+        self.attempts = Attempts(settings=self._settings, runtime=self._runtime)
+        self._owners: StandingOwners | None = None
+        if self._settings.compaction:
+            compactor = Compactor(self, self, counts=counts)
+            self._owners = StandingOwners(compactor.new_owner, self._compact_as)
+            carrier = Carrier(self, self, compactor, self._owners, counts=counts)
+            self._workers = Workers(carrier, settings=self._settings, runtime=self._runtime, counts=counts)
+            self._hints.tell_also(self._workers.offer)
+
+    @property
+    def settings(self) -> Settings:
+        """Knobs."""
+        return self._settings
+
+    @property
+    def runtime(self) -> Runtime:
+        """Clock, entropy and threads."""
+        return self._runtime
+
+    @property
+    def blob(self) -> Blob:
+        """The blob store, for clients in the same process."""
+        return self._versions.blob
+
+    @property
+    def blob_uri(self) -> str:
+        """Where rich clients read and write parts."""
+        return self._versions.blob.uri
+
+    async def open(self, shard: ShardId, *, create: bool = True, timeout: float) -> ShardInfo:
+        """The shard's newest state, initialising it if new. One Consensus read when this process knows the shard."""
+        state = await self._of(shard).applier.refresh(self._deadline(timeout), create=create)
+        return _info(state)
+
+    async def apply(self, shard: ShardId, command: Command[R], *, timeout: float) -> R:
+        """Commit one command and return its outcome. One Consensus write."""
+        [outcome] = await self.commit(shard, [command], timeout=timeout)
+        if isinstance(outcome, PersistError):
+            raise outcome
+        result: R = outcome
+        return result
+
+    async def commit(self, shard: ShardId, commands: Sequence[Command[Any]], *, timeout: float) -> list[Any]:
+        """Commit several commands at once; each result is an outcome or the PersistError of that command.
+
+        A caller that goes away does not stop a commit under way. Raises LocationError for all commands together.
+        """
+        work = self._tasks.start(self._commit(self._of(shard), commands, self._deadline(timeout)))
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            if work.cancelled():
+                raise Indeterminate("the process is closing", hint="retry elsewhere with the same token") from None
+            raise
+
+    async def _commit(self, known: _Shard, commands: Sequence[Command[Any]], deadline: Deadline) -> list[Any]:
+        known.in_use += 1
+        try:
+            refused = await self._intake.refused(known.applier, commands, deadline)
+            taken = [command for place, command in enumerate(commands) if place not in refused]
+            told = iter(await known.applier.commit(taken, deadline) if taken else ())
+            outcomes = [refused[place] if place in refused else next(told) for place in range(len(commands))]
+            if Finalized(done=True) in outcomes:
+                outcomes = await self._buried(known, outcomes, deadline)
+            return outcomes
+        finally:
+            known.in_use -= 1
+
+    async def _buried(self, known: _Shard, outcomes: list[Any], deadline: Deadline) -> list[Any]:
+        """The outcomes, once a tombstone has nothing left in the stores; the failure in their place otherwise."""
+        try:
+            await known.finalizer.bury(deadline)
+        except LocationError as error:
+            return [error if outcome == Finalized(done=True) else outcome for outcome in outcomes]
+        return outcomes
+
+    async def snapshot(
+        self, shard: ShardId, as_of: Antichain, *, reader_id: ReaderId | None = None, timeout: float
+    ) -> Plan | NotYet:
+        """The batches to read at ``as_of``. One Consensus read, then waits for the upper to pass ``as_of``."""
+        deadline = self._deadline(timeout)
+        known = self._of(shard)
+        state = await known.applier.refresh(deadline)
+        async with known.follower.following():
+            while True:
+                _check_readable(state, as_of, reader_id)
+                if not state.upper.less_equal(as_of):
+                    reached = tuple(batch for batch in state.trace.batches if batch.desc.lower.less_equal(as_of))
+                    return Plan(info=_info(state), as_of=as_of, batches=reached)
+                if not await known.follower.moved_past(state.seqno, deadline):
+                    return NotYet(info=_info(state))
+                state = _newest(known)
+
+    async def fetch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> Change:
+        """What lies beyond ``frontier``, waiting for it at most ``timeout``. One Consensus read."""
+        deadline = self._deadline(timeout)
+        known = self._of(shard)
+        state = await known.applier.refresh(deadline)
+        async with known.follower.following():
+            while state.upper.less_equal(frontier) and not state.upper.is_empty:
+                if not await known.follower.moved_past(state.seqno, deadline):
+                    break
+                state = _newest(known)
+        return Change(info=_info(state), batches=_beyond(state, frontier))
+
+    async def watch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> AsyncIterator[Change]:
+        """Every change from ``frontier`` on, as this process learns of it."""
+        deadline = self._deadline(timeout)
+        known = self._of(shard)
+        state = await known.applier.refresh(deadline)
+        async with known.follower.following():
+            while True:
+                yield Change(info=_info(state), batches=_beyond(state, frontier))
+                frontier = frontier.join(state.upper)
+                if frontier.is_empty or not await known.follower.moved_past(state.seqno, deadline):
+                    return
+                state = _newest(known)
+
+    async def inspect(self, shard: ShardId, *, timeout: float) -> Mapping[str, Any]:
+        """The newest state as JSON-ready values. One Consensus read."""
+        state = await self._of(shard).applier.refresh(self._deadline(timeout))
+        return {**state_to_json(state), "write_version": self._versions.gate.format}
+
+    async def list(self, *, timeout: float) -> AsyncIterator[ShardId]:
+        """Every shard ever initialised here; keys that are no shard ids are passed over."""
+        async for key in self._versions.consensus.list_keys(timeout=timeout):
+            try:
+                yield ShardId.parse(key)
+            except InvalidId:
+                continue
+
+    def work(self, *, timeout: float) -> AsyncIterator[ShardId]:
+        """Shards that commits of this process leave with something to compact."""
+        return self._hints.listen(self._deadline(timeout))
+
+    async def close(self) -> None:
+        """Stop background work, then close both stores."""
+        if self._owners is not None:
+            self._owners = None
+            for known in self._shards.values():
+                # The commit that gives a claim up would take it up again.
+                known.applier.compactor = ""
+            await self._workers.close()
+        await self._tasks.close()
+        await self._versions.consensus.close()
+        await self._versions.blob.close()
+
+    def _compact_as(self, shard: ShardId, owner: WriterId) -> None:
+        known = self._shards.get(shard)
+        if known is not None and self._owners is not None:
+            known.applier.compactor = owner
+
+    def _deadline(self, timeout: float) -> Deadline:
+        return Deadline(self._runtime, timeout, once=True)
+
+    def _of(self, shard: ShardId) -> _Shard:
+        known = self._shards.get(shard)
+        if known is None:
+            known = _Shard(
+                shard,
+                self._versions,
+                self._tasks,
+                self._hints,
+                self._owner,
+                self._owners.of(shard) if self._owners is not None else "",
+                self._settings,
+                self._runtime,
+                self._counts,
+            )
+            self._shards[shard] = known
+            self._forget_idle()
+        self._shards.move_to_end(shard)
+        return known
+
+    def _forget_idle(self) -> None:
+        if len(self._shards) <= _SHARDS_CACHED_MAX:
+            return
+        for shard, known in self._shards.items():
+            if known.in_use == 0 and known.follower.idle:
+                del self._shards[shard]
+                return
+
+
+def _info(state: State) -> ShardInfo:
+    return ShardInfo(
+        shard=state.shard,
+        seqno=state.seqno,
+        since=state.since,
+        upper=state.upper,
+        schemas=state.schemas,
+        incarnation=state.incarnation,
+        format=state.format,
+    )
+
+
+def _newest(known: _Shard) -> State:
+    state = known.applier.cached
+    assert state is not None
+    return state
+
+
+def _beyond(state: State, frontier: Antichain) -> tuple[HollowBatch, ...]:
+    """The batches whose upper lies beyond ``frontier``, oldest first; cost is what is returned, not the history."""
+    found: list[HollowBatch] = []
+    for batch in state.trace.newest_first():
+        if batch.desc.upper.less_equal(frontier):
+            break
+        found.append(batch)
+    return tuple(reversed(found))
+
+
+def _check_readable(state: State, as_of: Antichain, reader_id: ReaderId | None) -> None:
+    if reader_id is not None and reader_id not in state.leased_readers:
+        raise LeaseExpired("the reader's lease ran out", hint="open a new reader", reader=reader_id)
+    if as_of.is_empty or not state.since.less_equal(as_of):
+        since = state.since
+        hint = "the shard is closed for reading" if since.is_empty else f"read at as_of >= {since.time}"
+        raise NotReadable("as_of lies below since", hint=hint, as_of=as_of, since=since)
