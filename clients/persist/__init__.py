@@ -16,22 +16,25 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from persist import aio
-    from persist.client.blocking import Client, connect, embedded
-    from persist.client.blocking_oracle import Oracle
-    from persist.client.blocking_read import Diffs, Listen, ReadHandle, Snapshot
-    from persist.client.blocking_table import Table, TableTransaction
-    from persist.client.blocking_write import SinceHandle, WriteHandle
-    from persist.client.listen import Progress, Updates
-    from persist.client.names import ShardId
-    from persist.client.prepared import BatchSpec, PreparedBatch
-    from persist.client.read import BatchSummary
-    from persist.client.split import Split
+    from persist.client.blocking.client import Client, connect, embedded
+    from persist.client.blocking.oracle import Oracle
+    from persist.client.blocking.read import Diffs, Listen, ReadHandle, Snapshot
+    from persist.client.blocking.table import Table, TableTransaction
+    from persist.client.blocking.write import SinceHandle, WriteHandle
+    from persist.client.shard.read.handle import BatchSummary
+    from persist.client.shard.read.listen import Progress, Updates
+    from persist.client.shard.read.split import Split
+    from persist.client.shard.write.append import Resolved
+    from persist.client.shard.write.prepared import BatchSpec, PreparedBatch
+    from persist.client.shard_id import ShardId
     from persist.core.data.codec import ArrowCodec, BytesCodec, Codec, Codec64, JsonCodec
+    from persist.core.data.predicate import Predicate
     from persist.core.data.schema import Schema
+    from persist.core.data.splits import KeyRange
     from persist.core.frontier import Antichain
     from persist.core.ids import ReaderId, Token, WriterId
     from persist.core.shard.commands import Appended, CriticalDowngraded, OpaqueMismatch, Transaction, UpperMismatch
-    from persist.core.time.refusals import ClockAhead, JumpTooLarge, UpstreamLost, UpstreamRegressed, UpstreamReplaced
+    from persist.core.time.errors import ClockAhead, JumpTooLarge, UpstreamLost, UpstreamRegressed, UpstreamReplaced
     from persist.core.time.timeline import CounterTimeline, EpochMilliseconds, ExternalTimeline, UserTimeline
     from persist.errors import (
         CodecMismatch,
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
         MissingDeadline,
         NotReadable,
         NotYetAvailable,
+        OutcomeForgotten,
         Overloaded,
         PersistError,
         RequestTooLarge,
@@ -92,6 +96,7 @@ __all__ = [
     "InvalidUri",
     "JsonCodec",
     "JumpTooLarge",
+    "KeyRange",
     "LeaseExpired",
     "Listen",
     "LocationError",
@@ -100,13 +105,16 @@ __all__ = [
     "NotYetAvailable",
     "OpaqueMismatch",
     "Oracle",
+    "OutcomeForgotten",
     "Overloaded",
     "PersistError",
+    "Predicate",
     "PreparedBatch",
     "Progress",
     "ReadHandle",
     "ReaderId",
     "RequestTooLarge",
+    "Resolved",
     "Schema",
     "SchemaMismatch",
     "Settings",
@@ -140,31 +148,34 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Client": "persist.client.blocking",
-    "connect": "persist.client.blocking",
-    "embedded": "persist.client.blocking",
-    "Oracle": "persist.client.blocking_oracle",
-    "Diffs": "persist.client.blocking_read",
-    "Listen": "persist.client.blocking_read",
-    "ReadHandle": "persist.client.blocking_read",
-    "Snapshot": "persist.client.blocking_read",
-    "Table": "persist.client.blocking_table",
-    "TableTransaction": "persist.client.blocking_table",
-    "SinceHandle": "persist.client.blocking_write",
-    "WriteHandle": "persist.client.blocking_write",
-    "Progress": "persist.client.listen",
-    "Updates": "persist.client.listen",
-    "ShardId": "persist.client.names",
-    "BatchSpec": "persist.client.prepared",
-    "PreparedBatch": "persist.client.prepared",
-    "BatchSummary": "persist.client.read",
-    "Split": "persist.client.split",
+    "Resolved": "persist.client.shard.write.append",
+    "Client": "persist.client.blocking.client",
+    "connect": "persist.client.blocking.client",
+    "embedded": "persist.client.blocking.client",
+    "Oracle": "persist.client.blocking.oracle",
+    "Diffs": "persist.client.blocking.read",
+    "Listen": "persist.client.blocking.read",
+    "ReadHandle": "persist.client.blocking.read",
+    "Snapshot": "persist.client.blocking.read",
+    "Table": "persist.client.blocking.table",
+    "TableTransaction": "persist.client.blocking.table",
+    "SinceHandle": "persist.client.blocking.write",
+    "WriteHandle": "persist.client.blocking.write",
+    "Progress": "persist.client.shard.read.listen",
+    "Updates": "persist.client.shard.read.listen",
+    "ShardId": "persist.client.shard_id",
+    "BatchSpec": "persist.client.shard.write.prepared",
+    "PreparedBatch": "persist.client.shard.write.prepared",
+    "BatchSummary": "persist.client.shard.read.handle",
+    "Split": "persist.client.shard.read.split",
     "ArrowCodec": "persist.core.data.codec",
     "BytesCodec": "persist.core.data.codec",
     "Codec": "persist.core.data.codec",
     "Codec64": "persist.core.data.codec",
     "JsonCodec": "persist.core.data.codec",
+    "Predicate": "persist.core.data.predicate",
     "Schema": "persist.core.data.schema",
+    "KeyRange": "persist.core.data.splits",
     "Antichain": "persist.core.frontier",
     "ReaderId": "persist.core.ids",
     "Token": "persist.core.ids",
@@ -174,11 +185,11 @@ _MODULES = {
     "OpaqueMismatch": "persist.core.shard.commands",
     "Transaction": "persist.core.shard.commands",
     "UpperMismatch": "persist.core.shard.commands",
-    "ClockAhead": "persist.core.time.refusals",
-    "JumpTooLarge": "persist.core.time.refusals",
-    "UpstreamLost": "persist.core.time.refusals",
-    "UpstreamRegressed": "persist.core.time.refusals",
-    "UpstreamReplaced": "persist.core.time.refusals",
+    "ClockAhead": "persist.core.time.errors",
+    "JumpTooLarge": "persist.core.time.errors",
+    "UpstreamLost": "persist.core.time.errors",
+    "UpstreamRegressed": "persist.core.time.errors",
+    "UpstreamReplaced": "persist.core.time.errors",
     "CounterTimeline": "persist.core.time.timeline",
     "EpochMilliseconds": "persist.core.time.timeline",
     "ExternalTimeline": "persist.core.time.timeline",
@@ -198,6 +209,7 @@ _MODULES = {
     "MissingDeadline": "persist.errors",
     "NotReadable": "persist.errors",
     "NotYetAvailable": "persist.errors",
+    "OutcomeForgotten": "persist.errors",
     "Overloaded": "persist.errors",
     "PersistError": "persist.errors",
     "RequestTooLarge": "persist.errors",
@@ -217,6 +229,10 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     if name == "aio":
         return importlib.import_module("persist.aio")
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("persist-tvc")
     module = _MODULES.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,14 +6,14 @@ made on.
 
 from persist.client.client import Client
 from persist.client.connect import connect, embedded
-from persist.client.listen import Listen, Progress, Updates
-from persist.client.oracle import Oracle
-from persist.client.read import ReadHandle
-from persist.client.since import SinceHandle
-from persist.client.snapshot import Diffs, Snapshot
-from persist.client.table import Table
-from persist.client.transaction import TableTransaction
-from persist.client.write import WriteHandle
+from persist.client.shard.read.handle import ReadHandle
+from persist.client.shard.read.listen import Listen, Progress, Updates
+from persist.client.shard.read.since import SinceHandle
+from persist.client.shard.read.snapshot import Diffs, Snapshot
+from persist.client.shard.write.handle import WriteHandle
+from persist.client.table.table import Table
+from persist.client.table.transaction import TableTransaction
+from persist.client.timeline.oracle import Oracle
 
 __all__ = [
     "Client",

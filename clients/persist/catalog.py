@@ -3,19 +3,28 @@
 ``client.catalog(environment)`` finds a catalog, ``open`` leads it. Source: docs/catalog.md.
 """
 
-from persist.client.catalog.blocking import (
-    Catalog,
-    ReadableCatalog,
-    WritableCatalog,
-)
+from persist.client.blocking.catalog import Catalog, ReadableCatalog, WritableCatalog
+from persist.client.catalog.log.shard_log import catalog_shard
 from persist.client.catalog.port import (
     Dump,
     OpenableCatalog,
     ReadOnlyCatalog,
     ReadWriteCatalog,
+    Repair,
 )
-from persist.client.catalog.shard_log import (
-    catalog_shard,
+from persist.core.catalog.errors import (
+    DuplicateKey,
+    Fenced,
+    FencedByEpoch,
+    FencedByGeneration,
+    FencedByMigration,
+    IdExhaustion,
+    IncompatibleContentVersion,
+    IncompatibleDataVersion,
+    NotWritable,
+    OutOfSync,
+    Uninitialized,
+    UniquenessViolation,
 )
 from persist.core.catalog.kinds import (
     AUDIT_LOG,
@@ -44,9 +53,7 @@ from persist.core.catalog.kinds import (
     UNFINALIZED_SHARD,
     Kind,
 )
-from persist.core.catalog.migrations import (
-    Upgrade,
-)
+from persist.core.catalog.leadership.migrations import Upgrade
 from persist.core.catalog.objects import (
     AuditLogKey,
     Cluster,
@@ -92,23 +99,7 @@ from persist.core.catalog.objects import (
     TimestampKey,
     UnfinalizedShardKey,
 )
-from persist.core.catalog.opening import (
-    Mode,
-)
-from persist.core.catalog.refusals import (
-    DuplicateKey,
-    Fenced,
-    FencedByEpoch,
-    FencedByGeneration,
-    FencedByMigration,
-    IdExhaustion,
-    IncompatibleContentVersion,
-    IncompatibleDataVersion,
-    NotWritable,
-    OutOfSync,
-    Uninitialized,
-    UniquenessViolation,
-)
+from persist.core.catalog.open_rules import Mode
 from persist.core.catalog.snapshot import (
     Change,
 )
@@ -240,6 +231,7 @@ __all__ = [
     "ReadWriteCatalog",
     "ReadableCatalog",
     "RefreshSchedule",
+    "Repair",
     "ReplicaLogging",
     "Role",
     "RoleAttributes",

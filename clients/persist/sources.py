@@ -3,17 +3,17 @@
 Source: design 003; catalog-semantics.md section 4; sources.md.
 """
 
-from persist.client.blocking_minter import Minter
-from persist.client.minting import Bound, RemapSource, ResumptionOf, ResumptionTold
+from persist.client.binding.port import Bound, RemapSource, ResumptionOf, ResumptionTold
+from persist.client.blocking.minter import Minter
+from persist.core.binding.binding_log import Append, BindingLog, Covered, MintRules
+from persist.core.binding.probe import Probe, check_available
+from persist.core.binding.reclock import Reclocker, reclock_frontier, source_upper_at_frontier
+from persist.core.binding.remap import Binding, RemapTrace
+from persist.core.binding.resumption import Export, offset_resumption, offsets_of, remap_since, resumption
 from persist.core.data.encoding import encode_key
-from persist.core.time.binding_log import Append, BindingLog, Covered, MintRules
-from persist.core.time.probe import Probe, check_available
-from persist.core.time.reclock import Reclocker, reclock_frontier, source_upper_at_frontier
-from persist.core.time.refusals import ClockAhead, JumpTooLarge, UpstreamLost, UpstreamRegressed, UpstreamReplaced
-from persist.core.time.remap import Binding, RemapTrace
-from persist.core.time.resumption import Export, offset_resumption, offsets_of, remap_since, resumption
-from persist.core.time.source_frontier import SourceFrontier
-from persist.core.time.source_time import OFFSET_MAX, Lsn, Partition, Point, Range, SourceKind, SourceTime
+from persist.core.source.source_frontier import SourceFrontier
+from persist.core.source.source_time import OFFSET_MAX, Lsn, Partition, Point, Range, SourceKind, SourceTime
+from persist.core.time.errors import ClockAhead, JumpTooLarge, UpstreamLost, UpstreamRegressed, UpstreamReplaced
 
 __all__ = [
     "OFFSET_MAX",

@@ -10,11 +10,11 @@ file+postgres            all         everywhere  everywhere
 file+redis               everywhere  all         all
 =======================  ==========  ==========  ==========
 
-``all``: every test; one with several cases (other parameters) runs all of them over mem+mem local, and deals them out
-over the other places in turn. ``everywhere``: only tests marked ``@pytest.mark.everywhere``, with each of their cases:
-appends, compare-and-appends, the ledger of random histories. ``@pytest.mark.between_processes`` leaves out mem, which
-another process cannot see, and keeps to local, as those tests start processes of their own; ``@pytest.mark.few``, for
-tests that must wait, takes one place for each way.
+``all``: every test, over mem+mem local and, by turns, over some of the other places: three for a test of one case, two
+for each of several cases (other parameters). Over all of them in ``make sim``. ``everywhere``: only tests marked
+``@pytest.mark.everywhere``, with each of their cases: appends, compare-and-appends, the ledger of random histories.
+``@pytest.mark.between_processes`` leaves out mem, which another process cannot see, and keeps to local, as those tests
+start processes of their own; ``@pytest.mark.few``, for tests that must wait, takes one place for each way.
 
 ``blob``: the tests of what lies in Blob (BLOB_TESTS), as every request to the S3 server takes its time.
 
@@ -24,10 +24,14 @@ mem with servers means servers in this process. The blocking façade has its own
 """
 
 import random
+import zlib
+from collections.abc import Generator
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 from client.support import Place, memory_place
+from simulation.budget import FULL
 
 STORES = ("mem+mem", "file+sqlite", "s3+redis", "file+postgres", "file+redis")
 ACCESS = ("local", "remote", "failover")
@@ -43,8 +47,9 @@ BLOB_TESTS = ("test_append", "test_ledger", "test_corruption", "test_prepared")
 
 
 MARKS = {"everywhere": EVERYWHERE, "between_processes": BETWEEN_PROCESSES, "few": FEW}
-DEAL_TO = 2
-"""Places beside the first that one of several cases is dealt to."""
+Found: TypeAlias = pytest.Item | pytest.Collector | list[pytest.Item | pytest.Collector] | None
+DEAL_TO, DEAL_ONE_TO = 2, 3
+"""Places beside the first that one of several cases is dealt to, and the case of a test that has but one."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -61,24 +66,27 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("place", places, indirect=True, ids="-".join)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Deal the cases of each test out over the places."""
-    cases: dict[str, dict[frozenset[str], int]] = {}
-    items[:] = [item for item in items if _dealt(item, cases)]
+@pytest.hookimpl(wrapper=True)
+def pytest_pycollect_makeitem() -> Generator[None, Found, Found]:
+    """Deal the cases of each test out over the places: where one is not dealt to, it is not made."""
+    found = yield
+    return _dealt(found) if isinstance(found, list) else found
 
 
-def _dealt(item: pytest.Item, cases: dict[str, dict[frozenset[str], int]]) -> bool:
+def _dealt(items: list[pytest.Item | pytest.Collector]) -> list[pytest.Item | pytest.Collector]:
+    cases: dict[frozenset[str], int] = {}
+    return [item for item in items if not isinstance(item, pytest.Function) or _is_dealt_to(item, cases)]
+
+
+def _is_dealt_to(item: pytest.Function, cases: dict[frozenset[str], int]) -> bool:
     call = getattr(item, "callspec", None)
-    if call is None or call.params.get("place") not in FOR_ALL or any(map(item.get_closest_marker, MARKS)):
+    if FULL or call is None or call.params.get("place") not in FOR_ALL or any(map(item.get_closest_marker, MARKS)):
         return True
     place = FOR_ALL.index(call.params["place"])
     case = frozenset(f"{name} {at}" for name, at in call.indices.items() if name != "place")
-    if not case:
-        return True
-    known = cases.setdefault(item.nodeid.partition("[")[0], {})
-    number = known.setdefault(case, len(known))
-    others = len(FOR_ALL) - 1
-    return place == 0 or (place - 1 - number * DEAL_TO) % others < DEAL_TO
+    number = cases.setdefault(case, len(cases))
+    first, count = (number * DEAL_TO, DEAL_TO) if case else (zlib.crc32(item.originalname.encode()), DEAL_ONE_TO)
+    return place == 0 or (place - 1 - first) % (len(FOR_ALL) - 1) < count
 
 
 @pytest.fixture

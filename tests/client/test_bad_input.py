@@ -251,3 +251,30 @@ async def test_unsafe_stores_are_refused_unless_accepted_by_name():
     settings = persist.Settings(allow_unsafe=accepted)
     client = await persist.aio.embedded(blob=blob, consensus=consensus, settings=settings)
     await client.close()
+
+
+@pytest.mark.parametrize("where", ["ts <= 3", "diff = 1", "nom = 'a'", "id = 'x'"])
+async def test_snapshot_asked_for_what_its_rows_cannot_answer_is_refused(place: Place, where: str):
+    async with client_of(place) as client:
+        writer, reader = await client.open(ShardId.new(), schema=SCHEMA)
+        await writer.append(table([(1, "a", 3, 1), (1, "a", 4, -1)]), 9)
+        snapshot = await reader.snapshot(8)
+        for ask in (snapshot.to_arrow(where=where), offered(snapshot.splits, 2, where=where)):
+            with pytest.raises(errors.InvalidArgument):
+                await ask
+        assert (await (await reader.diffs(0, 9)).to_arrow(where="ts <= 3")).num_rows == 1
+
+
+async def offered(call: Any, *args: Any, **named: Any) -> Any:
+    return call(*args, **named)
+
+
+def test_location_that_is_not_there_is_refused_where_it_must_not_be_made(tmp_path):
+    missing = tmp_path / "missing"
+    with pytest.raises(errors.ShardNotFound, match="check the path"):
+        persist.embedded(missing, create=False)
+    assert not missing.exists()
+    with persist.embedded(missing) as client:
+        client.open_writer(ShardId.new(), schema=SCHEMA)
+    with persist.embedded(missing, create=False) as client:
+        assert len(client.list_shards()) == 1

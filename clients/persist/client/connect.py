@@ -8,10 +8,10 @@ from pathlib import Path
 from urllib.parse import quote
 
 from persist.client.client import Client
-from persist.client.location import Location
-from persist.errors import InvalidArgument
-from persist.machine.port import Shards
-from persist.machine.shards import LocalShards
+from persist.client.shard.location import Location
+from persist.errors import InvalidArgument, ShardNotFound
+from persist.machine.local_shards import LocalShards
+from persist.machine.shards import Shards
 from persist.runtime import Runtime, system
 from persist.settings import Settings
 from persist.storage.open import check_safe, open_blob, open_consensus
@@ -26,16 +26,20 @@ async def embedded(
     *,
     blob: str | None = None,
     consensus: str | None = None,
+    create: bool = True,
     settings: Settings | None = None,
     runtime: Runtime | None = None,
 ) -> Client:
     """A client without any server: the commit loop runs in this process.
 
-    Give a directory (made if missing: files and SQLite below it) or the URIs of both stores. Any number of processes
-    may do so at once for the same stores. Raises InvalidArgument, InvalidUri, UnsafeConfiguration (a store could lose
-    acknowledged data; ``settings.allow_unsafe`` accepts findings by name), LocationError.
+    Give a directory (made if missing: files and SQLite below it) or the URIs of both stores. ``create`` False: a
+    directory without shards is not made, but ShardNotFound. Any number of processes may do so at once for the same
+    stores. Raises InvalidArgument, InvalidUri, UnsafeConfiguration (a store could lose acknowledged data;
+    ``settings.allow_unsafe`` accepts findings by name), LocationError.
     """
     blob_uri, consensus_uri = _uris(location, blob, consensus)
+    if location is not None and not create and not (_root(location) / CONSENSUS_NAME).exists():
+        raise ShardNotFound("nothing was ever written at this location", hint="check the path", location=location)
     chosen, clock = settings or Settings(), runtime or system()
     shards, store = await _local(blob_uri, consensus_uri, chosen, clock)
     return Client(Location(shards, blob=store, settings=chosen, runtime=clock))
@@ -54,8 +58,8 @@ async def connect(
     Data goes straight to Blob: where the servers say, or ``blob``. With ``consensus`` (and ``blob``) the commit loop
     runs here while no server answers. Raises InvalidArgument, InvalidUri, UnsafeConfiguration, LocationError.
     """
-    from persist.client.failover import FailoverShards
-    from persist.client.remote import RemoteShards
+    from persist.client.remote.failover import FailoverShards
+    from persist.client.remote.shards import RemoteShards
 
     chosen, clock = settings or Settings(), runtime or system()
     if consensus is None:
@@ -65,8 +69,8 @@ async def connect(
     if blob is None:
         raise InvalidArgument("consensus= without blob=", hint="failing over needs both stores", consensus=consensus)
     local, store = await _local(blob, consensus, chosen, clock)
-    single = RemoteShards(endpoints, settings=chosen, runtime=clock, retries=False)
-    both = FailoverShards(single, local, settings=chosen, runtime=clock)
+    remote = RemoteShards(endpoints, settings=chosen, runtime=clock, watched=True)
+    both = FailoverShards(remote, local, runtime=clock, away=lambda: remote.away)
     return Client(Location(both, blob=store, settings=chosen, runtime=clock))
 
 
@@ -79,8 +83,12 @@ def _uris(location: str | Path | None, blob: str | None, consensus: str | None) 
         )
     if "://" in str(location):
         raise InvalidArgument("a location is a directory", hint="give URIs as blob= and consensus=", location=location)
-    root = Path(location).expanduser().absolute()
+    root = _root(location)
     return f"file:{quote(str(root / BLOB_NAME))}", f"sqlite:{quote(str(root / CONSENSUS_NAME))}"
+
+
+def _root(location: str | Path) -> Path:
+    return Path(location).expanduser().absolute()
 
 
 async def _local(blob_uri: str, consensus_uri: str, settings: Settings, runtime: Runtime) -> tuple[Shards, Blob]:

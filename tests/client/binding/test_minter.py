@@ -11,16 +11,16 @@ import pytest
 from client.support import SMALL, Place, client_of
 
 from persist import aio
-from persist.client.local_minter import LocalMinter
-from persist.client.minting import RemapSource
-from persist.client.remote_minter import RemoteMinter
+from persist.client.binding.local_minter import LocalMinter
+from persist.client.binding.port import RemapSource
+from persist.client.remote.minter import RemoteMinter
+from persist.core.binding.binding_log import MintRules
 from persist.core.data.schema import Schema
 from persist.core.frontier import MINIMUM, Antichain
 from persist.core.ids import ShardId
-from persist.core.time.binding_log import MintRules
-from persist.core.time.refusals import JumpTooLarge, UpstreamReplaced
-from persist.core.time.source_frontier import SourceFrontier
-from persist.core.time.source_time import Lsn, Point, SourceKind
+from persist.core.source.source_frontier import SourceFrontier
+from persist.core.source.source_time import Lsn, Point, SourceKind
+from persist.core.time.errors import JumpTooLarge, UpstreamReplaced
 from persist.errors import NotReadable
 from persist.runtime import system
 from persist_host import Address, Host, Telemetry

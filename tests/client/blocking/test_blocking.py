@@ -217,3 +217,32 @@ def test_blocking_call_inside_the_loop_is_refused(client: persist.Client):
 
     with pytest.raises(UsageError):
         client._loop.run(inside())
+
+
+MANY = """
+import sys, threading, persist
+import pyarrow as pa
+schema = persist.Schema(key={"id": pa.int64()})
+def loops():
+    return [thread.name for thread in threading.enumerate()].count("persist-loop")
+for turn in range(8):
+    clients, listens = [persist.connect(sys.argv[1]) for _ in range(6)], []
+    for client in clients:
+        writer, reader = client.open(persist.ShardId.new(), schema=schema)
+        writer.append([(({"id": 1}, None), 0, 1)], 1)
+        listens.append(reader.listen(0))
+        next(listens[-1])
+    assert loops() == 1
+    for client in clients if turn % 2 else clients[::-1]:
+        client.close()
+    assert loops() == 0
+left_open = persist.connect(sys.argv[1])
+left_open.list_shards()
+print("done", flush=True)
+"""
+
+
+def test_many_clients_opened_and_closed_in_one_process_print_nothing():
+    with server_process("mem:many", "mem:many") as endpoint:
+        done = run_python(MANY, endpoint)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")

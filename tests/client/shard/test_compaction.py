@@ -32,7 +32,7 @@ from client.support import (
 
 import persist
 from persist import ShardId
-from persist.machine.compactor import Compacted, Compactor
+from persist.machine.compaction.compactor import Compacted, Compactor
 from persist.machine.parts.budget import Budget
 
 BUSY = dataclasses.replace(SMALL, rollup_every=8)

@@ -7,14 +7,14 @@ from asyncio.subprocess import Process
 from pathlib import Path
 
 from client.support import Place, client_of
-from client.table_worker import tables_of, transfer, transfers_at
+from client.table.table_worker import tables_of, transfer, transfers_at
 
 from persist import ShardId
 
 
 async def start(place: Place, number: int, count: int, file: Path, where: str = "-") -> Process:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    words = ("-m", "client.table_worker", place.blob, place.consensus, str(number), str(count), str(file), where)
+    words = ("-m", "client.table.table_worker", place.blob, place.consensus, str(number), str(count), str(file), where)
     return await asyncio.create_subprocess_exec(sys.executable, *words, env=environment)
 
 

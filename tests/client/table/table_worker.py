@@ -1,8 +1,9 @@
 """A process that makes transfers between two tables and checks that every look at both finds whole transfers only.
 
-``python -m client.table_worker BLOB CONSENSUS NUMBER TRANSFERS FILE DIE`` appends the number of each transfer to FILE
-once it is acknowledged. DIE says where it kills itself amid its last transfer: ``append`` (in the log, not applied),
-``copy`` (before a table is written), ``copied`` (after one of two was), ``forget`` (before the log is told), or ``-``.
+``python -m client.table.table_worker BLOB CONSENSUS NUMBER TRANSFERS FILE DIE`` appends the number of each transfer to
+FILE once it is acknowledged. DIE says where it kills itself amid its last transfer: ``append`` (in the log, not
+applied), ``copy`` (before a table is written), ``copied`` (after one of two was), ``forget`` (before the log is told),
+or ``-``.
 """
 
 import asyncio

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from client.support import Place
-from client.table_processes import start, told, whole
+from client.table.table_processes import start, told, whole
 
 import persist
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from client.shard.write.test_concurrent import Lossy
 from client.support import SCHEMA, Place, client_of, memory_place, rows_of, table
-from client.test_concurrent import Lossy
 
 import persist
 from persist import (
@@ -23,7 +23,7 @@ from persist import (
     UsageError,
     aio,
 )
-from persist.client import wal as wal_module
+from persist.client.table import wal as wal_module
 
 MODES = ("direct", "wal")
 BANK = persist.Schema(key={"account": pa.int64()}, val={"amount": pa.int64()})

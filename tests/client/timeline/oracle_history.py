@@ -1,7 +1,7 @@
 """What processes asked of an oracle and heard, and whether one oracle could have answered so.
 
-``python -m client.oracle_history BLOB CONSENSUS TIMELINE SEED CALLS FILE`` is such a process: it appends a line to FILE
-before each call and after each answer, so that its history survives being killed.
+``python -m client.timeline.oracle_history BLOB CONSENSUS TIMELINE SEED CALLS FILE`` is such a process: it appends a
+line to FILE before each call and after each answer, so that its history survives being killed.
 """
 
 import asyncio

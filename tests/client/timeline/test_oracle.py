@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from client.oracle_history import Recorder, calls_in, faults_in, visit
 from client.support import SCHEMA, Place, client_of, memory_place, table
+from client.timeline.oracle_history import Recorder, calls_in, faults_in, visit
 
 from persist import ClockAhead, Determinate, Indeterminate, InvalidArgument, InvalidBounds, ShardClosed, ShardId, aio
-from persist.client.oracle import Oracle
+from persist.client.timeline.oracle import Oracle
 from persist.core.frontier import TIME_MAX
 from persist.core.shard.commands import CompareAndAppend
 from persist.core.time.timeline import EPOCH_MILLISECONDS, oracle_shards

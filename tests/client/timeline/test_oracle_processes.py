@@ -8,8 +8,8 @@ from asyncio.subprocess import Process
 from pathlib import Path
 
 import pytest
-from client.oracle_history import NEVER, calls_in, faults_in
 from client.support import Place, client_of
+from client.timeline.oracle_history import NEVER, calls_in, faults_in
 
 import persist
 
@@ -19,7 +19,16 @@ CALLS = 40
 
 async def start(place: Place, timeline: str, seed: int, file: Path) -> Process:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    arguments = ("-m", "client.oracle_history", place.blob, place.consensus, timeline, str(seed), str(CALLS), str(file))
+    arguments = (
+        "-m",
+        "client.timeline.oracle_history",
+        place.blob,
+        place.consensus,
+        timeline,
+        str(seed),
+        str(CALLS),
+        str(file),
+    )
     return await asyncio.create_subprocess_exec(sys.executable, *arguments, env=environment)
 
 

@@ -1,6 +1,6 @@
 """A wall clock whose leaps ahead are not believed at once."""
 
-from persist.client.steady_clock import BELIEVED_AFTER_SECONDS, SteadyClock
+from persist.client.timeline.steady_clock import BELIEVED_AFTER_SECONDS, SteadyClock
 from persist.runtime import SystemRuntime
 
 HOUR_MS = 3_600_000

@@ -1,6 +1,6 @@
 """When a handle goes on under a new writer id, and when it must not."""
 
-from persist.client.writer_ids import WriterIds
+from persist.client.shard.write.writer_ids import WriterIds
 from persist.core.ids import WriterId
 from persist.runtime import SystemRuntime
 from persist.settings import Settings
@@ -57,20 +57,6 @@ def test_lease_counts_from_when_the_append_was_sent() -> None:
     clock.now += 5.0
     writer.end(begun, committed=True)
     assert writer.for_append() != FIRST
-
-
-def test_id_stays_while_a_token_of_the_caller_can_be_repeated() -> None:
-    clock = Clock()
-    writer = ids(clock)
-    assert writer.for_append(named=True) == FIRST
-    # No answer came: it may have been committed only now.
-    clock.now += 3.0
-    writer.end(writer.begin(), committed=False)
-    clock.now += 9.9
-    assert writer.for_append() == FIRST
-    assert writer.for_append(named=True) == FIRST
-    clock.now += 0.2
-    assert writer.for_append(named=True) != FIRST
 
 
 def test_id_that_others_know_is_never_given_up() -> None:

@@ -10,21 +10,21 @@ from typing import Final
 
 import pyarrow as pa
 
-from persist.client.client import Client
-from persist.client.listen import Updates
-from persist.client.minting import Bound, RemapSource, ResumptionOf, ResumptionTold
-from persist.client.remap_shard import Ask, Counts, RemapShard
+from persist.client.binding.port import Bound, RemapSource, ResumptionOf, ResumptionTold
+from persist.client.binding.remap_shard import Ask, Counts, RemapShard
+from persist.client.shard.client import ShardClient
+from persist.client.shard.read.listen import Updates
+from persist.core.binding.binding_log import BindingLog
+from persist.core.binding.remap import Binding, RemapTrace
+from persist.core.binding.remap_rows import REMAP_SCHEMA, from_table
+from persist.core.binding.resumption import Export, offset_resumption, offsets_of, remap_since, resumption_of
+from persist.core.binding.resumption import resumption as source_resumption
 from persist.core.frontier import MINIMUM, Antichain
 from persist.core.ids import ShardId
-from persist.core.time.binding_log import BindingLog
-from persist.core.time.remap import Binding, RemapTrace
-from persist.core.time.remap_rows import REMAP_SCHEMA, from_table
-from persist.core.time.resumption import Export, offset_resumption, offsets_of, remap_since, resumption_of
-from persist.core.time.resumption import resumption as source_resumption
-from persist.core.time.source_frontier import SourceFrontier
-from persist.core.time.source_time import SourceKind, SourceTime
+from persist.core.source.source_frontier import SourceFrontier
+from persist.core.source.source_time import SourceKind, SourceTime
 from persist.errors import ShardNotFound
-from persist.machine.patience import Deadline
+from persist.retry.deadline import Deadline
 
 SOURCES_MAX: Final = 256
 """Sources whose bindings are kept in memory; the one that was asked for least recently makes room."""
@@ -37,7 +37,7 @@ _Key = tuple[ShardId, SourceKind, str]
 class LocalMinter:
     """The Minter port over a client. Borrows the client; everything it keeps can be lost at any time."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: ShardClient) -> None:
         self._client = client
         self._shards: dict[_Key, RemapShard] = {}
         self._counts = Counts()

@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from persist.core.binding.binding_log import MintRules
+from persist.core.binding.remap import Binding, RemapTrace
 from persist.core.frontier import Antichain
 from persist.core.ids import ShardId
-from persist.core.time.binding_log import MintRules
-from persist.core.time.remap import Binding, RemapTrace
-from persist.core.time.source_frontier import SourceFrontier
-from persist.core.time.source_time import SourceKind, SourceTime
+from persist.core.source.source_frontier import SourceFrontier
+from persist.core.source.source_time import SourceKind, SourceTime
 
 REMAP_SINCE = "minter"
 """The critical since of every remap shard: ``compact`` moves it, and nothing else does."""

@@ -12,21 +12,21 @@ from typing import Final
 
 import pyarrow as pa
 
-from persist.client.client import Client
-from persist.client.minting import REMAP_SINCE, RemapSource
-from persist.client.read import ReadHandle
-from persist.client.since import SinceHandle
-from persist.client.steady_clock import SteadyClock
-from persist.client.write import WriteHandle
+from persist.client.binding.port import REMAP_SINCE, RemapSource
+from persist.client.shard.client import ShardClient
+from persist.client.shard.read.handle import ReadHandle
+from persist.client.shard.read.since import SinceHandle
+from persist.client.shard.write.handle import WriteHandle
+from persist.client.timeline.steady_clock import SteadyClock
+from persist.core.binding.binding_log import Append, BindingLog, Covered, MintRules
+from persist.core.binding.remap import RemapTrace
+from persist.core.binding.remap_rows import REMAP_SCHEMA, from_table, to_table
 from persist.core.frontier import MINIMUM, Antichain
 from persist.core.shard.commands import Appended
-from persist.core.time.binding_log import Append, BindingLog, Covered, MintRules
-from persist.core.time.remap import RemapTrace
-from persist.core.time.remap_rows import REMAP_SCHEMA, from_table, to_table
-from persist.core.time.source_frontier import SourceFrontier
+from persist.core.source.source_frontier import SourceFrontier
 from persist.errors import Determinate, Indeterminate, LeaseExpired, NotReadable, Overloaded, PersistError
-from persist.machine.patience import Backoff, Deadline
-from persist.machine.port import ShardInfo
+from persist.machine.shards import ShardInfo
+from persist.retry.deadline import Backoff, Deadline
 
 BINDINGS_MAX: Final = 100_000
 """Bindings between since and upper beyond which no more are minted: the source's writers do not follow."""
@@ -70,7 +70,7 @@ class Ask:
 class RemapShard:
     """The bindings of one incarnation of a source. Many tasks may ask at once: one append serves them all."""
 
-    def __init__(self, client: Client, source: RemapSource, counts: Counts) -> None:
+    def __init__(self, client: ShardClient, source: RemapSource, counts: Counts) -> None:
         self._client = client
         self._counts = counts
         self._location = client.location

@@ -6,14 +6,14 @@ Everything happens on the client's background loop, transactions too: threads ma
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self, TypeVar
 
-from persist.client.background import LoopThread
 from persist.client.catalog import port as aio
-from persist.client.catalog.port import Dump
+from persist.client.catalog.port import Dump, Repair
+from persist.client.shard.loop_thread import LoopThread
 from persist.core.catalog import transaction as core
 from persist.core.catalog.kinds import AnyKind, Kind, Name
-from persist.core.catalog.migrations import Upgrade
+from persist.core.catalog.leadership.migrations import Upgrade
 from persist.core.catalog.objects import AuditLogKey, FenceToken, StorageUsageKey
-from persist.core.catalog.opening import Mode
+from persist.core.catalog.open_rules import Mode
 from persist.core.catalog.snapshot import Change
 from persist.core.catalog.values import Unit
 from persist.core.ids import Token
@@ -76,6 +76,10 @@ class Catalog(_OnLoop):
     def edit(self, kind: AnyKind, key: Any, value: Any) -> Any:
         """Repair one object by hand, fencing whoever leads; the previous value. See OpenableCatalog.edit."""
         return self._loop.run(self._catalog.edit(kind, key, value))
+
+    def repair(self, *, commit: bool = False) -> Repair:
+        """What makes a damaged catalog whole; with ``commit`` it is done. See OpenableCatalog.repair."""
+        return self._loop.run(self._catalog.repair(commit=commit))
 
     def close(self) -> None:
         """Give back what is held; what was opened from it is of no use any more."""

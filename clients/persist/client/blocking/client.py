@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from persist.client import client as aio
 from persist.client import connect as ways
-from persist.client.background import LoopThread
-from persist.client.blocking_compaction import Compaction
-from persist.client.blocking_minter import Minter
-from persist.client.blocking_oracle import Oracle
-from persist.client.blocking_read import ReadHandle
-from persist.client.blocking_table import Table, TableTransaction, transact_of, transaction_of
-from persist.client.blocking_write import SinceHandle, WriteHandle
-from persist.client.table import Mode
+from persist.client.blocking.compaction import Compaction
+from persist.client.blocking.minter import Minter
+from persist.client.blocking.oracle import Oracle
+from persist.client.blocking.read import ReadHandle
+from persist.client.blocking.table import Table, TableTransaction, transact_of, transaction_of
+from persist.client.blocking.write import SinceHandle, WriteHandle
+from persist.client.shard.loop_thread import LoopThread
+from persist.client.shard.write.prepared import BatchSpec
+from persist.client.table.table import Mode
 from persist.core.data.schema import Schema
 from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, ShardId, WriterId
@@ -31,7 +32,7 @@ from persist.runtime import Runtime
 from persist.settings import Settings
 
 if TYPE_CHECKING:
-    from persist.client.catalog.blocking import Catalog
+    from persist.client.blocking.catalog import Catalog
 
 T = TypeVar("T")
 
@@ -43,17 +44,18 @@ def embedded(
     *,
     blob: str | None = None,
     consensus: str | None = None,
+    create: bool = True,
     settings: Settings | None = None,
     runtime: Runtime | None = None,
 ) -> "Client":
     """A client without any server: ``embedded("./data")``, or ``embedded(blob="s3://…", consensus="postgres://…")``.
 
-    The directory is made if missing. Any number of processes may use the same stores at once. Raises InvalidArgument,
-    InvalidUri, UnsafeConfiguration (``settings.allow_unsafe`` accepts findings by name), LocationError.
+    The directory is made if missing; with ``create=False`` that is ShardNotFound. Any number of processes may use the
+    same stores at once. Raises InvalidArgument, InvalidUri, UnsafeConfiguration (``settings.allow_unsafe`` accepts
+    findings by name), LocationError.
     """
-    return Client(
-        functools.partial(ways.embedded, location, blob=blob, consensus=consensus, settings=settings, runtime=runtime)
-    )
+    ways_in = functools.partial(ways.embedded, create=create, settings=settings, runtime=runtime)
+    return Client(functools.partial(ways_in, location, blob=blob, consensus=consensus))
 
 
 def connect(
@@ -77,7 +79,7 @@ def connect(
 class Client:
     """Any number of shards at one location. Safe for many threads; close it, or use it as a context manager.
 
-    ``timeout`` is in seconds everywhere, None means ``settings.timeout_ms``. One background thread per client.
+    ``timeout`` is in seconds everywhere, None means ``settings.timeout_ms``. All clients of a process share one thread.
     """
 
     def __init__(self, opener: Opener) -> None:
@@ -104,6 +106,13 @@ class Client:
         loop, core = self._core()
         writer = loop.run(core.open_writer(shard, schema=schema, writer_id=writer_id, timeout=timeout))
         return WriteHandle(self, loop, writer)
+
+    def batch_spec(
+        self, shard: ShardId | str, schema: Schema, *, writer_id: WriterId | str, timeout: float | None = None
+    ) -> BatchSpec:
+        """What others need to write parts for a shard that may not have ``schema`` yet. See aio.Client.batch_spec."""
+        loop, core = self._core()
+        return loop.run(core.batch_spec(shard, schema, writer_id=writer_id, timeout=timeout))
 
     def open_reader(
         self,
@@ -205,7 +214,7 @@ class Client:
 
     def catalog(self, environment: str, *, endpoints: str = "") -> "Catalog":
         """The durable catalog of an environment, here or from CatalogService servers. See aio.Client.catalog."""
-        from persist.client.catalog.blocking import Catalog
+        from persist.client.blocking.catalog import Catalog
 
         loop, core = self._core()
         return Catalog(self, loop, loop.run(core.catalog(environment, endpoints=endpoints)))

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from persist.client import distributed as aio
-from persist.client.background import LoopThread
-from persist.machine.compactor import Compacted
+from persist.client.shard import compaction as aio
+from persist.client.shard.loop_thread import LoopThread
+from persist.machine.compaction.compactor import Compacted
 
 
 class Compaction:

@@ -4,14 +4,14 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, cast
 
-from persist.client import minting as aio
-from persist.client.background import LoopThread
-from persist.client.minting import Bound, RemapSource, ResumptionTold
+from persist.client.binding import port as aio
+from persist.client.binding.port import Bound, RemapSource, ResumptionTold
+from persist.client.shard.loop_thread import LoopThread
+from persist.core.binding.remap import Binding, RemapTrace
 from persist.core.frontier import Antichain
 from persist.core.ids import ShardId
-from persist.core.time.remap import Binding, RemapTrace
-from persist.core.time.source_frontier import SourceFrontier
-from persist.core.time.source_time import SourceTime
+from persist.core.source.source_frontier import SourceFrontier
+from persist.core.source.source_time import SourceTime
 
 
 class Minter:

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from persist.client import oracle as aio
-from persist.client.background import LoopThread
+from persist.client.shard.loop_thread import LoopThread
+from persist.client.timeline import oracle as aio
 from persist.core.ids import ShardId
 from persist.core.time.timeline import Timeline
 

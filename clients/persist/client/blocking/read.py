@@ -5,14 +5,14 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from persist.client import listen as aio_listen
-from persist.client import read as aio
-from persist.client.background import LoopThread
-from persist.client.keys import KeysLike
-from persist.client.lease import Pin
-from persist.client.listen import Event
-from persist.client.read import BatchSummary
-from persist.client.split import Split
+from persist.client.shard.loop_thread import LoopThread
+from persist.client.shard.read import handle as aio
+from persist.client.shard.read import listen as aio_listen
+from persist.client.shard.read.handle import BatchSummary
+from persist.client.shard.read.key_ranges import KeysLike
+from persist.client.shard.read.lease import Pin
+from persist.client.shard.read.listen import Event
+from persist.client.shard.read.split import Split
 from persist.core.data.schema import Schema
 from persist.core.frontier import Antichain, AntichainLike
 from persist.core.ids import ReaderId, ShardId
@@ -67,8 +67,8 @@ class ReadHandle:
         """Let go of everything this reader holds. See aio.ReadHandle.expire."""
         self._loop.run(self._handle.expire(timeout=timeout))
 
-    def snapshot(self, as_of: int, *, timeout: float | None = None) -> "Snapshot":
-        """The contents at ``as_of``, waiting until it is complete. See aio.ReadHandle.snapshot."""
+    def snapshot(self, as_of: int | None = None, *, timeout: float | None = None) -> "Snapshot":
+        """The contents at ``as_of`` (None: the latest), waiting until complete. See aio.ReadHandle.snapshot."""
         return Snapshot(self, self._loop, self._loop.run(self._handle.snapshot(as_of, timeout=timeout)))
 
     def listen(self, as_of: int, *, timeout: float | None = None, downgrade: bool = False) -> "Listen":
@@ -89,6 +89,9 @@ class ReadHandle:
     def changes_since(self, lower: AntichainLike, *, timeout: float | None = None) -> tuple[BatchSummary, ...]:
         """The batches beyond ``lower``, oldest first, without waiting. See aio.ReadHandle.changes_since."""
         return self._loop.run(self._handle.changes_since(lower, timeout=timeout))
+
+    def __repr__(self) -> str:
+        return repr(self._handle)
 
     def __enter__(self) -> Self:
         return self
@@ -157,6 +160,16 @@ class _Read:
         """At most ``n`` reads of disjoint key ranges that together are this one. See aio.Snapshot.splits."""
         found: list[Split] = self._read.splits(n, where, keys)
         return found
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """All rows, as they are decoded, for whoever takes Arrow streams: DuckDB, Polars, pyarrow, pandas.
+
+        Each asking reads anew. Source: the Arrow PyCapsule interface.
+        """
+        return self.to_batches().__arrow_c_stream__(requested_schema)
+
+    def __repr__(self) -> str:
+        return repr(self._read)
 
     def _batches(self, found: AsyncGenerator[pa.RecordBatch, None]) -> Iterator[pa.RecordBatch]:
         try:

@@ -4,11 +4,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from persist.client import table as aio
-from persist.client import transaction as aio_transaction
-from persist.client.background import LoopThread
-from persist.client.blocking_read import Snapshot
-from persist.client.table_rows import RowsLike
+from persist.client.blocking.read import Snapshot
+from persist.client.shard.loop_thread import LoopThread
+from persist.client.shard.write.append import Resolved
+from persist.client.table import table as aio
+from persist.client.table import transaction as aio_transaction
+from persist.client.table.rows import RowsLike
 from persist.core.data.schema import Schema
 from persist.core.frontier import Antichain, AntichainLike
 from persist.core.ids import ShardId
@@ -72,6 +73,10 @@ class Table:
     def downgrade_since(self, since: AntichainLike, *, timeout: float | None = None) -> Antichain:
         """Let go of the history before ``since``. See aio.Table.downgrade_since."""
         return self._loop.run(self._table.downgrade_since(since, timeout=timeout))
+
+    def resolve(self, *, timeout: float | None = None) -> tuple[Resolved, ...]:
+        """What came of the writes in doubt, of which nothing more comes then. See aio.Table.resolve."""
+        return self._loop.run(self._table.resolve(timeout=timeout))
 
     def expire(self) -> None:
         """Let go of everything this object holds for reading."""

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
-from persist.client import since as aio_since
-from persist.client import write as aio
-from persist.client.background import LoopThread
-from persist.client.inputs import UpdatesLike
-from persist.client.prepared import BatchSpec, PreparedBatch
+from persist.client.shard.loop_thread import LoopThread
+from persist.client.shard.read import since as aio_since
+from persist.client.shard.write import handle as aio
+from persist.client.shard.write.append import Resolved
+from persist.client.shard.write.inputs import UpdatesLike
+from persist.client.shard.write.prepared import BatchSpec, PreparedBatch
 from persist.core.data.schema import Schema
 from persist.core.frontier import Antichain, AntichainLike
 from persist.core.ids import ShardId, Token, WriterId
@@ -125,6 +126,10 @@ class WriteHandle:
                 batches, not_before=not_before, token=token, transaction=transaction, timeout=timeout
             )
         )
+
+    def resolve(self, *, timeout: float | None = None) -> tuple[Resolved, ...]:
+        """What came of the calls in doubt, of which nothing more comes then. See aio.WriteHandle.resolve."""
+        return self._loop.run(self._handle.resolve(timeout=timeout))
 
     def expire(self, *, timeout: float | None = None) -> None:
         """Forget this writer and its tokens. See aio.WriteHandle.expire."""

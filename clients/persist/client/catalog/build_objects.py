@@ -3,7 +3,7 @@
 from itertools import islice
 from typing import Final
 
-from persist.client.catalog.collecting import no_collection
+from persist.client.catalog.gc_pause import no_collection
 from persist.client.catalog.raw import RawCatalog
 from persist.core.catalog.kinds import KINDS
 from persist.core.catalog.rows import Row, RowCodec

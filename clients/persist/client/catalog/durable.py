@@ -4,27 +4,28 @@ Source: catalog-semantics.md sections 1.2.1, 1.2.2, 1.2.5, 1.2.7 and 1.2.12; rel
 """
 
 from collections.abc import Iterable
-from typing import Any, Final
+from dataclasses import replace
+from typing import Any
 
+from persist.client.catalog.build_objects import load
 from persist.client.catalog.edits import edit
-from persist.client.catalog.forked_log import ForkedLog
-from persist.client.catalog.leading import begin_or_renew, migrate, orphans, take_over
-from persist.client.catalog.loading import load
+from persist.client.catalog.log.savepoint_log import ForkedLog
 from persist.client.catalog.opened import OpenedCatalog, dump
-from persist.client.catalog.port import Dump, RowLog
+from persist.client.catalog.port import Dump, Repair, RowLog
 from persist.client.catalog.raw import FROZEN_TAGS, RawCatalog
-from persist.core.catalog.fencing import Claim, open_step
+from persist.client.catalog.repairs import repair
+from persist.client.catalog.take_over import begin_or_renew, migrate, orphans, take_over
+from persist.core.catalog.errors import IncompatibleDataVersion
 from persist.core.catalog.kinds import FENCE_TOKEN, AnyKind
-from persist.core.catalog.migrations import Migrations, Upgrade
+from persist.core.catalog.leadership.fencing import Claim, open_step
+from persist.core.catalog.leadership.migrations import Migrations, Upgrade
 from persist.core.catalog.objects import FenceToken
-from persist.core.catalog.opening import Mode, check_open
-from persist.core.catalog.refusals import IncompatibleDataVersion
+from persist.core.catalog.open_rules import Mode, check_open
 from persist.core.catalog.rows import RowCodec
+from persist.core.release import RELEASE
+from persist.errors import CorruptData, PersistError
 from persist.wire.catalog.migrations import MIGRATIONS
 from persist.wire.catalog.rows import CODEC
-
-RELEASE: Final = "0.1.0"
-"""The content version that this release leaves in a catalog."""
 
 
 class DurableCatalog:
@@ -99,6 +100,23 @@ class DurableCatalog:
         """See OpenableCatalog."""
         return await edit(self._log, self._codec, kind, key, value, self._check_current)
 
+    async def repair(self, *, commit: bool = False) -> Repair:
+        """See OpenableCatalog."""
+        done = await repair(self._log, self._codec, commit=commit)
+        try:
+            await DurableCatalog(
+                ForkedLog(done.mended),
+                content_version=self._content_version,
+                codec=self._codec,
+                migrations=self._migrations,
+            ).upgrade_check()
+        except PersistError as error:
+            # What was done is told whatever else is wrong, as that this is another release's catalog.
+            if not done.damages and not isinstance(error, CorruptData):
+                raise
+            return replace(done, left=str(error))
+        return done
+
     async def close(self) -> None:
         """See OpenableCatalog."""
         await self._log.close()
@@ -122,7 +140,8 @@ class DurableCatalog:
         return RawCatalog(self._codec, await self._log.snapshot())
 
     async def _frozen(self) -> RawCatalog:
-        return RawCatalog(self._codec, await self._log.snapshot(FROZEN_TAGS))
+        # Who leads is to be told of a damaged catalog, too.
+        return RawCatalog.mended(self._codec, await self._log.snapshot(FROZEN_TAGS))
 
     def _check_versions(self, raw: RawCatalog) -> None:
         """Whether this release may go on. Raises IncompatibleContentVersion, IncompatibleDataVersion, CorruptData."""

@@ -10,20 +10,27 @@ import copy
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
+from persist.client.catalog.build_objects import difference
 from persist.client.catalog.commits import Commits
-from persist.client.catalog.loading import difference
+from persist.client.catalog.log.append import SnapshotMemory, append
 from persist.client.catalog.port import Dump, RowLog
 from persist.client.catalog.raw import RawCatalog, live_keys, versions
-from persist.core.catalog.committing import advanced_upper, audit_events, commit_ts, committed_at, split_usage
-from persist.core.catalog.fencing import Claim
-from persist.core.catalog.following import follow
-from persist.core.catalog.kinds import AUDIT_LOG, STORAGE_USAGE, AnyKind, Kind
+from persist.core.catalog.errors import IncompatibleDataVersion, NotWritable, OutOfSync
+from persist.core.catalog.kinds import AUDIT_LOG, STORAGE_USAGE, AnyKind, Kind, check_kind, check_object
+from persist.core.catalog.leadership.commit_rules import (
+    advanced_upper,
+    audit_events,
+    commit_ts,
+    committed_at,
+    split_usage,
+)
+from persist.core.catalog.leadership.fencing import Claim
+from persist.core.catalog.leadership.follow import follow
 from persist.core.catalog.objects import AuditLogKey, FenceToken, StorageUsageKey
-from persist.core.catalog.opening import Mode
-from persist.core.catalog.refusals import IncompatibleDataVersion, NotWritable, OutOfSync
+from persist.core.catalog.open_rules import Mode
 from persist.core.catalog.rows import Row, RowCodec, RowUpdate
 from persist.core.catalog.snapshot import Change, Snapshot
-from persist.core.catalog.transaction import Transaction
+from persist.core.catalog.transaction import Batch, Transaction
 from persist.core.ids import Token
 from persist.errors import CorruptData, InvalidArgument, NotReadable, PersistError
 
@@ -86,15 +93,19 @@ class OpenedCatalog:
     def get(self, kind: Kind[K, V], key: K) -> V | None:
         """See ReadOnlyCatalog."""
         _cached(kind)
+        check_object(kind, key)
+        self._snapshot.check()
         return self._snapshot.get(kind, key)
 
     def objects(self, kind: Kind[K, V]) -> Mapping[K, V]:
         """See ReadOnlyCatalog."""
         _cached(kind)
+        self._snapshot.check()
         return dict(self._snapshot.objects(kind))
 
     def count(self, kind: AnyKind) -> int:
         """See ReadOnlyCatalog."""
+        self._snapshot.check()
         return self._snapshot.count(kind)
 
     async def sync(self, target: int | None = None, *, timeout: float | None = None) -> Told:
@@ -138,6 +149,7 @@ class OpenedCatalog:
 
     def transaction(self, *, token: Token | None = None) -> Transaction:
         """See ReadWriteCatalog."""
+        self._check()
         return Transaction(self._snapshot, token=token)
 
     async def commit(self, transaction: Transaction, *, ts: int = 0) -> int:
@@ -204,10 +216,12 @@ class OpenedCatalog:
                 raise OutOfSync("somebody moved the catalog while it was opened", hint="open it again")
 
     async def _commit(self, transaction: Transaction, ts: int = 0) -> int:
+        self._check()
+        transaction.check_made_from(self._snapshot)
         while True:
             self._check()
             # SUBTLE: before the transaction looks at what came meanwhile, which may be itself.
-            done = None if transaction.token is None else committed_at(self._snapshot, transaction.token)
+            done = committed_at(self._snapshot, transaction, self._codec)
             if done is not None:
                 return done + 1
             if await self._try(transaction, ts):
@@ -218,29 +232,53 @@ class OpenedCatalog:
         self._check()
         batch = transaction.batch()
         at = commit_ts(self._mode, batch, self._snapshot, ts, self._upper)
-        rows = batch.rows(self._codec, at)
+        rows = batch.rows(self._codec, at, transaction.body(self._codec) if batch.token else b"")
         if not rows:
-            return True
+            return await self._confirmed(transaction)
+        await self._check_durable(batch)
         if await self._append([*rows, *(self._commits.pruned() if batch.token else ())], at):
             return True
         await self._follow()
         return False
 
+    async def _confirmed(self, transaction: Transaction) -> bool:
+        """Whether a transaction without changes has none of them at the newest upper either. Raises Fenced, OutOfSync.
+
+        What it read is told as true, too: that takes a look at where it is durable. A reader looks when it syncs.
+        """
+        if self._mode is not Mode.WRITABLE:
+            return True
+        await self._follow()
+        return not transaction.batch().changes
+
+    async def _check_durable(self, batch: Batch) -> None:
+        """Objects that are not in memory go only if they are there. Raises OutOfSync, Fenced."""
+        gone = [(kind, key) for kind, key, _, after, _ in batch.changes if kind.append_only and after is None]
+        for kind in {kind for kind, _ in gone}:
+            there = set(await self._durable(kind))
+            missing = [f"{kind} {key}" for of, key in gone if of is kind and key not in there]
+            if missing:
+                await self._follow()
+                raise OutOfSync(
+                    "what is to go is not there",
+                    hint="read it again",
+                    updates=len(missing),
+                    upper=self._upper,
+                    keys=", ".join(missing[:10]),
+                )
+
     async def _append(self, changes: list[tuple[Row, int]], ts: int) -> bool:
-        """Whether the changes are there now. If not, somebody was first: follow."""
+        """Whether the changes are there now. If not, somebody was first: follow. Raises InvalidArgument."""
         self._check()
-        if await self._log.append(changes, ts, expected_upper=self._upper) is not None:
+        memory = SnapshotMemory(self._snapshot, self._codec)
+        if await append(self._log, memory, changes, ts, expected_upper=self._upper) is not None:
             return False
-        self._take(ts, changes)
+        self._commits.saw(self._snapshot.take(memory.net))
         self._upper = ts + 1
         # Only what others may read again is at stake: the next append tells it anew.
         with contextlib.suppress(PersistError):
             await self._log.forget(self._upper - 1)
         return True
-
-    def _take(self, ts: int, changes: list[tuple[Row, int]]) -> None:
-        with self._ends_if_corrupt():
-            self._commits.saw(self._snapshot.apply(self._codec, changes))
 
     async def _follow(self) -> None:
         """Take over what was committed since. Raises Fenced, for ever."""
@@ -318,6 +356,9 @@ class OpenedCatalog:
 
     def _end(self, refusal: PersistError) -> PersistError:
         self._ended = refusal
+        if self._claim.generation is not None:
+            # What a reader has seen stays true as of its upper. Who led would take it for what is.
+            self._snapshot.ended = refusal
         return copy.copy(refusal)
 
     @contextlib.contextmanager
@@ -326,7 +367,7 @@ class OpenedCatalog:
         try:
             yield
         except CorruptData as error:
-            self._ended = error
+            self._ended = self._snapshot.ended = error
             raise
 
 
@@ -340,5 +381,6 @@ async def dump(log: RowLog, *, consolidated: bool, kinds: Iterable[str] | None) 
 
 
 def _cached(kind: AnyKind) -> None:
+    check_kind(kind)
     if kind.append_only:
         raise InvalidArgument("objects of this kind are not in memory", hint="read where they are durable", kind=kind)

@@ -5,12 +5,14 @@ document 2; catalog-semantics.md section 1.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from persist.core.catalog.kinds import AnyKind, Kind
-from persist.core.catalog.migrations import Upgrade
+from persist.core.catalog.leadership.migrations import Upgrade
+from persist.core.catalog.leadership.repair import Damage
 from persist.core.catalog.objects import AuditLogKey, FenceToken, StorageUsageKey
-from persist.core.catalog.opening import Mode
+from persist.core.catalog.open_rules import Mode
 from persist.core.catalog.rows import Row, RowUpdate
 from persist.core.catalog.snapshot import Change
 from persist.core.catalog.transaction import Transaction
@@ -87,11 +89,27 @@ class Dump(NamedTuple):
     upper: int
 
 
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """What was found and what makes it whole: rows that come (1) and go (-1), the fence token's among them.
+
+    ``token`` is the one that fences whoever led; None when nothing was changed. ``mended`` are the rows as they are
+    then. ``left`` says what keeps the catalog from being opened all the same, which takes a person; empty: nothing.
+    """
+
+    damages: tuple[Damage, ...]
+    changes: tuple[tuple[Row, int], ...]
+    token: FenceToken | None
+    mended: Updates
+    left: str = ""
+
+
 class ReadOnlyCatalog(Protocol):
     """An open catalog, in memory, as of ``upper``. It goes on only when told to: by ``sync`` or by a commit.
 
     When somebody else opened the catalog since, every method that looks at the durable one raises FencedByEpoch or
-    FencedByGeneration, for ever; a catalog that is open for reading, or as a savepoint, is never fenced.
+    FencedByGeneration, and once one did all do, for ever, reads of memory and of transactions too; a catalog that is
+    open for reading, or as a savepoint, is never fenced.
     """
 
     @property
@@ -155,16 +173,18 @@ class ReadWriteCatalog(ReadOnlyCatalog, Protocol):
         ...
 
     async def commit(self, transaction: Transaction, *, ts: int = 0) -> int:
-        """Make it durable at ``ts`` or as soon after as is possible; the new upper. Without changes nothing happens.
+        """Make it durable at ``ts`` or as soon after as is possible; the new upper.
 
-        What others of this catalog's sessions committed meanwhile and the transaction does not depend on is no
-        hindrance. Raises OutOfSync (naming the keys: run it again), Fenced, NotWritable, Indeterminate (with a token:
-        repeat it, then it is resolved).
+        Without changes nothing is written, and what it read is checked all the same: the upper up to which it is true.
+        It takes transactions of its own only: raises InvalidArgument for those of any other open catalog. What others
+        of this catalog's sessions committed meanwhile and the transaction does not depend on is no hindrance. Raises
+        OutOfSync (naming the keys: run it again), Fenced, NotWritable, Indeterminate (with a token: repeat it, then it
+        is resolved).
         """
         ...
 
     async def set(self, kind: Kind[K, V], objects: Mapping[K, V | None]) -> int:
-        """Insert, change or (None) delete objects in a transaction of their own; the new upper. Equal ones: nothing."""
+        """Insert, change or (None) delete objects in a transaction of their own; the new upper. See ``commit``."""
         ...
 
     async def allocate(self, name: str, count: int = 1) -> range:
@@ -219,7 +239,16 @@ class OpenableCatalog(Protocol):
     async def edit(self, kind: AnyKind, key: Any, value: Any) -> Any:
         """Insert or change (None: delete) one object, fencing whoever leads; the previous value, or None.
 
-        For repairs by hand: no rule but one value per key is checked. Raises Uninitialized, IncompatibleDataVersion.
+        For repairs by hand: no rule but one value per key is checked, and that is so afterwards, whatever rows the key
+        had before. Raises Uninitialized, IncompatibleDataVersion.
+        """
+        ...
+
+    async def repair(self, *, commit: bool = False) -> Repair:
+        """What makes a catalog whole that CorruptData keeps from being opened; with ``commit`` it is done.
+
+        Each row is there once and each key has one value then: see ``Repair`` for what was wrong and what changes. An
+        append fences whoever leads; where nothing is wrong nothing is done. Raises InvalidArgument through servers.
         """
         ...
 

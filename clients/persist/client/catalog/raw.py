@@ -8,12 +8,23 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TypeVar
 
 from persist.client.catalog.port import Updates
-from persist.core.catalog.fencing import KEY
+from persist.core.catalog.errors import Fenced
 from persist.core.catalog.kinds import CONFIG, FENCE_TOKEN, SETTING, Kind
+from persist.core.catalog.leadership.fencing import KEY
+from persist.core.catalog.leadership.repair import Tally
 from persist.core.catalog.objects import FenceToken
-from persist.core.catalog.opening import CONTENT_VERSION, DATA_VERSION, check_content_version, is_initialized
-from persist.core.catalog.refusals import Fenced
-from persist.core.catalog.rows import Row, RowCodec, RowUpdate, apply_changes, by_time, contents, is_append_only
+from persist.core.catalog.open_rules import CONTENT_VERSION, DATA_VERSION, check_content_version, is_initialized
+from persist.core.catalog.rows import (
+    Row,
+    RowCodec,
+    RowUpdate,
+    apply_changes,
+    by_time,
+    check_changes,
+    contents,
+    is_append_only,
+)
+from persist.errors import check
 
 K = TypeVar("K")
 
@@ -27,6 +38,11 @@ class RawCatalog:
     def __init__(self, codec: RowCodec, read: Updates) -> None:
         self._codec = codec
         self.replace(read)
+
+    @classmethod
+    def mended(cls, codec: RowCodec, read: Updates) -> "RawCatalog":
+        """The rows as they would be if they were whole, which they need not be: to look at and to repair."""
+        return cls(codec, Updates(Tally(codec, read.updates).whole(max(read.upper - 1, 0)), read.upper))
 
     def replace(self, read: Updates) -> None:
         """Begin anew with what was read. Raises CorruptData."""
@@ -64,6 +80,14 @@ class RawCatalog:
         value = self.rows.get(like.kind, {}).get(like.key)
         return None if value is None else like._replace(value=value)
 
+    def check(self, changes: Iterable[tuple[Row, int]]) -> None:
+        """See Memory."""
+        changes = list(changes)
+        check_changes(self.rows, changes)
+        gone = Counter(row.kind for row, diff in changes if diff < 0 and is_append_only(row.kind))
+        for tag, count in gone.items():
+            check(count <= self.counts[tag], "no more goes than was there", kind=tag)
+
     def apply(self, changes: Iterable[tuple[Row, int]], upper: int) -> None:
         """Go on with the changes of one time. Raises CorruptData for what misfits."""
         changes = list(changes)
@@ -93,7 +117,7 @@ def live_keys(codec: RowCodec, kind: Kind[K, Any], updates: Iterable[RowUpdate])
     for row, _, diff in updates:
         if row.kind == kind.tag:
             sums[row] += diff
-    return [codec.decode(row)[0] for row, count in sums.items() if count]
+    return [codec.decode(row)[0] for row, count in sums.items() if count > 0]
 
 
 def versions(codec: RowCodec, updates: Iterable[RowUpdate]) -> Iterator[tuple[int, int]]:

@@ -11,22 +11,23 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from persist.client.catalog.durable import RELEASE, DurableCatalog
-from persist.client.catalog.loading import load
+from persist.client.catalog.build_objects import load
+from persist.client.catalog.durable import DurableCatalog
+from persist.client.catalog.log.remote_log import RemoteLog
 from persist.client.catalog.opened import OpenedCatalog
-from persist.client.catalog.port import Dump, Updates
-from persist.client.catalog.remote_calls import CatalogCalls
-from persist.client.catalog.remote_log import RemoteLog
-from persist.core.catalog.committing import commit_ts, committed_at
-from persist.core.catalog.fencing import Claim
+from persist.client.catalog.port import Dump, Repair, Updates
+from persist.client.remote.catalog import CatalogCalls
+from persist.core.catalog.errors import Fenced, OutOfSync
 from persist.core.catalog.kinds import AnyKind
-from persist.core.catalog.migrations import Upgrade
+from persist.core.catalog.leadership.commit_rules import commit_ts, committed_at
+from persist.core.catalog.leadership.fencing import Claim
+from persist.core.catalog.leadership.migrations import Upgrade
 from persist.core.catalog.objects import FenceToken, StorageUsageKey
-from persist.core.catalog.opening import Mode, check_open
-from persist.core.catalog.refusals import Fenced, OutOfSync
+from persist.core.catalog.open_rules import Mode, check_open
 from persist.core.catalog.snapshot import Snapshot
 from persist.core.catalog.transaction import Batch, Transaction
-from persist.errors import InvalidArgument, LeaseExpired, LocationError, PersistError
+from persist.core.release import RELEASE
+from persist.errors import Indeterminate, InvalidArgument, LeaseExpired, LocationError, PersistError
 from persist.runtime import Runtime, system
 from persist.settings import Settings
 from persist.v1 import catalog_pb2 as pb
@@ -46,9 +47,6 @@ from persist.wire.catalog.rpc import (
 )
 from persist.wire.catalog.rpc import Session as Named
 from persist.wire.catalog.rpc_footprint import footprint_message, key_bytes
-
-FEED_SECONDS = 600.0
-"""A feed is renewed so often at least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +89,7 @@ class RemoteCatalog:
 
     async def status(self) -> CatalogStatus:
         """What one of the servers is. Raises InvalidArgument when it serves another environment."""
-        told = await self._calls.read("GetStatus", pb.GetStatusRequest())
+        told = await self._calls.status()
         if self._environment and told.environment != self._environment:
             raise InvalidArgument(
                 "this server serves another environment", asked=self._environment, got=told.environment[:80]
@@ -154,30 +152,16 @@ class RemoteCatalog:
         catalog and go on from its upper. Raises LocationError when no server tells any for ``settings.timeout_ms``.
         """
         await self.status()
-        ends = None if timeout is None else self._calls.deadline(timeout)
-        pause, pieces = self._calls.pauses(None), list[Any]()
-        while ends is None or not ends.passed:
-            seconds = FEED_SECONDS if ends is None else min(FEED_SECONDS, ends.remaining())
-            request = pb.WatchChangesRequest(lower=lower, follow=True)
-            try:
-                async with aclosing(self._calls.watch(request, seconds)) as messages:
-                    async for message in messages:
-                        pieces.append(message)
-                        if not message.last:
-                            continue
-                        with answers():
-                            told = Updates(
-                                [each for piece in pieces for each in updates_of(piece.updates)], message.upper
-                            )
-                        pieces.clear()
-                        pause = self._calls.pauses(None)
-                        if told.upper > lower:
-                            lower = told.upper
-                            yield told
-            except LocationError:
-                if not await pause():
-                    raise
-            pieces.clear()
+        upper = lower
+
+        def opened(seconds: float) -> AsyncGenerator[Updates, None]:
+            return self._told(pb.WatchChangesRequest(lower=upper, follow=True), seconds)
+
+        async with aclosing(self._calls.watching(opened, timeout=timeout)) as feed:
+            async for told in feed:
+                if told.upper > upper:
+                    upper = told.upper
+                    yield told
 
     async def edit(self, kind: AnyKind, key: Any, value: Any) -> Any:
         """See OpenableCatalog."""
@@ -185,15 +169,35 @@ class RemoteCatalog:
         request = pb.EditRowRequest(kind=kind.tag, key=key_bytes(kind, key))
         if value is not None:
             request.value = CODEC.encode(kind.tag, key, value).value
-        told = await self._calls.write("EditRow", request)
+        told = await self._calls.write("EditRow", request, once=True)
         with answers():
             return SIDES[kind.tag][1].decode(told.previous) if told.HasField("previous") else None
+
+    async def repair(self, *, commit: bool = False) -> Repair:
+        """See OpenableCatalog. No server of a damaged catalog does anything with it."""
+        raise InvalidArgument(
+            "a catalog is repaired where its rows are",
+            hint="use client.catalog(environment) without endpoints, or persist catalog repair",
+            commit=commit,
+        )
 
     async def close(self) -> None:
         """See OpenableCatalog. What it opened is of no use any more."""
         for opened in self._opened:
             await opened.close()
         await self._calls.close()
+
+    async def _told(self, request: pb.WatchChangesRequest, seconds: float) -> AsyncGenerator[Updates, None]:
+        """What one feed tells, put together from its pieces."""
+        pieces = list[Any]()
+        async with aclosing(self._calls.watch(request, seconds)) as messages:
+            async for message in messages:
+                pieces.append(message)
+                if message.last:
+                    with answers():
+                        told = Updates([each for piece in pieces for each in updates_of(piece.updates)], message.upper)
+                    pieces.clear()
+                    yield told
 
     async def _opening(self) -> "_Opening":
         await self.status()
@@ -292,31 +296,47 @@ class RemoteOpened(OpenedCatalog):
 
     async def _commit(self, transaction: Transaction, ts: int = 0) -> int:
         self._check()
-        token = transaction.token
-        done = None if token is None else committed_at(self._snapshot, token)
+        transaction.check_made_from(self._snapshot)
+        done = committed_at(self._snapshot, transaction, CODEC)
         if done is not None:
             return done + 1
         batch = transaction.batch()
         commit_ts(self._mode, batch, self._snapshot, ts, self._upper)
         changes = Batch(batch.changes, batch.version).rows(CODEC, 0)
         if not changes:
-            return self._upper
+            return await self._confirm(transaction)
         with requests():
             request = pb.CommitRequest(
                 request_id=self._calls.runtime.random_bytes(REQUEST_ID_BYTES),
                 changes=changes_message(changes),
                 footprint=footprint_message(transaction.footprint),
-                token=token or "",
+                token=transaction.token or "",
+                body=transaction.body(CODEC) if transaction.token else b"",
                 ts=ts,
             )
         try:
-            told = await self._write("Commit", request, settled=token is not None)
+            told = await self._write("Commit", request, settled=transaction.token is not None)
         except OutOfSync:
             # Whoever runs it again finds what came first.
             await self._follow()
             raise
+        except Indeterminate as error:
+            if transaction.token is not None:
+                raise
+            raise Indeterminate(
+                error.message, hint="look whether it is there; with a token it is repeated safely", **error.details
+            ) from error
         committed: int = told.ts
         return committed + 1
+
+    async def _confirm(self, transaction: Transaction) -> int:
+        """The upper up to which a transaction without changes is true. Raises OutOfSync, Fenced."""
+        told = await self._write("ConfirmLeadership", pb.ConfirmLeadershipRequest())
+        if self._upper < told.news.upper:
+            await self._follow()
+        self._check()
+        transaction.batch()
+        return self._upper
 
     async def _write(self, rpc: str, request: Any, *, settled: bool = False) -> Any:
         """Ask the leader in this session, and take over what it tells. Raises Fenced, for ever."""

@@ -7,14 +7,15 @@ Source: catalog-semantics.md sections 1.2.1, 1.2.2 and 1.2.5.
 from collections.abc import Callable
 from typing import Final
 
+from persist.client.catalog.log.append import append
 from persist.client.catalog.port import Nudging, RowLog
 from persist.client.catalog.raw import RawCatalog
-from persist.core.catalog.fencing import Claim, most_informative, open_step
+from persist.core.catalog.errors import Fenced
 from persist.core.catalog.kinds import ITEM, SETTING
-from persist.core.catalog.migrations import Migrations, fenced_by_migration
+from persist.core.catalog.leadership.fencing import Claim, most_informative, open_step
+from persist.core.catalog.leadership.migrations import Migrations, fenced_by_migration
 from persist.core.catalog.objects import FenceToken, Setting
-from persist.core.catalog.opening import CONTENT_VERSION, initial_rows
-from persist.core.catalog.refusals import Fenced
+from persist.core.catalog.open_rules import CONTENT_VERSION, initial_rows
 from persist.core.catalog.rows import Row, RowCodec
 from persist.core.catalog.snapshot import Snapshot
 from persist.errors import NotReadable
@@ -40,7 +41,7 @@ async def take_over(
         check()
         step = open_step(raw.token, generation)
         rows = step.rows(codec)
-        found = await log.append(rows, raw.upper, expected_upper=raw.upper)
+        found = await append(log, raw, rows, raw.upper, expected_upper=raw.upper)
         if found is None:
             raw.apply(rows, raw.upper + 1)
             return step.token
@@ -86,7 +87,7 @@ def _renewed(codec: RowCodec, raw: RawCatalog, content_version: str) -> list[tup
 
 async def _commit(log: RowLog, raw: RawCatalog, changes: list[tuple[Row, int]], claim: Claim) -> None:
     expected = raw.upper
-    found = await log.append(changes, expected, expected_upper=expected)
+    found = await append(log, raw, changes, expected, expected_upper=expected)
     if found is None:
         raw.apply(changes, expected + 1)
         return

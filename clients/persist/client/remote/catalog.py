@@ -3,29 +3,33 @@
 Source: protos/persist/v1/catalog.proto; reliability.md section 5.
 """
 
-import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Any, Final, TypeVar
 
-from persist.client.peer import Peer, is_unimplemented
-from persist.client.peers import Peers
-from persist.core.catalog.refusals import Fenced, NotWritable
-from persist.errors import Determinate, Indeterminate, InvalidArgument, LocationError, PersistError, RequestTooLarge
-from persist.machine.attempts import Attempts
-from persist.machine.patience import Deadline
+from persist.client.remote.catalog_status import STATUS_SECONDS, ask_all, leader_of
+from persist.client.remote.channel import Peer, offering
+from persist.client.remote.endpoints import Peers
+from persist.core.catalog.errors import Fenced, NotWritable
+from persist.core.ids import ShardId
+from persist.errors import Determinate, Indeterminate, LocationError, PersistError, RequestTooLarge
+from persist.retry.attempts import Attempts
+from persist.retry.deadline import Deadline
+from persist.retry.streams import watching
 from persist.runtime import Runtime
 from persist.settings import Settings
 from persist.v1 import catalog_pb2 as pb
 from persist.v1.catalog_pb2_grpc import CatalogServiceStub
-from persist.wire.catalog.rpc import optional_token
+from persist.wire.catalog.rpc import leads
 
 R = TypeVar("R")
 
 ENVELOPE_BYTES: Final = 1 << 10
-STATUS_SECONDS: Final = 2.0
-"""How long a server may take to say whether it leads."""
+SILENT_SECONDS: Final = 5.0
+"""How long one that did not say what it is may take to lead, when all who did refuse."""
+FEED_SECONDS: Final = 600.0
+"""A feed is renewed so often at least."""
 
 
 class CatalogCalls:
@@ -35,75 +39,104 @@ class CatalogCalls:
         self.settings = settings
         self.runtime = runtime
         self._attempts = Attempts(settings=settings, runtime=runtime)
-        self._any = Peers(endpoints, CatalogServiceStub, settings=settings, runtime=runtime)
-        self._each = {
-            endpoint: Peers(endpoint, CatalogServiceStub, settings=settings, runtime=runtime, retries=False)
-            for endpoint in self._any.endpoints
-        }
-        self._leader = self._any.endpoints[0]
+        # One idea of each server, whatever it is asked for: who reads there finds out for who writes.
+        self._peers = Peers(endpoints, CatalogServiceStub, settings=settings, runtime=runtime)
+        self._leader = self._peers.endpoints[0]
+        self._answering = self._peers.endpoints
+        # Each client reads at a server of its own choice: together they read at all.
+        self._spread = ShardId.of(runtime.random_bytes(16))
 
     @property
     def endpoints(self) -> tuple[str, ...]:
         """Of all servers."""
-        return self._any.endpoints
+        return self._peers.endpoints
 
     def deadline(self, timeout: float | None) -> Deadline:
         """The deadline of a call; None means ``settings.timeout_ms``."""
         return self._attempts.deadline(timeout)
 
+    async def status(self, *, timeout: float | None = None) -> Any:
+        """What the server that answers first is."""
+        deadline = self.deadline(timeout)
+        backoff = self._peers.backoff(deadline)
+        while True:
+            found, failure = await ask_all(
+                self._status, self.endpoints, lambda status: True, self.runtime, seconds=deadline.remaining()
+            )
+            if found:
+                return next(iter(found.values()))
+            if not await backoff.pause():
+                raise failure or Determinate("no server answers", hint="retry", endpoints=", ".join(self.endpoints))
+
     async def read(self, rpc: str, request: Any, *, timeout: float | None = None) -> Any:
         """The answer of any server."""
         self._check_size(request)
-        attempt = _unary(rpc, request, mutation=False)
-        return await self._any.repeat(None, attempt, self.deadline(timeout).remaining())
+        return await self._peers.repeat(rpc, self._spread, _unary(rpc, request), self.deadline(timeout).remaining())
 
     async def gather(self, rpc: str, request: Any, *, timeout: float | None = None) -> list[Any]:
         """All messages of a stream up to one that is ``last``, of one server. Raises what reading raises."""
         self._check_size(request)
 
         async def attempt(peer: Peer, seconds: float) -> list[Any]:
-            messages = []
-            async with aclosing(_stream(peer, rpc, request, seconds)) as stream:
-                async for message in stream:
-                    messages.append(message)
-                    if message.last:
-                        return messages
+            messages = list[Any]()
+            with _offered(peer.endpoint):
+                async with aclosing(peer.stream(rpc, request, None, seconds)) as stream:
+                    async for message in stream:
+                        messages.append(message)
+                        if message.last:
+                            return messages
             raise Determinate("the answer's stream was too short", hint="retry")
 
-        return await self._any.repeat(None, attempt, self.deadline(timeout).remaining(), whole=True)
+        return await self._peers.repeat(rpc, self._spread, attempt, self.deadline(timeout).remaining())
 
     async def watch(self, request: pb.WatchChangesRequest, seconds: float) -> AsyncGenerator[Any, None]:
         """The changes as one server tells them, until ``seconds`` have passed. Raises LocationError when it breaks."""
-        peer = self._any.choose(None)
-        try:
-            async with aclosing(_stream(peer, "WatchChanges", request, seconds, quiet=True)) as stream:
+        opened = self._peers.stream(
+            "WatchChanges", request, self._spread, seconds, quiet=True, endless=not request.HasField("until")
+        )
+        with _offered(",".join(self.endpoints)):
+            async with aclosing(opened) as stream:
                 async for message in stream:
                     yield message
-        except LocationError:
-            self._any.down(peer)
-            raise
+
+    async def watching(
+        self, opened: Callable[[float], AsyncIterator[R]], *, timeout: float | None
+    ) -> AsyncGenerator[R, None]:
+        """What feeds tell, one after the other, until the time is up; None: for ever. See retry/streams."""
+        ends = None if timeout is None else self.deadline(timeout)
+
+        def turn() -> Deadline:
+            return Deadline(self.runtime, FEED_SECONDS if ends is None else min(FEED_SECONDS, ends.remaining()))
+
+        async with aclosing(watching(self._attempts, opened, ends=ends, turn=turn)) as told:
+            async for each in told:
+                yield each
 
     def pauses(self, timeout: float | None) -> Callable[[], Awaitable[bool]]:
         """Pauses between attempts; False when the time left is not enough for one."""
-        return self._any.backoff(self.deadline(timeout)).pause
+        return self._peers.backoff(self.deadline(timeout)).pause
 
-    async def write(self, rpc: str, request: Any, *, settled: bool = False, timeout: float | None = None) -> Any:
+    async def write(
+        self, rpc: str, request: Any, *, settled: bool = False, once: bool = False, timeout: float | None = None
+    ) -> Any:
         """The answer of the server that leads.
 
         ``settled``: who leads later tells the outcome of an earlier leader's call. Otherwise a fence leaves a lost call
-        in doubt. Raises Indeterminate then, and what the server refuses.
+        in doubt. ``once``: repeated it is told something else, so it gets more time. Raises Indeterminate then, and
+        what the server refuses.
         """
         self._check_size(request)
         deadline = self.deadline(timeout)
-        backoff = self._any.backoff(deadline)
-        attempt = _unary(rpc, request, mutation=True)
+        backoff = self._peers.backoff(deadline)
+        attempt = _unary(rpc, request)
         asked, unsure = self._leader, None
+        wait = self.settings.timeout_ms / 1000 if once or len(self.endpoints) == 1 else STATUS_SECONDS
         while True:
             try:
-                return await self._each[asked].repeat(None, attempt, self._slice(deadline))
+                return await self._peers.at(asked, attempt, min(wait, self._slice(deadline)))
             except (Fenced, NotWritable) as error:
                 # Another one may lead by now. It knows what became of this call, or refuses it, too.
-                leader = await self._find()
+                leader = await self._find(deadline)
                 if (
                     leader not in (None, asked)
                     and (settled or isinstance(error, NotWritable))
@@ -118,19 +151,26 @@ class CatalogCalls:
                 unsure = error if isinstance(error, Indeterminate) else unsure
                 if not await backoff.pause():
                     raise unsure or error from error
-                asked = await self._find() or asked
+                # It may be slow, or another one may lead by now. What was asked goes on, and is told when asked again.
+                wait *= 2
+                asked = await self._find(deadline) or asked
 
     async def lead(self, request: pb.OpenSessionRequest, *, timeout: float | None = None) -> Any:
         """A session of whoever leads; with a generation of whoever can. Raises NotWritable, Fenced."""
         deadline = self.deadline(timeout)
-        backoff = self._any.backoff(deadline)
-        attempt = _unary("OpenSession", request, mutation=True)
+        backoff = self._peers.backoff(deadline)
+        attempt = _unary("OpenSession", request)
         while True:
             failure: PersistError | None = None
-            first = await self._find() or self._leader
-            for endpoint in dict.fromkeys((first, *self.endpoints)):
+            await self._find(deadline)
+            for endpoint in self._in_order():
+                if isinstance(failure, NotWritable) and self._is_silent(endpoint):
+                    continue
+                seconds = self._slice(deadline)
+                if self._answering and endpoint not in self._answering:
+                    seconds = min(seconds, SILENT_SECONDS)
                 try:
-                    response = await self._each[endpoint].repeat(None, attempt, self._slice(deadline))
+                    response = await self._peers.at(endpoint, attempt, seconds)
                 except NotWritable as error:
                     failure = error
                 except LocationError as error:
@@ -144,32 +184,39 @@ class CatalogCalls:
 
     async def close(self) -> None:
         """Cancel what is under way and close the connections. A later call makes new ones."""
-        await self._any.close()
-        for peers in self._each.values():
-            await peers.close()
+        await self._peers.close()
 
-    async def _find(self) -> str | None:
-        """Where the leader is, asking all: the one with the highest token, if any says that it leads."""
-        told = await asyncio.gather(*map(self._status, self.endpoints))
-        leading = [
-            (token, endpoint)
-            for endpoint, status in zip(self.endpoints, told, strict=True)
-            if status is not None and status.role == pb.CATALOG_ROLE_LEADER
-            if (token := optional_token(status, "own")) is not None
-        ]
-        if not leading:
-            return None
-        self._leader = max(leading)[1]
-        return self._leader
+    async def _find(self, deadline: Deadline) -> str | None:
+        """Where the leader is, asking all, and which of them answer. None: nobody says that it leads."""
+        found, _ = await ask_all(
+            self._status,
+            self.endpoints,
+            leads,
+            self.runtime,
+            seconds=deadline.remaining(),
+            silent=self._is_down,
+        )
+        self._answering = tuple(found)
+        leader = leader_of(found)
+        self._leader = leader or self._leader
+        return leader
+
+    def _in_order(self) -> Sequence[str]:
+        """The endpoints, those first who may well answer: the leader, if it did."""
+        first = [self._leader] if self._leader in self._answering or not self._answering else []
+        return tuple(dict.fromkeys((*first, *self._answering, *self.endpoints)))
 
     async def _status(self, endpoint: str) -> Any:
-        attempt = _unary("GetStatus", pb.GetStatusRequest(), mutation=False)
-        with contextlib.suppress(LocationError):
-            return await self._each[endpoint].repeat(None, attempt, STATUS_SECONDS)
-        return None
+        return await self._peers.at(endpoint, _unary("GetStatus", pb.GetStatusRequest()), STATUS_SECONDS)
+
+    def _is_down(self, endpoint: str) -> bool:
+        return self._peers.peer(endpoint).down
+
+    def _is_silent(self, endpoint: str) -> bool:
+        return endpoint not in self._answering and self._is_down(endpoint)
 
     def _slice(self, deadline: Deadline) -> float:
-        left = deadline.remaining()
+        left = deadline.slice()
         return left if len(self.endpoints) == 1 else min(left, max(0.5, left / 2))
 
     def _check_size(self, request: Any) -> None:
@@ -180,33 +227,13 @@ class CatalogCalls:
             )
 
 
-def _unary(rpc: str, request: Any, *, mutation: bool) -> Callable[[Peer, float], Awaitable[Any]]:
+def _unary(rpc: str, request: Any) -> Callable[[Peer, float], Awaitable[Any]]:
     async def attempt(peer: Peer, seconds: float) -> Any:
-        with _offered(peer):
-            return await peer.unary(rpc, request, None, seconds, mutation=mutation)
+        with _offered(peer.endpoint):
+            return await peer.unary(rpc, request, None, seconds)
 
     return attempt
 
 
-async def _stream(
-    peer: Peer, rpc: str, request: Any, seconds: float, *, quiet: bool = False
-) -> AsyncGenerator[Any, None]:
-    with _offered(peer):
-        async with aclosing(peer.stream(rpc, request, None, seconds, quiet=quiet)) as messages:
-            async for message in messages:
-                yield message
-
-
-@contextlib.contextmanager
-def _offered(peer: Peer) -> Iterator[None]:
-    """A block that asks a catalog. Raises InvalidArgument when it is none."""
-    try:
-        yield
-    except LocationError as error:
-        if is_unimplemented(error):
-            raise InvalidArgument(
-                "this server does not offer CatalogService",
-                hint="name one that `persist serve catalog` started",
-                endpoint=peer.endpoint,
-            ) from error
-        raise
+def _offered(endpoint: str) -> contextlib.AbstractContextManager[None]:
+    return offering("CatalogService", "catalog", endpoint)

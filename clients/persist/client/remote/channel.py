@@ -1,20 +1,25 @@
-"""One server as a client sees it: a channel, its stub and the current session.
+"""One server as a client sees it: a channel, its stub, the current session, and whether it answers.
 
 Belongs to the event loop and the process that made it. Raises PersistError only.
 Source: reliability.md section 5.
 """
 
+import asyncio
+import contextlib
 import os
 import weakref
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any, Final
 
 import grpc
 import grpc.aio
 
-from persist.client.session import ClientSession, SessionUnsupported
+from persist.client.remote.pulse import Pulse
+from persist.client.remote.session import ClientSession, SessionUnsupported
 from persist.core.ids import ShardId
-from persist.errors import PersistError, UsageError
+from persist.errors import InvalidArgument, LocationError, PersistError, UsageError
+from persist.retry.tasks import Tasks
+from persist.retry.twice import only_reads
 from persist.runtime import Runtime
 from persist.settings import Settings
 from persist.wire.rpc import Method, outcome_of
@@ -22,6 +27,9 @@ from persist.wire.rpc_errors import DETAILS_KEY, bare, error_of_status
 
 SHARD_HEADER: Final = "persist-shard-id"
 SECONDS_MAX: Final = 30 * 86_400.0
+DOWN_SECONDS: Final = 1.0
+"""How long a server that failed is left before it is asked whether it is well; twice as long each further time."""
+DOWN_SECONDS_MAX: Final = 60.0
 
 
 # gRPC is one per process and does not survive a fork while a connection is open: the child would hang or crash. So the
@@ -69,59 +77,131 @@ def channel_options(settings: Settings) -> list[tuple[str, int]]:
 
 
 class Peer:
-    """Calls to one endpoint. ``down_until``: when to prefer it again, in monotonic seconds."""
+    """Calls to one endpoint. ``watched``: somebody else can be asked, so that a silent server is left.
+
+    While ``down`` others are preferred. That ends when the server says that it is well, or answers a call all the same.
+    """
 
     def __init__(
-        self, endpoint: str, stub_of: Callable[[Any], Any], *, settings: Settings, runtime: Runtime, sessions: bool
+        self,
+        endpoint: str,
+        stub_of: Callable[[Any], Any],
+        *,
+        settings: Settings,
+        runtime: Runtime,
+        sessions: bool,
+        watched: bool = False,
     ) -> None:
         self.endpoint = endpoint
-        self.down_until = 0.0
+        self.down = False
+        self.left_at = 0.0
+        """When it failed last, in monotonic seconds."""
+        self._failures = 0
         self._runtime = runtime
         self._sessions = sessions
+        self._watched = watched
         self._channel = grpc.aio.insecure_channel(endpoint, options=channel_options(settings))
         self._stub = stub_of(self._channel)
         self._session: ClientSession | None = None
         self._retired: list[ClientSession] = []
+        self._pulse = Pulse(self._channel, runtime=runtime, watched=watched, on_silence=self.leave)
+        self._tasks = Tasks()
+        self._returning: asyncio.Task[None] | None = None
         _OPEN.add(self)
+
+    @property
+    def well(self) -> bool:
+        """Nothing speaks against asking it."""
+        return not self.down and not self.late
+
+    @property
+    def late(self) -> bool:
+        """It does not say that it is there, at least not at once."""
+        return self._pulse.late
 
     async def command(self, method: Method, request: Any, shard: ShardId, timeout: float) -> Any:
         """The outcome of one attempt at a command, over the session where the server has one."""
         if self._sessions:
+            session = self._current()
             try:
-                return await self._current().call(method, request, timeout)
+                with self._pulse.open(session.leave):
+                    return await session.call(method, request, timeout)
             except SessionUnsupported:
                 self._sessions = False
-        response = await self.unary(method.rpc, request, shard, timeout, mutation=True)
+        response = await self.unary(method.rpc, request, shard, timeout)
         return outcome_of(method, response)
 
-    async def unary(self, rpc: str, request: Any, shard: ShardId | None, timeout: float, *, mutation: bool) -> Any:
-        """The response of one unary call."""
-        try:
-            return await getattr(self._stub, rpc)(request, timeout=min(timeout, SECONDS_MAX), metadata=_routed(shard))
-        except grpc.RpcError as error:
-            raise _error_of(error, mutation=mutation) from error
+    async def unary(self, rpc: str, request: Any, shard: ShardId | None, timeout: float, *, reads: bool = True) -> Any:
+        """The response of one unary call. ``reads`` False: this call of a method that may read does more."""
+        mutation = not (reads and only_reads(rpc))
+        call = getattr(self._stub, rpc)(request, timeout=min(timeout, SECONDS_MAX), metadata=_routed(shard))
+        with self._pulse.open(call.cancel) as one:
+            try:
+                response = await call
+            except grpc.RpcError as error:
+                raise _error_of(error, mutation=mutation) from error
+            except asyncio.CancelledError:
+                if one.left():
+                    raise self._silent(mutation=mutation) from None
+                raise
+        self._pulse.heard()
+        return response
 
     async def stream(
         self, rpc: str, request: Any, shard: ShardId | None, timeout: float, *, quiet: bool = False
     ) -> AsyncGenerator[Any, None]:
         """The messages of a streaming read. ``quiet``: that its time is up is an ordinary end."""
         call = getattr(self._stub, rpc)(request, timeout=min(timeout, SECONDS_MAX), metadata=_routed(shard))
-        try:
-            async for message in call:
-                yield message
-        except grpc.RpcError as error:
-            if quiet and _code(error) is grpc.StatusCode.DEADLINE_EXCEEDED:
-                return
-            raise _error_of(error, mutation=False) from error
-        finally:
-            call.cancel()
+        with self._pulse.open(call.cancel) as one:
+            try:
+                async for message in call:
+                    self._pulse.heard()
+                    yield message
+            except grpc.RpcError as error:
+                if quiet and _code(error) is grpc.StatusCode.DEADLINE_EXCEEDED:
+                    return
+                raise _error_of(error, mutation=False) from error
+            except asyncio.CancelledError:
+                if one.left():
+                    raise self._silent(mutation=False) from None
+                raise
+            finally:
+                call.cancel()
+
+    def leave(self) -> None:
+        """Prefer others from now on, until the server says that it is well. For each time it failed, twice as long."""
+        self.left_at = self._runtime.monotonic()
+        if not self.down:
+            self.down = True
+            self._failures += 1
+            if self._watched and (self._returning is None or self._returning.done()):
+                pause = min(DOWN_SECONDS * 2 ** min(self._failures - 1, 16), DOWN_SECONDS_MAX)
+                self._returning = self._tasks.start(self._return(pause))
+
+    def answered(self) -> None:
+        """It answered a call: it is well."""
+        self.down = False
+        self._failures = 0
 
     async def close(self) -> None:
         """Cancel every call and close the channel."""
+        await self._tasks.close()
+        await self._pulse.close()
         for session in (*self._retired, *([self._session] if self._session else [])):
             await session.close()
         await self._channel.close()
         _OPEN.discard(self)
+
+    async def _return(self, pause: float) -> None:
+        """Ask, not with a user's call, until it is well."""
+        while self.down:
+            await self._runtime.sleep(pause)
+            pause = min(2 * pause, DOWN_SECONDS_MAX)
+            if await self._pulse.lives():
+                self.down = False
+
+    def _silent(self, *, mutation: bool) -> LocationError:
+        return bare(f"{self.endpoint} does not answer", mutation=mutation)
 
     def _current(self) -> ClientSession:
         session = self._session
@@ -129,7 +209,10 @@ class Peer:
             if session is not None:
                 self._retired = [old for old in (*self._retired, session) if not old.ended]
             self._session = session = ClientSession(
-                self._stub.Session, runtime=self._runtime, error_of=lambda error: _error_of(error, mutation=True)
+                self._stub.Session,
+                runtime=self._runtime,
+                error_of=lambda error: _error_of(error, mutation=True),
+                heard=self._pulse.heard,
             )
         return session
 
@@ -138,6 +221,21 @@ def is_unimplemented(error: PersistError) -> bool:
     """The server does not know the method: it offers another service, or is of an older release."""
     cause = error.__cause__
     return isinstance(cause, grpc.RpcError) and _code(cause) is grpc.StatusCode.UNIMPLEMENTED
+
+
+@contextlib.contextmanager
+def offering(service: str, command: str, endpoint: str) -> Iterator[None]:
+    """A block that asks a service. Raises InvalidArgument when the server offers another one."""
+    try:
+        yield
+    except LocationError as error:
+        if is_unimplemented(error):
+            raise InvalidArgument(
+                f"this server does not offer {service}",
+                hint=f"name one that `persist serve {command}` started",
+                endpoint=endpoint,
+            ) from error
+        raise
 
 
 def _routed(shard: ShardId | None) -> tuple[tuple[str, str], ...]:

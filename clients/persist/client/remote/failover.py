@@ -1,7 +1,8 @@
 """Shards that prefer a server and do without it while it is away.
 
-Both ends reach the same stores, and commands are safe to repeat, so the same command may go to both. Mistakes of the
-caller, corruption and expired leases are the same everywhere and are never tried twice.
+A call here is one attempt; whoever makes it repeats it, and then it goes to the other end. Both ends reach the same
+stores, and commands are safe to repeat, so the same command may go to both. Mistakes of the caller, corruption and
+expired leases are the same everywhere and are never tried twice.
 Source: architecture.md section 5.
 """
 
@@ -11,38 +12,36 @@ from typing import Any, Final, TypeVar
 from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, ShardId
 from persist.core.shard.commands import Command
-from persist.errors import Indeterminate, LocationError, Overloaded, StoreFull, StoreReadOnly
-from persist.machine.attempts import certain
-from persist.machine.patience import Backoff, Deadline
-from persist.machine.port import Change, NotYet, Plan, ShardInfo, Shards
+from persist.errors import LocationError, Overloaded, StoreFull, StoreReadOnly
+from persist.machine.shards import Change, NotYet, Plan, ShardInfo, Shards
+from persist.retry.deadline import Deadline
 from persist.runtime import Runtime, system
-from persist.settings import Settings
 
 R = TypeVar("R")
 
-COOL_DOWN_SECONDS: Final = 5.0
+COOL_DOWN_SECONDS: Final = 1.0
 REMOTE_SHARE: Final = 0.5
 """Part of a call's time the server may use before the local loop takes over."""
 
 
 class FailoverShards(Shards):
-    """Remote first; local while the remote does not answer. ``remote`` should make one attempt per call."""
+    """Remote first; local while the remote does not answer."""
 
     def __init__(
         self,
         remote: Shards,
         local: Shards,
         *,
-        settings: Settings | None = None,
         runtime: Runtime | None = None,
         cool_down: float = COOL_DOWN_SECONDS,
+        away: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``cool_down``: seconds before a server that failed is asked again."""
+        """``cool_down``: seconds for which at least a server that failed is left; ``away``: whether it still is."""
         self._remote = remote
         self._local = local
-        self._settings = settings or Settings()
         self._runtime = runtime or system()
         self._cool_down = cool_down
+        self._away = away
         self._away_until = 0.0
 
     @property
@@ -53,15 +52,15 @@ class FailoverShards(Shards):
     @property
     def remote_is_away(self) -> bool:
         """The server failed lately and is not asked at present."""
-        return self._runtime.monotonic() < self._away_until
+        return self._runtime.monotonic() < self._away_until or self._away()
 
     async def open(self, shard: ShardId, *, create: bool = True, timeout: float) -> ShardInfo:
         """See Shards.open."""
-        return await self._either(timeout, lambda shards, seconds: shards.open(shard, create=create, timeout=seconds))
+        return await self._once(timeout, lambda shards, seconds: shards.open(shard, create=create, timeout=seconds))
 
     async def apply(self, shard: ShardId, command: Command[R], *, timeout: float) -> R:
         """See Shards.apply. The same command, hence the same token, goes to both."""
-        return await self._either(timeout, lambda shards, seconds: shards.apply(shard, command, timeout=seconds))
+        return await self._once(timeout, lambda shards, seconds: shards.apply(shard, command, timeout=seconds))
 
     async def snapshot(
         self, shard: ShardId, as_of: Antichain, *, reader_id: ReaderId | None = None, timeout: float
@@ -73,7 +72,7 @@ class FailoverShards(Shards):
 
         deadline = Deadline(self._runtime, timeout)
         while True:
-            found = await self._either(deadline.remaining(), call)
+            found = await self._once(deadline.remaining(), call)
             # The server only had its share of the time to wait.
             if not isinstance(found, NotYet) or deadline.remaining() < timeout * 0.1:
                 return found
@@ -82,7 +81,7 @@ class FailoverShards(Shards):
         """See Shards.fetch."""
         deadline = Deadline(self._runtime, timeout)
         while True:
-            change = await self._either(
+            change = await self._once(
                 deadline.remaining(), lambda shards, seconds: shards.fetch(shard, frontier, timeout=seconds)
             )
             if change.batches or deadline.remaining() < timeout * 0.1:
@@ -103,7 +102,7 @@ class FailoverShards(Shards):
 
     async def inspect(self, shard: ShardId, *, timeout: float) -> Mapping[str, Any]:
         """See Shards.inspect."""
-        return await self._either(timeout, lambda shards, seconds: shards.inspect(shard, timeout=seconds))
+        return await self._once(timeout, lambda shards, seconds: shards.inspect(shard, timeout=seconds))
 
     async def list(self, *, timeout: float) -> AsyncIterator[ShardId]:
         """See Shards.list. Both know all shards, so the local store is asked."""
@@ -120,27 +119,18 @@ class FailoverShards(Shards):
         await self._remote.close()
         await self._local.close()
 
-    async def _either(self, timeout: float, call: Callable[[Shards, float], Awaitable[R]]) -> R:
-        deadline = Deadline(self._runtime, timeout)
-        backoff = Backoff(self._runtime, self._settings, deadline)
-        unsure: Indeterminate | None = None
-        while not self.remote_is_away:
-            try:
-                return await call(self._remote, deadline.remaining() * REMOTE_SHARE)
-            except Overloaded:
-                # Busy is not away: the local loop would only compete with the server for the same shard.
-                if not await backoff.pause():
-                    raise
-            except (StoreFull, StoreReadOnly):
-                raise
-            except LocationError as error:
-                unsure = error if isinstance(error, Indeterminate) else None
-                self._leave()
+    async def _once(self, seconds: float, call: Callable[[Shards, float], Awaitable[R]]) -> R:
+        """One attempt: at the server unless it is away. Whoever repeats a failed one comes to the other end."""
+        if self.remote_is_away:
+            return await call(self._local, seconds)
         try:
-            outcome = await call(self._local, deadline.remaining())
-        except LocationError as error:
-            raise (unsure or error) from error
-        return certain(outcome, unsure)
+            return await call(self._remote, seconds * REMOTE_SHARE)
+        except (Overloaded, StoreFull, StoreReadOnly):
+            # Busy is not away: the local loop would only compete with the server for the same shard.
+            raise
+        except LocationError:
+            self._leave()
+            raise
 
     def _leave(self) -> None:
         self._away_until = self._runtime.monotonic() + self._cool_down

@@ -5,21 +5,22 @@ is shared with other processes: a pickled copy makes its own connections when fi
 Source: protos/persist/v1/minter.proto; catalog-semantics.md section 5.2.
 """
 
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractContextManager, aclosing
 from typing import Any, Final
 
-from persist.client.minting import Bound, RemapSource, ResumptionOf, ResumptionTold
-from persist.client.peer import Peer, is_unimplemented
-from persist.client.peers import Peers
+from persist.client.binding.port import Bound, RemapSource, ResumptionOf, ResumptionTold
+from persist.client.remote.channel import Peer, offering
+from persist.client.remote.endpoints import Peers
+from persist.core.binding.remap import Binding, RemapTrace
 from persist.core.frontier import Antichain
 from persist.core.ids import ShardId
-from persist.core.time.remap import Binding, RemapTrace
-from persist.core.time.source_frontier import SourceFrontier
-from persist.core.time.source_time import SourceTime
-from persist.errors import Determinate, InvalidArgument, LocationError, RequestTooLarge
-from persist.machine.attempts import Attempts
-from persist.machine.patience import Deadline
+from persist.core.source.source_frontier import SourceFrontier
+from persist.core.source.source_time import SourceTime
+from persist.errors import Determinate, InvalidArgument, RequestTooLarge
+from persist.retry.attempts import Attempts
+from persist.retry.deadline import Deadline
+from persist.retry.streams import watching
 from persist.runtime import Runtime, system
 from persist.settings import Settings
 from persist.v1 import minter_pb2 as pb
@@ -107,7 +108,7 @@ class RemoteMinter:
 
         async def attempt(peer: Peer, seconds: float) -> RemapTrace:
             joiner = TraceJoiner(source.kind)
-            with _offered(peer):
+            with _offered(peer.endpoint):
                 async with aclosing(peer.stream("ListBindings", request, source.remap, seconds)) as messages:
                     async for message in messages:
                         if (trace := joiner.add(message.piece)) is not None:
@@ -115,7 +116,7 @@ class RemoteMinter:
             raise Determinate("the answer's stream was too short", hint="retry")
 
         seconds = self._attempts.deadline(timeout).remaining()
-        return await self._peers.repeat(source.remap, attempt, seconds, whole=True)
+        return await self._peers.repeat("ListBindings", source.remap, attempt, seconds)
 
     async def watch(self, source: RemapSource, *, timeout: float | None = None) -> AsyncGenerator[RemapTrace, None]:
         """See Minter.watch. One server stream at a time; when it breaks off, another one, at another minter if any."""
@@ -123,27 +124,19 @@ class RemoteMinter:
             request = pb.WatchBindingsRequest(shard_id=source.remap, source=_source(source))
         self._check_size(request)
         ends = None if timeout is None else self._attempts.deadline(timeout)
+
+        def turn() -> Deadline:
+            return Deadline(self._runtime, WATCH_SECONDS if ends is None else min(WATCH_SECONDS, ends.remaining()))
+
+        def opened(seconds: float) -> AsyncGenerator[RemapTrace, None]:
+            return self._watched(request, source, seconds)
+
         told: RemapTrace | None = None
-        patience = self._attempts.deadline(None)
-        backoff = self._peers.backoff(patience)
-        while ends is None or not ends.passed:
-            peer = self._peers.choose(source.remap)
-            turn = Deadline(self._runtime, WATCH_SECONDS if ends is None else min(WATCH_SECONDS, ends.remaining()))
-            broken: LocationError = Determinate("the stream of bindings ended", hint="retry")
-            try:
-                async with aclosing(self._watched(peer, request, source, turn.remaining())) as traces:
-                    async for trace in traces:
-                        patience = self._attempts.deadline(None)
-                        if trace != told:
-                            told, backoff = trace, self._peers.backoff(patience)
-                            yield trace
-            except LocationError as error:
-                broken = error
-            if turn.passed:
-                continue
-            self._peers.down(peer)
-            if not await backoff.pause():
-                raise broken
+        async with aclosing(watching(self._attempts, opened, ends=ends, turn=turn)) as traces:
+            async for trace in traces:
+                if trace != told:
+                    told = trace
+                    yield trace
 
     async def resumption(
         self, source: RemapSource, exports: Mapping[str, ShardId], *, timeout: float | None = None
@@ -151,7 +144,7 @@ class RemoteMinter:
         """See Minter.resumption. One unary call, for at most 1,000 exports."""
         with requests():
             request = pb.GetResumptionRequest(shard_id=source.remap, source=_source(source), exports=exports)
-        response = await self._ask("GetResumption", request, source, timeout, mutation=False)
+        response = await self._ask("GetResumption", request, source, timeout)
         with answers():
             found = exports_of(source.kind, exports, response.exports)
             return ResumptionTold(
@@ -173,28 +166,25 @@ class RemoteMinter:
         """Cancel what is under way and close the connections. A later call makes new ones."""
         await self._peers.close()
 
-    async def _watched(
-        self, peer: Peer, request: Any, source: RemapSource, seconds: float
-    ) -> AsyncGenerator[RemapTrace, None]:
-        """One server stream."""
+    async def _watched(self, request: Any, source: RemapSource, seconds: float) -> AsyncGenerator[RemapTrace, None]:
+        """One server stream, at a server that is left when it breaks off."""
         joiner = TraceJoiner(source.kind)
-        with _offered(peer):
-            async with aclosing(peer.stream("WatchBindings", request, source.remap, seconds, quiet=True)) as messages:
+        opened = self._peers.stream("WatchBindings", request, source.remap, seconds, quiet=True, endless=True)
+        with _offered(",".join(self._peers.endpoints)):
+            async with aclosing(opened) as messages:
                 async for message in messages:
                     if (trace := joiner.add(message.piece)) is not None:
                         yield trace
 
-    async def _ask(
-        self, rpc: str, request: Any, source: RemapSource, timeout: float | None, *, mutation: bool = True
-    ) -> Any:
+    async def _ask(self, rpc: str, request: Any, source: RemapSource, timeout: float | None) -> Any:
         self._check_size(request)
 
         async def attempt(peer: Peer, seconds: float) -> Any:
-            with _offered(peer):
-                return await peer.unary(rpc, request, source.remap, seconds, mutation=mutation)
+            with _offered(peer.endpoint):
+                return await peer.unary(rpc, request, source.remap, seconds)
 
         seconds = self._attempts.deadline(timeout).remaining()
-        return await self._peers.repeat(source.remap, attempt, seconds)
+        return await self._peers.repeat(rpc, source.remap, attempt, seconds)
 
     def _check_size(self, request: Any) -> None:
         size, limit = request.ByteSize(), self._settings.max_message_bytes - ENVELOPE_BYTES
@@ -202,19 +192,8 @@ class RemoteMinter:
             raise RequestTooLarge("the request does not fit one message", hint="ask for less", bytes=size, limit=limit)
 
 
-@contextmanager
-def _offered(peer: Peer) -> Iterator[None]:
-    """A block that asks a minter. Raises InvalidArgument when it is none."""
-    try:
-        yield
-    except LocationError as error:
-        if is_unimplemented(error):
-            raise InvalidArgument(
-                "this server does not offer TimestampMinter",
-                hint="name one that `persist serve minter` started",
-                endpoint=peer.endpoint,
-            ) from error
-        raise
+def _offered(endpoint: str) -> AbstractContextManager[None]:
+    return offering("TimestampMinter", "minter", endpoint)
 
 
 def _source(source: RemapSource) -> pb.RemapSource:

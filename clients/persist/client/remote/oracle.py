@@ -8,12 +8,12 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from persist.client.peer import Peer, is_unimplemented
-from persist.client.peers import Peers
-from persist.client.register import seconds
+from persist.client.remote.channel import Peer, offering
+from persist.client.remote.endpoints import Peers
+from persist.client.timeline.register import seconds
 from persist.core.time.timeline import Timeline, oracle_shards
-from persist.errors import Indeterminate, InvalidArgument, LocationError
-from persist.machine.patience import Deadline
+from persist.errors import Indeterminate
+from persist.retry.deadline import Deadline
 from persist.runtime import Runtime
 from persist.settings import Settings
 from persist.v1 import oracle_pb2 as pb
@@ -39,7 +39,7 @@ class RemoteTimes:
 
     async def take(self, count: int, not_before: int, deadline: Deadline) -> Sequence[int]:
         request = pb.WriteTsRequest(shard_id=self._shard, timeline=self._timeline, count=count)
-        times = list((await self._ask("WriteTs", request, deadline, mutation=True)).times)
+        times = list((await self._ask("WriteTs", request, deadline)).times)
         if not times or len(times) > count or any(second <= first for first, second in itertools.pairwise(times)):
             raise Indeterminate("the answer makes no sense: rising times were asked for", hint="upgrade the server")
         self._known = max(self._known, times[-1] + 1)
@@ -55,7 +55,7 @@ class RemoteTimes:
 
     async def apply(self, ts: int, deadline: Deadline) -> None:
         request = pb.ApplyWriteRequest(shard_id=self._shard, timeline=self._timeline, ts=ts)
-        await self._ask("ApplyWrite", request, deadline, mutation=True)
+        await self._ask("ApplyWrite", request, deadline)
         self._heard(ts)
 
     async def close(self) -> None:
@@ -66,17 +66,9 @@ class RemoteTimes:
         self._known = max(self._known, ts + 1)
         return ts
 
-    async def _ask(self, rpc: str, request: Any, deadline: Deadline, *, mutation: bool = False) -> Any:
+    async def _ask(self, rpc: str, request: Any, deadline: Deadline) -> Any:
         async def attempt(peer: Peer, left: float) -> Any:
-            try:
-                return await peer.unary(rpc, request, self._shard, left, mutation=mutation)
-            except LocationError as error:
-                if is_unimplemented(error):
-                    raise InvalidArgument(
-                        "this server does not offer TimestampOracle",
-                        hint="name one that `persist serve minter` started",
-                        endpoint=peer.endpoint,
-                    ) from error
-                raise
+            with offering("TimestampOracle", "minter", peer.endpoint):
+                return await peer.unary(rpc, request, self._shard, left)
 
-        return await self._peers.repeat(self._shard, attempt, seconds(deadline))
+        return await self._peers.repeat(rpc, self._shard, attempt, seconds(deadline))

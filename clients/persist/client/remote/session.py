@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 
 from persist.errors import Determinate, Indeterminate, PersistError
-from persist.machine.tasks import Tasks
+from persist.retry.tasks import Tasks, forsake
 from persist.runtime import Runtime
 from persist.wire.rpc import Method, call_of, outcome_in, session_request
 
@@ -47,12 +47,18 @@ class ClientSession:
     """One stream. When ``over``, make another one."""
 
     def __init__(
-        self, open_stream: Callable[[], Any], *, runtime: Runtime, error_of: Callable[[Any], PersistError]
+        self,
+        open_stream: Callable[[], Any],
+        *,
+        runtime: Runtime,
+        error_of: Callable[[Any], PersistError],
+        heard: Callable[[], None] = lambda: None,
     ) -> None:
-        """``open_stream`` starts the rpc; ``error_of`` translates how it broke."""
+        """``open_stream`` starts the rpc; ``error_of`` translates how it broke; ``heard`` is called for each frame."""
         self._open_stream = open_stream
         self._runtime = runtime
         self._error_of = error_of
+        self._heard = heard
         self._born = runtime.monotonic()
         self._next_id = 0
         self._calls: dict[int, _Call] = {}
@@ -61,7 +67,7 @@ class ClientSession:
         self._tasks = Tasks()
         self._stream: Any = None
         self._broken: PersistError | SessionUnsupported | None = None
-        self._tasks.start(self._run())
+        self._tasks.spawn(self._run(), "a session")
 
     @property
     def over(self) -> bool:
@@ -94,6 +100,12 @@ class ClientSession:
             if self.over and not self._calls:
                 self._stirred.set()
 
+    def leave(self) -> None:
+        """Break off: the server does not answer. It is told, and once awake drops what it has not begun."""
+        self._break(Determinate("the server does not answer", hint="retry"))
+        if self._stream is not None:
+            self._stream.cancel()
+
     async def close(self) -> None:
         """Cancel the stream. Calls without an answer fail."""
         self._break(Determinate("the client was closed"))
@@ -108,6 +120,8 @@ class ClientSession:
             await self._stream.wait_for_connection()
             reader = self._tasks.start(self._read())
             reader.add_done_callback(lambda _: self._stirred.set())
+            # Where writing fails first, how reading failed does not matter.
+            forsake(reader)
             while not reader.done() and not (self.over and not self._calls):
                 if not self._outbox:
                     self._stirred.clear()
@@ -138,6 +152,7 @@ class ClientSession:
     async def _read(self) -> None:
         # Raises the stream's status when that is an error.
         while (frame := await self._stream.read()) is not grpc.aio.EOF:
+            self._heard()
             for answer in frame.answers:
                 call = self._calls.get(answer.id)
                 if call is not None and not call.answer.done():

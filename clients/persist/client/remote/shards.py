@@ -1,22 +1,24 @@
 """Shards over gRPC: commands on sessions, reads on streams, every attempt within the caller's timeout.
 
-Commands are safe to repeat, so what may have happened is repeated until it is known or the time is up. Nothing is
-shared with other processes: a pickled copy, or one forked before its first use or after ``close``, makes its own
+A call here is one attempt, at a server that is not known to be down, and says truthfully how it ended: what was sent
+and got no answer is Indeterminate. Whoever makes it repeats it, and comes to another server then. Nothing is shared
+with other processes: a pickled copy, or one forked before its first use or after ``close``, makes its own
 connections when first used.
 Source: architecture.md sections 5 and 6; reliability.md section 5; performance.md A3.
 """
 
 import json
 from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing
 from typing import Any, Final, TypeVar
 
-from persist.client.peer import Peer
-from persist.client.peers import Peers
+from persist.client.remote.channel import Peer
+from persist.client.remote.endpoints import Peers
 from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, ShardId
 from persist.core.shard.commands import Command, SchemaEntry
-from persist.errors import Determinate, LocationError, RequestTooLarge
-from persist.machine.port import Change, NotYet, Plan, ShardInfo, Shards
+from persist.errors import Determinate, RequestTooLarge
+from persist.machine.shards import Change, NotYet, Plan, ShardInfo, Shards
 from persist.runtime import Runtime, system
 from persist.settings import Settings
 from persist.v1 import shard_pb2 as pb
@@ -33,7 +35,8 @@ class RemoteShards(Shards):
     """Any number of shards behind one or several PersistShard endpoints.
 
     ``endpoints``: ``HOST:PORT``, comma separated; a shard has its preferred one and moves on when that is down.
-    ``sessions`` False: unary calls only. ``retries`` False: one attempt per call, for callers with a fallback.
+    ``sessions`` False: unary calls only. ``watched``: a silent server is left within two seconds even when it is the
+    only one, for callers who have another way.
     """
 
     def __init__(
@@ -43,18 +46,18 @@ class RemoteShards(Shards):
         settings: Settings | None = None,
         runtime: Runtime | None = None,
         sessions: bool = True,
-        retries: bool = True,
+        watched: bool = False,
     ) -> None:
         self._settings = settings or Settings()
         self._sessions = sessions
-        self._retries = retries
+        self._watched = watched
         self._peers = Peers(
             endpoints,
             PersistShardStub,
             settings=self._settings,
             runtime=runtime or system(),
             sessions=sessions,
-            retries=retries,
+            watched=watched,
         )
         self._blob_uri = ""
 
@@ -63,9 +66,14 @@ class RemoteShards(Shards):
             ",".join(self._peers.endpoints),
             self._settings,
             self._sessions,
-            self._retries,
+            self._watched,
             self._blob_uri,
         )
+
+    @property
+    def away(self) -> bool:
+        """None of the servers is known to be well."""
+        return self._peers.away
 
     @property
     def blob_uri(self) -> str:
@@ -77,14 +85,22 @@ class RemoteShards(Shards):
     async def locate(self, *, timeout: float) -> str:
         """Where parts are, asking the server the first time."""
         if not self._blob_uri:
-            response = await self._ask("GetLocation", pb.GetLocationRequest(), None, timeout, mutation=False)
-            self._blob_uri = response.blob_uri
+            request = pb.GetLocationRequest()
+
+            async def attempt(peer: Peer, seconds: float) -> Any:
+                return await peer.unary("GetLocation", request, None, seconds)
+
+            self._blob_uri = (await self._peers.repeat("GetLocation", None, attempt, timeout)).blob_uri
         return self._blob_uri
 
     async def open(self, shard: ShardId, *, create: bool = True, timeout: float) -> ShardInfo:
         """See Shards.open. One unary call."""
         request = pb.OpenRequest(shard_id=shard, create=create)
-        response = await self._ask("Open", request, shard, timeout, mutation=create)
+
+        async def attempt(peer: Peer, seconds: float) -> Any:
+            return await peer.unary("Open", request, shard, seconds, reads=not create)
+
+        response = await self._peers.once("Open", shard, attempt, timeout, reads=not create)
         self._blob_uri = response.blob_uri
         return ShardInfo(**standing_of(response.info))
 
@@ -100,7 +116,7 @@ class RemoteShards(Shards):
         async def attempt(peer: Peer, seconds: float) -> Any:
             return await peer.command(method, request, shard, seconds)
 
-        outcome: R = await self._peers.repeat(shard, attempt, timeout)
+        outcome: R = await self._peers.once(method.rpc, shard, attempt, timeout)
         return outcome
 
     async def snapshot(
@@ -121,7 +137,7 @@ class RemoteShards(Shards):
                 raise Determinate("the snapshot's stream was empty", hint="retry")
             return Plan(info=info, as_of=as_of, batches=joiner.batches())
 
-        return await self._peers.repeat(shard, attempt, timeout, whole=True)
+        return await self._peers.once("Snapshot", shard, attempt, timeout)
 
     async def fetch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> Change:
         """See Shards.fetch. One server stream."""
@@ -133,18 +149,14 @@ class RemoteShards(Shards):
                 return change
             raise Determinate("the answer's stream was empty", hint="retry")
 
-        return await self._peers.repeat(shard, attempt, timeout, whole=True)
+        return await self._peers.once("Fetch", shard, attempt, timeout)
 
     async def watch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> AsyncIterator[Change]:
-        """See Shards.watch. One server stream; never resumed here."""
+        """See Shards.watch. One server stream; whoever listens opens the next one."""
         request = pb.WatchRequest(shard_id=shard, frontier=frontier_message(frontier))
-        peer = self._peers.choose(shard)
-        try:
-            async for change in _changes(peer.stream("Watch", request, shard, timeout, quiet=True)):
+        async with aclosing(self._peers.stream("Watch", request, shard, timeout, quiet=True)) as messages:
+            async for change in _changes(messages):
                 yield change
-        except LocationError:
-            self._peers.down(peer)
-            raise
 
     async def inspect(self, shard: ShardId, *, timeout: float) -> Mapping[str, Any]:
         """See Shards.inspect. One server stream."""
@@ -154,36 +166,28 @@ class RemoteShards(Shards):
             pieces = [message.json async for message in peer.stream("Inspect", request, shard, seconds)]
             return json.loads(b"".join(pieces))
 
-        state: Mapping[str, Any] = await self._peers.repeat(shard, attempt, timeout)
+        state: Mapping[str, Any] = await self._peers.once("Inspect", shard, attempt, timeout)
         return state
 
     async def list(self, *, timeout: float) -> AsyncIterator[ShardId]:
-        """See Shards.list. One server stream; never resumed here."""
-        peer = self._peers.choose(None)
-        async for message in peer.stream("ListShards", pb.ListShardsRequest(), None, timeout):
-            for text in message.shard_ids:
-                yield ShardId.parse(text)
-
-    async def work(self, *, timeout: float) -> AsyncIterator[ShardId]:
-        """See Shards.work. One server stream; never resumed here."""
-        peer = self._peers.choose(None)
-        try:
-            async for message in peer.stream("WatchWork", pb.WatchWorkRequest(), None, timeout, quiet=True):
+        """See Shards.list. One server stream; another one begins from the start."""
+        async with aclosing(self._peers.stream("ListShards", pb.ListShardsRequest(), None, timeout)) as messages:
+            async for message in messages:
                 for text in message.shard_ids:
                     yield ShardId.parse(text)
-        except LocationError:
-            self._peers.down(peer)
-            raise
+
+    async def work(self, *, timeout: float) -> AsyncIterator[ShardId]:
+        """See Shards.work. One server stream."""
+        async with aclosing(
+            self._peers.stream("WatchWork", pb.WatchWorkRequest(), None, timeout, quiet=True)
+        ) as messages:
+            async for message in messages:
+                for text in message.shard_ids:
+                    yield ShardId.parse(text)
 
     async def close(self) -> None:
         """Cancel what is under way and close the connections. A later call makes new ones."""
         await self._peers.close()
-
-    async def _ask(self, rpc: str, request: Any, shard: ShardId | None, timeout: float, *, mutation: bool) -> Any:
-        async def attempt(peer: Peer, seconds: float) -> Any:
-            return await peer.unary(rpc, request, shard, seconds, mutation=mutation)
-
-        return await self._peers.repeat(shard, attempt, timeout)
 
 
 async def _changes(messages: AsyncIterator[Any]) -> AsyncIterator[Change]:
@@ -203,7 +207,7 @@ async def _changes(messages: AsyncIterator[Any]) -> AsyncIterator[Change]:
             joiner = Joiner()
 
 
-def _rebuild(endpoints: str, settings: Settings, sessions: bool, retries: bool, blob_uri: str) -> RemoteShards:
-    shards = RemoteShards(endpoints, settings=settings, sessions=sessions, retries=retries)
+def _rebuild(endpoints: str, settings: Settings, sessions: bool, watched: bool, blob_uri: str) -> RemoteShards:
+    shards = RemoteShards(endpoints, settings=settings, sessions=sessions, watched=watched)
     shards._blob_uri = blob_uri
     return shards

@@ -9,19 +9,19 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from persist.client.background import process_loop
-from persist.client.location import Location
-from persist.client.stores import process_blob
+from persist.client.shard.location import Location
+from persist.client.shard.loop_thread import process_loop
+from persist.client.shard.process_blobs import process_blob
 from persist.core.frontier import Antichain, Description
 from persist.core.ids import ShardId, WriterId
 from persist.core.shard.batch import HollowBatch, Part, Run
 from persist.core.shard.commands import CompactionClaimed
 from persist.errors import InvalidArgument, LocationError, PersistError
-from persist.machine.attempts import Attempts
-from persist.machine.compactor import Compacted, Compactor, batch_of
+from persist.machine.compaction.compactor import Compacted, Compactor, batch_of
 from persist.machine.parts.budget import Budget
 from persist.machine.parts.merging import Merging, segments
 from persist.machine.parts.reading import Reading, compaction_of
+from persist.retry.attempts import Attempts
 from persist.runtime import Runtime, system
 from persist.settings import Settings
 from persist.storage.ports import Blob

@@ -2,12 +2,13 @@
 
 import contextlib
 import weakref
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
+from persist.core.ids import ShardId
 from persist.errors import UsageError
-from persist.machine.attempts import Attempts
-from persist.machine.port import Shards
-from persist.machine.tasks import Tasks
+from persist.machine.shards import Shards
+from persist.retry.attempts import Attempts
+from persist.retry.tasks import Tasks
 from persist.runtime import Runtime
 from persist.settings import Settings
 from persist.storage.open import open_blob
@@ -19,6 +20,15 @@ class Closable(Protocol):
 
     async def aclose(self) -> None:
         """End it."""
+        ...
+
+
+@runtime_checkable
+class Locating(Protocol):
+    """A way to shards that has to ask where their data is."""
+
+    async def locate(self, *, timeout: float) -> str:
+        """Where parts are."""
         ...
 
 
@@ -34,6 +44,8 @@ class Location:
         self.attempts = Attempts(settings=settings, runtime=runtime)
         self.tasks = Tasks()
         self.closing = False
+        self.callers: dict[ShardId, Any] = {}
+        """Who this client is to shards on which it has critical holds."""
         self.listens: weakref.WeakSet[Closable] = weakref.WeakSet()
         self._closed = False
         self._blob = blob
@@ -45,6 +57,12 @@ class Location:
         if self._blob is None:
             self._blob = self._owned = open_blob(self.shards.blob_uri, settings=self.settings, runtime=self.runtime)
         return self._blob
+
+    async def locate(self, *, timeout: float | None) -> None:
+        """Learn where parts are, before any shard was opened. One RPC to servers, the first time."""
+        shards = self.shards
+        if self._blob is None and isinstance(shards, Locating):
+            await self.attempts.repeat(self.attempts.deadline(timeout), lambda seconds: shards.locate(timeout=seconds))
 
     def check_open(self) -> None:
         """Raises UsageError once the client is closed."""

@@ -5,7 +5,7 @@ Used on the process loop only. A ``mem:`` store is found only in the process tha
 
 import asyncio
 
-from persist.client.background import process_loop
+from persist.client.shard.loop_thread import process_loop
 from persist.runtime import system
 from persist.settings import Settings
 from persist.storage.open import open_blob

@@ -6,24 +6,24 @@ Source: catalog-semantics.md section 4.2, table writes.
 import asyncio
 from typing import TYPE_CHECKING
 
-from persist.client.register import Register, seconds
+from persist.client.timeline.register import Register, seconds
 from persist.core.data.schema import Schema
 from persist.core.frontier import Antichain
 from persist.core.ids import ShardId
 from persist.errors import LeaseExpired
-from persist.machine.patience import Deadline
+from persist.retry.deadline import Deadline
 
 if TYPE_CHECKING:
-    from persist.client.client import Client
-    from persist.client.read import ReadHandle
-    from persist.client.snapshot import Snapshot
-    from persist.client.write import WriteHandle
+    from persist.client.shard.client import ShardClient
+    from persist.client.shard.read.handle import ReadHandle
+    from persist.client.shard.read.snapshot import Snapshot
+    from persist.client.shard.write.handle import WriteHandle
 
 
 class TableShard:
     """A writer, the shard's upper as a register, and a reader opened at first use."""
 
-    def __init__(self, client: "Client", writer: "WriteHandle") -> None:
+    def __init__(self, client: "ShardClient", writer: "WriteHandle") -> None:
         self.client = client
         self.writer = writer
         self.upper = Register(client, writer)
@@ -32,7 +32,7 @@ class TableShard:
 
     @classmethod
     async def open(
-        cls, client: "Client", shard: ShardId, schema: Schema | None, *, timeout: float | None = None
+        cls, client: "ShardClient", shard: ShardId, schema: Schema | None, *, timeout: float | None = None
     ) -> "TableShard":
         """Two RPCs at most. Raises as ``Client.open_writer``."""
         return cls(client, await client.open_writer(shard, schema=schema, timeout=timeout))

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from persist.client.inputs import UpdatesLike, tables
-from persist.client.prepared import with_defaults
+from persist.client.shard.write.inputs import UpdatesLike, tables
+from persist.client.shard.write.prepared import with_defaults
 from persist.core.data.encoding import encode_key
 from persist.core.data.schema import DIFF, TS, Schema
 from persist.core.data.splits import KeyRange

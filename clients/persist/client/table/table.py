@@ -3,11 +3,12 @@
 Source: catalog-semantics.md sections 4.2 (table writes) and 5.3; docs/adr/0009-tables.md.
 """
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, Literal
 
-from persist.client.oracle import Oracle, acknowledge
-from persist.client.register import seconds
-from persist.client.table_rows import (
+from persist.client.shard.write.append import Resolved
+from persist.client.table.data_shard import TableShard
+from persist.client.table.rows import (
     RowsLike,
     at_time,
     check_distinct,
@@ -18,22 +19,23 @@ from persist.client.table_rows import (
     updates_of,
     with_keys,
 )
-from persist.client.table_shard import TableShard
-from persist.client.transaction import transact
+from persist.client.table.transaction import transact
+from persist.client.timeline.oracle import Oracle, acknowledge
+from persist.client.timeline.register import seconds
 from persist.core.data.schema import Schema
 from persist.core.frontier import Antichain, AntichainLike, check_time
 from persist.core.ids import ShardId
 from persist.core.shard.commands import Appended, Transaction
 from persist.core.time.timeline import Timeline
 from persist.errors import InvalidArgument, InvalidId, NotYetAvailable
-from persist.machine.patience import Backoff, Deadline
+from persist.retry.deadline import Backoff, Deadline
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from persist.client.client import Client
-    from persist.client.snapshot import Snapshot
-    from persist.client.wal import Wal
+    from persist.client.shard.client import ShardClient
+    from persist.client.shard.read.snapshot import Snapshot
+    from persist.client.table.wal import Wal
 
 Mode = Literal["direct", "wal"]
 MODES: Final = ("direct", "wal")
@@ -45,11 +47,11 @@ class Table:
     Every write happens at one time, which it returns, greater than that of all writes and reads that had ended before
     it began. A snapshot without ``as_of`` holds every write that had returned; one time shows all tables of the
     timeline together. ``timeout`` is in seconds, None means ``settings.timeout_ms``. Every call may raise
-    LocationError, ShardClosed. After Indeterminate a write may have happened: with a ``transaction`` it may be
-    repeated, ``upsert`` and ``delete`` anyway.
+    LocationError, ShardClosed. After Indeterminate a write may have happened: ``resolve`` tells whether it did; with a
+    ``transaction`` it may be repeated, ``upsert`` and ``delete`` anyway. After OutcomeForgotten read whether it did.
     """
 
-    def __init__(self, client: "Client", data: TableShard, oracle: Oracle, wal: "Wal | None") -> None:
+    def __init__(self, client: "ShardClient", data: TableShard, oracle: Oracle, wal: "Wal | None") -> None:
         """``wal``: None for a table that is written directly."""
         self.wal = wal
         self._client = client
@@ -138,6 +140,21 @@ class Table:
         """Let go of the history before ``since``: until then this object keeps it once it has read. One RPC."""
         return await self._data.downgrade_since(Antichain.coerce(since), self._location.attempts.deadline(timeout))
 
+    async def resolve(self, *, timeout: float | None = None) -> tuple[Resolved, ...]:
+        """What came of the writes in doubt, of which nothing more comes then. See WriteHandle.resolve.
+
+        Of a table in a log those of all its tables and transactions in this client are told. An upper is one past
+        the time of the write.
+        """
+        writer = self._data.writer if self.wal is None else self.wal.writer
+        deadline = self._location.attempts.deadline(timeout)
+        resolved = await writer.resolve(timeout=seconds(deadline))
+        written = [each.appended.upper.elements[0] for each in resolved if each.appended]
+        if written:
+            # Or nobody would read them before the next write.
+            await acknowledge(self._oracle, max(written) - 1, deadline)
+        return resolved
+
     async def expire(self) -> None:
         """Let go of everything this object holds for reading. One RPC at most."""
         await self._data.expire()
@@ -199,20 +216,22 @@ class Table:
 
 
 async def open_table(
-    client: "Client",
+    client: "ShardClient",
     name: ShardId | str,
     *,
     schema: Schema | None,
     timeline: Timeline,
     mode: str,
+    oracle_of: "Callable[..., Awaitable[Oracle]]",
+    log_of: "Callable[..., Awaitable[Wal]]",
     timeout: float | None = None,
 ) -> Table:
-    """See ``Client.table``."""
+    """See ``Client.table``. ``oracle_of``, ``log_of``: the oracle and the log of the timeline, given a timeout."""
     if mode not in MODES:
         raise InvalidArgument("no such mode of a table", hint=" or ".join(MODES), mode=repr(mode)[:80])
     deadline = client.location.attempts.deadline(timeout)
-    wal = await client.transaction_log(timeline, timeout=timeout) if mode == "wal" else None
-    oracle = await client.oracle(timeline, timeout=seconds(deadline))
+    wal = await log_of(timeout=timeout) if mode == "wal" else None
+    oracle = await oracle_of(timeout=seconds(deadline))
     data = await TableShard.open(client, _shard_of(name, timeline, mode), schema, timeout=seconds(deadline))
     # What was there before it was a table must not put its times, or what it hides from a log, in the way.
     await oracle.check_ahead(data.upper.known, timeout=seconds(deadline))

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 import pyarrow as pa
 
-from persist.client.oracle import acknowledge
-from persist.client.table_rows import RowsLike, check_distinct, key_range, keys_of, replacing, updates_of, with_keys
+from persist.client.table.rows import RowsLike, check_distinct, key_range, keys_of, replacing, updates_of, with_keys
+from persist.client.timeline.oracle import acknowledge
 from persist.core.data.update import consolidate
 from persist.core.ids import ShardId
 from persist.core.shard.commands import Transaction
 from persist.errors import InvalidArgument, NotYetAvailable, UsageError
-from persist.machine.patience import Backoff, Deadline
+from persist.retry.deadline import Backoff, Deadline
 
 if TYPE_CHECKING:
-    from persist.client.location import Location
-    from persist.client.snapshot import Snapshot
-    from persist.client.table import Table
-    from persist.client.wal import Wal
+    from persist.client.shard.location import Location
+    from persist.client.shard.read.snapshot import Snapshot
+    from persist.client.table.table import Table
+    from persist.client.table.wal import Wal
 
 T = TypeVar("T")
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from persist.client.oracle import Oracle, acknowledge
-from persist.client.register import Register, seconds
-from persist.client.table_rows import from_payload, payloads
-from persist.client.table_shard import TableShard
-from persist.client.wal_tidy import live_rows
+from persist.client.table.data_shard import TableShard
+from persist.client.table.rows import from_payload, payloads
+from persist.client.table.wal_retention import live_rows
+from persist.client.timeline.oracle import Oracle, acknowledge
+from persist.client.timeline.register import Register, seconds
 from persist.core.data.schema import Schema
 from persist.core.data.update import consolidate
 from persist.core.ids import ShardId
@@ -27,19 +27,20 @@ from persist.core.time.timeline import Timeline
 from persist.errors import (
     LeaseExpired,
     NotReadable,
+    OutcomeForgotten,
     PersistError,
     SchemaMismatch,
     ShardClosed,
     ShardNotFound,
     UsageError,
 )
-from persist.machine.patience import Deadline
+from persist.retry.deadline import Deadline
 
 if TYPE_CHECKING:
-    from persist.client.client import Client
-    from persist.client.read import ReadHandle
-    from persist.client.since import SinceHandle
-    from persist.client.write import WriteHandle
+    from persist.client.shard.client import ShardClient
+    from persist.client.shard.read.handle import ReadHandle
+    from persist.client.shard.read.since import SinceHandle
+    from persist.client.shard.write.handle import WriteHandle
 
 WAL_SCHEMA: Final = Schema(
     key={
@@ -63,7 +64,7 @@ Rows = Mapping[ShardId, pa.Table]
 class Wal:
     """The log of one timeline. Safe for many tasks; any number of processes may hold it."""
 
-    def __init__(self, client: "Client", oracle: Oracle, writer: "WriteHandle", hold: "SinceHandle") -> None:
+    def __init__(self, client: "ShardClient", oracle: Oracle, writer: "WriteHandle", hold: "SinceHandle") -> None:
         self.oracle = oracle
         self.upper = Register(client, writer)
         self._client = client
@@ -74,10 +75,11 @@ class Wal:
         self._commits = 0
 
     @classmethod
-    async def open(cls, client: "Client", timeline: Timeline, *, timeout: float | None = None) -> "Wal":
-        """The log of a timeline, made if missing. Six RPCs beside those of its oracle at most."""
+    async def open(
+        cls, client: "ShardClient", oracle: Oracle, timeline: Timeline, *, timeout: float | None = None
+    ) -> "Wal":
+        """The log of a timeline, made if missing. Six RPCs at most."""
         deadline = client.location.attempts.deadline(timeout)
-        oracle = await client.oracle(timeline, timeout=timeout)
         shard = ShardId.named("persist.wal", str(timeline))
         writer = await client.open_writer(shard, schema=WAL_SCHEMA, timeout=seconds(deadline))
         hold = await client.open_since(WAL_SINCE, shard, purpose="transaction log", timeout=seconds(deadline))
@@ -85,6 +87,11 @@ class Wal:
         # So that there is a time before the upper from the beginning.
         await wal.upper.raise_to(1, deadline)
         return wal
+
+    @property
+    def writer(self) -> "WriteHandle":
+        """What this process writes the log with."""
+        return self._writer
 
     async def commit(self, rows: Rows, *, marker: Transaction | None, timeout: float | None) -> int:
         """All of it at one time, which is returned: definite, and read by whoever asks for a read time from now on.
@@ -172,8 +179,13 @@ class Wal:
         updates = await self._decoded(await self._for(table, end, deadline), table, deadline)
         while (lower := table.upper.known) < end:
             rest = updates.filter(pc.greater_equal(updates.column("ts"), lower))
-            outcome = await table.writer.compare_and_append(rest, lower, end, timeout=seconds(deadline))
-            table.upper.heard(outcome.upper)
+            try:
+                outcome = await table.writer.compare_and_append(rest, lower, end, timeout=seconds(deadline))
+            except OutcomeForgotten:
+                # Whoever did it: behind the table's upper is what the log says.
+                await table.upper.read(deadline)
+            else:
+                table.upper.heard(outcome.upper)
 
     async def _for(self, table: TableShard, end: int, deadline: Deadline) -> pa.Table:
         """What the log holds for a table between the table's upper and ``end``."""
@@ -216,7 +228,7 @@ class Wal:
         await acknowledge(self.oracle, ts, deadline)
         self._commits += 1
         if self._commits % TIDY_COMMITS == 0:
-            self._client.location.tasks.start(self._settle_quietly())
+            self._client.location.tasks.spawn(self._settle_quietly(), "settling a log")
         return ts
 
     async def _settle_quietly(self) -> None:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from persist.client.register import Register, seconds
+from persist.client.timeline.register import Register, seconds
 from persist.core.ids import ShardId
 from persist.core.shard.commands import Appended
-from persist.machine.patience import Deadline
+from persist.retry.deadline import Deadline
 
 if TYPE_CHECKING:
-    from persist.client.read import ReadHandle
-    from persist.client.write import WriteHandle
+    from persist.client.shard.read.handle import ReadHandle
+    from persist.client.shard.write.handle import WriteHandle
 
 TRIES: Final = 10
 """Attempts to take entries back between the transactions of others. What stays is taken back the next time."""

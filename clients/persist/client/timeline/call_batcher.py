@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from persist.client.location import Location
+from persist.client.shard.location import Location
 from persist.errors import LocationError, PersistError, UsageError
-from persist.machine.patience import Deadline
+from persist.retry.deadline import Deadline
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -49,7 +49,7 @@ class Rounds(Generic[A, R]):
         self._waiting.append(call)
         if not self._running:
             self._running = True
-            self._location.tasks.start(self._run())
+            self._location.tasks.spawn(self._run(), "rounds of calls")
         try:
             async with asyncio.timeout(deadline.remaining()):
                 return await call.answer

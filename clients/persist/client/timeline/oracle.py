@@ -9,18 +9,18 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
-from persist.client.register import Register, seconds
-from persist.client.rounds import Rounds
-from persist.client.steady_clock import SteadyClock
+from persist.client.timeline.call_batcher import Rounds
+from persist.client.timeline.register import Register, seconds
+from persist.client.timeline.steady_clock import SteadyClock
+from persist.core.binding.binding_log import AHEAD_MS_MAX, check_clock
 from persist.core.frontier import TIME_MAX, check_time
 from persist.core.ids import ShardId
-from persist.core.time.binding_log import AHEAD_MS_MAX, check_clock
 from persist.core.time.timeline import Timeline, observed, oracle_shards
 from persist.errors import Determinate, Indeterminate, InvalidArgument, InvalidBounds
-from persist.machine.patience import Deadline
+from persist.retry.deadline import Deadline
 
 if TYPE_CHECKING:
-    from persist.client.client import Client
+    from persist.client.shard.client import ShardClient
 
 BEHIND_MS_MAX: Final = 1_000
 """A clock that is further behind the times given out is worth a warning."""
@@ -63,7 +63,7 @@ class Registers:
         self._read = read
 
     @classmethod
-    async def open(cls, client: "Client", timeline: Timeline, deadline: Deadline) -> "Registers":
+    async def open(cls, client: "ShardClient", timeline: Timeline, deadline: Deadline) -> "Registers":
         """Two RPCs, four for a new timeline."""
         shards = oracle_shards(timeline)
         write, read = await asyncio.gather(
@@ -103,7 +103,7 @@ class Oracle:
 
     def __init__(
         self,
-        client: "Client",
+        client: "ShardClient",
         timeline: Timeline,
         times: Times,
         *,
@@ -125,7 +125,7 @@ class Oracle:
     @classmethod
     async def open(
         cls,
-        client: "Client",
+        client: "ShardClient",
         timeline: Timeline,
         times: Times | None = None,
         *,

@@ -12,12 +12,12 @@ from persist.core.data.schema import Schema
 from persist.core.frontier import TIME_MAX, Antichain
 from persist.core.ids import ShardId
 from persist.core.shard.commands import Appended
-from persist.errors import InvalidBounds, NotYetAvailable, ShardClosed
-from persist.machine.patience import Deadline
+from persist.errors import InvalidBounds, NotYetAvailable, OutcomeForgotten, ShardClosed
+from persist.retry.deadline import Deadline
 
 if TYPE_CHECKING:
-    from persist.client.client import Client
-    from persist.client.write import WriteHandle
+    from persist.client.shard.client import ShardClient
+    from persist.client.shard.write.handle import WriteHandle
 
 NO_ROWS: Final = Schema(key={"nothing": pa.bool_()})
 """What the shard of a register would hold if it held rows."""
@@ -29,13 +29,13 @@ TRIES: Final = 2
 class Register:
     """The upper of one shard as a number that only rises. Calls may overlap."""
 
-    def __init__(self, client: "Client", writer: "WriteHandle") -> None:
+    def __init__(self, client: "ShardClient", writer: "WriteHandle") -> None:
         self._client = client
         self._writer = writer
         self._known = _number(writer.upper, writer.shard)
 
     @classmethod
-    async def open(cls, client: "Client", shard: ShardId, *, timeout: float | None = None) -> "Register":
+    async def open(cls, client: "ShardClient", shard: ShardId, *, timeout: float | None = None) -> "Register":
         """The register kept by ``shard``, which is made if missing. Two RPCs, three the first time."""
         return cls(client, await client.open_writer(shard, schema=NO_ROWS, timeout=timeout))
 
@@ -60,9 +60,7 @@ class Register:
         No RPC when that is known, one when nobody else raises it at the same time.
         """
         while self._known < value:
-            begin = self._known
-            outcome = await self._writer.compare_and_append([], begin, value, timeout=seconds(deadline))
-            self.heard(outcome.upper)
+            await self._moved(self._known, value, deadline)
 
     async def take(self, count: int, not_before: int, deadline: Deadline) -> range:
         """Numbers that nobody else is ever given, at least one and at most ``count``, each at least ``not_before``.
@@ -74,13 +72,27 @@ class Register:
             begin = self._known
             first = max(begin, not_before)
             last = _in_time(first + count - 1)
-            outcome = await self._writer.compare_and_append([], begin, last + 1, timeout=seconds(deadline))
-            self.heard(outcome.upper)
-            if isinstance(outcome, Appended):
+            if await self._moved(begin, last + 1, deadline):
                 return range(first, last + 1)
-        appended = await self._writer.append_at_upper([], not_before=_in_time(not_before), timeout=seconds(deadline))
-        last = self.heard(appended.upper) - 1
-        return range(last, last + 1)
+        while True:
+            try:
+                appended = await self._writer.append_at_upper(
+                    [], not_before=_in_time(not_before), timeout=seconds(deadline)
+                )
+            except OutcomeForgotten:
+                continue  # a number may be lost, and nobody is given it
+            last = self.heard(appended.upper) - 1
+            return range(last, last + 1)
+
+    async def _moved(self, begin: int, end: int, deadline: Deadline) -> bool:
+        """Whether this call moved it from ``begin`` to ``end``. If that is forgotten, it is what it is now."""
+        try:
+            outcome = await self._writer.compare_and_append([], begin, end, timeout=seconds(deadline))
+        except OutcomeForgotten:
+            await self.read(deadline)
+            return False
+        self.heard(outcome.upper)
+        return isinstance(outcome, Appended)
 
     def heard(self, upper: Antichain) -> int:
         """Somebody told what it was, which this returns as a number. Raises ShardClosed."""

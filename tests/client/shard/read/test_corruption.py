@@ -43,7 +43,7 @@ def flipped(data: bytes, at: int) -> bytes:
 @pytest.mark.parametrize("whole", [True, False], ids=["whole", "ranges"])
 async def test_damaged_part_is_corrupt_data(place: Place, monkeypatch, damage: Callable[[bytes], bytes], whole: bool):
     from persist.machine.parts import fetch
-    from persist.wire import columnar_decode
+    from persist.wire.columnar import decode as columnar_decode
 
     if not whole:
         monkeypatch.setattr(fetch, "WHOLE_BYTES_MAX", 0)

@@ -2,10 +2,14 @@
 
 import asyncio
 import dataclasses
+import queue
+import sys
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from client.support import SCHEMA, SMALL, Place, client_of, collect, rows_of, table
+from client.support import SCHEMA, SMALL, Place, client_of, collect, memory_place, rows_of, table
 
 from persist import Antichain, Progress, ShardId, Updates
 from persist.core.shard.commands import DowngradeSince
@@ -15,6 +19,7 @@ from persist.storage.open import open_consensus
 
 EVERY = 8
 OFTEN = dataclasses.replace(SMALL, rollup_every=EVERY)
+PINS = 40_000
 IN_BLOB = dataclasses.replace(SMALL, inline_part_bytes_max=0)
 
 
@@ -275,3 +280,43 @@ async def test_reader_that_stops_reading_lets_everybody_go_on(place: Place):
         await reader.downgrade_since(10)
         assert (await client.inspect(writer.shard))["since"] == [10]
         assert (await client.open_reader(writer.shard)).since == Antichain.of(10)
+
+
+# ---- threads -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def often_switching() -> Iterator[None]:
+    """Threads take turns as often as they can."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("often_switching")
+async def test_pins_let_go_of_in_other_threads_are_neither_lost_nor_kept():
+    async with client_of(memory_place(), settings=OFTEN) as client:
+        writer = await client.open_writer(ShardId.new(), schema=SCHEMA)
+        await append(writer, 0, 1)
+        reader = await client.open_reader(writer.shard)
+        planned = (await client.inspect(writer.shard))["seqno"]
+        kept: list[Any] = [await reader.snapshot(0)]
+        pins: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        droppers = [threading.Thread(target=lambda: [*iter(pins.get, None)]) for _ in range(2)]
+        for thread in droppers:
+            thread.start()
+        for _ in range(PINS):
+            pins.put(reader._lease.pin())
+        for _ in droppers:
+            pins.put(None)
+        for thread in droppers:
+            await asyncio.to_thread(thread.join)
+        await append(writer, 1, 4 * EVERY)
+        await reader.heartbeat()
+        await reader.heartbeat()
+        assert (await held(client, reader))["seqno"] <= planned, "what is still read would be collected"
+        kept.clear()
+        await reader.heartbeat()
+        await reader.heartbeat()
+        assert (await held(client, reader))["seqno"] > planned + EVERY, "nothing is read, and garbage waits"

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from property.data.rows import rows_of, schemas, summed, updates
+from property.core.data.rows import rows_of, schemas, summed, updates
 
 from persist.core.data.schema import TS, Schema
 from persist.core.data.update import consolidate, normalise

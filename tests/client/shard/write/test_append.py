@@ -5,6 +5,7 @@ from client.support import SCHEMA, Ledger, Place, client_of, collect, rows_of, s
 
 import persist
 from persist import Antichain, Appended, ShardId, UpperMismatch, WriterId
+from persist.core.shard.commands import Closed, CompareAndAppend
 
 ROWS = [(1, "a", 0, 1), (2, "b", 3, 1), (1, "a", 4, -1)]
 
@@ -134,14 +135,28 @@ async def test_mismatch_deletes_what_was_uploaded(place: Place):
         assert await blobs(client) == before
 
 
-async def test_mismatch_below_what_was_expected_deletes_nothing(place: Place):
-    """The shard may still reach that upper, and a delayed attempt then succeed."""
+async def test_mismatch_below_what_was_expected_is_final_before_anybody_hears_of_it(place: Place):
+    """The shard may still reach that upper: a delayed attempt must not succeed then, so the call is closed."""
     rows = [(key, "x" * 40, 13, 1) for key in range(200)]
     async with client_of(place) as client:
         writer = await client.open_writer(ShardId.new(), schema=SCHEMA)
         before = await blobs(client)
+        sent: list[CompareAndAppend] = []
+        shards = client.location.shards
+        apply = shards.apply
+
+        async def noted(shard, command, *, timeout):
+            sent.append(command)
+            return await apply(shard, command, timeout=timeout)
+
+        shards.apply = noted
         assert isinstance(await writer.compare_and_append(table(rows), 10, 15), UpperMismatch)
-        assert len(await blobs(client)) > len(before)
+        assert await blobs(client) == before
+        other = await client.open_writer(writer.shard)
+        await other.append([], 10)
+        late = await apply(writer.shard, sent[0], timeout=10)
+        assert isinstance(late, Closed)
+        assert await client.recent_upper(writer.shard) == Antichain.of(10)
 
 
 async def test_small_batches_stay_inline_until_the_state_is_full(place: Place):

@@ -7,7 +7,6 @@ import pytest
 from client.support import SCHEMA, Place, client_of, rows_of, table
 
 from persist import Antichain, ShardId, Token
-from persist.client.window import AppendWindow
 from persist.errors import InvalidArgument, InvalidBounds, SchemaMismatch, ShardClosed
 
 
@@ -99,50 +98,3 @@ async def test_what_cannot_be_appended_at_the_upper_is_refused(place: Place):
         await writer.append([], [])
         with pytest.raises(ShardClosed):
             await writer.append_at_upper(bare([(1, "a")]))
-
-
-async def test_appends_hold_back_what_comes_long_after_one_that_is_not_over(place: Place):
-    """Otherwise the shard could forget a token that a late attempt still needs, and take its rows twice."""
-    window = AppendWindow(2)
-    begun: list[int] = []
-    over = [asyncio.Event() for _ in range(8)]
-
-    async def append(number: int, *, repeatable: bool = True) -> None:
-        async with window.append(repeatable=repeatable):
-            begun.append(number)
-            await over[number].wait()
-
-    async def settled() -> list[int]:
-        for _ in range(10):
-            await asyncio.sleep(0)
-        return sorted(begun)
-
-    work = [asyncio.ensure_future(append(number, repeatable=number != 1)) for number in range(5)]
-    assert await settled() == [0, 1]  # 2 waits for 0, 3 for 0 and 1, 4 for all before 3
-    over[0].set()
-    assert await settled() == [0, 1, 2]
-    over[1].set()
-    assert await settled() == [0, 1, 2, 3]
-    work[2].cancel()
-    assert await settled() == [0, 1, 2, 3, 4]
-    for event in over:
-        event.set()
-    await asyncio.gather(*work, return_exceptions=True)
-
-
-async def test_appends_that_can_be_told_apart_overlap_freely():
-    window, begun = AppendWindow(2), 0
-    over = asyncio.Event()
-
-    async def append() -> None:
-        nonlocal begun
-        async with window.append(repeatable=False):
-            begun += 1
-            await over.wait()
-
-    work = [asyncio.ensure_future(append()) for _ in range(20)]
-    for _ in range(5):
-        await asyncio.sleep(0)
-    assert begun == 20
-    over.set()
-    await asyncio.gather(*work)

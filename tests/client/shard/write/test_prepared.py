@@ -8,7 +8,7 @@ import pytest
 from client.support import SCHEMA, Place, client_of, rows_of, table
 
 import persist
-from persist import Appended, BatchSpec, PreparedBatch, ShardId, UpperMismatch
+from persist import Appended, BatchSpec, PreparedBatch, ShardId, UpperMismatch, WriterId
 from persist.errors import InvalidArgument, InvalidBounds
 
 
@@ -96,6 +96,22 @@ async def test_prepared_batch_survives_pickling_and_bytes(place: Place):
         assert pickle.loads(pickle.dumps(prepared)) == PreparedBatch.from_bytes(prepared.to_bytes()) == prepared
         assert (prepared.rows, prepared.parts, prepared.min_ts, prepared.max_ts) == (1, 1, 3, 3)
         assert prepared.encoded_bytes > 0
+
+
+async def test_batch_prepared_for_a_shard_that_is_not_there_is_appended_once_it_is(place: Place):
+    async with client_of(place) as client:
+        shard, writer_id = ShardId.new(), WriterId.of(b"w" * 16)
+        spec = pickle.loads(pickle.dumps(await client.batch_spec(shard, SCHEMA, writer_id=writer_id)))
+        prepared = PreparedBatch.from_bytes((await offloaded(client, prepare, spec, range(200))).to_bytes())
+        with pytest.raises(persist.ShardNotFound):
+            await client.recent_upper(shard)
+        writer, reader = await client.open(shard, schema=SCHEMA)
+        writer = await client.open_writer(shard, writer_id=writer_id)
+        with pytest.raises(InvalidArgument, match="unknown schema"):
+            await writer.compare_and_append_batches([prepared], 0, 9, at_time=2)
+        registered = prepared.registered(writer.batch_spec().schema_id)
+        assert isinstance(await writer.compare_and_append_batches([registered], 0, 9, at_time=2), Appended)
+        assert (await (await reader.snapshot(2)).to_arrow()).num_rows == 200
 
 
 async def test_prepared_bytes_that_are_not_are_refused():

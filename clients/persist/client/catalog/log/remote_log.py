@@ -9,8 +9,8 @@ from contextlib import aclosing
 from typing import Any
 
 from persist.client.catalog.port import Updates
-from persist.client.catalog.remote_calls import CatalogCalls
-from persist.core.catalog.refusals import NotWritable
+from persist.client.remote.catalog import CatalogCalls
+from persist.core.catalog.errors import NotWritable
 from persist.core.catalog.rows import Row, RowUpdate
 from persist.errors import LocationError
 from persist.v1 import catalog_pb2 as pb

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
 
-from persist.client.catalog.collecting import no_collection
+from persist.client.catalog.gc_pause import no_collection
 from persist.client.catalog.port import Updates
-from persist.client.register import Register
+from persist.client.timeline.register import Register
 from persist.core.catalog.rows import Row, RowUpdate
 from persist.core.ids import ShardId
 from persist.core.shard.commands import Appended
@@ -27,10 +27,10 @@ from persist.errors import (
 from persist.wire.catalog.rows import CATALOG_SCHEMA, from_table, to_table
 
 if TYPE_CHECKING:
-    from persist.client.client import Client
-    from persist.client.read import ReadHandle
-    from persist.client.since import SinceHandle
-    from persist.client.write import WriteHandle
+    from persist.client.shard.client import ShardClient
+    from persist.client.shard.read.handle import ReadHandle
+    from persist.client.shard.read.since import SinceHandle
+    from persist.client.shard.write.handle import WriteHandle
 
 T = TypeVar("T")
 
@@ -46,12 +46,17 @@ FORGET_SECONDS: Final = 1.0
 
 def catalog_shard(environment: str) -> ShardId:
     """The shard of the catalog of an environment, the same everywhere and for ever. Raises InvalidArgument."""
-    if not environment or "\0" in environment:
-        raise InvalidArgument("an environment has a name", hint="one without NUL", got=repr(environment)[:80])
+    if not _is_name(environment):
+        raise InvalidArgument("an environment has a name", hint="text without NUL", got=repr(environment)[:80])
     return ShardId.named("persist.catalog", environment, SEED)
 
 
-async def open_shard_log(client: "Client", environment: str) -> "ShardLog":
+def _is_name(text: object) -> bool:
+    half = isinstance(text, str) and any("\ud800" <= char <= "\udfff" for char in text)
+    return isinstance(text, str) and text != "" and "\0" not in text and not half
+
+
+async def open_shard_log(client: "ShardClient", environment: str) -> "ShardLog":
     """The log of an environment's catalog, in a shard that is made if missing. Borrows the client: close it first.
 
     Two RPCs, three the first time. Raises InvalidArgument, and what another schema in that shard raises.
@@ -67,7 +72,7 @@ class ShardLog:
     goes on with a new one.
     """
 
-    def __init__(self, client: "Client", writer: "WriteHandle") -> None:
+    def __init__(self, client: "ShardClient", writer: "WriteHandle") -> None:
         self._client = client
         self._writer = writer
         self._upper = Register(client, writer)

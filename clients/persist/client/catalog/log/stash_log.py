@@ -14,8 +14,8 @@ from persist.errors import CorruptData, HistoryRewound, LocationError
 from persist.runtime import Runtime, system
 from persist.settings import Settings
 from persist.storage.open import check_safe, open_stash
-from persist.storage.retrying import RetryingStash
-from persist.storage.stash import Stash, StashRow, StashRows, check_environment
+from persist.storage.stash.port import Stash, StashRow, StashRows, check_environment
+from persist.storage.stash.retrying import RetryingStash
 from persist.wire.checksum import crc32c
 
 FORGET_EVERY: Final = 64

@@ -12,11 +12,11 @@ Source: design document 2, shadow implementation; catalog-semantics.md section 1
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
-from persist.client.catalog.likeness import rows_of, same_outcome
-from persist.client.catalog.port import Dump, OpenableCatalog
-from persist.client.catalog.shadow_opened import ShadowOpened, called, compared, whole
+from persist.client.catalog.port import Dump, OpenableCatalog, Repair
+from persist.client.catalog.shadow.comparison import rows_of, same_outcome
+from persist.client.catalog.shadow.opened import ShadowOpened, called, compared, whole
 from persist.core.catalog.kinds import AnyKind
-from persist.core.catalog.migrations import Upgrade
+from persist.core.catalog.leadership.migrations import Upgrade
 from persist.core.catalog.objects import FenceToken
 from persist.runtime import Runtime, system
 
@@ -69,6 +69,11 @@ class ShadowCatalog:
         previous = await self._both(f"edit {kind}", lambda it: it.edit(kind, key, value))
         await self.dump()
         return previous
+
+    async def repair(self, *, commit: bool = False) -> Repair:
+        """See OpenableCatalog. Each side has its own damage, so only whether it could be looked at is compared."""
+        done: Repair = await self._both("repair", lambda it: it.repair(commit=commit), type)
+        return done
 
     async def close(self) -> None:
         """See OpenableCatalog."""

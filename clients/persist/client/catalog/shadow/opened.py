@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
-from persist.client.catalog.likeness import (
+from persist.client.catalog.port import Dump, ReadOnlyCatalog, ReadWriteCatalog
+from persist.client.catalog.shadow.comparison import (
     Outcome,
     Told,
     net_changes,
@@ -18,15 +19,13 @@ from persist.client.catalog.likeness import (
     same_contents,
     same_outcome,
 )
-from persist.client.catalog.port import Dump, ReadOnlyCatalog, ReadWriteCatalog
-from persist.client.catalog.shadow_transaction import ShadowTransaction
+from persist.client.catalog.shadow.transaction import ShadowTransaction
+from persist.core.catalog.errors import OutOfSync
 from persist.core.catalog.kinds import TIMESTAMP, AnyKind, Kind
 from persist.core.catalog.objects import AuditLogKey, FenceToken, StorageUsageKey, Timestamp
-from persist.core.catalog.opening import Mode
-from persist.core.catalog.refusals import OutOfSync
-from persist.core.catalog.transaction import Transaction
+from persist.core.catalog.open_rules import Mode
+from persist.core.catalog.transaction import Transaction, foreign
 from persist.core.ids import Token
-from persist.errors import InvalidArgument
 from persist.runtime import Runtime
 
 K = TypeVar("K")
@@ -122,12 +121,12 @@ class ShadowOpened:
         """See ReadWriteCatalog. A ShadowTransaction: functions given to it run twice."""
         quiet = self._is_quiet()
         second = self._second.transaction(token=token) if quiet else None
-        return ShadowTransaction(self._first.transaction(token=token), second, self._is_quiet)
+        return ShadowTransaction(self, self._first.transaction(token=token), second, self._is_quiet)
 
     async def commit(self, transaction: Transaction, *, ts: int = 0) -> int:
         """See ReadWriteCatalog. Afterwards all objects and all rows are compared."""
-        if not isinstance(transaction, ShadowTransaction):
-            raise InvalidArgument("a transaction of another catalog", hint="make it with this one's transaction()")
+        if not isinstance(transaction, ShadowTransaction) or transaction.owner is not self:
+            raise foreign()
 
         async def work() -> int:
             second = transaction.second

@@ -6,10 +6,12 @@ Source: catalog-semantics.md section 1.2.11.
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from persist.client.catalog.likeness import Outcome, by_object, outcome_of, same_outcome
+from persist.client.catalog.shadow.comparison import Outcome, by_object, outcome_of, same_outcome
 from persist.core.catalog.conflicts import Conflict
 from persist.core.catalog.kinds import Kind, Name
-from persist.core.catalog.transaction import Batch, Transaction
+from persist.core.catalog.rows import RowCodec
+from persist.core.catalog.snapshot import Snapshot
+from persist.core.catalog.transaction import Batch, Transaction, foreign
 from persist.core.catalog.values import Unit
 
 K = TypeVar("K")
@@ -27,14 +29,21 @@ class ShadowTransaction(Transaction):
     given up: it would see another moment. Then ``replayed`` makes another one, when nothing moves any more.
     """
 
-    def __init__(self, first: Transaction, second: Transaction | None, is_quiet: Callable[[], bool]) -> None:
+    def __init__(
+        self, owner: object, first: Transaction, second: Transaction | None, is_quiet: Callable[[], bool]
+    ) -> None:
         # SUBTLE: not that of Transaction, whose every operation is overridden here and goes to the two inside.
         self.token = first.token
         self.footprint = first.footprint
+        self.owner = owner
         self.first = first
         self.second = second
         self._is_quiet = is_quiet
         self._done: list[tuple[str, Callable[[Transaction], Any], Callable[[Any], Any], Outcome]] = []
+
+    def check_made_from(self, snapshot: Snapshot) -> None:
+        """See Transaction. It was made from two, and is of use to its owner only."""
+        raise foreign()
 
     def next_op(self) -> int:
         """See Transaction."""
@@ -101,6 +110,10 @@ class ShadowTransaction(Transaction):
         """See Transaction."""
         batch: Batch = self._run("batch", lambda it: it.batch(), lambda value: by_object(value.changes))
         return batch
+
+    def body(self, codec: RowCodec) -> bytes:
+        """See Transaction."""
+        return self.first.body(codec)
 
     def replayed(self, second: Transaction) -> Transaction:
         """The operations on a new transaction, each compared with what it came to on the first."""

@@ -7,18 +7,17 @@ import weakref
 from dataclasses import dataclass
 from typing import Self
 
-from persist.client.lease import Lease, Pin
-from persist.client.listen import Listen
-from persist.client.location import Location
-from persist.client.snapshot import Diffs, Snapshot
+from persist.client.shard.location import Location
+from persist.client.shard.read.lease import Lease, Pin
+from persist.client.shard.read.listen import Listen
+from persist.client.shard.read.snapshot import Diffs, Snapshot
 from persist.core.data.schema import Schema
 from persist.core.frontier import TIME_MAX, Antichain, AntichainLike, check_time
 from persist.core.ids import ReaderId, ShardId
-from persist.errors import InvalidBounds, NotReadable
-from persist.machine.attempts import not_yet
+from persist.errors import InvalidBounds, NotReadable, NotYetAvailable
 from persist.machine.parts.reading import changes_of, snapshot_of
-from persist.machine.patience import Deadline
-from persist.machine.port import Change, NotYet, Plan
+from persist.machine.shards import Change, NotYet, Plan
+from persist.retry.deadline import Deadline
 
 LAST_SECONDS = 0.02
 """After an answer of "not yet" with less than this left, asking again could only fail."""
@@ -93,12 +92,15 @@ class ReadHandle:
         self._abandon.detach()
         await self._lease.expire(timeout=timeout)
 
-    async def snapshot(self, as_of: int, *, timeout: float | None = None) -> Snapshot:
+    async def snapshot(self, as_of: int | None = None, *, timeout: float | None = None) -> Snapshot:
         """The contents at ``as_of``: the same for everybody, for ever. Waits while ``as_of`` is not complete.
 
-        One RPC (longer waits: one per 30 s); nothing is read yet. Raises NotReadable below since (details name it),
-        NotYetAvailable when the timeout passes first, LeaseExpired, LocationError.
+        None: at the latest complete time; of a closed shard at the end of time. One RPC, for None two (longer waits:
+        one per 30 s); nothing is read yet. Raises NotReadable below since (details name it) and, for None, where
+        nothing was appended; NotYetAvailable when the timeout passes first; LeaseExpired, LocationError.
         """
+        if as_of is None:
+            as_of = await self._latest(timeout)
         frontier = Antichain.of(check_time(as_of))
         self._check_readable(frontier)
         pin = self._lease.pin()
@@ -165,6 +167,9 @@ class ReadHandle:
             for batch in change.batches
         )
 
+    def __repr__(self) -> str:
+        return f"<ReadHandle of {self.shard} since={self.since} upper={self.upper}>"
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -185,6 +190,18 @@ class ReadHandle:
             snapshot=snapshot,
             owner=self,
         )
+
+    async def _latest(self, timeout: float | None) -> int:
+        """The latest complete time."""
+        deadline = self._location.attempts.deadline(timeout)
+        info = await self._location.attempts.repeat(
+            deadline, lambda seconds: self._location.shards.open(self.shard, create=False, timeout=seconds)
+        )
+        self._lease.saw(info.seqno)
+        if info.upper.time == 0:
+            hint = "append something first, or name an as_of and wait for it"
+            raise NotReadable("nothing is complete yet", hint=hint, upper=info.upper)
+        return TIME_MAX if info.upper.time is None else info.upper.time - 1
 
     async def _plan(self, as_of: Antichain, pin: Pin, timeout: float | None) -> Plan:
         location = self._location
@@ -209,7 +226,7 @@ class ReadHandle:
             pin.move(answer.info.seqno)
             self._upper = answer.info.upper
             if deadline.remaining() < LAST_SECONDS:
-                raise not_yet(as_of, answer.info.upper)
+                raise _not_yet(as_of, answer.info.upper)
 
     async def _changes_until(self, lower: Antichain, upper: Antichain, timeout: float | None) -> Change:
         """The changes beyond ``lower``, once the shard's upper is at least ``upper``."""
@@ -218,12 +235,12 @@ class ReadHandle:
         while not upper.less_equal(change.info.upper):
             self._lease.check()
             if deadline.passed:
-                raise not_yet(upper, change.info.upper)
+                raise _not_yet(upper, change.info.upper)
             # The last incomplete time: passing it is what is waited for. For [] that is whatever comes next.
             last = change.info.upper if upper.time is None else Antichain.of(upper.time - 1)
             moved = await self._fetch(last.join(change.info.upper), deadline)
             if not upper.less_equal(moved.info.upper) and deadline.remaining() < LAST_SECONDS:
-                raise not_yet(upper, moved.info.upper)
+                raise _not_yet(upper, moved.info.upper)
             change = await self._fetch_now(lower, deadline)
         return change
 
@@ -265,3 +282,10 @@ class ReadHandle:
 def _is_exact(lower: Antichain, since: Antichain) -> bool:
     """Updates at and after ``lower`` are still told apart from those before."""
     return since.less_than(lower) or since == lower == Antichain.of(0)
+
+
+def _not_yet(as_of: Antichain, upper: Antichain) -> NotYetAvailable:
+    """The error of a read whose time was not complete within its timeout."""
+    return NotYetAvailable(
+        "as_of was not complete in time", hint="wait longer, or read at a time below upper", as_of=as_of, upper=upper
+    )

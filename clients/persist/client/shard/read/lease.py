@@ -8,15 +8,16 @@ garbage would wait for it. Source: persist-semantics.md section 2.6 (seqno lease
 import asyncio
 import contextlib
 import weakref
-from collections import Counter
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from persist.client.location import Location
+from persist.client.shard.location import Location
+from persist.client.shard.read.holds import Holds
 from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, ShardId
 from persist.core.shard.commands import DowngradeSince, ExpireReader, SinceDowngraded
 from persist.errors import LeaseExpired, PersistError, UsageError
+from persist.retry.tasks import failed
 
 T = TypeVar("T")
 
@@ -30,27 +31,23 @@ _AGAIN_SECONDS_MAX = 1.0
 class Pin:
     """Keeps the parts named by one seqno from being deleted while they are read, until ``release`` or dropped."""
 
-    def __init__(self, lease: "Lease", seqno: int) -> None:
-        self._lease = lease
-        self._seqno = [seqno]
-        lease.hold(seqno)
-        self._release = weakref.finalize(self, lease.release, self._seqno)
+    def __init__(self, holds: Holds, seqno: int) -> None:
+        self._holds = holds
+        self._hold = holds.take(seqno)
+        self._release = weakref.finalize(self, holds.let_go, self._hold)
         self._release.atexit = False
 
     @property
     def seqno(self) -> int:
         """The state whose parts, and those of all newer ones, are kept."""
-        return self._seqno[0]
+        return self._hold.seqno
 
     def move(self, seqno: int) -> None:
-        """Hold this newer seqno instead."""
-        if seqno > self._seqno[0]:
-            self._lease.hold(seqno)
-            self._lease.release([self._seqno[0]])
-            self._seqno[0] = seqno
+        """Hold this newer seqno instead. On the event loop."""
+        self._holds.move(self._hold, seqno)
 
     def release(self) -> None:
-        """Let go. Doing so again does nothing."""
+        """Let go. Doing so again does nothing. Safe from any thread."""
         self._release()
 
 
@@ -69,7 +66,7 @@ class Lease:
         self.since = since
         self._location = location
         self._lease_ms = lease_ms
-        self._held: Counter[int] = Counter()
+        self._holds = Holds()
         self._seen = seqno
         self._asked = seqno
         self._step = max(1, location.settings.rollup_every // 2)
@@ -80,7 +77,7 @@ class Lease:
         self._told_at = location.runtime.monotonic()
         self._loop = asyncio.get_running_loop()
         self._stirred = asyncio.Event()
-        self._beating: asyncio.Task[None] | None = location.tasks.start(self._beat())
+        self._beating: asyncio.Task[None] | None = location.tasks.spawn(self._beat(), "keeping a lease alive")
 
     @property
     def alive(self) -> bool:
@@ -111,15 +108,7 @@ class Lease:
 
     def pin(self) -> Pin:
         """Hold what a read planned from now on may name, until the pin is moved or released."""
-        return Pin(self, self._seen)
-
-    def hold(self, seqno: int) -> None:
-        """Count one more user of a seqno."""
-        self._held[seqno] += 1
-
-    def release(self, seqno: list[int]) -> None:
-        """Count one less. Safe from any thread: finalizers call it."""
-        self._held.subtract(seqno)
+        return Pin(self._holds, self._seen)
 
     def saw(self, seqno: int, *, busy: bool = False) -> None:
         """The shard is at ``seqno`` or beyond; ``busy``: there was something to read, so garbage may be waiting.
@@ -154,7 +143,6 @@ class Lease:
         self.since = self.since.join(answer.since)
         self._told_at = self._location.runtime.monotonic()
         self.saw(answer.seqno)
-        self._held = Counter({seqno: users for seqno, users in list(self._held.items()) if users > 0})
         return self.since
 
     def follow(self, since: Antichain) -> None:
@@ -188,11 +176,15 @@ class Lease:
 
     def _abandon(self) -> None:
         if self._failure is None and not self._location.closing:
-            self._location.tasks.start(self.expire())
+            self._location.tasks.spawn(self._expire_quietly(), "expiring a reader")
+
+    async def _expire_quietly(self) -> None:
+        with contextlib.suppress(PersistError):  # the lease runs out by itself
+            await self.expire()
 
     def _outstanding(self) -> int:
         """The oldest seqno that anything read through this lease may still need."""
-        return min((seqno for seqno, users in list(self._held.items()) if users > 0), default=self._seen)
+        return self._holds.oldest(self._seen)
 
     async def _beat(self) -> None:
         """Renew the lease several times before it runs out, and move what it holds along when stirred."""
@@ -207,7 +199,9 @@ class Lease:
                     await self.downgrade(self.since, timeout=max(pause, 1.0))
             except LeaseExpired:
                 return
-            except PersistError:
+            except Exception as error:
+                if not isinstance(error, PersistError):
+                    failed("keeping a lease alive", error, shard=self.shard)
                 await runtime.sleep(min(pause / BEATS_PER_LEASE, _AGAIN_SECONDS_MAX))
                 self._stirred.set()
             else:

@@ -13,19 +13,19 @@ from typing import Self
 
 import pyarrow as pa
 
-from persist.client.lease import Lease, Pin
-from persist.client.location import Location
-from persist.client.snapshot import Snapshot
+from persist.client.shard.location import Location
+from persist.client.shard.read.lease import Lease, Pin
+from persist.client.shard.read.snapshot import Snapshot
 from persist.core.frontier import TIME_MAX, Antichain
 from persist.core.shard.batch import HollowBatch
 from persist.errors import LocationError, NotReadable
-from persist.machine.attempts import Attempts
 from persist.machine.parts.fetch import WHOLE_BYTES_MAX
 from persist.machine.parts.reading import changes_of
 from persist.machine.parts.stream import rows
-from persist.machine.patience import Backoff, Deadline
-from persist.machine.port import Change, ShardInfo
-from persist.machine.tasks import Tasks
+from persist.machine.shards import Change, ShardInfo
+from persist.retry.attempts import Attempts
+from persist.retry.deadline import Backoff, Deadline
+from persist.retry.tasks import Tasks
 
 WATCH_SECONDS = 300.0
 """How long one watch lasts before it is asked for anew."""

@@ -3,7 +3,8 @@
 Source: persist-semantics.md feature row 14 and section 2.3; reliability.md I16.
 """
 
-from persist.client.location import Location
+from persist.client.shard.location import Location
+from persist.client.shard.numbers import Caller
 from persist.core.frontier import Antichain, AntichainLike
 from persist.core.ids import ShardId
 from persist.core.shard.commands import (
@@ -11,7 +12,34 @@ from persist.core.shard.commands import (
     CriticalDowngraded,
     ExpireCriticalReader,
     OpaqueMismatch,
+    RegisterCriticalReader,
 )
+from persist.machine.shards import ShardInfo
+
+
+async def open_since(
+    location: Location, name: str, info: ShardInfo, *, opaque: bytes, purpose: str, timeout: float | None
+) -> "SinceHandle":
+    """The critical since called ``name``, made if there is none yet. See Client.open_since."""
+    caller = _caller(location, info)
+    deadline = location.attempts.deadline(timeout)
+    session = await caller.session(deadline)
+    # Numbered: no late attempt brings back what somebody removed meanwhile.
+    async with session.number(deadline) as number:
+        command = RegisterCriticalReader(critical_id=name, opaque=opaque, purpose=purpose, call=session.call(number))
+        answer = await location.attempts.repeat(
+            deadline, lambda seconds: location.shards.apply(info.shard, command, timeout=seconds)
+        )
+    return SinceHandle(location, caller, name=name, shard=info.shard, since=answer.since, opaque=answer.opaque)
+
+
+def _caller(location: Location, info: ShardInfo) -> Caller:
+    """One for all holds of a client on a shard: whoever asks again closes what was asked before and got no answer."""
+    known = location.callers.get(info.shard)
+    if known is None or known.incarnation != info.incarnation:
+        known = Caller(location, info.shard, seqno=info.seqno, incarnation=info.incarnation)
+        location.callers[info.shard] = known
+    return known
 
 
 class SinceHandle:
@@ -20,10 +48,13 @@ class SinceHandle:
     It survives every process; only ``expire`` removes it.
     """
 
-    def __init__(self, location: Location, *, name: str, shard: ShardId, since: Antichain, opaque: bytes) -> None:
+    def __init__(
+        self, location: Location, caller: Caller, *, name: str, shard: ShardId, since: Antichain, opaque: bytes
+    ) -> None:
         self.name = name
         self.shard = shard
         self._location = location
+        self._caller = caller
         self._since = since
         self._opaque = opaque
 
@@ -51,6 +82,7 @@ class SinceHandle:
             expected=expected,
             opaque=expected if opaque is None else opaque,
             since=Antichain.coerce(since),
+            incarnation=self._caller.incarnation,
         )
         location = self._location
         location.check_open()
@@ -62,13 +94,14 @@ class SinceHandle:
         return outcome
 
     async def expire(self, *, timeout: float | None = None) -> bool:
-        """Remove the hold for everybody; whether it was there. One RPC."""
+        """Remove the hold for everybody; whether it was there. One RPC. Raises LeaseExpired: look, and ask anew."""
         location = self._location
         location.check_open()
-        outcome = await location.attempts.repeat(
-            location.attempts.deadline(timeout),
-            lambda seconds: location.shards.apply(
-                self.shard, ExpireCriticalReader(critical_id=self.name), timeout=seconds
-            ),
-        )
+        deadline = location.attempts.deadline(timeout)
+        session = await self._caller.session(deadline)
+        async with session.number(deadline) as number:
+            command = ExpireCriticalReader(critical_id=self.name, call=session.call(number))
+            outcome = await location.attempts.repeat(
+                deadline, lambda seconds: location.shards.apply(self.shard, command, timeout=seconds)
+            )
         return outcome.existed

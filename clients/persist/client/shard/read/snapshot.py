@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from persist.client.keys import KeysLike, key_range_of
-from persist.client.lease import Lease, Pin
-from persist.client.location import Location
-from persist.client.split import Split
+from persist.client.shard.location import Location
+from persist.client.shard.read.key_ranges import KeysLike, key_range_of
+from persist.client.shard.read.lease import Lease, Pin
+from persist.client.shard.read.split import Split
 from persist.core.data.schema import Schema
 from persist.core.frontier import Antichain
 from persist.machine.parts.reading import Reading, parse_where
@@ -120,6 +120,9 @@ class Snapshot(_Read):
         super().__init__(location, lease, pin, reading, upper=upper, owner=owner)
         self.as_of = as_of
 
+    def __repr__(self) -> str:
+        return f"<Snapshot of {self._lease.shard} as_of={self.as_of}: {_held(self)}>"
+
     @property
     def rows_estimate(self) -> int:
         """Updates in the parts to be read: at least as many as there are rows."""
@@ -142,3 +145,11 @@ class Diffs(_Read):
     ) -> None:
         super().__init__(location, lease, pin, reading, upper=upper, owner=owner)
         self.lower = lower
+
+    def __repr__(self) -> str:
+        return f"<Diffs of {self._lease.shard} from {self.lower} to {self.upper}: {_held(self)}>"
+
+
+def _held(read: _Read) -> str:
+    columns = ", ".join(f"{field.name}: {field.type}" for field in read.output())
+    return f"{columns}; at most {read.rows:,} rows, {read.encoded_bytes:,} bytes"

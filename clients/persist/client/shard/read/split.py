@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from persist.client.background import LoopThread, process_loop
-from persist.client.stores import process_blob
-from persist.machine.attempts import Attempts
+from persist.client.shard.loop_thread import LoopThread, process_loop
+from persist.client.shard.process_blobs import process_blob
+from persist.core.data.splits import KeyRange
+from persist.core.shard.batch import Part
 from persist.machine.parts.fetch import Fetcher, ranges
 from persist.machine.parts.reading import Reading, parse_where
+from persist.retry.attempts import Attempts
 from persist.runtime import system
 from persist.settings import Settings
 
@@ -41,9 +43,27 @@ class Split:
         return self.reading.encoded_bytes
 
     @property
+    def keys(self) -> KeyRange | None:
+        """The range of canonical keys it reads; None: all keys."""
+        return self.reading.key_range
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """Descriptions of the parts it reads."""
+        return tuple(self.reading.parts)
+
+    @property
     def schema(self) -> pa.Schema:
         """The columns of the rows: key…, val…, diff (a change feed: ts before diff)."""
         return self.reading.output(None)
+
+    def to_arrow(self, columns: Sequence[str] | None = None, where: object = None) -> pa.Table:
+        """All its rows as one table. Arguments and errors as ``read``."""
+        return self.read(columns, where).read_all()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Its rows, as they are decoded, for whoever takes Arrow streams. Source: the Arrow PyCapsule interface."""
+        return self.read().__arrow_c_stream__(requested_schema)
 
     def read(self, columns: Sequence[str] | None = None, where: object = None) -> pa.RecordBatchReader:
         """The rows, at most 65,536 per batch, as they are decoded. Blocking; fetches ahead within 32 MiB.

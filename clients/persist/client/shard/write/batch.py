@@ -8,22 +8,23 @@ Source: design 001, WriteHandle; persist-semantics.md feature rows 21, 24, 25, 2
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from persist.client.inputs import Chunker, UpdatesLike, is_instant, tables
+from persist.client.shard.write.inputs import Chunker, UpdatesLike, is_instant, tables
 from persist.core.data.schema import Schema
 from persist.core.data.update import check_bounds, consolidate, normalise
 from persist.core.frontier import Antichain
 from persist.core.ids import ShardId, WriterId, part_key
 from persist.core.shard.batch import Part, Run
 from persist.errors import LocationError
-from persist.machine.attempts import Attempts
+from persist.machine.parts.reading import PART_BYTES
 from persist.machine.parts.threads import encode
-from persist.machine.tasks import Tasks
+from persist.retry.attempts import Attempts
+from persist.retry.tasks import Tasks
 from persist.runtime import Runtime
 from persist.settings import Settings
 from persist.storage.ports import Blob
@@ -122,19 +123,29 @@ class BatchBuilder:
         await self._settle()
         return runs_of(self._chunks)
 
-    async def spill(self, runs: tuple[Run, ...]) -> tuple[Run, ...]:
-        """The runs again with every inline part uploaded: for a state that holds too many inline bytes."""
-        return tuple([Run(parts=tuple([await self._uploaded(part) for part in run.parts])) for run in runs])
+    async def spill(self, runs: tuple[Run, ...], schema_of: Callable[[int], Awaitable[Schema]]) -> tuple[Run, ...]:
+        """The runs again without inline parts: their rows are uploaded together, 24 MiB of one schema as one run.
 
-    async def _uploaded(self, part: Part) -> Part:
-        if part.inline is None:
-            return part
-        table = decode_inline(dataclasses.replace(part, ts_rewrite=None), self._target.schema)
-        before = len(self._chunks)
-        await self._write(table)
-        await self._settle()
-        [[uploaded]] = self._chunks[before:]
-        return dataclasses.replace(uploaded, ts_rewrite=part.ts_rewrite)
+        For a state that holds too many inline bytes. ``schema_of`` is asked for schemas that are not the builder's.
+        Raises what that does, CorruptData, InvalidArgument (a sum of diffs leaves i64), LocationError.
+        """
+        done = list(_without_inline(runs))
+        found = _inline_chunks(runs)
+        # All of them before anything is uploaded: one may be unknown.
+        targets = [await self._target_of(schema_id, schema_of) for schema_id in found]
+        for target, chunks in zip(targets, found.values(), strict=True):
+            before = len(self._chunks)
+            for chunk in chunks:
+                cost = sum(PART_BYTES + part.decoded_bytes for part in chunk)
+                await self._write(await self._compute(cost, _decoded, chunk, target.schema), target=target)
+            await self._settle()
+            done += runs_of(self._chunks[before:])
+        return tuple(done)
+
+    async def _target_of(self, schema_id: int, schema_of: Callable[[int], Awaitable[Schema]]) -> Target:
+        if schema_id == self._target.schema_id:
+            return self._target
+        return dataclasses.replace(self._target, schema_id=schema_id, schema=await schema_of(schema_id))
 
     async def _settle(self) -> None:
         while self._work:
@@ -170,21 +181,21 @@ class BatchBuilder:
             return None
         return part
 
-    async def _write(self, table: pa.Table, size: int | None = None) -> None:
-        """``size``: the table's ``nbytes``, where it is known."""
+    async def _write(self, table: pa.Table, size: int | None = None, target: Target | None = None) -> None:
+        """``size``: the table's ``nbytes``, where it is known. ``target``: where its schema is not the builder's."""
         if not table.num_rows:
             return
         await self._encoding.acquire()
         parts: list[Part] = []
         self._chunks.append(parts)
         size = table.nbytes if size is None else size
-        self._work.append(self._tasks.start(self._encode(table, size, parts)))
+        self._work.append(self._tasks.start(self._encode(table, size, parts, target or self._target)))
 
-    async def _encode(self, table: pa.Table, size: int, parts: list[Part]) -> None:
+    async def _encode(self, table: pa.Table, size: int, parts: list[Part], target: Target) -> None:
         encoder = encode_parts(
             iter((table,)),
-            self._target.schema,
-            self._target.schema_id,
+            target.schema,
+            target.schema_id,
             part_bytes_max=self._settings.part_bytes_max,
             row_group_rows=self._settings.row_group_rows,
         )
@@ -242,6 +253,33 @@ def sort_chunk(chunk: list[pa.Table], schema: Schema, bounds: Bounds | None) -> 
         del table
         pa.default_memory_pool().release_unused()
     return ordered
+
+
+def _without_inline(runs: Iterable[Run]) -> Iterator[Run]:
+    for run in runs:
+        parts = tuple(part for part in run.parts if part.inline is None)
+        if parts:
+            yield Run(parts=parts)
+
+
+def _inline_chunks(runs: Iterable[Run]) -> dict[int, list[list[Part]]]:
+    """The inline parts by their schema, in pieces of what is sorted at once."""
+    found: dict[int, list[list[Part]]] = {}
+    held: dict[int, int] = {}
+    for part in (part for run in runs for part in run.parts if part.inline is not None):
+        chunks = found.setdefault(part.schema_id, [])
+        size = held.get(part.schema_id, 0) + part.decoded_bytes
+        if not chunks or size > _CHUNK_BYTES_MAX:
+            chunks.append([])
+            size = part.decoded_bytes
+        chunks[-1].append(part)
+        held[part.schema_id] = size
+    return found
+
+
+def _decoded(parts: list[Part], schema: Schema) -> pa.Table:
+    """The rows of inline parts at the times they are read at, sorted and consolidated."""
+    return sort_chunk([decode_inline(part, schema) for part in parts], schema, None)
 
 
 def runs_of(chunks: Iterable[Iterable[Part]]) -> tuple[Run, ...]:

@@ -7,30 +7,24 @@ import dataclasses
 from collections.abc import Sequence
 from typing import assert_never
 
-from persist.client.batch import BatchBuilder, Bounds, Target
-from persist.client.inputs import UpdatesLike
-from persist.client.location import Location
-from persist.client.prepared import BatchSpec, PreparedBatch, completed, moved, placed
-from persist.client.window import AppendWindow
-from persist.client.writer_ids import WriterIds
+from persist.client.shard.location import Location
+from persist.client.shard.numbers import Caller
+from persist.client.shard.write.append import Append, Appender, Resolved, TokenUse
+from persist.client.shard.write.batch import BatchBuilder, Bounds, Target
+from persist.client.shard.write.bodies import body_of
+from persist.client.shard.write.inputs import UpdatesLike
+from persist.client.shard.write.prepared import BatchSpec, PreparedBatch, completed, moved, placed
+from persist.client.shard.write.writer_ids import WriterIds
 from persist.core.data.schema import Schema
-from persist.core.frontier import TIME_MAX, Antichain, AntichainLike, Description, check_time
+from persist.core.frontier import TIME_MAX, Antichain, AntichainLike, check_time
 from persist.core.ids import ShardId, Token, WriterId
-from persist.core.shard.batch import HollowBatch, Run
-from persist.core.shard.commands import (
-    Appended,
-    CompareAndAppend,
-    ExpireWriter,
-    InlineBackpressure,
-    Transaction,
-    UpperMismatch,
-)
-from persist.errors import Indeterminate, InvalidBounds, ShardClosed, UsageError, VersionMismatch
-from persist.machine.attempts import Doubt
-from persist.machine.patience import Deadline
+from persist.core.shard.batch import Run
+from persist.core.shard.commands import Appended, ExpireWriter, Transaction, UpperMismatch
+from persist.errors import InvalidBounds, ShardClosed, VersionMismatch
+from persist.retry.deadline import Deadline
 
-_DOUBTFUL_MAX = 10_000
-"""Appends without an answer that a handle remembers, for whoever repeats them."""
+_TOKENS_MAX = 10_000
+"""Tokens a handle knows it has used, for whoever repeats them."""
 
 
 class WriteHandle:
@@ -50,6 +44,7 @@ class WriteHandle:
         schema_id: int,
         upper: Antichain,
         seqno: int,
+        incarnation: int,
         owns_id: bool,
     ) -> None:
         """``owns_id``: nobody else writes under this writer id."""
@@ -59,11 +54,9 @@ class WriteHandle:
         self.schema_id = schema_id
         self._location = location
         self._upper = upper
-        self._seqno = seqno
-        self._doubtful: dict[Token, int] = {}
-        self._owns_id = owns_id
-        self._appends = 0
-        self._window = AppendWindow(location.settings.token_history // 2)
+        self._tokens: dict[Token, TokenUse] = {}
+        self._caller = Caller(location, shard, seqno=seqno, incarnation=incarnation)
+        self._appender = Appender(location, shard, self._caller, lambda the_id: self._builder(the_id, None, None))
 
     @property
     def writer_id(self) -> WriterId:
@@ -88,34 +81,26 @@ class WriteHandle:
         _check_bounds(lower, upper)
         writer_id = self._ids.for_append()
         deadline, builder, runs = await self._build(writer_id, updates, (lower, upper), timeout)
-        token, doubt, begin, begun = self._new_token(), Doubt(), lower, self._appends
+        append = Append(writer_id=writer_id, runs=runs, bounds=(lower, upper), builder=builder, definite=True)
         while True:
-            batch = HollowBatch(
-                desc=Description(lower=begin, upper=upper), runs=runs, truncated=begin != lower and bool(runs)
-            )
             try:
-                async with self._window.append(repeatable=False):
-                    outcome = await self._commit(writer_id, batch, token, None, deadline, doubt)
+                outcome = await self._commit(append, deadline)
             except ShardClosed:
                 # Whoever closed it had written everything before; only a handle that knew it closed is mistaken.
                 if lower.is_empty:
                     raise
                 outcome = UpperMismatch(upper=Antichain())
-            except UsageError:
-                await self._give_up(builder, doubt, begun)
-                raise
+            begin = append.bounds[0]
             match outcome:
                 case Appended():
-                    self._upper, self._appends = upper, self._appends + 1
+                    self._upper = upper
                     return dataclasses.replace(outcome, upper=upper)
-                case InlineBackpressure():
-                    runs = await builder.spill(runs)
                 case UpperMismatch(upper=current, seqno=seqno) if upper.less_equal(current):
-                    await self._give_up(builder, doubt, begun)
+                    await append.discard()
                     self._upper = upper
                     return Appended(upper=upper, seqno=seqno, already_committed=True)
                 case UpperMismatch(upper=current) if current.less_than(begin):
-                    await self._give_up(builder, doubt, begun)
+                    await append.discard()
                     raise InvalidBounds(
                         "the shard ends before this handle's upper",
                         hint="open a new writer",
@@ -123,7 +108,7 @@ class WriteHandle:
                         lower=begin,
                     )
                 case UpperMismatch(upper=current):
-                    begin = current
+                    append = dataclasses.replace(append, bounds=(current, upper), truncated=bool(runs))
                 case unreachable:
                     assert_never(unreachable)
 
@@ -139,18 +124,21 @@ class WriteHandle:
     ) -> Appended | UpperMismatch:
         """Append the updates of ``[expected_upper, new_upper)`` iff the shard's upper is ``expected_upper``.
 
-        The outcome is a value. All attempts of one call carry one token; give a ``token`` to make calls of several
-        processes one (it is remembered for the writer's last 64 appends), or a ``transaction`` to make an append of an
-        application happen once for ever. Cost: one RPC, one upload per part unless inline; bounded memory. Raises as
-        ``append`` does; after Indeterminate, repeat the call with the same token to learn what happened.
+        The outcome is a value, and final: after UpperMismatch nothing of this call is or ever will be in the shard.
+        Any number of calls may overlap. Give a ``token`` to make calls of several processes one (the shard remembers
+        its last 1024, for an hour; other updates under one it remembers are refused), or a ``transaction`` to make an
+        append of an application happen once for ever. Cost: one RPC (two when the upper lies before
+        ``expected_upper``), one upload per part unless inline; bounded memory. Raises as ``append`` does, and
+        InvalidArgument (other updates under the token, as far as they can be told: small ones by their rows, all by the
+        sum of their diffs), OutcomeForgotten (an earlier attempt may be forgotten: nothing happened now). After any
+        other Indeterminate repeat the call if it has a token; without one it may still happen: ``resolve`` ends that,
+        and tells whether it did. So does this handle's next append, before it sends anything.
         """
         bounds = (Antichain.coerce(expected_upper), Antichain.coerce(new_upper))
         _check_bounds(*bounds, expected=True)
-        the_token = self._new_token() if token is None else Token.parse(token)
-        writer_id = self._ids.for_append(named=token is not None)
+        writer_id = self._ids.for_append()
         deadline, builder, runs = await self._build(writer_id, updates, bounds, timeout)
-        async with self._window.append(repeatable=False):
-            return await self._append_once(writer_id, runs, bounds, the_token, transaction, deadline, builder)
+        return await self._once(writer_id, runs, bounds, token, transaction, deadline, builder)
 
     def batch_spec(self) -> BatchSpec:
         """What another process needs to write parts for this shard: picklable and small. No RPC."""
@@ -179,16 +167,15 @@ class WriteHandle:
 
         ``at_time``: every time t is read as max(t, at_time), so rows prepared without times happen at ``at_time``.
         Nothing that was prepared is ever deleted: after UpperMismatch call again with other bounds. Cost: one RPC.
-        Raises as ``compare_and_append`` does, and InvalidArgument for batches of another shard.
+        Raises as ``compare_and_append`` does, InvalidArgument for batches of another shard, and RequestTooLarge for
+        more than ``settings.parts_per_append_max`` parts: nothing was sent, prepare fewer and larger batches.
         """
         bounds = (Antichain.coerce(expected_upper), Antichain.coerce(new_upper))
         _check_bounds(*bounds, expected=True)
-        the_token = self._new_token() if token is None else Token.parse(token)
         self._location.check_open()
         runs = placed(batches, self.shard, bounds, None if at_time is None else check_time(at_time))
         deadline = self._location.attempts.deadline(timeout)
-        async with self._window.append(repeatable=False):
-            return await self._append_once(self._ids.fixed(), runs, bounds, the_token, transaction, deadline, None)
+        return await self._once(self._ids.fixed(), runs, bounds, token, transaction, deadline, None)
 
     async def append_at_upper(
         self,
@@ -203,17 +190,14 @@ class WriteHandle:
 
         Writers never contend: the server places each append behind the one before it, and many share one commit. The
         rows are read at the time before ``Appended.upper``. Columns ``ts`` (default 0; at most ``not_before``) and
-        ``diff`` (default +1) may be missing. No updates move the upper only. A repeated ``token`` is recognised for
-        the writer's last 64 appends, whichever handle made them; a ``transaction`` for ever. Cost: as
-        ``compare_and_append``. Raises as that does; after Indeterminate, repeat the call of this handle with the same
-        token. Raises LeaseExpired when the shard may have forgotten an earlier attempt: nothing happened now.
+        ``diff`` (default +1) may be missing. No updates move the upper only. ``token`` and ``transaction`` are as in
+        ``compare_and_append``. Cost: one RPC, and uploads as there. Raises as that does.
         """
         bounds = _bounds_until(not_before)
-        the_token = self._new_token() if token is None else Token.parse(token)
-        writer_id = self._ids.for_append(named=token is not None)
+        writer_id = self._ids.for_append()
         deadline, builder, runs = await self._build(writer_id, completed(updates, self.schema), bounds, timeout)
         runs = tuple(moved(run, not_before) for run in runs)
-        return await self._append_moved(writer_id, runs, bounds, the_token, transaction, deadline, builder)
+        return await self._append_moved(writer_id, runs, bounds, token, transaction, deadline, builder)
 
     async def append_batches_at_upper(
         self,
@@ -226,17 +210,31 @@ class WriteHandle:
     ) -> Appended:
         """Append what other processes prepared, all at one time. See ``append_at_upper``. Cost: one RPC.
 
-        Nothing that was prepared is ever deleted. Raises InvalidBounds for batches with times beyond ``not_before``.
+        Nothing that was prepared is ever deleted. Raises InvalidBounds for batches with times beyond ``not_before``,
+        and RequestTooLarge as ``compare_and_append_batches`` does.
         """
         bounds = _bounds_until(not_before)
-        the_token = self._new_token() if token is None else Token.parse(token)
         self._location.check_open()
         deadline = self._location.attempts.deadline(timeout)
         runs = tuple(moved(run, not_before) for run in placed(batches, self.shard, bounds, None))
-        return await self._append_moved(self._ids.fixed(), runs, bounds, the_token, transaction, deadline, None)
+        return await self._append_moved(self._ids.fixed(), runs, bounds, token, transaction, deadline, None)
+
+    async def resolve(self, *, timeout: float | None = None) -> tuple[Resolved, ...]:
+        """What came of the calls of this handle that ended in doubt (Indeterminate, cancelled), each told once.
+
+        Afterwards nothing more comes of any. Those that later appends or ``expire`` resolved are told, too; of more
+        than 10,000 the newest. Cost: one RPC for each call in doubt, all at once; none without one. Raises
+        LocationError: repeat it.
+        """
+        self._location.check_open()
+        return await self._appender.resolve(self._location.attempts.deadline(timeout))
 
     async def expire(self, *, timeout: float | None = None) -> None:
-        """Forget this writer and the tokens of its appends. Optional. One RPC."""
+        """Let what this writer left in Blob and nothing names be swept early. Optional. One RPC.
+
+        Nothing more comes of calls in doubt afterwards: see ``resolve``.
+        """
+        await self._appender.resolve_earlier(self._location.attempts.deadline(timeout))
         command = ExpireWriter(writer_id=self._ids.current)
         await self._location.attempts.repeat(
             self._location.attempts.deadline(timeout),
@@ -244,12 +242,12 @@ class WriteHandle:
         )
         self._ids.renew()
 
-    async def _append_once(
+    async def _once(
         self,
         writer_id: WriterId,
         runs: tuple[Run, ...],
         bounds: Bounds,
-        token: Token,
+        token: Token | str | None,
         transaction: Transaction | None,
         deadline: Deadline,
         builder: BatchBuilder | None,
@@ -257,44 +255,49 @@ class WriteHandle:
         rebase: bool = False,
     ) -> Appended | UpperMismatch:
         """``builder`` None: the parts belong to somebody else and are never deleted."""
-        (lower, upper), doubt, begun = bounds, Doubt(), self._appends
-        while True:
-            batch = HollowBatch(desc=Description(lower=lower, upper=upper), runs=runs)
-            try:
-                outcome = await self._commit(writer_id, batch, token, transaction, deadline, doubt, rebase=rebase)
-            except UsageError:
-                if builder is not None:
-                    await self._give_up(builder, doubt, begun)
-                raise
-            match outcome:
-                case Appended():
-                    self._upper, self._appends = self._upper.join(outcome.upper), self._appends + 1
-                    return outcome
-                case InlineBackpressure():
-                    runs = await (builder or self._builder(writer_id, None, None)).spill(runs)
-                case UpperMismatch():
-                    # SUBTLE: an upper short of ``lower`` could still reach it, and a late attempt then succeed.
-                    if builder is not None and lower.less_than(outcome.upper):
-                        await self._give_up(builder, doubt, begun)
-                    self._upper = outcome.upper
-                    return outcome
-                case unreachable:
-                    assert_never(unreachable)
+        append = Append(
+            writer_id=writer_id, runs=runs, bounds=bounds, builder=builder, transaction=transaction, rebase=rebase
+        )
+        if token is not None:
+            append = self._named(append, Token.parse(token))
+        outcome = await self._commit(append, deadline)
+        if isinstance(outcome, Appended):
+            self._upper = self._upper.join(outcome.upper)
+        else:
+            await append.discard()
+            self._upper = outcome.upper
+        return outcome
+
+    def _named(self, append: Append, token: Token) -> Append:
+        """The append under the caller's token, which may have been used before: by this handle, or by another one."""
+        use = self._tokens.setdefault(token, TokenUse(self._caller.seqno))
+        use.calls += 1
+        if len(self._tokens) > _TOKENS_MAX:
+            del self._tokens[next(iter(self._tokens))]
+        # Of what others prepared only the sum of diffs is known, and retractions beside it are made anew each time.
+        body = body_of(append.runs, self.schema, timed=not append.rebase) if append.builder else b""
+        return dataclasses.replace(append, token=token, token_use=use, known_seqno=use.known_seqno, body=body)
+
+    async def _commit(self, append: Append, deadline: Deadline) -> Appended | UpperMismatch:
+        begun, committed = self._ids.begin(), False
+        try:
+            outcome = await self._appender.commit(append, deadline)
+            committed = isinstance(outcome, Appended) and append.writer_id == self._ids.current
+            return outcome
+        finally:
+            self._ids.end(begun, committed=committed)
 
     async def _append_moved(
         self,
         writer_id: WriterId,
         runs: tuple[Run, ...],
         bounds: Bounds,
-        token: Token,
+        token: Token | str | None,
         transaction: Transaction | None,
         deadline: Deadline,
         builder: BatchBuilder | None,
     ) -> Appended:
-        async with self._window.append(repeatable=True):
-            outcome = await self._append_once(
-                writer_id, runs, bounds, token, transaction, deadline, builder, rebase=True
-            )
+        outcome = await self._once(writer_id, runs, bounds, token, transaction, deadline, builder, rebase=True)
         if isinstance(outcome, Appended):
             return outcome
         raise VersionMismatch(
@@ -322,60 +325,6 @@ class WriteHandle:
         return BatchBuilder(
             target, settings=location.settings, runtime=location.runtime, bounds=bounds, timeout=timeout
         )
-
-    async def _give_up(self, builder: BatchBuilder, doubt: Doubt, begun: int) -> None:
-        """Delete the parts if no attempt can have committed them. In doubt they are left to the sweeper.
-
-        SUBTLE: ``shards`` may itself have repeated a lost attempt under the token. Its answer counts only while the
-        shard remembers the token, so not after many appends of this writer, or when others share its id.
-        """
-        forgotten = self._appends - begun >= self._location.settings.token_history // 2
-        if not doubt.any and self._owns_id and not forgotten:
-            await builder.discard()
-
-    def _new_token(self) -> Token:
-        return Token.of(self._location.runtime.random_bytes(16))
-
-    async def _commit(
-        self,
-        writer_id: WriterId,
-        batch: HollowBatch,
-        token: Token,
-        transaction: Transaction | None,
-        deadline: Deadline,
-        doubt: Doubt,
-        *,
-        rebase: bool = False,
-    ) -> Appended | UpperMismatch | InlineBackpressure:
-        location = self._location
-        command = CompareAndAppend(
-            writer_id=writer_id,
-            token=token,
-            batch=batch,
-            lease_ms=location.settings.writer_lease_ms,
-            transaction=transaction,
-            rebase=rebase,
-            known_seqno=self._doubtful.get(token, self._seqno) if rebase else 0,
-        )
-        begun, committed = self._ids.begin(), False
-        try:
-            outcome: Appended | UpperMismatch | InlineBackpressure = await location.attempts.repeat(
-                deadline, lambda seconds: location.shards.apply(self.shard, command, timeout=seconds), doubt=doubt
-            )
-            committed = isinstance(outcome, Appended) and writer_id == self._ids.current
-            if not isinstance(outcome, InlineBackpressure):
-                self._seqno = max(self._seqno, outcome.seqno)
-                self._doubtful.pop(token, None)
-            return outcome
-        except Indeterminate:
-            # Whoever repeats it must say what was known before the first attempt.
-            if rebase:
-                self._doubtful.setdefault(token, command.known_seqno)
-                if len(self._doubtful) > _DOUBTFUL_MAX:
-                    del self._doubtful[next(iter(self._doubtful))]
-            raise
-        finally:
-            self._ids.end(begun, committed=committed)
 
 
 def _bounds_until(time: int) -> Bounds:

@@ -6,14 +6,15 @@ Source: persist-semantics.md feature rows 19, 20, 23; spark.md facts 5 and 6.
 import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from persist.client.background import process_loop
-from persist.client.batch import BatchBuilder, Bounds, Target
-from persist.client.inputs import UpdatesLike, tables
-from persist.client.stores import process_blob
+from persist.client.shard.loop_thread import process_loop
+from persist.client.shard.process_blobs import process_blob
+from persist.client.shard.write.batch import BatchBuilder, Bounds, Target
+from persist.client.shard.write.inputs import UpdatesLike, tables
 from persist.core.data.schema import Schema
 from persist.core.frontier import Antichain, Description
 from persist.core.ids import ShardId, WriterId
@@ -22,6 +23,9 @@ from persist.errors import InvalidArgument, InvalidBounds
 from persist.runtime import system
 from persist.settings import Settings
 from persist.wire.batch import batch_from_bytes, batch_to_bytes
+
+UNREGISTERED: Final = (1 << 32) - 1
+"""The id of a schema that is not registered yet: no shard takes a part that names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +63,13 @@ class PreparedBatch:
     def max_ts(self) -> int | None:
         """The largest time of any row."""
         return max((part.last_ts for part in _parts(self.runs)), default=None)
+
+    def registered(self, schema_id: int) -> "PreparedBatch":
+        """The same parts under the id of the schema they were written with, once the shard has it."""
+        runs = tuple(
+            Run(parts=tuple(dataclasses.replace(part, schema_id=schema_id) for part in run.parts)) for run in self.runs
+        )
+        return dataclasses.replace(self, schema_id=schema_id, runs=runs)
 
     def to_bytes(self) -> bytes:
         """The batch as bytes that any release reading this format understands."""

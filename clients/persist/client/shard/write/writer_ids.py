@@ -10,7 +10,7 @@ from persist.settings import Settings
 
 
 class WriterIds:
-    """The writer id of one handle. Renewed only when nothing that could be repeated was said under the last one."""
+    """The writer id of one handle."""
 
     def __init__(self, first: WriterId, *, owned: bool, settings: Settings, runtime: Runtime) -> None:
         """``owned``: nobody else writes under ``first``, so it may be given up."""
@@ -18,8 +18,7 @@ class WriterIds:
         self._fixed = not owned
         self._lease_seconds = settings.writer_lease_ms / 1000
         self._runtime = runtime
-        self._named = False
-        self._known_at = self._heard_at = runtime.monotonic()
+        self._known_at = runtime.monotonic()
 
     def fixed(self) -> WriterId:
         """The id, kept for good: others may write under it from now on."""
@@ -31,23 +30,18 @@ class WriterIds:
         """The id as it is now."""
         return self._current
 
-    def for_append(self, *, named: bool = False) -> WriterId:
-        """The id for an append that begins now. ``named``: under the caller's token, which the caller may repeat."""
-        now = self._runtime.monotonic()
-        # A token is remembered for a lease after the shard last heard of the writer, which an attempt without an
-        # answer may have been. Otherwise half of the lease is left for uploading.
-        idle = now - self._heard_at >= self._lease_seconds if self._named else now - self._known_at >= self._half
-        if idle and not self._fixed:
+    def for_append(self) -> WriterId:
+        """The id for an append that begins now: half of the lease, at least, is left for uploading."""
+        if self._runtime.monotonic() - self._known_at >= self._half:
             self.renew()
-        self._named = self._named or named
         return self._current
 
     def renew(self) -> None:
         """Go on under a new id, unless others share this one."""
         if not self._fixed:
             now_ms, entropy = self._runtime.now_ms(), self._runtime.random_bytes(16)
-            self._current, self._named = WriterId.born(now_ms, entropy), False
-            self._known_at = self._heard_at = self._runtime.monotonic()
+            self._current = WriterId.born(now_ms, entropy)
+            self._known_at = self._runtime.monotonic()
 
     def begin(self) -> float:
         """An attempt is sent now; give what this returns to ``end``."""
@@ -55,7 +49,6 @@ class WriterIds:
 
     def end(self, begun: float, *, committed: bool) -> None:
         """The attempt ended. ``committed``: the shard knows the writer, for a lease from when it was sent."""
-        self._heard_at = self._runtime.monotonic()
         if committed:
             self._known_at = max(self._known_at, begun)
 

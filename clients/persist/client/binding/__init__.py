@@ -1,0 +1,1 @@
+"""Bindings of sources: which source frontier is complete at which time, minted once."""

@@ -1,0 +1,1 @@
+"""The same for callers without an event loop."""

@@ -1,0 +1,53 @@
+"""The one way by which a catalog's rows get into its log: compared with what is known of the log before.
+
+A row that goes is there, what comes stands beside nothing else under its key: whoever would append something else is
+refused, because a log that took a retraction of a row that is not there opens for nobody any more. Source:
+catalog-semantics.md section 1.2.3.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from persist.client.catalog.port import RowLog
+from persist.core.catalog.rows import Row, RowCodec
+from persist.core.catalog.snapshot import Net, Snapshot
+from persist.errors import CorruptData, InvalidArgument
+
+
+class Memory(Protocol):
+    """What a process knows of a log, complete below an upper."""
+
+    def check(self, changes: Iterable[tuple[Row, int]]) -> None:
+        """Nothing, when the changes of one time fit what is known. Raises CorruptData; nothing changes."""
+        ...
+
+
+class SnapshotMemory:
+    """The Memory of a snapshot. ``net``: the changes that it was asked about last, as the snapshot takes them."""
+
+    def __init__(self, snapshot: Snapshot, codec: RowCodec) -> None:
+        self._snapshot = snapshot
+        self._codec = codec
+        self.net = Net({}, {})
+
+    def check(self, changes: Iterable[tuple[Row, int]]) -> None:
+        """See Memory."""
+        self.net = self._snapshot.fitting(self._codec, changes)
+
+
+async def append(
+    log: RowLog, memory: Memory, changes: Sequence[tuple[Row, int]], ts: int, *, expected_upper: int
+) -> int | None:
+    """As RowLog.append, once ``memory``, which knows the log below ``expected_upper``, was asked.
+
+    Raises InvalidArgument for changes that do not fit it: nothing was appended.
+    """
+    try:
+        memory.check(changes)
+    except CorruptData as error:
+        raise InvalidArgument(
+            f"these changes do not fit the catalog: {error.message}",
+            hint="nothing was changed; make a new transaction from what is there now, and report it",
+            **error.details,
+        ) from error
+    return await log.append(changes, ts, expected_upper=expected_upper)

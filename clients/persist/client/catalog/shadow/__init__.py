@@ -1,0 +1,1 @@
+"""Two catalogs that must do the same, as one."""

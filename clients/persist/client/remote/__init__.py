@@ -1,0 +1,1 @@
+"""Everything that speaks gRPC: channels, sessions, and the ports served by servers."""

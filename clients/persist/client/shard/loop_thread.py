@@ -1,0 +1,253 @@
+"""One event loop in a thread of its own, for all blocking callers of a process.
+
+The thread runs while anybody uses it, is a daemon and holds no process alive. Its loop stays for as long as the
+process: gRPC binds itself to the loops it has seen, and complains of those that are gone. After a fork the child has no
+such thread: whoever asks gets a new one. At exit everybody who still uses the loop gets a moment to close what hangs
+on it.
+"""
+
+import asyncio
+import atexit
+import concurrent.futures.thread  # registers its own hook at exit, before ours
+import contextlib
+import os
+import threading
+import weakref
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from persist.errors import PersistError, UsageError
+
+T = TypeVar("T")
+
+CLOSE_SECONDS = 5.0
+"""How long closing at exit may take."""
+NAME: Final = "persist-loop"
+
+
+class _Shared:
+    """The loop of a process, and its thread while there are users."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.loop = asyncio.new_event_loop()
+        self._users = 0
+        self._thread: threading.Thread | None = None
+        # SUBTLE: re-entrant. Who takes it may be interrupted by a garbage collection that drops another user.
+        self._changed = threading.Condition(threading.RLock())
+
+    @property
+    def is_current(self) -> bool:
+        """Called from the loop's own thread."""
+        return threading.current_thread() is self._thread
+
+    @property
+    def runs(self) -> bool:
+        """Whether what is given to the loop is run: in this process, and not after its end."""
+        return self.pid == os.getpid() and self._thread is not None and self._thread.is_alive()
+
+    def join(self) -> None:
+        """One user more."""
+        with self._changed:
+            self._users += 1
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._main, name=NAME, daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def leave(self) -> None:
+        """One user less. The last one waits for the end of the thread, unless that is where it is called."""
+        with self._changed:
+            self._users -= 1
+            thread = self._thread
+            if self._users or thread is None:
+                return
+            asyncio.run_coroutine_threadsafe(self._end(), self.loop)
+            if self.is_current:
+                return
+            self._changed.wait_for(lambda: self._users or self._thread is not thread, CLOSE_SECONDS)
+            if self._thread is thread:
+                return
+        thread.join(CLOSE_SECONDS)
+
+    def close(self) -> None:
+        """Let go of the loop, if nobody uses it. For the end of the process."""
+        if self._thread is None and not self.loop.is_closed():
+            self.loop.close()
+
+    async def _end(self) -> None:
+        """Stop the loop, once what nobody waits for any more has ended; unless there are users again."""
+        if self._users:
+            return
+        rest = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in rest:
+            task.cancel()
+        # Generators left open end with the loop: closing nested ones side by side would only make noise.
+        await asyncio.gather(*rest, return_exceptions=True)
+        if not self._users:
+            self.loop.stop()
+
+    def _main(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        while True:
+            self.loop.run_forever()
+            with self._changed:
+                # Somebody may have come while the last one left.
+                if not self._users:
+                    self._thread = None
+                    self._changed.notify_all()
+                    return
+
+
+class LoopThread:
+    """A place of one's own on the process's loop: runs coroutines of any thread. ``stop`` ends them; so does exit."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._shared = _shared()
+        if self._shared.is_current:
+            raise _not_here()
+        self._closers: list[Callable[[], Awaitable[None]]] = []
+        self._running: set[asyncio.Task[Any]] = set()
+        # SUBTLE: re-entrant, as finalizers spawn. What is submitted under it is a task before closing begins.
+        self._lock = threading.RLock()
+        self._stopped = False
+        self._shared.join()
+        _open.add(self)
+
+    @property
+    def alive(self) -> bool:
+        """Usable from this process."""
+        return self.pid == os.getpid() and not self._stopped and self._shared.runs
+
+    @property
+    def is_foreign(self) -> bool:
+        """Made by the process this one was forked from."""
+        return self.pid != os.getpid()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of a coroutine. An interrupt cancels it. Raises UsageError from the loop's own thread."""
+        future = None if self._shared.is_current else self._submit(work)
+        if future is None:
+            work.close()
+            raise _not_here()
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise UsageError("the client was closed during the call", hint="open another client") from None
+        except BaseException:
+            future.cancel()
+            raise
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Run a coroutine without waiting: for finalizers, which may run in any thread. Dropped when too late."""
+        if self._submit(work) is None:
+            work.close()
+
+    def at_stop(self, closer: Callable[[], Awaitable[None]]) -> None:
+        """Await ``closer()`` on the loop when it stops."""
+        self._closers.append(closer)
+
+    def stop(self) -> None:
+        """Close what hangs on this place, and leave. Does nothing in a forked child or when done already.
+
+        Called from the loop's own thread, as finalizers may be, it returns before that is done.
+        """
+        if self.is_foreign:
+            return
+        with self._lock:
+            if self._stopped or not self._shared.runs:
+                return
+            self._stopped = True
+            closing = asyncio.run_coroutine_threadsafe(self._close(), self._shared.loop)
+        _open.discard(self)
+        if self._shared.is_current:
+            closing.add_done_callback(lambda _: self._shared.leave())
+            return
+        try:
+            with contextlib.suppress(TimeoutError, concurrent.futures.CancelledError, PersistError):
+                closing.result(CLOSE_SECONDS)
+        finally:
+            closing.cancel()
+            self._shared.leave()
+
+    def _submit(self, work: Coroutine[Any, Any, T]) -> "concurrent.futures.Future[T] | None":
+        """The future of a coroutine that runs; None when it is too late for that."""
+        if self.is_foreign:
+            return None
+        with self._lock:
+            if not self.alive:
+                return None
+            return asyncio.run_coroutine_threadsafe(self._tracked(work), self._shared.loop)
+
+    async def _tracked(self, work: Coroutine[Any, Any, T]) -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        self._running.add(task)
+        try:
+            return await work
+        finally:
+            self._running.discard(task)
+
+    async def _close(self) -> None:
+        while self._closers:
+            with contextlib.suppress(PersistError):
+                await self._closers.pop()()
+        rest = list(self._running)
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
+
+
+def _not_here() -> UsageError:
+    return UsageError(
+        "a blocking call cannot be made here",
+        hint="use persist.aio inside an event loop, and open a new client after fork or close",
+    )
+
+
+_open: "weakref.WeakSet[LoopThread]" = weakref.WeakSet()
+_process: list[LoopThread] = []
+_loops: list[_Shared] = []
+_inherited: list[_Shared] = []
+"""Loops of the parent of a forked process. Never closed: that would take from the parent what both still share."""
+_lock = threading.RLock()
+
+
+def process_loop() -> LoopThread:
+    """The place that objects without a client share in this process: splits and builders in executors."""
+    with _lock:
+        if not _process or not _process[-1].alive:
+            _process[:] = [LoopThread()]
+        return _process[-1]
+
+
+def _shared() -> _Shared:
+    with _lock:
+        if not _loops:
+            _loops.append(_Shared())
+        return _loops[-1]
+
+
+def _after_fork() -> None:
+    # SUBTLE: another thread may have held the lock while forking; its copy would never be released.
+    global _lock
+    _lock = threading.RLock()
+    _inherited.extend(_loops)
+    _loops.clear()
+    _process.clear()
+    _open.clear()
+
+
+def _stop_all() -> None:
+    for place in list(_open):
+        place.stop()
+    for shared in _loops:
+        shared.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+# SUBTLE: plain atexit comes after worker threads refuse new work, and closing stores needs them. The interpreter's own
+# pools register where we do, before us, and such functions run last in, first out.
+getattr(threading, "_register_atexit", atexit.register)(_stop_all)

@@ -1,0 +1,1 @@
+"""Reading a shard: under a lease, at one time or as it changes."""

@@ -1,0 +1,1 @@
+"""Writing to a shard: from updates to parts, from parts to one append."""

@@ -1,0 +1,1 @@
+"""Tables: rows at times of an oracle, and the log that makes transactions whole."""

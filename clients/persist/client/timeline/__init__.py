@@ -1,0 +1,1 @@
+"""Times that processes agree on: oracles, the registers below them, and clocks."""
