@@ -2,6 +2,6 @@
 
 from persist_catalog.serve import open_catalog, serve_catalog, start_catalog
 from persist_catalog.service import CatalogService, Duty
-from persist_host.reach import Reach
+from persist_host.shard_access import Reach
 
 __all__ = ["CatalogService", "Duty", "Reach", "open_catalog", "serve_catalog", "start_catalog"]

@@ -18,6 +18,8 @@ from persist.core.shard.commands import Appended
 from persist.errors import ShardNotFound
 
 SEED: Final = 1
+UNTOLD_SECONDS: Final = 2.0
+"""How long a leader that told no address is not looked for again: a program that leads never tells one."""
 SCHEMA: Final = Schema(
     key={"generation": pa.field("generation", pa.uint64(), nullable=False),
          "epoch": pa.field("epoch", pa.uint64(), nullable=False)},
@@ -37,6 +39,8 @@ class Addresses:
         self._client = client
         self._shard = leader_shard(environment)
         self._known: tuple[FenceToken, str] | None = None
+        self._runtime = client.location.runtime
+        self._untold: tuple[FenceToken, float] | None = None
 
     async def tell(self, token: FenceToken, address: str) -> None:
         """Say where the one with ``token`` listens, unless a later one did. Keeps one row."""
@@ -53,11 +57,16 @@ class Addresses:
                 self._known = token, address
                 return
 
-    async def of(self, token: FenceToken) -> str:
-        """Where the one with ``token`` listens; empty when it did not say."""
-        if self._known is None or self._known[0] != token:
-            _, rows = await self._read()
-            self._known = next(((token, row["address"]) for row in rows if _token(row) == token), None)
+    async def of(self, token: FenceToken, *, fresh: bool = False) -> str:
+        """Where the one with ``token`` listens; empty when it did not say, some seconds ago unless ``fresh``."""
+        if self._known is not None and self._known[0] == token:
+            return self._known[1]
+        now = self._runtime.monotonic()
+        if not fresh and self._untold is not None and self._untold[0] == token and now < self._untold[1]:
+            return ""
+        _, rows = await self._read()
+        self._known = next(((token, row["address"]) for row in rows if _token(row) == token), None)
+        self._untold = None if self._known is not None else (token, now + UNTOLD_SECONDS)
         return "" if self._known is None else self._known[1]
 
     async def _read(self) -> tuple[int, list[dict[str, str]]]:

@@ -2,8 +2,9 @@
 
 A server leads from the moment it opened the catalog for writing until somebody else did. From then on it refuses every
 write of every session it had, for ever, and follows the new leader like any other follower. It leads again only when it
-is asked to, with a generation above the one that fenced it: two servers of one generation never take the catalog from
-each other by turns. Source: catalog-semantics.md sections 1.2.1 and 1.2.7; reliability.md I16.
+is asked to, with a generation above that of the server that fenced it: two servers of one generation never take the
+catalog from each other by turns. What no server did, an edit by hand, is no hindrance. Source: catalog-semantics.md
+sections 1.2.1 and 1.2.7; reliability.md I16.
 """
 
 import asyncio
@@ -14,11 +15,11 @@ from typing import Any
 
 from persist.client.catalog.durable import DurableCatalog
 from persist.client.catalog.opened import OpenedCatalog
-from persist.core.catalog.fencing import Claim
+from persist.core.catalog.errors import Fenced, NotWritable
 from persist.core.catalog.kinds import AnyKind
+from persist.core.catalog.leadership.fencing import Claim
 from persist.core.catalog.objects import FenceToken
-from persist.core.catalog.refusals import Fenced, NotWritable
-from persist.errors import LocationError, UsageError
+from persist.errors import CorruptData, Determinate, LocationError, UsageError
 from persist_catalog.addresses import Addresses
 from persist_catalog.mirror import Mirror
 
@@ -34,7 +35,8 @@ class Role(StrEnum):
 class Leadership:
     """Of one server over one catalog. ``may_lead`` False: it follows for ever. ``told`` hears of every change of role.
 
-    ``address`` is where the server listens, as clients reach it.
+    ``address`` is where the server listens, as clients reach it. ``begun`` is the upper at which its leadership began:
+    what sessions read before was read under another leader, if not in another form.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Leadership:
         self.address = ""
         self.role = Role.FOLLOWER
         self.own: FenceToken | None = None
+        self.begun = 0
         self._durable = durable
         self._mirror = mirror
         self._addresses = addresses
@@ -61,7 +64,8 @@ class Leadership:
     async def lead(self, generation: int) -> FenceToken:
         """Open the catalog for writing, fencing whoever leads, this server's own sessions too. Raises as ``open``.
 
-        Raises NotWritable when this server follows only, or was fenced by this generation or a later one.
+        Raises NotWritable when this server follows only, or was fenced by another server of this generation or a later
+        one.
         """
         async with self._turn:
             await self._mirror.sync()
@@ -69,7 +73,7 @@ class Leadership:
             if not self._may_lead:
                 raise await self._not_writable("this server only follows", "ask the leader")
             seen = self._mirror.token
-            if self.role is Role.FENCED and seen is not None and generation <= seen.deploy_generation:
+            if self.role is Role.FENCED and seen is not None and not await self._may_lead_again(generation, seen):
                 raise await self._not_writable("this server was fenced", "a higher generation lets it lead again")
             self._unsure = True
             try:
@@ -79,6 +83,7 @@ class Leadership:
                 raise
             self._unsure = False
             assert catalog.token is not None
+            self.begun = catalog.upper
             self._become(Role.LEADER, catalog, catalog.token)
             with contextlib.suppress(LocationError):
                 # Only those who look for the leader would miss it.
@@ -100,6 +105,7 @@ class Leadership:
     async def writing(self, token: FenceToken) -> AsyncIterator[OpenedCatalog]:
         """The catalog, for who has this token, alone until the end of the block. Raises Fenced, NotWritable."""
         async with self._turn:
+            self._mirror.check()
             if self._catalog is None or token != self.own:
                 await self._mirror.sync()
                 self.look()
@@ -116,12 +122,18 @@ class Leadership:
         async with self._turn:
             if not self._may_lead:
                 raise await self._not_writable("this server only follows", "ask another one")
-            self._unsure = True
+            unsure, self._unsure = self._unsure, True
             try:
-                return await self._durable.edit(kind, key, value)
-            finally:
-                if self.role is Role.LEADER:
-                    self._become(Role.FOLLOWER, None, None)
+                previous = await self._durable.edit(kind, key, value)
+            except (UsageError, Determinate, CorruptData):
+                # Nothing was appended: whoever led still does.
+                self._unsure = unsure
+                raise
+            except BaseException:
+                self._step_down()
+                raise
+            self._step_down()
+            return previous
 
     def look(self) -> None:
         """Whether the mirror shows that somebody else leads."""
@@ -153,6 +165,22 @@ class Leadership:
             with contextlib.suppress(LocationError):
                 who["leader"] = await self.leader()
         return NotWritable(message, hint=hint, **who)
+
+    def _step_down(self) -> None:
+        if self.role is Role.LEADER:
+            self._become(Role.FOLLOWER, None, None)
+
+    async def _may_lead_again(self, generation: int, seen: FenceToken) -> bool:
+        """Whether a server that was fenced may lead: not if that would take the catalog from its equal.
+
+        A later epoch of its own generation that tells no address is no server's: somebody edited the catalog by hand,
+        or leads without one. Who asks to lead fences that.
+        """
+        if generation > seen.deploy_generation:
+            return True
+        own = self.own
+        same = own is not None and own.deploy_generation == seen.deploy_generation == generation
+        return same and not await self._addresses.of(seen, fresh=True)
 
     def _end(self) -> None:
         # What this server did itself may be what fenced it, which is no reason not to lead again.

@@ -6,6 +6,7 @@ catalog-semantics.md sections 1.1 (change feed) and 1.2.3.
 
 import asyncio
 import contextlib
+import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -16,6 +17,8 @@ from persist.core.catalog.objects import FenceToken
 from persist.core.catalog.rows import Row, RowCodec, RowUpdate, by_time
 from persist.errors import CorruptData, InvalidArgument, LocationError, NotReadable, PersistError
 from persist.runtime import Runtime
+
+_log = logging.getLogger("persist.catalog")
 
 TAIL_UPDATES: Final = 100_000
 """How many updates are remembered for those who follow."""
@@ -61,7 +64,7 @@ class Mirror:
         """The upper, after what was committed before this call was taken over. Calls that overlap share readings."""
         asked = self._begun
         async with self._reading:
-            self._check()
+            self.check()
             if self._done > asked:
                 return self.upper
             self._begun += 1
@@ -69,14 +72,13 @@ class Mirror:
             try:
                 await self._read()
             except CorruptData as error:
-                self._broken = error
-                self._wake()
+                self._break(error)
                 raise
             self._done = reading
             return self.upper
 
     async def follow(self) -> None:
-        """Keep up until cancelled, however often the log fails."""
+        """Keep up until cancelled, however often the log fails, or until it told what cannot be."""
         while True:
             upper = self.upper
             try:
@@ -88,13 +90,18 @@ class Mirror:
                     await self.sync()
                 else:
                     await self._release()
-            except PersistError:
+            except CorruptData as error:
+                self._break(error)
+                return
+            except Exception as error:
+                if not isinstance(error, PersistError):
+                    _log.exception("following the catalog failed; going on")
                 await self._runtime.sleep(PAUSE_SECONDS)
 
     async def changed(self, upper: int) -> None:
         """Wait until it knows more than up to ``upper``. For callers with a deadline; somebody has to ``follow``."""
         while self.upper <= upper:
-            self._check()
+            self.check()
             await self._moved.wait()
 
     def since(self, lower: int) -> list[RowUpdate] | None:
@@ -142,8 +149,12 @@ class Mirror:
             self._take([RowUpdate(row, ts, diff) for row, diff in changes], ts + 1)
         except CorruptData as error:
             # What was appended is there, whatever is wrong with it here.
-            self._broken = error
-            self._wake()
+            self._break(error)
+
+    def check(self) -> None:
+        """Nothing, while the log told what can be. Raises CorruptData, for ever."""
+        if self._broken is not None:
+            raise CorruptData(self._broken.message, hint=self._broken.hint, **self._broken.details)
 
     async def close(self) -> None:
         """Let go of the log."""
@@ -198,13 +209,13 @@ class Mirror:
             self._remembered -= len(gone)
             self._lower = gone[-1].ts + 1
 
+    def _break(self, error: CorruptData) -> None:
+        self._broken = self._broken or error
+        self._wake()
+
     def _wake(self) -> None:
         self._moved.set()
         self._moved = asyncio.Event()
-
-    def _check(self) -> None:
-        if self._broken is not None:
-            raise CorruptData(self._broken.message, hint=self._broken.hint, **self._broken.details)
 
 
 class TappedLog:

@@ -7,12 +7,12 @@ import json as jsons
 from typing import Final
 
 from persist.client.client import Client
-from persist.client.location import Location
+from persist.client.shard.location import Location
 from persist.runtime import Runtime, system
 from persist.settings import Settings
 from persist_catalog.service import CatalogService, Duty
 from persist_host import Address, Host, Telemetry, logs, run_service
-from persist_host.reach import Reach
+from persist_host.shard_access import Reach
 
 READY_LINE: Final = "persist catalog listening on {address}"
 
@@ -71,7 +71,7 @@ async def start_catalog(
     """
     runtime = runtime or system()
     telemetry = telemetry or Telemetry(service="persist-catalog")
-    location, stores = await reach.location(settings, runtime)
+    location, stores = await reach.location(settings, runtime, counts=telemetry)
     service = open_catalog(location, duty, telemetry=telemetry)
     host, address = await Host.open(
         (service,),

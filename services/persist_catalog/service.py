@@ -1,7 +1,6 @@
 """CatalogService as something a host hosts."""
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable
 from dataclasses import dataclass
@@ -10,11 +9,11 @@ from typing import Final, Protocol
 import grpc.aio
 
 from persist.client.catalog.durable import DurableCatalog
-from persist.client.catalog.shard_log import open_shard_log
+from persist.client.catalog.log.shard_log import open_shard_log
 from persist.client.client import Client
-from persist.core.catalog.refusals import FencedByGeneration
-from persist.errors import PersistError
-from persist.machine.tasks import Tasks
+from persist.core.catalog.errors import FencedByGeneration
+from persist.errors import CorruptData
+from persist.retry.tasks import Tasks
 from persist.runtime import Runtime
 from persist.settings import Settings
 from persist.v1.catalog_pb2_grpc import add_CatalogServiceServicer_to_server
@@ -68,7 +67,7 @@ class CatalogService:
         self._duty = duty
         self._runtime = runtime
         self._telemetry = telemetry
-        self._tasks = Tasks()
+        self._tasks = Tasks(telemetry)
         self._opening = asyncio.Lock()
         self._serving: Serving | None = None
         self._tells: Tells | None = None
@@ -110,7 +109,13 @@ class CatalogService:
 
     async def _open(self) -> Serving:
         duty, codec = self._duty, CODEC
-        mirror = await Mirror.open(await open_shard_log(self._client, duty.environment), codec, runtime=self._runtime)
+        followed = await open_shard_log(self._client, duty.environment)
+        try:
+            mirror = await Mirror.open(followed, codec, runtime=self._runtime)
+        except BaseException:
+            # A damaged catalog: it is tried again with every call, and must not leave a lease behind each time.
+            await followed.close()
+            raise
         durable = DurableCatalog(TappedLog(await open_shard_log(self._client, duty.environment), mirror))
         addresses = Addresses(self._client, duty.environment)
         leadership = Leadership(durable, mirror, addresses, may_lead=not duty.follow, told=self._become)
@@ -119,9 +124,24 @@ class CatalogService:
         writes = Writes(leadership, mirror, sessions, codec)
         if duty.generation is not None:
             await self._lead(leadership, duty.generation)
-        self._tasks.start(mirror.follow())
-        self._tasks.start(_keep_looking(mirror, leadership))
+        self._tasks.spawn(mirror.follow(), "following the catalog")
+        self._tasks.spawn(self._keep_looking(mirror, leadership), "looking for leaders")
         return Serving(duty.environment, durable, mirror, leadership, sessions, writes)
+
+    async def _keep_looking(self, mirror: Mirror, leadership: Leadership) -> None:
+        """Learn of a new leader also while nobody asks for anything. Ends when the catalog is damaged."""
+        try:
+            while True:
+                upper = mirror.upper
+                leadership.look()
+                await mirror.changed(upper)
+        except CorruptData as error:
+            # Every call tells it, for ever: a person has to look at it, and start this process again.
+            _log.error("the catalog of %s is damaged, serving nothing but dumps: %s", self._duty.environment, error)
+            self._telemetry.gauge("persist_catalog_leads", (), 0.0)
+            if self._tells is not None:
+                await self._tells(LEADER, serving=False)
+                await self._tells(NAME, serving=False)
 
     async def _lead(self, leadership: Leadership, generation: int) -> None:
         try:
@@ -135,17 +155,8 @@ class CatalogService:
         if role is Role.FENCED:
             _log.warning("fenced: somebody else leads the catalog of %s; following", self._duty.environment)
         if self._tells is not None:
-            self._tasks.start(_tell(self._tells, serving=role is Role.LEADER))
+            self._tasks.spawn(_tell(self._tells, serving=role is Role.LEADER), "telling health")
 
 
 async def _tell(tells: Tells, *, serving: bool) -> None:
     await tells(LEADER, serving=serving)
-
-
-async def _keep_looking(mirror: Mirror, leadership: Leadership) -> None:
-    """Learn of a new leader also while nobody asks for anything."""
-    while True:
-        upper = mirror.upper
-        leadership.look()
-        with contextlib.suppress(PersistError):
-            await mirror.changed(upper)

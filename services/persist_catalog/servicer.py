@@ -3,6 +3,7 @@
 Source: style.md rule 12; protos/persist/v1/catalog.proto.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -10,8 +11,8 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 
 from persist.client.catalog.durable import DurableCatalog
+from persist.core.catalog.errors import OutOfSync
 from persist.core.catalog.kinds import COMMIT
-from persist.core.catalog.refusals import OutOfSync
 from persist.core.ids import Token
 from persist.errors import CorruptData, InvalidArgument
 from persist.v1 import catalog_pb2 as pb
@@ -19,6 +20,7 @@ from persist.v1.catalog_pb2_grpc import CatalogServiceServicer
 from persist.wire.catalog.rows import SIDES
 from persist.wire.catalog.rpc import Session as Named
 from persist.wire.catalog.rpc import (
+    body_in,
     changes_in,
     kind_in,
     kinds_in,
@@ -107,7 +109,7 @@ class CatalogServicer(CatalogServiceServicer):
         session = it.sessions.open(token)
         return pb.OpenSessionResponse(
             session=session_message(Named(session.session_id, token)),
-            upper=it.mirror.upper,
+            upper=max(it.mirror.upper, it.leadership.begun),
             lease_ms=int(it.sessions.lease * 1000),
         )
 
@@ -148,18 +150,24 @@ class CatalogServicer(CatalogServiceServicer):
             lower = read.upper
             if lower >= until and not request.follow:
                 return
-            with self._waiters.waiting():
-                await it.mirror.changed(lower)
+            try:
+                async with asyncio.timeout(context.time_remaining()):
+                    with self._waiters.waiting():
+                        await it.mirror.changed(lower)
+            except TimeoutError:
+                return
 
     async def Commit(self, request: pb.CommitRequest, context: Any) -> pb.CommitResponse:
         """Commit what came of a transaction."""
         it = await self._serving()
+        changes = changes_in(request.changes)
         commit = Commit(
             base_upper=time_in(request, "base_upper"),
-            changes=changes_in(request.changes),
+            changes=changes,
             footprint=footprint_in(request.footprint),
             token=Token.parse(request.token) if request.token else None,
             ts=time_in(request, "ts"),
+            body=body_in(request, changes),
         )
         if commit.token is not None:
             commit.footprint.keys.add((COMMIT, COMMIT.key(commit.token)))

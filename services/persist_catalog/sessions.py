@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from persist.core.catalog.objects import FenceToken
-from persist.errors import LeaseExpired, LocationError, Overloaded, PersistError
+from persist.errors import InvalidArgument, LeaseExpired, LocationError, Overloaded, PersistError
 from persist.runtime import Runtime
 
 LEASE_SECONDS: Final = 600.0
@@ -21,13 +21,14 @@ OUTCOMES_MAX: Final = 64
 
 @dataclass(slots=True)
 class Open:
-    """An open session. ``unsure`` are requests that may have been committed."""
+    """An open session. ``unsure`` are requests that may have been committed, ``names`` stand for what was asked."""
 
     session_id: str
     token: FenceToken
     used: float
     outcomes: "OrderedDict[bytes, asyncio.Task[Any]]" = field(default_factory=OrderedDict)
     unsure: set[bytes] = field(default_factory=set)
+    names: dict[bytes, bytes] = field(default_factory=dict)
 
 
 class Sessions:
@@ -74,17 +75,22 @@ class Sessions:
         """End a session, if it is there. What it asked for goes on."""
         self._open.pop(session_id, None)
 
-    async def once(self, session: Open, request_id: bytes, work: Callable[[], Awaitable[Any]]) -> Any:
+    async def once(self, session: Open, request_id: bytes, name: bytes, work: Callable[[], Awaitable[Any]]) -> Any:
         """The outcome of ``work``, which is done once for each request, whoever gives up waiting for it.
 
-        What failed with a LocationError is done again when it is asked for again.
+        What failed with a LocationError is done again when it is asked for again. ``name`` stands for the request:
+        raises InvalidArgument for another one under the same id.
         """
+        if session.names.setdefault(request_id, name) != name:
+            raise InvalidArgument("another request had this id", hint="give each request 16 random bytes of its own")
         task = session.outcomes.get(request_id)
         if task is None:
             task = session.outcomes[request_id] = asyncio.ensure_future(work())
             task.add_done_callback(lambda done: _settle(session, request_id, done))
             while len(session.outcomes) > OUTCOMES_MAX:
                 session.outcomes.popitem(last=False)
+            while len(session.names) > 2 * OUTCOMES_MAX:
+                del session.names[next(iter(session.names))]
         return await asyncio.shield(task)
 
     async def end(self) -> None:

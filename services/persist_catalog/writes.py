@@ -6,19 +6,21 @@ Source: catalog-semantics.md sections 1.2.6, 1.2.7 and 1.3.
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 from persist.client.catalog.opened import OpenedCatalog
 from persist.core.catalog.conflicts import Footprint, Overlapping, classify
+from persist.core.catalog.errors import OutOfSync
+from persist.core.catalog.fingerprints import first_outcome
 from persist.core.catalog.kinds import COMMIT, AnyKind, kind_of
 from persist.core.catalog.objects import CommitKey
-from persist.core.catalog.refusals import OutOfSync
 from persist.core.catalog.rows import Row, RowCodec, RowUpdate, by_time
 from persist.core.catalog.snapshot import Change
 from persist.core.catalog.transaction import Transaction
 from persist.core.catalog.values import Unit
 from persist.core.ids import Token
-from persist.errors import CorruptData, InvalidArgument
+from persist.errors import CorruptData, Indeterminate, InvalidArgument
 from persist.wire.catalog.rpc import Session
 from persist_catalog.leadership import Leadership
 from persist_catalog.mirror import Mirror
@@ -27,13 +29,19 @@ from persist_catalog.sessions import Open, Sessions
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What came of a transaction that ran at ``base_upper``."""
+    """What came of a transaction that ran at ``base_upper``. ``body`` stands for what it wants."""
 
     base_upper: int
     changes: Sequence[tuple[Row, int]]
     footprint: Footprint
     token: Token | None
     ts: int
+    body: bytes
+
+    @property
+    def name(self) -> bytes:
+        """What stands for all of it: a request that is repeated has the same."""
+        return sha256(repr((self.base_upper, sorted(self.changes), self.token, self.ts, self.body)).encode()).digest()
 
 
 class Writes:
@@ -52,49 +60,68 @@ class Writes:
         """
         opened = self._sessions.find(session.session_id)
         if opened is None or opened.token != session.token:
-            if (done := self._done(commit.token)) is not None:
+            if (done := self._done(commit)) is not None:
                 return done
             await self._leadership.join(session.token)
             opened = self._sessions.get(session.session_id)
         the_session = opened
         ts: int = await self._sessions.once(
-            the_session, request_id, lambda: self._commit(the_session, request_id, commit)
+            the_session, request_id, commit.name, lambda: self._commit(the_session, request_id, commit)
         )
         return ts
 
     async def _commit(self, session: Open, request_id: bytes, commit: Commit) -> int:
         async with self._leadership.writing(session.token) as catalog:
-            done = self._done(commit.token)
+            done = self._done(commit)
             if done is None and request_id in session.unsure:
                 await self._mirror.sync()
                 done = self._committed(commit)
             if done is not None:
                 return done
-            if self._mirror.upper < catalog.upper:
+            if self._mirror.upper < max(catalog.upper, commit.base_upper):
                 await self._mirror.sync()
             self._check(commit)
             transaction = await self._transaction(catalog, commit)
             return await catalog.commit(transaction, ts=commit.ts) - 1
 
-    def _done(self, token: Token | None) -> int | None:
-        """When a token was committed, as far as the leader knows."""
-        if token is None:
+    def _done(self, commit: Commit) -> int | None:
+        """When its token was committed, as far as the leader knows. Raises InvalidArgument: with another body."""
+        if commit.token is None:
             return None
-        row = self._codec.encode(COMMIT.tag, CommitKey(token), COMMIT.value(0))
+        row = self._codec.encode(COMMIT.tag, CommitKey(commit.token), COMMIT.value(0))
         known = self._mirror.raw.row(row)
-        ts: int | None = None if known is None else self._codec.decode(known)[1].ts
-        return ts
+        return None if known is None else first_outcome(commit.token, self._codec.decode(known)[1], commit.body)
 
     def _committed(self, commit: Commit) -> int | None:
-        """When exactly these changes were made from their base on: by the call whose outcome nobody knew."""
+        """When exactly these changes were made from their base on: by the call whose outcome nobody knew.
+
+        Raises Indeterminate when that is not remembered any more.
+        """
         wanted = set(commit.changes)
-        for ts, changes in by_time(self._mirror.since(commit.base_upper) or ()):
+        since = self._mirror.since(commit.base_upper)
+        if since is None:
+            raise Indeterminate(
+                "whether this was committed is not remembered any more",
+                hint="look at what is there; commit with a token, which is kept",
+                base_upper=commit.base_upper,
+            )
+        for ts, changes in by_time(since):
             if wanted <= set(changes):
                 return ts
         return None
 
     def _check(self, commit: Commit) -> None:
-        """Raise OutOfSync if something was committed from the base on that the transaction depends on."""
+        """Raise OutOfSync if something was committed from the base on that the transaction depends on.
+
+        Raises InvalidArgument for a base of another epoch, or one that nobody was told.
+        """
+        if commit.base_upper < self._leadership.begun:
+            raise InvalidArgument(
+                "a transaction of an earlier epoch",
+                hint="make a new one from what is there now; nothing was changed",
+                base_upper=commit.base_upper,
+                begun=self._leadership.begun,
+            )
         since = self._mirror.since(commit.base_upper)
         if since is None:
             raise OutOfSync(
@@ -108,6 +135,7 @@ class Writes:
     async def _transaction(self, catalog: OpenedCatalog, commit: Commit) -> Transaction:
         """The transaction again, with all rules that hold whoever sends it. Raises OutOfSync, InvalidArgument."""
         transaction = catalog.transaction(token=commit.token)
+        transaction.told_body = commit.body
         there, stale = self._mirror.raw.rows, []
         wanted: defaultdict[AnyKind, list[tuple[Any, Any]]] = defaultdict(list)
         for kind, key_bytes, before, after in _sides(commit.changes):

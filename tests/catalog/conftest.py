@@ -15,11 +15,11 @@ from catalog.memory_log import MemoryLog, MemoryRows
 
 from persist import aio
 from persist.client.catalog.durable import DurableCatalog
+from persist.client.catalog.log.shard_log import open_shard_log
+from persist.client.catalog.log.stash_log import open_stash_log
 from persist.client.catalog.port import OpenableCatalog, RowLog
 from persist.client.catalog.remote import RemoteCatalog
-from persist.client.catalog.shadow import ShadowCatalog
-from persist.client.catalog.shard_log import open_shard_log
-from persist.client.catalog.stash_log import open_stash_log
+from persist.client.catalog.shadow.catalog import ShadowCatalog
 from persist.runtime import system
 from persist.settings import Settings
 from persist_catalog import Duty, Reach, start_catalog

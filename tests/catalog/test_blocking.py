@@ -5,7 +5,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from unit.catalog.samples import cluster, user
+from unit.core.catalog.samples import cluster, user
 
 import persist
 from persist.catalog import (
@@ -20,7 +20,7 @@ from persist.catalog import (
     Upgrade,
     catalog_shard,
 )
-from persist.client.catalog.durable import RELEASE
+from persist.core.release import RELEASE
 from persist.errors import InvalidArgument
 
 ROOT = Path(__file__).parents[2]
@@ -94,7 +94,7 @@ def test_threads_share_one_open_catalog(tmp_path: Path):
 def test_a_shard_is_found_by_the_name_of_the_environment(tmp_path: Path):
     assert str(catalog_shard("production")) == "s503f8fe5-0698-902e-c8e7-463b6e57a954"
     assert catalog_shard("production") != catalog_shard("production1")
-    for name in ("", "a\0b"):
+    for name in ("", "a\0b", "\ud800", 1, None):
         with pytest.raises(InvalidArgument):
             catalog_shard(name)
     with persist.embedded(tmp_path) as client, client.catalog("production") as catalog:

@@ -5,10 +5,11 @@ import asyncio
 import pytest
 from catalog.conftest import LogPlace, Place
 from catalog.memory_log import MemoryLog, MemoryRows
-from unit.catalog.samples import cluster, user
+from unit.core.catalog.samples import cluster, user
 
 from persist.client.catalog.commits import Commits
 from persist.client.catalog.durable import DurableCatalog
+from persist.core.catalog.errors import DuplicateKey, IdExhaustion, NotWritable, OutOfSync, UniquenessViolation
 from persist.core.catalog.kinds import AUDIT_LOG, CLUSTER, COMMIT, ID_ALLOCATOR, STORAGE_USAGE
 from persist.core.catalog.objects import (
     AuditLogKey,
@@ -19,7 +20,6 @@ from persist.core.catalog.objects import (
     IdAllocatorKey,
     StorageUsageKey,
 )
-from persist.core.catalog.refusals import DuplicateKey, IdExhaustion, NotWritable, OutOfSync, UniquenessViolation
 from persist.core.catalog.rows import Row
 from persist.core.catalog.snapshot import Snapshot
 from persist.core.catalog.values import U64_MAX, AuditEventType, AuditNamedV1, ObjectType, Unit
@@ -174,7 +174,7 @@ async def test_a_token_commits_once_however_often_it_is_repeated(place: Place):
         again.insert(CLUSTER, ONE, cluster("a"))
         assert await successor.commit(again) == upper
         assert successor.objects(CLUSTER) == {}
-        assert successor.get(COMMIT, CommitKey(TOKEN)) == Commit(upper - 1)
+        assert successor.get(COMMIT, CommitKey(TOKEN)) == Commit(upper - 1, again.body(CODEC))
 
 
 class Interrupted(Exception):

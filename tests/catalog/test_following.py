@@ -5,13 +5,13 @@ import asyncio
 import pytest
 from catalog.conftest import LogPlace, Place
 from catalog.memory_log import MemoryLog, MemoryRows
-from unit.catalog.samples import cluster, user
+from unit.core.catalog.samples import cluster, user
 
 from persist.client.catalog.durable import DurableCatalog
+from persist.core.catalog.errors import IncompatibleDataVersion
 from persist.core.catalog.kinds import CLUSTER, CONFIG
 from persist.core.catalog.objects import ClusterKey, Config
-from persist.core.catalog.opening import DATA_VERSION
-from persist.core.catalog.refusals import IncompatibleDataVersion
+from persist.core.catalog.open_rules import DATA_VERSION
 from persist.core.catalog.rows import Row
 from persist.core.catalog.snapshot import Change
 from persist.errors import CorruptData, InvalidArgument

@@ -2,21 +2,17 @@
 
 import pytest
 from catalog.conftest import LogPlace, Place
-from unit.catalog.samples import cluster, item, token, user
+from unit.core.catalog.samples import cluster, item, token, user
 
 from persist.client.catalog.durable import DurableCatalog
 from persist.core.catalog.allocation import FIRST_IDS
+from persist.core.catalog.errors import FencedByGeneration, IncompatibleContentVersion, NotWritable, Uninitialized
 from persist.core.catalog.kinds import CLUSTER, CONFIG, ID_ALLOCATOR, ITEM, SETTING
 from persist.core.catalog.objects import ClusterKey, Config, IdAllocatorKey, ItemKey, Setting
-from persist.core.catalog.opening import CONTENT_VERSION, DATA_VERSION, Mode
-from persist.core.catalog.refusals import (
-    FencedByGeneration,
-    IncompatibleContentVersion,
-    NotWritable,
-    Uninitialized,
-)
+from persist.core.catalog.open_rules import CONTENT_VERSION, DATA_VERSION, Mode
 from persist.errors import CorruptData, InvalidArgument
 from persist.wire.catalog.migrations import MIGRATIONS
+from persist.wire.catalog.rows import CODEC
 
 ONE = ClusterKey(user(1))
 
@@ -142,7 +138,9 @@ async def test_rows_without_a_data_version_are_no_catalog_to_begin_over(log: Log
         rows = await another()
         catalog = DurableCatalog(rows)
         await catalog.open(1)
-        await catalog.edit(CONFIG, DATA_VERSION, None)
+        gone = CODEC.encode(CONFIG.tag, DATA_VERSION, Config(MIGRATIONS.current))
+        upper = await rows.upper()
+        assert await rows.append([(gone, -1)], upper, expected_upper=upper) is None
         before = await catalog.dump()
         with pytest.raises(CorruptData):
             await catalog.open(1)

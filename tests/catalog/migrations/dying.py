@@ -1,4 +1,4 @@
-"""A process that opens a catalog and is killed on the way: ``python -m catalog.dying BLOB CONSENSUS N WHEN``.
+"""A process that opens a catalog and is killed amid it: ``python -m catalog.migrations.dying BLOB CONSENSUS N WHEN``.
 
 ``N``: at which append, from 0. ``WHEN``: ``before`` it is made or ``after`` it is done. One that makes fewer lives on.
 """
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from persist import aio
 from persist.client.catalog.durable import DurableCatalog
+from persist.client.catalog.log.shard_log import open_shard_log
 from persist.client.catalog.port import RowLog
-from persist.client.catalog.shard_log import open_shard_log
 from persist.core.catalog.rows import Row
 
 ENVIRONMENT = "dying"

@@ -6,15 +6,15 @@ import pytest
 from catalog.conftest import LogPlace, Logs
 from catalog.memory_log import MemoryLog, MemoryRows
 from golden.catalog.sample import stored
-from unit.catalog.samples import token
+from unit.core.catalog.samples import token
 
 from persist.client.catalog.durable import DurableCatalog
 from persist.client.catalog.port import Dump, RowLog
+from persist.core.catalog.errors import Fenced, FencedByEpoch, FencedByMigration, IncompatibleDataVersion
 from persist.core.catalog.kinds import CONFIG, FENCE_TOKEN, ITEM, KINDS, SETTING
-from persist.core.catalog.migrations import Upgrade
+from persist.core.catalog.leadership.migrations import Upgrade
 from persist.core.catalog.objects import Config, ConfigKey, FenceToken, FenceTokenKey, Setting
-from persist.core.catalog.opening import CONTENT_VERSION, DATA_VERSION
-from persist.core.catalog.refusals import Fenced, FencedByEpoch, FencedByMigration, IncompatibleDataVersion
+from persist.core.catalog.open_rules import CONTENT_VERSION, DATA_VERSION
 from persist.core.catalog.rows import Row
 from persist.wire.catalog.migrations import MIGRATIONS
 from persist.wire.catalog.rows import CODEC

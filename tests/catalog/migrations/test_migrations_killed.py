@@ -7,14 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from catalog.dying import ENVIRONMENT
-from catalog.test_migrations import net, rows_of
+from catalog.migrations.dying import ENVIRONMENT
+from catalog.migrations.test_migrations import net, rows_of
 from simulation.budget import FULL
 
 from persist import aio
 from persist.client.catalog.durable import DurableCatalog
+from persist.client.catalog.log.shard_log import open_shard_log
 from persist.client.catalog.port import Dump
-from persist.client.catalog.shard_log import open_shard_log
 from persist.wire.catalog.migrations import MIGRATIONS
 
 VERSIONS = range(MIGRATIONS.min, MIGRATIONS.current) if FULL else (MIGRATIONS.min,)
@@ -38,7 +38,7 @@ class Home:
     async def run(self, at: int, when: str) -> int:
         """How the process ended."""
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        arguments = ("-m", "catalog.dying", *self.stores, str(at), when)
+        arguments = ("-m", "catalog.migrations.dying", *self.stores, str(at), when)
         process = await asyncio.create_subprocess_exec(sys.executable, *arguments, env=environment)
         return await process.wait()
 

@@ -13,14 +13,15 @@ from typing import Any
 
 import pytest
 from catalog.memory_log import MemoryLog, MemoryRows
-from unit.catalog.samples import cluster, database, token, user
+from unit.core.catalog.samples import cluster, database, token, user
 
 from persist.client.catalog.durable import DurableCatalog
-from persist.client.catalog.likeness import ShadowDiffers
+from persist.client.catalog.log.stash_log import open_stash_log
 from persist.client.catalog.port import ReadWriteCatalog, RowLog, Updates
-from persist.client.catalog.shadow import ShadowCatalog
-from persist.client.catalog.shadow_transaction import ShadowTransaction
-from persist.client.catalog.stash_log import open_stash_log
+from persist.client.catalog.shadow.catalog import ShadowCatalog
+from persist.client.catalog.shadow.comparison import ShadowDiffers
+from persist.client.catalog.shadow.transaction import ShadowTransaction
+from persist.core.catalog.errors import FencedByEpoch, OutOfSync, UniquenessViolation
 from persist.core.catalog.kinds import CLUSTER, DATABASE, STORAGE_USAGE, TIMESTAMP
 from persist.core.catalog.objects import (
     ClusterKey,
@@ -29,7 +30,6 @@ from persist.core.catalog.objects import (
     Timestamp,
     TimestampKey,
 )
-from persist.core.catalog.refusals import FencedByEpoch, OutOfSync, UniquenessViolation
 from persist.core.catalog.rows import Row
 from persist.core.catalog.transaction import Transaction
 from persist.core.catalog.values import Unit

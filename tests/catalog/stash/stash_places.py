@@ -5,13 +5,13 @@ from contextlib import asynccontextmanager
 
 from catalog.memory_log import MemoryLog, MemoryRows
 
+from persist.client.catalog.log.stash_log import StashLog, open_stash_log
 from persist.client.catalog.port import RowLog
-from persist.client.catalog.stash_log import StashLog, open_stash_log
 from persist.runtime import system
 from persist.settings import Settings
-from persist.storage.stash import Stash
-from persist.storage.stash_postgres import PostgresStash
-from persist.storage.stash_sqlite import SqliteStash
+from persist.storage.stash.port import Stash
+from persist.storage.stash.postgres import PostgresStash
+from persist.storage.stash.sqlite import SqliteStash
 
 HISTORY = 8
 

@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
-from catalog.stash_places import HISTORY, Place, opened
+from catalog.stash.stash_places import HISTORY, Place, opened
 
+from persist.client.catalog.log.stash_log import FORGET_EVERY, StashLog
 from persist.client.catalog.port import RowLog
-from persist.client.catalog.stash_log import FORGET_EVERY, StashLog
 from persist.core.catalog.rows import Row, RowUpdate
 from persist.errors import (
     CorruptData,
@@ -33,8 +33,8 @@ from persist.errors import (
 )
 from persist.runtime import system
 from persist.settings import Settings
-from persist.storage.stash import Evidence, Stash, outcome
-from persist.storage.stash_sqlite import SqliteStash
+from persist.storage.stash.port import Evidence, Stash, outcome
+from persist.storage.stash.sqlite import SqliteStash
 from persist.testing.faults import Direction, FaultProxy, Mode
 
 A, B, C = Row("item", b"a", b"1"), Row("item", b"b", b"2"), Row("role", b"a", b"1")
@@ -392,7 +392,7 @@ async def execute(place: Place, statement: str) -> None:
 async def test_tables_hold_what_the_formats_document_says(database: Place) -> None:
     """The golden file is a database of the first release: it is read for ever, and made by hand from the document."""
     golden = sqlite3.connect(":memory:")
-    golden.executescript((Path(__file__).parents[1] / "golden/catalog/stash_v1.sql").read_text())
+    golden.executescript((Path(__file__).parents[2] / "golden/catalog/stash_v1.sql").read_text())
     async with opened(database):
         log = await database.log("golden")
         assert await log.append([(A, 1), (C, 1)], 4, expected_upper=0) is None
@@ -409,7 +409,7 @@ async def test_tables_hold_what_the_formats_document_says(database: Place) -> No
 
 async def test_golden_database_is_read_and_written(tmp_path: Path) -> None:
     golden = sqlite3.connect(tmp_path / "x.db")
-    golden.executescript((Path(__file__).parents[1] / "golden/catalog/stash_v1.sql").read_text())
+    golden.executescript((Path(__file__).parents[2] / "golden/catalog/stash_v1.sql").read_text())
     golden.close()
     async with opened(Place("sqlite", f"sqlite:{tmp_path}/x.db")) as place:
         log = await place.log("golden")

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from catalog.stash_places import Place, opened
+from catalog.stash.stash_places import Place, opened
 
-from persist.client.catalog.stash_log import open_stash_log
+from persist.client.catalog.log.stash_log import open_stash_log
 from persist.core.catalog.rows import Row, RowUpdate
 from persist.errors import (
     CorruptData,
@@ -131,7 +131,7 @@ async def test_wrong_uri_is_told_with_a_hint(uri: str, hint: str) -> None:
     assert "hush" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["", "a\0b", "x" * 256])
+@pytest.mark.parametrize("name", ["", "a\0b", "x" * 256, "\ud800"])
 async def test_wrong_environment_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="environment"):
         await open_stash_log(f"sqlite:{tmp_path}/x.db", name)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 from client.support import file_place
-from services.cataloging import catalog_process, found, new_token, put, remote_catalog
+from services.catalog.cataloging import catalog_process, found, new_token, put, remote_catalog
 from services.process import ServiceProcess, shard_process
 
+from persist.core.catalog.errors import Fenced, FencedByGeneration, NotWritable
 from persist.core.catalog.objects import FenceToken
-from persist.core.catalog.refusals import Fenced, FencedByGeneration, NotWritable
 
 
 @pytest.mark.timeout_s(240)

@@ -6,15 +6,17 @@ from typing import Any
 import grpc.aio
 import pytest
 from client.support import memory_place
-from services.cataloging import catalog_server, remote_catalog, stub_of
-from unit.catalog.samples import cluster, token, user
+from services.catalog.cataloging import catalog_server, remote_catalog, stub_of
+from unit.core.catalog.samples import cluster, token, user
 
+from persist.core.catalog.errors import Fenced, IdExhaustion, NotWritable, OutOfSync, UniquenessViolation
 from persist.core.catalog.kinds import AUDIT_LOG, CLUSTER, COMMIT, CONFIG, FENCE_TOKEN, ID_ALLOCATOR, SETTING
 from persist.core.catalog.objects import (
     AuditLogKey,
     ClusterKey,
     Commit,
     CommitKey,
+    Config,
     FenceToken,
     FenceTokenKey,
     IdAllocator,
@@ -22,11 +24,12 @@ from persist.core.catalog.objects import (
     Setting,
     SettingKey,
 )
-from persist.core.catalog.refusals import Fenced, IdExhaustion, NotWritable, OutOfSync, UniquenessViolation
+from persist.core.catalog.open_rules import DATA_VERSION
 from persist.core.catalog.rows import Row
 from persist.core.catalog.values import U64_MAX, AuditEventType, AuditNamedV1, ObjectType, Unit
 from persist.errors import InvalidArgument, InvalidId, LeaseExpired, MissingDeadline, PersistError, RequestTooLarge
 from persist.v1 import catalog_pb2 as pb
+from persist.wire.catalog.migrations import MIGRATIONS
 from persist.wire.catalog.rows import CODEC
 from persist.wire.catalog.rpc import changes_message, session_message, session_of, updates_of
 from persist.wire.rpc_errors import DETAILS_KEY, error_of_status
@@ -68,6 +71,7 @@ async def commit(stub: Any, session: Any, base: int, request_id: bytes = REQUEST
     return await ask(stub, "Commit", request)
 
 
+DATA = {version: CODEC.encode(CONFIG.tag, DATA_VERSION, Config(version)) for version in (MIGRATIONS.current, 99)}
 TIMED = pb.CatalogUpdates(kinds=["setting"], keys=[b""], values=[b""], times=[1], diffs=[1])
 WRONG: dict[str, tuple[type[PersistError], dict[str, Any]]] = {
     "no changes": (InvalidArgument, {"changes": pb.CatalogUpdates()}),
@@ -88,6 +92,9 @@ WRONG: dict[str, tuple[type[PersistError], dict[str, Any]]] = {
     "footprint key": (InvalidArgument, {"footprint": pb.CatalogFootprint(key_kinds=["setting"], keys=[b"\xff"])}),
     "fingerprint": (InvalidArgument, {"footprint": pb.CatalogFootprint(name_kinds=["item"], names=[b"x"])}),
     "audit of nothing": (OutOfSync, {"changes": changes((EVENT, -1))}),
+    "data version": (InvalidArgument, {"changes": changes((DATA[MIGRATIONS.current], -1), (DATA[99], 1))}),
+    "no data version": (InvalidArgument, {"changes": changes((DATA[MIGRATIONS.current], -1))}),
+    "far time": (InvalidArgument, {"ts": 2**62}),
     "retraction of nothing": (OutOfSync, {"changes": changes((setting("a", "1"), -1))}),
 }  # fmt: skip
 

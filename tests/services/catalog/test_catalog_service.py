@@ -8,13 +8,14 @@ import grpc.aio
 import pytest
 from client.support import memory_place
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from services.cataloging import ENVIRONMENT, QUICK, catalog_server, found, new_token, put, remote_catalog
+from services.catalog.cataloging import ENVIRONMENT, QUICK, catalog_server, found, new_token, put, remote_catalog
 from services.proxy import free_endpoint, proxy_to
 from services.support import serving
-from unit.catalog.samples import cluster, item, user
+from unit.core.catalog.samples import cluster, item, user
 
 from persist import aio
 from persist.client.catalog.remote import RemoteCatalog
+from persist.core.catalog.errors import FencedByEpoch, FencedByGeneration, NotWritable, OutOfSync, UniquenessViolation
 from persist.core.catalog.kinds import AUDIT_LOG, CLUSTER, ITEM, SETTING, STORAGE_USAGE
 from persist.core.catalog.objects import (
     AuditLogKey,
@@ -24,13 +25,6 @@ from persist.core.catalog.objects import (
     Setting,
     SettingKey,
     StorageUsageKey,
-)
-from persist.core.catalog.refusals import (
-    FencedByEpoch,
-    FencedByGeneration,
-    NotWritable,
-    OutOfSync,
-    UniquenessViolation,
 )
 from persist.core.catalog.rows import contents
 from persist.core.catalog.values import AuditEventType, AuditNamedV1, ObjectType, Unit
@@ -172,8 +166,9 @@ async def test_commit_lost_with_its_leader_is_settled_by_the_next_one(with_token
         if with_token:
             assert await committing == upper
         else:
-            with pytest.raises(Indeterminate):
+            with pytest.raises(Indeterminate) as unknown:
                 await committing
+            assert "look whether it is there" in unknown.value.hint
         proxy.deaf = False
         with pytest.raises(FencedByGeneration):
             await put(mine, "b", "2")

@@ -11,9 +11,9 @@ from catalog.memory_log import MemoryLog, MemoryRows
 from persist import aio
 from persist.client.catalog.durable import DurableCatalog
 from persist.core.catalog.conflicts import Footprint
+from persist.core.catalog.errors import FencedByEpoch, OutOfSync
 from persist.core.catalog.kinds import SETTING
 from persist.core.catalog.objects import Setting, SettingKey
-from persist.core.catalog.refusals import FencedByEpoch, OutOfSync
 from persist.core.catalog.rows import Row, RowUpdate
 from persist.errors import CorruptData, Determinate, Indeterminate, NotReadable
 from persist.runtime import system
@@ -67,14 +67,14 @@ class Server:
 
     async def put(self, session: Session, request_id: bytes, row: Row, base: int) -> int:
         footprint = Footprint(keys={(SETTING, CODEC.decode(row)[0])})
-        return await self.writes.commit(session, request_id, Commit(base, [(row, 1)], footprint, None, 0))
+        return await self.writes.commit(session, request_id, Commit(base, [(row, 1)], footprint, None, 0, b""))
 
 
 @asynccontextmanager
-async def leading() -> AsyncIterator[Server]:
+async def leading(tail: int = 1000) -> AsyncIterator[Server]:
     rows = MemoryRows()
     log = LossyLog(rows)
-    mirror = await Mirror.open(MemoryLog(rows), CODEC, runtime=system())
+    mirror = Mirror(MemoryLog(rows), CODEC, await log.snapshot(), runtime=system(), tail=tail)
     name = f"mem:{system().random_bytes(8).hex()}"
     async with await aio.embedded(blob=name, consensus=name) as client:
         durable = DurableCatalog(TappedLog(log, mirror))
@@ -97,6 +97,27 @@ async def test_commit_with_an_unknown_outcome_is_found_when_it_is_asked_for_agai
         # Somebody else who wants the same is too late: only the request itself is told of its outcome.
         with pytest.raises(OutOfSync):
             await server.put(session, b"x" * 16, setting("a", "1"), base)
+
+
+async def test_commit_whose_outcome_nobody_can_tell_any_more_stays_unknown():
+    async with leading(tail=3) as server:
+        session, base = await server.session(), server.mirror.upper
+        server.log.next = ["lost"]
+        with pytest.raises(Indeterminate):
+            await server.put(session, REQUEST, setting("a", "1"), base)
+        for number in range(8):
+            await server.mirror.sync()
+            await server.put(session, bytes([number]) * 16, setting(str(number), "1"), server.mirror.upper)
+        with pytest.raises(Indeterminate):
+            await server.put(session, REQUEST, setting("a", "1"), base)
+
+
+async def test_commit_of_who_heard_of_more_than_the_leader_waits_for_it():
+    async with leading() as server:
+        session, base = await server.session(), server.mirror.upper
+        assert await MemoryLog(server.rows).append([], base, expected_upper=base) is None
+        assert server.mirror.upper == base
+        assert await server.put(session, REQUEST, setting("a", "1"), base + 1) == base + 1
 
 
 async def test_commit_that_did_not_happen_happens_when_it_is_asked_for_again():

@@ -1,0 +1,79 @@
+"""What CatalogService tells is so: commits that look like nothing, or were made for another epoch, or twice."""
+
+import pytest
+from client.support import memory_place
+from services.catalog.cataloging import catalog_server, found, new_token, put, remote_catalog, stub_of
+from services.catalog.test_catalog_rpcs import ask, changes, commit, setting
+
+from persist.core.catalog.errors import OutOfSync
+from persist.core.catalog.kinds import SETTING
+from persist.core.catalog.objects import Setting, SettingKey
+from persist.errors import InvalidArgument
+from persist.v1 import catalog_pb2 as pb
+from persist.wire.catalog.rpc_footprint import key_bytes
+
+KEY = SettingKey("k")
+
+
+async def test_set_to_what_memory_shows_is_not_acknowledged_while_another_session_wrote_something_else():
+    async with catalog_server(memory_place(), generation=1) as server, remote_catalog(server.endpoint) as catalog:
+        first, second = await catalog.join(), await catalog.join()
+        await put(first, "k", "1")
+        await put(second, "k", "2") if found(second, "k") else await second.set(SETTING, {KEY: Setting("2")})
+        assert found(first, "k") == "1"
+        again = first.transaction()
+        again.set(SETTING, KEY, Setting("1"))
+        with pytest.raises(OutOfSync):
+            await first.commit(again)
+        assert found(first, "k") == "2", "what came first is taken over"
+        await put(second, "k", "3")
+        await first.set(SETTING, {KEY: Setting("2")})
+        assert (await catalog.open_read_only()).get(SETTING, KEY) == Setting("2")
+
+
+async def test_transaction_that_only_read_is_checked():
+    async with catalog_server(memory_place(), generation=1) as server, remote_catalog(server.endpoint) as catalog:
+        first, second = await catalog.join(), await catalog.join()
+        reading = first.transaction()
+        assert reading.get(SETTING, KEY) is None
+        await put(second, "other", "1")
+        assert await first.commit(reading) == second.upper
+        reading = first.transaction()
+        assert reading.get(SETTING, KEY) is None
+        await put(second, "k", "1")
+        with pytest.raises(OutOfSync):
+            await first.commit(reading)
+
+
+async def test_commit_of_another_epoch_is_refused_whatever_session_it_names():
+    async with catalog_server(memory_place(), generation=1) as server, stub_of(server.endpoint) as stub:
+        old = await ask(stub, "OpenSession", pb.OpenSessionRequest())
+        new = await ask(stub, "OpenSession", pb.OpenSessionRequest(generation=1))
+        with pytest.raises(InvalidArgument, match="epoch"):
+            await commit(stub, new.session, old.upper)
+        assert (await ask(stub, "GetStatus", pb.GetStatusRequest())).upper == new.upper
+        await commit(stub, new.session, new.upper, b"2" * 16)
+
+
+async def test_commit_that_only_read_what_was_changed_meanwhile_is_refused():
+    async with catalog_server(memory_place(), generation=1) as server, stub_of(server.endpoint) as stub:
+        opened = await ask(stub, "OpenSession", pb.OpenSessionRequest())
+        read = pb.CatalogFootprint(key_kinds=["setting"], keys=[key_bytes(SETTING, KEY)])
+        await commit(stub, opened.session, opened.upper, b"1" * 16, changes=changes((setting("k", "1"), 1)))
+        with pytest.raises(OutOfSync):
+            await commit(stub, opened.session, opened.upper, b"2" * 16, footprint=read)
+
+
+async def test_one_token_or_one_request_with_two_bodies_is_refused():
+    async with catalog_server(memory_place(), generation=1) as server, stub_of(server.endpoint) as stub:
+        opened = await ask(stub, "OpenSession", pb.OpenSessionRequest())
+        session, base, token = opened.session, opened.upper, new_token()
+        one, two = changes((setting("k", "1"), 1)), changes((setting("k", "2"), 1))
+        first = (await commit(stub, session, base, b"1" * 16, changes=one, token=token)).ts
+        for request_id, name in ((b"1" * 16, token), (b"2" * 16, token), (b"1" * 16, new_token())):
+            with pytest.raises(InvalidArgument):
+                await commit(stub, session, base, request_id, changes=two, token=name)
+        for request_id in (b"1" * 16, b"3" * 16):
+            assert (await commit(stub, session, base, request_id, changes=one, token=token)).ts == first
+        with pytest.raises(InvalidArgument, match="fingerprint"):
+            await commit(stub, session, base, b"4" * 16, changes=one, token=token, body=b"short")
