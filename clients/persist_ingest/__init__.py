@@ -7,11 +7,11 @@
 Source: design 003; sources.md; architecture.md section 7.
 """
 
-from pyspark_persist.ingest.creation import create, drop
-from pyspark_persist.ingest.pipeline import Pipeline, PipelineOptions, Step
-from pyspark_persist.ingest.records import Records, Source
-from pyspark_persist.ingest.status import SourceStatus, status
-from pyspark_persist.location import Location
+from persist_ingest.location import Location
+from persist_ingest.pipeline.creation import create, drop
+from persist_ingest.pipeline.pipeline import Pipeline, PipelineOptions, Step
+from persist_ingest.pipeline.records import Records, Source
+from persist_ingest.pipeline.status import SourceStatus, status
 
 __all__ = [
     "Location",

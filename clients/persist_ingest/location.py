@@ -39,25 +39,35 @@ class Location:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """One shard at one location; ``timeout`` (seconds) bounds every call to it."""
+    """One shard at one location; ``timeout`` (seconds) bounds every call to it. ``table``: the name it was given by."""
 
     location: Location
     shard: str
     timeout: float
+    table: str | None = None
 
     @classmethod
     def of(cls, location: Location, name: str, *, kind: str, timeout: float) -> "Target":
         """The shard an option names: an id (``shard``), a table name (``table``), or either (``path``)."""
-        return cls(location=location.resolved(), shard=shard_of(name, kind=kind), timeout=timeout)
+        shard = shard_of(name, kind=kind)
+        table = None if shard == name else name
+        return cls(location=location.resolved(), shard=shard, timeout=timeout, table=table)
 
     @property
     def shard_id(self) -> ShardId:
         """The shard's id."""
         return ShardId.parse(self.shard)
 
-    def client(self) -> Any:
-        """This process's client for the location."""
-        return client(self.location)
+    @property
+    def described(self) -> dict[str, str]:
+        """What it is called and where it is, for the details of an error."""
+        named = {"shard": self.shard} if self.table is None else {"table": self.table}
+        where = self.location.directory or self.location.endpoint
+        return named if where is None else {**named, "location": where}
+
+    def client(self, *, create: bool = False) -> Any:
+        """This process's client for the location. Raises ShardNotFound for a directory that ``create`` may not make."""
+        return client(self.location, create=create)
 
 
 def shard_of(name: str, *, kind: str) -> str:
@@ -72,12 +82,15 @@ def shard_of(name: str, *, kind: str) -> str:
         raise
 
 
-def client(location: Location) -> Any:
-    """The client of this process for ``location``; opened at the first call, kept until it is released."""
+def client(location: Location, *, create: bool = True) -> Any:
+    """The client of this process for ``location``; opened at the first call, kept until it is released.
+
+    ``create`` False: a directory without shards is not made, but ShardNotFound.
+    """
     # SUBTLE: the pid is part of the key because a forked child inherits the clients but not their threads.
     key = location, os.getpid()
     if key not in _clients:
-        opened = _opened(location)
+        opened = _opened(location, create=create)
         if _clients.setdefault(key, opened) is not opened:
             opened.close()  # another thread was first
     return _clients[key]
@@ -93,9 +106,9 @@ def release(location: Location) -> None:
 _clients: Final[dict[tuple[Location, int], Any]] = {}
 
 
-def _opened(location: Location) -> Any:
+def _opened(location: Location, *, create: bool) -> Any:
     if location.endpoint is not None:
         return persist.connect(location.endpoint, blob=location.blob)
     if location.directory is not None:
-        return persist.embedded(location.directory)
+        return persist.embedded(location.directory, create=create)
     return persist.embedded(blob=location.blob, consensus=location.consensus)

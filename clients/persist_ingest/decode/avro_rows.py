@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from persist import InvalidArgument
-from pyspark_persist.sources.decode.exact import ERROR_CHARS_MAX, Bad, Decoded, decode_exactly
+from persist_ingest.decode.exact import ERROR_CHARS_MAX, Bad, Decoded, decode_exactly
 
 _PLAIN: Final[Mapping[str, pa.DataType]] = {
     "boolean": pa.bool_(),

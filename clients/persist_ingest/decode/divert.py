@@ -10,7 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from persist import Schema
-from pyspark_persist.sources.port import ERRORS, BadRows, Changes
+from persist_ingest.sources.port import ERRORS, BadRows, Changes
 
 FAIL: Final = "fail"
 DIVERT: Final = "divert"

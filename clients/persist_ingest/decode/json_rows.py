@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json
 
-from pyspark_persist.sources.decode.exact import Decoded, Undecodable, converted, decode_exactly
+from persist_ingest.decode.exact import Decoded, Undecodable, converted, decode_exactly
 
 _ORDINAL: Final = "persist.ordinal"
 _SPACE: Final = b" \t\r\n"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pyspark_persist.sources.decode.exact import Decoded, converted, decode_exactly
+from persist_ingest.decode.exact import Decoded, converted, decode_exactly
 
 
 @dataclass(frozen=True, slots=True)

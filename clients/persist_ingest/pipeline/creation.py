@@ -13,13 +13,13 @@ import persist
 from persist import InvalidArgument, PersistError, ShardId
 from persist.runtime import system
 from persist.sources import Reclocker, RemapTrace
-from pyspark_persist.ingest.records import DATA_SINCE, Records, Source
-from pyspark_persist.ingest.running import SPARK_BYTES_MIN, Runner
-from pyspark_persist.ingest.state import Contents
-from pyspark_persist.ingest.work import ExportPlan, Work, prepared
-from pyspark_persist.location import Location, client
-from pyspark_persist.sources.port import Beginning
-from pyspark_persist.sources.registry import source_type
+from persist_ingest.location import Location, client
+from persist_ingest.pipeline.records import DATA_SINCE, Records, Source
+from persist_ingest.pipeline.running import SPARK_BYTES_MIN, Runner
+from persist_ingest.pipeline.state import Contents
+from persist_ingest.pipeline.work import ExportPlan, Work, prepared
+from persist_ingest.sources.port import Beginning
+from persist_ingest.sources.registry import source_type
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,15 +73,23 @@ def create(
     return source
 
 
-def drop(location: Location, name: str) -> Source:
+def drop(
+    location: Location, name: str, *, force: bool = False, left: Callable[[PersistError], None] = lambda error: None
+) -> Source:
     """End a source: its record, what it set up upstream, its shards. Its ids are dead for ever.
 
-    Raises SourceNotFound, and what the upstream raises when it cannot be asked.
+    ``force``: also when the upstream cannot be asked, for good or for now: what it keeps for the source stays there,
+    and ``left`` hears why. Raises SourceNotFound, and, unless forced, what the upstream raises.
     """
     the_client = client(location.resolved())
     records = Records(the_client)
     source = records.source(name)
-    source_type(source.type).drop(source.definition)
+    try:
+        source_type(source.type).drop(source.definition)
+    except PersistError as error:
+        if not force:
+            raise
+        left(error)
     records.remove(name, system().now_ms())
     for ingester in records.status(name):
         records.tell(name, ingester, None)

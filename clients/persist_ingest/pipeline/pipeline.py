@@ -8,6 +8,7 @@ Source: design 003; sources.md section 6; catalog-semantics.md sections 4.2 and 
 
 import contextlib
 import dataclasses
+import logging
 import os
 import threading
 from collections import deque
@@ -25,20 +26,23 @@ from persist.sources import (
     Reclocker,
     RemapTrace,
     SourceFrontier,
+    UpstreamLost,
     check_available,
     offset_resumption,
     source_upper_at_frontier,
 )
-from pyspark_persist.ingest.records import DATA_SINCE, SILENT_MS, Records, Source, Told
-from pyspark_persist.ingest.running import Runner
-from pyspark_persist.ingest.state import Contents
-from pyspark_persist.ingest.work import Done, ExportPlan, Work, prepared
-from pyspark_persist.location import Location, client
-from pyspark_persist.sources.port import ReadTask, SchemaGrew, SourceFailure, SourceReader
-from pyspark_persist.sources.registry import source_type
+from persist_ingest.location import Location, client
+from persist_ingest.pipeline.records import DATA_SINCE, SILENT_MS, Records, Source, Told
+from persist_ingest.pipeline.running import Runner
+from persist_ingest.pipeline.state import Contents
+from persist_ingest.pipeline.work import Done, ExportPlan, Work, prepared
+from persist_ingest.sources.port import HeldUp, ReadTask, Revised, SchemaGrew, SourceFailure, SourceReader
+from persist_ingest.sources.registry import source_type
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_log = logging.getLogger(__name__)
 
 STEP_BYTES: Final = 128 << 20
 """Upstream bytes that one step reads, about; a single binding is never divided."""
@@ -120,18 +124,21 @@ class Pipeline:
         self._uppers: dict[str, Antichain] = {}
         self._sinces: dict[str, Any] = {}
         self._reader: SourceReader | None = None
+        self._recorded = self.source.definition
         self._stop = threading.Event()
         self._late: deque[SourceFrontier] = deque()
         self._checked = self._has_failed = False
         self._told_at = self._forgot_at = float("-inf")
         self._rows = self._bytes = self._reread = self._steps = 0
+        self.untold = 0
+        """Words to ``status`` that did not get there: whatever became of them, ingestion goes on."""
         self._known = self._committed = ""
 
     def run(self, *, steps: int | None = None, until: Callable[[Step], bool] = lambda step: False) -> Step | None:
         """Step after step, each ``tick_ms`` after the one before; the last step, if any.
 
-        Waits while upstream or stores are away, up to five minutes. Raises SourceFailure and other usage errors
-        (definite; ``status`` shows them), LocationError.
+        Waits while upstream or stores are away, up to five minutes, and for locks of others as long as it takes. Raises
+        SourceFailure and other usage errors (definite; ``status`` shows them), LocationError.
         """
         patience = self._runtime.monotonic() + PATIENCE_SECONDS
         number, step = 0, None
@@ -144,6 +151,9 @@ class Pipeline:
                 if until(step) or (steps is not None and number >= steps):
                     self._tell("stopped", step, force=True)
                     return step
+            except HeldUp as error:
+                patience = self._runtime.monotonic() + PATIENCE_SECONDS
+                self._again(error)
             except (LocationError, LeaseExpired) as error:
                 if self._runtime.monotonic() > patience:
                     self._failed(error)
@@ -168,11 +178,8 @@ class Pipeline:
         begun = self._runtime.monotonic()
         reader = self._open()
         trace = self._bind(reader)
-        try:
-            step = self._carry(reader, trace)
-        except SchemaGrew as grown:
-            self._evolve(reader, grown)
-            step = self._carry(reader, trace)
+        step = self._carried(reader, trace)
+        self._record(reader)
         self._steps += 1
         self._rows += step.rows
         self._bytes += step.bytes
@@ -185,8 +192,10 @@ class Pipeline:
     def close(self) -> None:
         """Let go of the upstream and of the bindings. What was appended stays, and so does the word of a failure."""
         if not self._has_failed:
-            with contextlib.suppress(PersistError):
+            try:
                 self._records.tell(self.source.name, self._ingester, None)
+            except Exception as untold:
+                _log.warning("source %s keeps a status that nobody has any more: %s", self.source.name, untold)
         if self._reader is not None:
             self._reader.close()
         self._minter.close()
@@ -225,7 +234,12 @@ class Pipeline:
         if self._checked or not trace.is_initialized:
             return
         _, begin = self._begin(trace)
-        check_available(probe.kind, probe.low, begin)
+        try:
+            check_available(probe.kind, probe.low, begin)
+        except UpstreamLost:
+            # Another ingester made it durable, and had it thrown away, since the uppers were asked for.
+            self._ask_uppers()
+            check_available(probe.kind, probe.low, self._begin(trace)[1])
         self._checked = True
 
     def _least(self, trace: RemapTrace) -> Antichain:
@@ -256,6 +270,23 @@ class Pipeline:
                     durable=least,
                 )
         return least, source_upper_at_frontier(trace, least)
+
+    def _carried(self, reader: SourceReader, trace: RemapTrace) -> Step:
+        """``_carry``, begun again for as long as columns come that are new, or others turn out to be further on.
+
+        Each round knows more columns, or begins later, than the one before: so they end.
+        """
+        while True:
+            try:
+                return self._carry(reader, trace)
+            except SchemaGrew as grown:
+                self._evolve(reader, grown)
+            except UpstreamLost:
+                # Others may have made it durable and had it thrown away while this one rested.
+                begun = self._least(trace)
+                self._ask_uppers()
+                if not begun.less_than(self._least(trace)):
+                    raise
 
     def _carry(self, reader: SourceReader, trace: RemapTrace) -> Step:
         """Make what is bound durable in every export: all of it, or a good piece when there is very much."""
@@ -325,10 +356,28 @@ class Pipeline:
         return not isinstance(outcome, UpperMismatch)
 
     def _evolve(self, reader: SourceReader, grown: SchemaGrew) -> None:
-        shard = self._shards[grown.export]
-        self._client.evolve_schema(shard, grown.schema)
-        self._writers[grown.export] = self._client.open_writer(shard)
-        reader.adopt(grown.export, self._writers[grown.export].schema)
+        """Read and write an export under the columns it has now, or that another ingester gave it already."""
+        shard, known = self._shards[grown.export], reader.exports()[grown.export]
+        if self._client.schema(shard) == known:
+            with contextlib.suppress(persist.SchemaMismatch):  # somebody else was faster: see what it has now
+                self._client.evolve_schema(shard, grown.schema)
+        writer = self._client.open_writer(shard)
+        if writer.schema == known:
+            raise grown
+        self._writers[grown.export] = writer
+        reader.adopt(grown.export, writer.schema)
+
+    def _record(self, reader: SourceReader) -> None:
+        """Have the reader opened with what it learned from now on, here and elsewhere."""
+        definition = reader.revised() if isinstance(reader, Revised) else None
+        if definition is None or definition == self._recorded:
+            return
+        self.source = dataclasses.replace(self.source, definition=definition)
+        try:
+            self._records.revise(self.source)
+            self._recorded = definition
+        except PersistError as error:
+            _log.warning("source %s could not record what it learned, and tries again: %s", self.source.name, error)
 
     def _let_go(self, reader: SourceReader, trace: RemapTrace) -> None:
         """Tell the upstream, some steps late, what is durable, and let bindings and history go."""
@@ -387,15 +436,22 @@ class Pipeline:
         now = self._runtime.monotonic()
         if not force and now - self._told_at < self.options.told_ms / 1000:
             return
-        if step is not None and self._told_at == float("-inf"):
-            with contextlib.suppress(LocationError):
+        is_first, self._told_at = self._told_at == float("-inf"), now
+        try:
+            if step is not None and is_first:
                 self._forget_others()
-        self._told_at = now
+            self._records.tell(self.source.name, self._ingester, dataclasses.asdict(self._told(state, step, error)))
+        except Exception as untold:
+            # What only tells how ingestion fares never ends it; what ends it is found by reading and writing.
+            self.untold += 1
+            _log.warning("source %s could not tell its status: %s: %s", self.source.name, type(untold).__name__, untold)
+
+    def _told(self, state: str, step: Step | None, error: PersistError | None) -> Told:
         upper = step.upper.time if step is not None else None
         behind = None
         if step is not None and self._reader is not None:
             behind = self._reader.status().bytes_behind
-        told = Told(
+        return Told(
             state=state,
             at_ms=self._runtime.now_ms(),
             host=self._runtime.hostname,
@@ -409,10 +465,9 @@ class Pipeline:
             bytes=self._bytes,
             reread=self._reread,
             steps=self._steps,
+            untold=self.untold,
             error="" if error is None else f"{type(error).__name__}: {error}",
         )
-        with contextlib.suppress(LocationError):
-            self._records.tell(self.source.name, self._ingester, dataclasses.asdict(told))
 
 
 def _time(upper: Antichain) -> int:

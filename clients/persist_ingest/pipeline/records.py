@@ -122,6 +122,16 @@ class Records:
 
         self._change("source", source.name, place)
 
+    def revise(self, source: Source) -> None:
+        """Record with what definition a source is opened from now on, if this life of it is there still."""
+
+        def place(before: Mapping[str, Any] | None) -> dict[str, Any] | None:
+            if before is None or before.get("dropped") or before["generation"] != source.generation:
+                return None if before is None else dict(before)
+            return {**before, "definition": dict(source.definition)}
+
+        self._change("source", source.name, place)
+
     def remove(self, name: str, now_ms: int) -> None:
         """Record that a source is no more. Raises SourceNotFound."""
 
@@ -142,29 +152,36 @@ class Records:
         self._change("status", f"{name}/{ingester}", lambda _: None if record is None else dict(record))
 
     def _read(self, kind: str) -> dict[str, dict[str, Any]]:
-        try:
-            upper = self._client.recent_upper(RECORDS)
-        except ShardNotFound:
-            return {}
-        return self._at(upper, kind)
+        return self._now(kind)[1]
 
-    def _at(self, upper: Any, kind: str) -> dict[str, dict[str, Any]]:
-        if not upper.time:
-            return {}
-        with self._client.open_reader(RECORDS, purpose="records of sources") as reader:
-            rows = reader.snapshot(upper.time - 1).to_pylist()
-        return {row["name"]: json.loads(row["record"]) for row in rows if row["kind"] == kind}
+    def _now(self, kind: str) -> tuple[int, dict[str, dict[str, Any]]]:
+        """The upper, and the records of a kind just before it.
+
+        SUBTLE: the reader comes first. It holds the since where that is, at the last change or before, so however far
+        others move upper and since meanwhile, what is just before an upper asked for later is readable.
+        """
+        try:
+            reader = self._client.open_reader(RECORDS, purpose="records of sources")
+        except ShardNotFound:
+            return 0, {}
+        with reader:
+            upper = self._client.recent_upper(RECORDS).time
+            if upper is None:
+                raise InvalidArgument(
+                    "the records of sources are closed", hint="somebody finalized their shard", shard=RECORDS
+                )
+            rows = reader.snapshot(upper - 1).to_pylist() if upper else []
+        return upper, {row["name"]: json.loads(row["record"]) for row in rows if row["kind"] == kind}
 
     def _change(self, kind: str, name: str, place: Any) -> None:
         writer = self._client.open_writer(RECORDS, schema=_SCHEMA)
         since = self._client.open_since(_SINCE, RECORDS, purpose="records of sources")
         for _ in range(_ATTEMPTS):
-            upper = self._client.recent_upper(RECORDS)
-            before = self._at(upper, kind).get(name)
+            at, records = self._now(kind)
+            before = records.get(name)
             after = place(before)
             if after == before:
                 return
-            at = upper.time or 0
             updates = [_update(kind, name, before, at, -1)] if before is not None else []
             updates += [_update(kind, name, after, at, 1)] if after is not None else []
             if not isinstance(writer.compare_and_append(updates, [at], [at + 1]), UpperMismatch):
@@ -185,7 +202,10 @@ def _source(record: Mapping[str, Any]) -> Source | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What an ingester says of itself. Times are milliseconds since 1970; offsets are source frontiers as text."""
+    """What an ingester says of itself. Times are milliseconds since 1970; offsets are source frontiers as text.
+
+    ``untold``: earlier words of it that did not get here.
+    """
 
     state: str
     at_ms: int
@@ -200,6 +220,7 @@ class Told:
     bytes: int = 0
     reread: int = 0
     steps: int = 0
+    untold: int = 0
     error: str = ""
     hint: str = ""
     details: Mapping[str, Any] = field(default_factory=dict)

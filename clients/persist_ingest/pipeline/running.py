@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from persist import PersistError, UsageError
-from pyspark_persist.ingest.work import Done, Work, carry_out
+from persist_ingest.pipeline.work import Done, Work, carry_out
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

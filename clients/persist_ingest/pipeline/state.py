@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
-from pyspark_persist.location import Location, client
+from persist_ingest.location import Location, client
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,9 +20,22 @@ class Contents:
         """Everything the shard holds just before ``upper``: columns key…, val…, diff. Raises NotReadable."""
         if not upper:
             return
-        with client(self.location).open_reader(self.shard, purpose="ingest", use_critical_since=True) as reader:
-            snapshot = reader.snapshot(upper - 1)
-            for split in snapshot.splits(max(1, snapshot.encoded_bytes >> 26)):
-                for batch in split.read():
-                    if batch.num_rows:
-                        yield batch
+        with self._reader() as reader:
+            yield from _rows(reader.snapshot(upper - 1))
+
+    def newest(self) -> Iterator[pa.RecordBatch]:
+        """The same at the last complete time, which is asked for under the reader's hold."""
+        with self._reader() as reader:
+            upper = client(self.location).recent_upper(self.shard).time
+            if upper:
+                yield from _rows(reader.snapshot(upper - 1))
+
+    def _reader(self) -> Any:
+        return client(self.location).open_reader(self.shard, purpose="ingest", use_critical_since=True)
+
+
+def _rows(snapshot: Any) -> Iterator[pa.RecordBatch]:
+    for split in snapshot.splits(max(1, snapshot.encoded_bytes >> 26)):
+        for batch in split.read():
+            if batch.num_rows:
+                yield batch

@@ -7,18 +7,33 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow.compute as pc
+
 from persist import PersistError
 from persist.runtime import system
-from pyspark_persist.ingest.records import SILENT_MS, Records, Source
-from pyspark_persist.location import Location, client
-from pyspark_persist.sources.registry import source_type
+from persist_ingest.location import Location, client
+from persist_ingest.pipeline.records import SILENT_MS, Records, Source
+from persist_ingest.pipeline.state import Contents
+from persist_ingest.sources.registry import source_type
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """Rows of an export at its last complete time. ``negative``: different ones that are there less than no times.
+
+    Something took those back that were never there: the export is not what its upstream holds.
+    """
+
+    rows: int
+    negative: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceStatus:
     """``state``: running, stalled, failed, stopped or idle (nobody ingests it). Times are milliseconds since 1970.
 
-    ``resume_time`` and ``resume_offsets``: where it goes on after a restart. ``uppers``: of each export.
+    ``resume_time`` and ``resume_offsets``: where it goes on after a restart. ``uppers``: of each export. ``counts``: of
+    each export, when asked for.
     """
 
     source: Source
@@ -33,10 +48,14 @@ class SourceStatus:
     ingesters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     upstream: Mapping[str, Any] = field(default_factory=dict)
     upstream_error: str = ""
+    counts: Mapping[str, Counted] = field(default_factory=dict)
 
 
-def status(location: Location, name: str, *, ask_upstream: bool = True) -> SourceStatus:
-    """The status of one source. Raises SourceNotFound, LocationError; an upstream that does not answer is told."""
+def status(location: Location, name: str, *, ask_upstream: bool = True, count_rows: bool = False) -> SourceStatus:
+    """The status of one source. Raises SourceNotFound, LocationError; an upstream that does not answer is told.
+
+    ``count_rows``: read all of its exports, in bounded memory, to count what they hold.
+    """
     the_client = client(location.resolved())
     records = Records(the_client)
     source = records.source(name)
@@ -66,7 +85,17 @@ def status(location: Location, name: str, *, ask_upstream: bool = True) -> Sourc
         ingesters=ingesters,
         upstream=upstream,
         upstream_error=upstream_error,
+        counts={name: _counted(location, source, name) for name in source.exports} if count_rows else {},
     )
+
+
+def _counted(location: Location, source: Source, export: str) -> Counted:
+    rows = negative = 0
+    for batch in Contents(location=location.resolved(), shard=source.exports[export]).newest():
+        diffs = batch.column("diff")
+        rows += pc.sum(diffs).as_py()
+        negative += pc.sum(pc.less(diffs, 0)).as_py()
+    return Counted(rows=rows, negative=negative)
 
 
 def _state(ingesters: Mapping[str, Mapping[str, Any]], now_ms: int) -> tuple[str, str]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from persist.sources import encode_key
-from pyspark_persist.ingest.state import Contents
+from persist_ingest.pipeline.state import Contents
 
 RUNS_MAX: Final = 8
 """Runs of newer values before they are merged with the older ones."""

@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from persist import BatchSpec, InvalidArgument, PreparedBatch, Schema
 from persist.sources import Reclocker
-from pyspark_persist.ingest.state import Contents
-from pyspark_persist.ingest.upserts import changes_of, keep, newest_at
-from pyspark_persist.sources.port import Changes, Event, ReadTask, Truncated, Upserts
+from persist_ingest.pipeline.state import Contents
+from persist_ingest.pipeline.truncations import Truncations
+from persist_ingest.pipeline.upserts import changes_of, keep, newest_at
+from persist_ingest.sources.port import Changes, ReadTask, Truncated, Upserts
 
 _PLACES: Final = ("\0time", "\0partition", "\0offset", "\0present")
 """Names of columns beside the rows' own, which cannot be called so."""
@@ -83,7 +83,8 @@ def carry_out(work: Work, report: Callable[[int], None] = lambda rows: None) -> 
 def timed_rows(work: Work, done: Done) -> Iterator[tuple[str, pa.RecordBatch]]:
     """The rows of a task that are not durable yet, with columns key…, val…, ts, diff, by export."""
     upserts: dict[str, list[Upserts]] = {}
-    for number, event in enumerate(work.task.read()):
+    truncations = {export: _truncations(work, export) for export in work.exports}
+    for event in work.task.read():
         plan = work.exports.get(event.export)
         if plan is None:
             raise InvalidArgument("the reader made rows of an unknown export", export=event.export)
@@ -91,10 +92,12 @@ def timed_rows(work: Work, done: Done) -> Iterator[tuple[str, pa.RecordBatch]]:
             rows = _timed(event, work.reclocker)
             wanted = _from(rows, plan.lower)
             done.reread += rows.num_rows - wanted.num_rows
+            truncations[event.export].gave(rows)
             if wanted.num_rows:
                 yield event.export, wanted
         elif isinstance(event, Truncated):
-            yield from _truncated(work, event, plan, number)
+            for rows in truncations[event.export].truncated(_time_of(work, event), plan.lower):
+                yield event.export, rows
         else:
             upserts.setdefault(event.export, []).append(event)
     for export, events in upserts.items():
@@ -143,48 +146,20 @@ def _from(rows: pa.RecordBatch, lower: int) -> pa.RecordBatch:
     return rows.filter(pc.greater_equal(times, pa.scalar(lower, pa.uint64())))
 
 
-def _truncated(work: Work, event: Truncated, plan: ExportPlan, number: int) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Take back, at the time of the truncation, all that the export held just before it.
+def _truncations(work: Work, export: str) -> Truncations:
+    plan = work.exports[export]
 
-    That is what is durable plus what this task gave out so far: the range is read once more up to here, as a task may
-    be longer than memory. After an earlier truncation in the range nothing durable is left to take back.
-    """
-    at = _time_of(work, event)
-    if at < plan.lower:
-        return
-    cut, cleared = -1, False
-    for index, each in _events_before(work, event.export, number):
-        if isinstance(each, Truncated):
-            cut, cleared = index, _time_of(work, each) >= plan.lower
-    if not cleared:
-        for rows in plan.contents.batches(plan.lower):
-            yield event.export, _taken_back(rows, at)
-    for index, each in _events_before(work, event.export, number):
-        if index > cut and isinstance(each, Changes):
-            rows = _from(_timed(each, work.reclocker), plan.lower)
-            if rows.num_rows:
-                yield event.export, _taken_back(rows, at)
+    def again() -> Iterator[pa.RecordBatch]:
+        for event in work.task.read():
+            if isinstance(event, Changes) and event.export == export:
+                yield _timed(event, work.reclocker)
+
+    return Truncations(durable=lambda: plan.contents.batches(plan.lower), again=again)
 
 
 def _time_of(work: Work, event: Truncated) -> int:
     code = None if event.partition is None else pa.array([event.partition])
     return int(work.reclocker.reclock_arrow(pa.array([event.offset], pa.uint64()), code)[0].as_py())
-
-
-def _events_before(work: Work, export: str, number: int) -> Iterator[tuple[int, Event]]:
-    for index, event in enumerate(work.task.read()):
-        if index >= number:
-            return
-        if event.export == export:
-            yield index, event
-
-
-def _taken_back(rows: pa.RecordBatch, at: int) -> pa.RecordBatch:
-    """The rows with their diffs negated, at one time."""
-    names = [name for name in rows.schema.names if name not in {"ts", "diff"}]
-    times = pa.array(np.full(rows.num_rows, at, np.uint64))
-    columns = [*(rows.column(name) for name in names), times, pc.negate_checked(rows.column("diff"))]
-    return pa.RecordBatch.from_arrays(columns, names=[*names, "ts", "diff"])
 
 
 def prepared(done: Sequence[Done], export: str) -> list[PreparedBatch]:

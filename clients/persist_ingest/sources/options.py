@@ -12,7 +12,7 @@ from typing import Final
 import pyarrow as pa
 
 from persist import InvalidArgument, Schema
-from pyspark_persist.names import Given
+from persist_ingest.given import Given
 
 
 def check_options(raw: Mapping[str, str], known: Iterable[str], use: str) -> Given:

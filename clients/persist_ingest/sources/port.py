@@ -9,11 +9,11 @@ Source: design 003; sources.md; catalog-semantics.md sections 4.2 and 5.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import pyarrow as pa
 
-from persist import Schema, UsageError
+from persist import Determinate, Schema, UsageError
 from persist.sources import Partition, Probe, SourceFrontier, SourceKind
 
 ERRORS: str = "errors"
@@ -30,6 +30,24 @@ class BadRows(SourceFailure):
     """A message does not have the declared form. Correct the declaration, or divert bad rows with badRows=divert."""
 
     reason = "BAD_ROWS"
+
+
+class TableAltered(SourceFailure):
+    """What was read before need not be what the upstream holds now, as it changed its form without a message.
+
+    Nothing that is durable was read after the change. Drop the source and create it again.
+    """
+
+    reason = "TABLE_ALTERED"
+
+
+class HeldUp(Determinate):
+    """Somebody else's lock or transaction is in the way: a pipeline waits for as long as that takes.
+
+    The details say what to look at. Nothing was written.
+    """
+
+    reason = "HELD_UP"
 
 
 class SchemaGrew(SourceFailure):
@@ -163,6 +181,18 @@ class SourceReader(Protocol):
 
     def close(self) -> None:
         """Let go of connections."""
+        ...
+
+
+@runtime_checkable
+class Revised(Protocol):
+    """A SourceReader that learns things about its upstream which it has to know after a restart, too."""
+
+    def revised(self) -> Mapping[str, Any] | None:
+        """The definition it is to be opened with from now on; None while it is the one it was opened with.
+
+        A reader that was opened with an older one must come to the same data, or fail.
+        """
         ...
 
 

@@ -8,13 +8,13 @@ import importlib
 from typing import Final, cast
 
 from persist import InvalidArgument
-from pyspark_persist.sources.port import SourceType
+from persist_ingest.sources.port import SourceType
 
 BUILT_IN: Final = {
-    "files": "pyspark_persist.sources.files:FILES",
-    "kafka": "pyspark_persist.sources.kafka:KAFKA",
-    "loadgen": "pyspark_persist.sources.loadgen:LOADGEN",
-    "postgres": "pyspark_persist.sources.postgres:POSTGRES",
+    "files": "persist_ingest.sources.files:FILES",
+    "kafka": "persist_ingest.sources.kafka:KAFKA",
+    "loadgen": "persist_ingest.sources.loadgen:LOADGEN",
+    "postgres": "persist_ingest.sources.postgres:POSTGRES",
 }
 """The types that come with persist, and where they are."""
 
@@ -36,7 +36,7 @@ def source_type(name: str) -> SourceType:
     except ModuleNotFoundError as cause:
         raise _not_installed(name, module, cause.name or "") from cause
     if found is None or not all(callable(getattr(found, method, None)) for method in _ASKED):
-        hint = f"{attribute} of {module} must have {', '.join(_ASKED)}: see pyspark_persist.sources.port.SourceType"
+        hint = f"{attribute} of {module} must have {', '.join(_ASKED)}: see persist_ingest.sources.port.SourceType"
         raise InvalidArgument("this is no type of source", hint=hint, got=name)
     return cast(SourceType, found)
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_persist.sources.decode.divert import DIVERT, FAIL, PAYLOAD_BYTES_MAX, BadRow, diverted
-from pyspark_persist.sources.decode.json_rows import JsonDecoder
-from pyspark_persist.sources.options import columns
-from pyspark_persist.sources.port import BadRows
+from persist_ingest.decode.divert import DIVERT, FAIL, PAYLOAD_BYTES_MAX, BadRow, diverted
+from persist_ingest.decode.json_rows import JsonDecoder
+from persist_ingest.sources.options import columns
+from persist_ingest.sources.port import BadRows
 
 FIELDS = columns("id bigint not null, name string, price decimal(10, 2), at timestamp, day date, ok boolean")
 JSON = JsonDecoder(FIELDS)

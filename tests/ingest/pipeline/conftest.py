@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from persist.testing import servers
-from pyspark_persist.ingest import Location, Records
-from pyspark_persist.location import client, release
+from persist_ingest import Location, Records
+from persist_ingest.location import client, release
 
 _numbers = itertools.count(1)
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import confluent_kafka
 import pytest
-from ingest.conftest import contents
+from ingest.pipeline.conftest import contents
 
 from persist import PersistError
 from persist.sources import SourceFrontier, SourceKind
-from pyspark_persist.ingest import Location, Pipeline, PipelineOptions, create, status
-from pyspark_persist.location import client
-from pyspark_persist.sources.port import BadRows
+from persist_ingest import Location, Pipeline, PipelineOptions, create, status
+from persist_ingest.location import client
+from persist_ingest.sources.port import BadRows
 
 OPTIONS = PipelineOptions(tick_ms=1, forget_ms=0, told_ms=0, commit_steps_late=0)
 PARTITIONS = 4

@@ -5,12 +5,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from ingest.conftest import contents
+from ingest.pipeline.conftest import contents
 
 from persist.sources import UpstreamReplaced
-from pyspark_persist.ingest import Location, Pipeline, PipelineOptions, create, status
+from persist_ingest import Location, Pipeline, PipelineOptions, create, status
 
-PAGE = Path(__file__).resolve().parents[2] / "docs/sources.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs/sources.md"
 
 
 def ingest(here: Location) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from persist.sources import Reclocker
-from pyspark_persist.ingest import Location, Pipeline, PipelineOptions, Records, create, drop, status
-from pyspark_persist.ingest.records import SourceExists, SourceNotFound
-from pyspark_persist.location import client
+from persist_ingest import Location, Pipeline, PipelineOptions, Records, create, drop, status
+from persist_ingest.location import client
+from persist_ingest.pipeline.records import SourceExists, SourceNotFound
 
 OPTIONS = PipelineOptions(tick_ms=1, forget_ms=0, told_ms=0, retain_ms=10**13)
 

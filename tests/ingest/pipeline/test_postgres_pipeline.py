@@ -4,13 +4,13 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from ingest.conftest import contents
+from ingest.pipeline.conftest import contents
 
 from persist import PersistError, ShardId
 from persist.sources import Lsn, UpstreamLost
-from pyspark_persist.ingest import Location, Pipeline, PipelineOptions, Records, create, status
-from pyspark_persist.location import client
-from pyspark_persist.sources.port import SourceFailure
+from persist_ingest import Location, Pipeline, PipelineOptions, Records, create, status
+from persist_ingest.location import client
+from persist_ingest.sources.port import SourceFailure, TableAltered
 
 OPTIONS = PipelineOptions(tick_ms=1, forget_ms=0, told_ms=0, commit_steps_late=0)
 ITEMS = "CREATE TABLE items (id int PRIMARY KEY, name text)"
@@ -102,9 +102,9 @@ def lsn(text: str) -> int:
     [
         (["SELECT pg_drop_replication_slot('persist_shop')"], UpstreamLost, "slot"),
         (["DROP TABLE items"], SourceFailure, "items"),
-        (["ALTER TABLE items ALTER COLUMN id TYPE bigint", "INSERT INTO items VALUES (77, 'x')"], SourceFailure, "id"),
-        (["ALTER TABLE items DROP COLUMN name", "INSERT INTO items VALUES (77)"], SourceFailure, "name"),
-        (["ALTER PUBLICATION persist_shop DROP TABLE items"], SourceFailure, "items"),
+        (["ALTER TABLE items ALTER COLUMN id TYPE bigint", "INSERT INTO items VALUES (77, 'x')"], TableAltered, "id"),
+        (["ALTER TABLE items DROP COLUMN name", "INSERT INTO items VALUES (77)"], TableAltered, "name"),
+        (["ALTER PUBLICATION persist_shop DROP TABLE items"], TableAltered, "items"),
         (["ALTER TABLE items REPLICA IDENTITY DEFAULT", "UPDATE items SET name = 'y'"], SourceFailure, "items"),
     ],
     ids=["slot dropped", "table dropped", "type altered", "column dropped", "not published", "identity altered"],

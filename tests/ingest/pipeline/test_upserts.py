@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pyspark_persist.ingest.upserts import Newest, changes_of
+from persist_ingest.pipeline.upserts import Newest, changes_of
 
 FIELDS = pa.schema([("k", pa.string()), ("v", pa.int64())])
 

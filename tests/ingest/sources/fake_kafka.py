@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 from persist import LocationError
 from persist.sources import UpstreamLost
-from pyspark_persist.sources.kafka.cluster import Fetched, Header, Watermarks
-from pyspark_persist.sources.port import SourceFailure
-from pyspark_persist.sources.ranges import Piece
+from persist_ingest.sources.kafka.cluster import Fetched, Header, Watermarks
+from persist_ingest.sources.port import SourceFailure
+from persist_ingest.sources.ranges import Piece
 
 
 @dataclass(frozen=True)

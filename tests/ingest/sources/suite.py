@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from persist import Schema
 from persist.sources import Lsn, Point, SourceFrontier, SourceKind
-from pyspark_persist.sources.port import Changes, Event, ReadTask, SourceReader, Truncated, Upserts
+from persist_ingest.sources.port import Changes, Event, ReadTask, SourceReader, Truncated, Upserts
 
 Contents = dict[tuple[str, Any], list[tuple[Any, ...]]]
 

@@ -11,16 +11,16 @@ import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet
 import pytest
-from sources.suite import check_laws, check_probe, reached, read, rows_of
+from ingest.sources.suite import check_laws, check_probe, reached, read, rows_of
 
 from persist import InvalidArgument, InvalidUri, LocationError
 from persist.sources import OFFSET_MAX, SourceFrontier, SourceKind, UpstreamLost
-from pyspark_persist.sources.files import FILES, formats
-from pyspark_persist.sources.files import reader as reading
-from pyspark_persist.sources.files.places import Content
-from pyspark_persist.sources.files.reader import FilesReader
-from pyspark_persist.sources.options import columns
-from pyspark_persist.sources.port import BadRows, SourceFailure
+from persist_ingest.sources.files import FILES, formats
+from persist_ingest.sources.files import reader as reading
+from persist_ingest.sources.files.places import Content
+from persist_ingest.sources.files.reader import FilesReader
+from persist_ingest.sources.options import columns
+from persist_ingest.sources.port import BadRows, SourceFailure
 
 START = SourceFrontier.minimum(SourceKind.FILES)
 SCHEMA = "id bigint not null, name string, price double"

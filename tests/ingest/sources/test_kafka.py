@@ -9,15 +9,15 @@ from typing import Any
 
 import fastavro
 import pytest
-from sources.fake_kafka import FakeCluster, Log, Message
-from sources.suite import check_laws, check_probe, reached, read, rows_of
+from ingest.sources.fake_kafka import FakeCluster, Log, Message
+from ingest.sources.suite import check_laws, check_probe, reached, read, rows_of
 
 from persist import InvalidArgument, LocationError
 from persist.sources import Point, SourceFrontier, SourceKind, UpstreamLost
-from pyspark_persist.sources.kafka import KAFKA
-from pyspark_persist.sources.kafka.librdkafka import Librdkafka
-from pyspark_persist.sources.kafka.reader import KafkaReader, KafkaType
-from pyspark_persist.sources.port import BadRows, SourceFailure
+from persist_ingest.sources.kafka import KAFKA
+from persist_ingest.sources.kafka.librdkafka import Librdkafka
+from persist_ingest.sources.kafka.reader import KafkaReader, KafkaType
+from persist_ingest.sources.port import BadRows, SourceFailure
 
 KIND = SourceKind.PARTITIONS
 START = SourceFrontier.minimum(KIND)

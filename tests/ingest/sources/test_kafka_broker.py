@@ -8,13 +8,13 @@ from typing import Any
 
 import confluent_kafka
 import pytest
-from sources.suite import check_laws, check_probe, reached, read, rows_of
+from ingest.sources.suite import check_laws, check_probe, reached, read, rows_of
 
 from persist import LocationError
 from persist.sources import SourceFrontier, SourceKind, UpstreamLost
-from pyspark_persist.sources.kafka import KAFKA, librdkafka
-from pyspark_persist.sources.kafka.reader import KafkaReader
-from pyspark_persist.sources.port import SourceFailure
+from persist_ingest.sources.kafka import KAFKA, librdkafka
+from persist_ingest.sources.kafka.reader import KafkaReader
+from persist_ingest.sources.port import SourceFailure
 
 KIND = SourceKind.PARTITIONS
 START = SourceFrontier.minimum(KIND)

@@ -5,13 +5,13 @@ import json
 from typing import Any
 
 import pytest
-from sources.suite import Contents, check_laws, check_probe, reached, read, rows_of
+from ingest.sources.suite import Contents, check_laws, check_probe, reached, read, rows_of
 
 from persist import InvalidArgument
 from persist.sources import Point, SourceFrontier, SourceKind
-from pyspark_persist.sources.loadgen import LOADGEN
-from pyspark_persist.sources.loadgen.reader import Definition, LoadgenReader
-from pyspark_persist.sources.port import SourceFailure
+from persist_ingest.sources.loadgen import LOADGEN
+from persist_ingest.sources.loadgen.reader import Definition, LoadgenReader
+from persist_ingest.sources.port import SourceFailure
 
 KIND = SourceKind.PARTITIONS
 

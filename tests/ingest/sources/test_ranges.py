@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from persist.sources import OFFSET_MAX, SourceFrontier, SourceKind
-from pyspark_persist.sources.ranges import Piece, pieces, share
+from persist_ingest.sources.ranges import Piece, pieces, share
 
 BOUNDS = st.dictionaries(st.integers(0, 5), st.integers(0, 60), max_size=5)
 

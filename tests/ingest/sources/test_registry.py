@@ -7,13 +7,13 @@ import pyarrow as pa
 import pytest
 
 from persist import InvalidArgument
-from pyspark_persist.sources.options import check_options, columns, keyed, listed, number, one_of, required
-from pyspark_persist.sources.registry import BUILT_IN, source_type
+from persist_ingest.sources.options import check_options, columns, keyed, listed, number, one_of, required
+from persist_ingest.sources.registry import BUILT_IN, source_type
 
 
 def test_built_in_and_foreign_types_are_found() -> None:
     assert source_type("loadgen") is source_type("LoadGen ")
-    assert source_type("pyspark_persist.sources.loadgen:LOADGEN") is source_type("loadgen")
+    assert source_type("persist_ingest.sources.loadgen:LOADGEN") is source_type("loadgen")
 
 
 @pytest.mark.parametrize("name", BUILT_IN)

@@ -5,6 +5,6 @@ One file is one partition, complete when it appears: all its rows get one time. 
 A file may be deleted once it was read; a file that was bound may never change, and its name is never used again.
 """
 
-from pyspark_persist.sources.files.reader import FilesType
+from persist_ingest.sources.files.reader import FilesType
 
 FILES = FilesType()

@@ -15,10 +15,10 @@ import pyarrow.csv
 import pyarrow.parquet
 from numpy.typing import NDArray
 
-from pyspark_persist.sources.decode.divert import PAYLOAD_BYTES_MAX
-from pyspark_persist.sources.decode.exact import ERROR_CHARS_MAX, Decoded, combined, converted, decode_exactly
-from pyspark_persist.sources.decode.json_rows import JsonDecoder
-from pyspark_persist.sources.files.places import Content
+from persist_ingest.decode.divert import PAYLOAD_BYTES_MAX
+from persist_ingest.decode.exact import ERROR_CHARS_MAX, Decoded, combined, converted, decode_exactly
+from persist_ingest.decode.json_rows import JsonDecoder
+from persist_ingest.sources.files.places import Content
 
 BLOCK_BYTES: Final = 4 << 20
 """Of text, read at once. A row must fit."""

@@ -16,7 +16,7 @@ import pyarrow.fs
 
 from persist import InvalidUri, LocationError
 from persist.sources import UpstreamLost
-from pyspark_persist.sources.port import SourceFailure
+from persist_ingest.sources.port import SourceFailure
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,13 +19,13 @@ import pyarrow as pa
 from persist import InvalidArgument, Schema
 from persist.runtime import system
 from persist.sources import OFFSET_MAX, Point, Probe, SourceFrontier, SourceKind
-from pyspark_persist.names import Given
-from pyspark_persist.sources.decode.divert import DIVERT, FAIL, BadRow, diverted, errors_schema
-from pyspark_persist.sources.files.formats import AnyFormat, Block, Csv, JsonLines, Parquet, inferred, row_count
-from pyspark_persist.sources.files.places import NOTHING_KNOWN, AnyPlace, Found, path_of, place_of
-from pyspark_persist.sources.options import check_options, columns, keyed, listed, number, one_of, required
-from pyspark_persist.sources.port import ERRORS, Beginning, Changes, Event, SourceFailure, UpstreamStatus
-from pyspark_persist.sources.ranges import Piece
+from persist_ingest.decode.divert import DIVERT, FAIL, BadRow, diverted, errors_schema
+from persist_ingest.given import Given
+from persist_ingest.sources.files.formats import AnyFormat, Block, Csv, JsonLines, Parquet, inferred, row_count
+from persist_ingest.sources.files.places import NOTHING_KNOWN, AnyPlace, Found, path_of, place_of
+from persist_ingest.sources.options import check_options, columns, keyed, listed, number, one_of, required
+from persist_ingest.sources.port import ERRORS, Beginning, Changes, Event, SourceFailure, UpstreamStatus
+from persist_ingest.sources.ranges import Piece
 
 SPLIT_BYTES: Final = 32 << 20
 """A Parquet file is cut for several tasks into parts not smaller than this."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from pyspark_persist.sources.ranges import Piece
+from persist_ingest.sources.ranges import Piece
 
 Header: TypeAlias = tuple[str, bytes | None]
 

@@ -10,15 +10,15 @@ from typing import Any, Final
 import pyarrow as pa
 
 from persist import InvalidArgument, Schema
-from pyspark_persist.names import Given
-from pyspark_persist.sources.decode.avro_rows import AvroDecoder
-from pyspark_persist.sources.decode.divert import DIVERT, FAIL
-from pyspark_persist.sources.decode.exact import Decoder
-from pyspark_persist.sources.decode.json_rows import JsonDecoder
-from pyspark_persist.sources.decode.raw_rows import RawDecoder
-from pyspark_persist.sources.kafka.envelopes import INCLUDED, Added, Debezium, Envelope, Upserted
-from pyspark_persist.sources.options import check_options, columns, keyed, listed, one_of, required
-from pyspark_persist.sources.port import ERRORS
+from persist_ingest.decode.avro_rows import AvroDecoder
+from persist_ingest.decode.divert import DIVERT, FAIL
+from persist_ingest.decode.exact import Decoder
+from persist_ingest.decode.json_rows import JsonDecoder
+from persist_ingest.decode.raw_rows import RawDecoder
+from persist_ingest.given import Given
+from persist_ingest.sources.kafka.envelopes import INCLUDED, Added, Debezium, Envelope, Upserted
+from persist_ingest.sources.options import check_options, columns, keyed, listed, one_of, required
+from persist_ingest.sources.port import ERRORS
 
 _SETTING: Final = "kafka."
 _FORMATS: Final = ("json", "avro", "text", "bytes")

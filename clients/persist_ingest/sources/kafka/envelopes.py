@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pyspark_persist.sources.decode.exact import Bad, Decoder, Undecodable, converted, decode_exactly
-from pyspark_persist.sources.decode.json_rows import JsonDecoder
-from pyspark_persist.sources.kafka.cluster import Fetched
+from persist_ingest.decode.exact import Bad, Decoder, Undecodable, converted, decode_exactly
+from persist_ingest.decode.json_rows import JsonDecoder
+from persist_ingest.sources.kafka.cluster import Fetched
 
 Places: TypeAlias = NDArray[np.int64]
 

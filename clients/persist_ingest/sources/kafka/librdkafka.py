@@ -17,9 +17,9 @@ from confluent_kafka.admin import AdminClient
 from persist import InvalidArgument, LocationError
 from persist.runtime import system
 from persist.sources import UpstreamLost
-from pyspark_persist.sources.kafka.cluster import Fetched, Watermarks
-from pyspark_persist.sources.port import SourceFailure
-from pyspark_persist.sources.ranges import Piece
+from persist_ingest.sources.kafka.cluster import Fetched, Watermarks
+from persist_ingest.sources.port import SourceFailure
+from persist_ingest.sources.ranges import Piece
 
 ANSWER_SECONDS: Final = 10.0
 STALLED_SECONDS: Final = 60.0

@@ -13,12 +13,12 @@ import pyarrow as pa
 
 from persist import LocationError, Schema
 from persist.sources import Point, Probe, SourceFrontier, SourceKind
-from pyspark_persist.sources.decode.divert import DIVERT, BadRow, diverted, errors_schema
-from pyspark_persist.sources.kafka.cluster import Cluster, Fetched, Topic, Watermarks
-from pyspark_persist.sources.kafka.definition import Definition
-from pyspark_persist.sources.kafka.envelopes import Envelope, Meaning, included
-from pyspark_persist.sources.port import ERRORS, Beginning, Changes, Event, SourceFailure, Upserts, UpstreamStatus
-from pyspark_persist.sources.ranges import Piece, pieces, share
+from persist_ingest.decode.divert import DIVERT, BadRow, diverted, errors_schema
+from persist_ingest.sources.kafka.cluster import Cluster, Fetched, Topic, Watermarks
+from persist_ingest.sources.kafka.definition import Definition
+from persist_ingest.sources.kafka.envelopes import Envelope, Meaning, included
+from persist_ingest.sources.port import ERRORS, Beginning, Changes, Event, SourceFailure, Upserts, UpstreamStatus
+from persist_ingest.sources.ranges import Piece, pieces, share
 
 MESSAGE_BYTES: Final = 200
 """What a message counts for in the weight of a task: brokers do not tell sizes."""

@@ -5,6 +5,6 @@ branches, history). Message n of a partition is a function of the seed and n alo
 task can compute any range at any time.
 """
 
-from pyspark_persist.sources.loadgen.reader import LoadgenType
+from persist_ingest.sources.loadgen.reader import LoadgenType
 
 LOADGEN = LoadgenType()

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from persist import Schema
-from pyspark_persist.sources.loadgen.generator import changes, chunks, words_of
-from pyspark_persist.sources.loadgen.hashing import Ints, below
-from pyspark_persist.sources.port import Changes
+from persist_ingest.sources.loadgen.generator import changes, chunks, words_of
+from persist_ingest.sources.loadgen.hashing import Ints, below
+from persist_ingest.sources.port import Changes
 
 _USERS = Schema(key={"id": pa.int64()}, val={"name": pa.string()})
 _AUCTIONS = Schema(key={"id": pa.int64()}, val={"seller": pa.int64(), "item": pa.string(), "reserve": pa.int64()})

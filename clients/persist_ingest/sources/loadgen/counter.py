@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from persist import Schema
-from pyspark_persist.sources.loadgen.generator import changes, chunks
-from pyspark_persist.sources.loadgen.hashing import words
-from pyspark_persist.sources.port import Changes
+from persist_ingest.sources.loadgen.generator import changes, chunks
+from persist_ingest.sources.loadgen.hashing import words
+from persist_ingest.sources.port import Changes
 
 _SCHEMA = Schema(key={"counter": pa.int64()}, val={"value": pa.int64()})
 

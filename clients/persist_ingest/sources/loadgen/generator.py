@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from persist import Schema
-from pyspark_persist.sources.loadgen.hashing import Ints
-from pyspark_persist.sources.port import Changes
+from persist_ingest.sources.loadgen.hashing import Ints
+from persist_ingest.sources.port import Changes
 
 CHUNK_MESSAGES = 16_384
 """Messages computed at once: what bounds the memory of a task."""

@@ -13,14 +13,14 @@ from typing import Any, Final
 from persist import Schema
 from persist.runtime import system
 from persist.sources import Point, Probe, SourceFrontier, SourceKind
-from pyspark_persist.names import Given
-from pyspark_persist.sources.loadgen.auction import Auction
-from pyspark_persist.sources.loadgen.counter import Counter
-from pyspark_persist.sources.loadgen.generator import Generator
-from pyspark_persist.sources.loadgen.tpcb import TELLERS, Tpcb
-from pyspark_persist.sources.options import check_options, number, one_of
-from pyspark_persist.sources.port import Beginning, Event, SourceFailure, UpstreamStatus
-from pyspark_persist.sources.ranges import Piece, pieces, share
+from persist_ingest.given import Given
+from persist_ingest.sources.loadgen.auction import Auction
+from persist_ingest.sources.loadgen.counter import Counter
+from persist_ingest.sources.loadgen.generator import Generator
+from persist_ingest.sources.loadgen.tpcb import TELLERS, Tpcb
+from persist_ingest.sources.options import check_options, number, one_of
+from persist_ingest.sources.port import Beginning, Event, SourceFailure, UpstreamStatus
+from persist_ingest.sources.ranges import Piece, pieces, share
 
 RATE: Final = 1000.0
 """Messages a second, unless told."""

@@ -19,9 +19,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from persist import Schema
-from pyspark_persist.sources.loadgen.generator import changes, chunks
-from pyspark_persist.sources.loadgen.hashing import Ints, below
-from pyspark_persist.sources.port import Changes
+from persist_ingest.sources.loadgen.generator import changes, chunks
+from persist_ingest.sources.loadgen.hashing import Ints, below
+from persist_ingest.sources.port import Changes
 
 _ACCOUNTS = Schema(key={"id": pa.int64()}, val={"branch": pa.int64(), "balance": pa.int64()})
 _TELLERS = Schema(key={"id": pa.int64()}, val={"branch": pa.int64(), "balance": pa.int64()})

@@ -1,4 +1,4 @@
-"""What PostgreSQL knows of tables, publications and slots, and whether it still is the one a source was made for.
+"""What PostgreSQL knows of tables, publications and slots.
 
 Source: sources.md section 1, semantics seen; catalog-semantics.md section 4.2, restart checks.
 """
@@ -7,14 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from persist.sources import UpstreamLost, UpstreamReplaced
-from pyspark_persist.sources.port import SourceFailure
-from pyspark_persist.sources.postgres.column_types import ColumnType, column_type
-from pyspark_persist.sources.postgres.definition import Column, Definition, Table
-from pyspark_persist.sources.postgres.session import Session
+from persist_ingest.sources.postgres.column_types import ColumnType, column_type
+from persist_ingest.sources.postgres.definition import Column, Definition
+from persist_ingest.sources.postgres.form import Form
+from persist_ingest.sources.postgres.session import Session, patiently
 
 FULL: Final = "f"
-_NEW_SOURCE: Final = "make a new source"
 
 _POSITIONS: Final = """
 SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END - '0/0'),
@@ -39,20 +37,6 @@ SELECT oid::int8, pubinsert, pubupdate, pubdelete, pubtruncate, to_jsonb(p) ->> 
 FROM pg_publication p WHERE pubname = %(publication)s
 """
 
-_TABLES: Final = """
-SELECT c.oid::int8, n.nspname, c.relname, c.relkind, c.relreplident, coalesce(pg_relation_filenode(c.oid), 0)::int8,
-       coalesce(r.oid, s.oid, 0)::int8, t.tablename IS NOT NULL, to_jsonb(t) ->> 'rowfilter', to_jsonb(t) -> 'attnames'
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-LEFT JOIN pg_publication p ON p.pubname = %(publication)s
-LEFT JOIN pg_publication_tables t ON t.pubname = p.pubname AND t.schemaname = n.nspname AND t.tablename = c.relname
-LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
-LEFT JOIN {members} s ON s.pnpubid = p.oid AND s.pnnspid = n.oid
-WHERE {which} ORDER BY 2, 3
-"""
-_WITH_SCHEMAS: Final = 150_000
-_OF_SCHEMAS: Final = "pg_publication_namespace"
-_NO_SCHEMAS: Final = "(SELECT NULL::oid AS oid, NULL::oid AS pnpubid, NULL::oid AS pnnspid)"
-
 _BASE: Final = """
 WITH RECURSIVE base(oid, kind, parent, mod) AS (
     SELECT t.oid, t.typtype, t.typbasetype, CASE t.typtype WHEN 'd' THEN t.typtypmod ELSE {mod} END
@@ -63,10 +47,97 @@ WITH RECURSIVE base(oid, kind, parent, mod) AS (
 ) SELECT jsonb_build_array(oid::int8, mod, kind) FROM base WHERE kind <> 'd'
 """
 
+# SUBTLE: all of it from one snapshot of the catalogs. A function such as pg_relation_filenode sees later ones, and a
+# rewrite that shows the file first and the columns at the next look would pass for two harmless changes.
+_LABELS: Final = f"""
+CASE WHEN a.atttypid >= 16384 THEN (
+    SELECT jsonb_agg(jsonb_build_array(e.oid::int8, e.enumlabel, e.xmin::text) ORDER BY e.oid)
+    FROM pg_type y JOIN pg_enum e ON e.enumtypid = CASE y.typtype WHEN 'e' THEN y.oid
+        WHEN 'd' THEN (({_BASE.format(oid="y.oid", mod="-1")}) ->> 0)::int8::oid END
+    WHERE y.oid = a.atttypid) END
+"""
+# What lets a table's changes through, as versions: what is put back as it was is another one. A change of a row in
+# these catalogs changes its xmin; a table's move to another schema that of its row type, which little else changes.
+_BY_ROOT: Final = """
+(c.relispartition AND (p.pubviaroot OR NOT p.puballtables AND r.oid IS NULL AND s.oid IS NULL))
+"""
+_COVERAGE: Final = f"""
+SELECT concat_ws(' ', p.oid, p.xmin, c.relpersistence, string_agg(concat_ws(' ', m.oid, 'r', mr.oid, mr.xmin,
+    's', ms.oid, ms.xmin, CASE WHEN ms.oid IS NOT NULL THEN y.xmin END, 'i', i.xmin), ',' ORDER BY m.oid))
+FROM pg_class m
+LEFT JOIN pg_publication_rel mr ON mr.prpubid = p.oid AND mr.prrelid = m.oid
+LEFT JOIN {{members}} ms ON ms.pnpubid = p.oid AND ms.pnnspid = m.relnamespace
+LEFT JOIN pg_type y ON y.oid = m.reltype
+LEFT JOIN pg_inherits i ON i.inhrelid = m.oid AND {_BY_ROOT}
+WHERE m.oid = c.oid OR {_BY_ROOT} AND m.oid IN (SELECT relid FROM pg_partition_ancestors(c.oid))
+"""
+_FORM: Final = f"""
+SELECT jsonb_build_array(c.relfilenode::int8, c.reltoastrelid::int8, ({_COVERAGE}), r.oid IS NOT NULL, c.relnatts, (
+    SELECT jsonb_agg(jsonb_build_array(
+        a.attnum, a.attname, a.atttypid::int8, a.atttypmod, a.xmin::text,
+        a.attgenerated = '' AND coalesce(nullif(to_jsonb(r) -> 'prattrs', 'null') @> to_jsonb(a.attnum), true),
+        a.atthasmissing, {_LABELS}) ORDER BY a.attnum)
+    FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped))
+"""
+# The same in short, as it is asked for several times a second: any change of a column changes its row's xmin.
+_DIGEST: Final = f"""
+SELECT encode(sha256(convert_to(concat_ws(' ', c.relfilenode, c.reltoastrelid,
+    ({_COVERAGE}), c.relnatts,
+    string_agg(concat(a.attnum, ':', a.xmin, {_LABELS}), ',' ORDER BY a.attnum)), 'UTF8')), 'hex')
+FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0
+"""
+_FROM: Final = """
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN pg_publication p ON p.pubname = %(publication)s
+LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
+LEFT JOIN {members} s ON s.pnpubid = p.oid AND s.pnnspid = n.oid
+"""
+_OF_OIDS: Final = "WHERE c.oid = ANY (%(oids)s::int8[]::oid[])"
+_FORMS: Final = f"""
+SELECT c.oid::int8, ({_DIGEST}), pg_snapshot_xmin(pg_current_snapshot())::text::int8, ({_FORM}) {_FROM} {_OF_OIDS}
+"""
+# SUBTLE: locks no table, as the view of published tables does: one that is altered for hours keeps no other waiting.
+_LOOK: Final = f"""
+SELECT c.oid::int8, n.nspname, c.relname, c.relreplident, ({_DIGEST}),
+       pg_snapshot_xmin(pg_current_snapshot())::text::int8 {_FROM} {_OF_OIDS}
+"""
+# A transaction holds a lock on its own number until others see what it did.
+_UNSEEN: Final = """
+SELECT transactionid::text::int8 FROM pg_locks
+WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock' AND granted
+"""
+_OLD_ROWS_PAGES: Final = 1_000
+# By how long ago a transaction was, which says nothing across half of what their numbers can hold: then none is old.
+_OLD_ROWS: Final = """
+SELECT pg_snapshot_xmax(pg_current_snapshot())::text::int8 - %(horizon)s < 2147483648
+   AND EXISTS (SELECT FROM ONLY {table} WHERE ctid < '({pages},0)' {nulls}
+               AND age(xmin) > age((%(horizon)s::int8 %% 4294967296)::text::xid))
+"""
+
+# That of the last change of the table's row in the catalog: what else was done to it before is gone with its rows.
+_TRUNCATED: Final = """
+SELECT EXISTS (
+    SELECT FROM pg_logical_slot_peek_binary_changes(%(slot)s::text, NULL, NULL,
+        'proto_version', '1', 'publication_names', %(publication)s::text) t
+    WHERE get_byte(data, 0) = 84 AND position(oidsend(%(table)s::int8::oid) IN data) > 0
+      AND xid = (SELECT c.xmin FROM pg_class c WHERE c.oid = %(table)s::int8::oid))
+"""
+
+_TABLES: Final = f"""
+SELECT c.oid::int8, n.nspname, c.relname, c.relkind, c.relreplident, c.relfilenode::int8,
+       coalesce(r.oid, s.oid, 0)::int8, t.tablename IS NOT NULL, to_jsonb(t) ->> 'rowfilter', to_jsonb(t) -> 'attnames'
+{_FROM}
+LEFT JOIN pg_publication_tables t ON t.pubname = p.pubname AND t.schemaname = n.nspname AND t.tablename = c.relname
+WHERE {{which}} ORDER BY 2, 3
+"""
+_WITH_SCHEMAS: Final = 150_000
+_OF_SCHEMAS: Final = "pg_publication_namespace"
+_NO_SCHEMAS: Final = "(SELECT NULL::oid AS oid, NULL::oid AS pnpubid, NULL::oid AS pnnspid, NULL::xid AS xmin)"
+
 _COLUMNS: Final = f"""
 SELECT a.attname, a.atttypid::int8, a.atttypmod,
        ({_BASE.format(oid="a.atttypid", mod="a.atttypmod")}), format_type(a.atttypid, a.atttypmod),
-       a.attgenerated <> '', a.atthasdef, a.atthasmissing
+       a.attgenerated <> ''
 FROM pg_attribute a WHERE a.attrelid = %(table)s::int8::oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
 
@@ -111,6 +182,17 @@ class Listed:
     def export(self) -> str:
         """schema.table."""
         return f"{self.schema}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """A look at a table: its name, and its form in short."""
+
+    schema: str
+    name: str
+    identity: str
+    digest: str
+    horizon: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,16 +259,27 @@ def tables_of(session: Session, definition: Definition) -> dict[int, Listed]:
 
 
 def _listed(session: Session, which: str, params: Mapping[str, Any]) -> list[Listed]:
-    members = _OF_SCHEMAS if session.version >= _WITH_SCHEMAS else _NO_SCHEMAS
-    sql = _TABLES.format(members=members, which=which)
     return [
         Listed(
             oid=row[0], schema=row[1], name=row[2], kind=_text(row[3]), identity=_text(row[4]), file=row[5],
             membership=row[6], published=row[7], row_filter=row[8],
             attributes=None if row[9] is None else tuple(row[9]),
         )
-        for row in session.rows(sql, params)
+        for row in session.rows(_of_version(session, _TABLES, which=which), params)
     ]  # fmt: skip
+
+
+def _of_version(session: Session, sql: str, **more: str) -> str:
+    return sql.format(members=_OF_SCHEMAS if session.version >= _WITH_SCHEMAS else _NO_SCHEMAS, **more)
+
+
+def look(session: Session, definition: Definition) -> dict[int, Looked]:
+    """The tables of a source as they are now, by oid: of those that are there. Waits for nobody."""
+    params = {"publication": definition.publication, "oids": [table.oid for table in definition.tables]}
+    return {
+        oid: Looked(schema=schema, name=name, identity=_text(identity), digest=digest, horizon=int(horizon))
+        for oid, schema, name, identity, digest, horizon in session.rows(_of_version(session, _LOOK), params)
+    }
 
 
 def _text(char: str | bytes) -> str:
@@ -197,70 +290,39 @@ def columns_of(session: Session, listed: Listed) -> tuple[Column, ...]:
     """The columns of a table that are sent."""
     return tuple(
         Column(name=name, oid=oid, mod=mod, base=tuple(base), shown=shown)
-        for name, oid, mod, base, shown, generated, *_ in session.rows(_COLUMNS, {"table": listed.oid})
+        for name, oid, mod, base, shown, generated in session.rows(_COLUMNS, {"table": listed.oid})
         if not generated and (listed.attributes is None or name in listed.attributes)
     )
+
+
+def forms(session: Session, publication: str, tables: Sequence[int]) -> dict[int, Form]:
+    """The forms of these tables, by oid: of those that are there."""
+    rows = session.rows(_of_version(session, _FORMS), {"publication": publication, "oids": list(tables)})
+    return {oid: Form.of(digest, int(horizon), told) for oid, digest, horizon, told in rows}
+
+
+def unseen(session: Session) -> frozenset[int]:
+    """The numbers of the transactions that others do not see yet, also of those whose commit is in the log already."""
+    return frozenset(xid for (xid,) in session.rows(_UNSEEN))
+
+
+def has_old_rows(session: Session, table: Looked, horizon: int, nulls: Sequence[str]) -> bool:
+    """A row of the table, among the first ones, was written before this transaction, and has null in these columns."""
+    where = "".join(f"AND {quoted(name)} IS NULL " for name in nulls)
+    names = {"table": quoted(table.schema, table.name), "nulls": where}
+    escaped = {key: value.replace("%", "%%") for key, value in names.items()}
+    return bool(session.row(_OLD_ROWS.format(pages=_OLD_ROWS_PAGES, **escaped), {"horizon": horizon})[0])
+
+
+def was_truncated(session: Session, definition: Definition, table: int) -> bool:
+    """The last thing that was done to the table itself is a TRUNCATE that is still to be read."""
+    params = {"slot": definition.slot, "publication": quoted(definition.publication), "table": table}
+    return bool(patiently(lambda: session.row(_TRUNCATED, params))[0])
 
 
 def primary_key(session: Session, table: int) -> tuple[str, ...]:
     """The columns of a table's primary key in order; none without one."""
     return tuple(name for (name,) in session.rows(_PRIMARY_KEY, {"table": table}))
-
-
-def check_upstream(session: Session, definition: Definition) -> Slot:
-    """The slot of a source, when all of the source is there. Raises UpstreamReplaced, UpstreamLost, SourceFailure."""
-    if identity(session) != (definition.system, definition.timeline, definition.database):
-        raise UpstreamReplaced(
-            "this is another database, or another life of it: restored, promoted or recreated",
-            hint=_NEW_SOURCE,
-            expected=f"{definition.system}/{definition.timeline}/{definition.database}",
-            found="/".join(map(str, identity(session))),
-        )
-    found = slot(session, definition.slot)
-    if found is None or found.plugin != "pgoutput":
-        raise UpstreamLost("the replication slot is gone", hint=_NEW_SOURCE, slot=definition.slot)
-    if found.wal_status == "lost":
-        raise UpstreamLost(
-            "the server threw away WAL that the replication slot needed",
-            hint=f"{_NEW_SOURCE}, and raise max_slot_wal_keep_size",
-            slot=definition.slot,
-        )
-    _check_publication(session, definition)
-    return found
-
-
-def _check_publication(session: Session, definition: Definition) -> None:
-    found = publication(session, definition.publication)
-    details = {"publication": definition.publication}
-    if found is None or found.oid != definition.publication_oid:
-        raise UpstreamReplaced("the publication was dropped, and changes with it", hint=_NEW_SOURCE, **details)
-    if found.publishes != definition.publishes:
-        raise SourceFailure(
-            "the publication lets other changes through than it did",
-            hint=_NEW_SOURCE,
-            **details,
-            was=",".join(definition.publishes),
-            now=",".join(found.publishes),
-        )
-    now = tables_of(session, definition)
-    for table in definition.tables:
-        _check_table(definition, table, now.get(table.oid))
-
-
-def _check_table(definition: Definition, table: Table, now: Listed | None) -> None:
-    details = {"export": table.export, "publication": definition.publication}
-    if now is None:
-        raise SourceFailure("the table was dropped", hint=f"{_NEW_SOURCE} without it", **details)
-    if now.published and now.row_filter != table.row_filter:
-        raise SourceFailure("the publication's row filter was changed", hint=_NEW_SOURCE, **details)
-    if not now.published or now.membership != table.membership:
-        raise SourceFailure("the table was taken out of the publication: changes are lost", hint=_NEW_SOURCE, **details)
-    if "update" in definition.publishes and now.identity != FULL:
-        raise SourceFailure(
-            "the table's replica identity is not FULL any more",
-            hint=f"ALTER TABLE {quoted(now.schema, now.name)} REPLICA IDENTITY FULL",
-            **details,
-        )
 
 
 class LiveCatalog:
@@ -269,23 +331,10 @@ class LiveCatalog:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def column(self, table: int, name: str) -> Column | None:
-        for found, oid, mod, base, shown, *_ in self._session.rows(_COLUMNS, {"table": table}):
-            if found == name:
-                return Column(name=name, oid=oid, mod=mod, base=tuple(base), shown=shown)
-        return None
-
     def column_type(self, oid: int, mod: int) -> ColumnType | None:
         for (base,) in self._session.rows(_TYPE, {"oid": oid, "mod": mod}):
             return column_type(*base)
         return None
-
-    def has_default_of_old_rows(self, table: Table, name: str) -> bool:
-        file = self._session.row("SELECT coalesce(pg_relation_filenode(%(t)s::int8::oid), 0)::int8", {"t": table.oid})
-        flags = {row[0]: row[6:] for row in self._session.rows(_COLUMNS, {"table": table.oid})}
-        has_default, has_missing = flags[name]
-        # A default that varies from row to row was written into all of them, which made a new file.
-        return bool(has_missing or (has_default and file[0] != table.file))
 
 
 def quoted(*names: str) -> str:

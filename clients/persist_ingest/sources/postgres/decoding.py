@@ -10,19 +10,22 @@ from typing import Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from persist import Schema, UsageError
-from pyspark_persist.sources.port import BadRows, Changes, Event, SchemaGrew, SourceFailure, Truncated
-from pyspark_persist.sources.postgres import values
-from pyspark_persist.sources.postgres.column_types import ColumnType, is_same
-from pyspark_persist.sources.postgres.definition import Column, Table
-from pyspark_persist.sources.postgres.framing import Framed
-from pyspark_persist.sources.postgres.pgoutput import (
+from persist_ingest.sources.port import BadRows, Changes, Event, SchemaGrew, SourceFailure, TableAltered, Truncated
+from persist_ingest.sources.postgres import values
+from persist_ingest.sources.postgres.column_types import ColumnType, is_same
+from persist_ingest.sources.postgres.definition import Table
+from persist_ingest.sources.postgres.form import Form
+from persist_ingest.sources.postgres.framing import Framed
+from persist_ingest.sources.postgres.pgoutput import (
     DELETE,
     INSERT,
     RELATION,
     TRUNCATE,
     UPDATE,
+    Attribute,
     Chunk,
     Field,
     NoOldRow,
@@ -31,24 +34,18 @@ from pyspark_persist.sources.postgres.pgoutput import (
     parse_truncate,
     read_rows,
 )
-from pyspark_persist.sources.postgres.values import Bools, Ints
+from persist_ingest.sources.postgres.values import Bools, Ints
 
-_NEW_SOURCE: Final = "make a new source for this table"
+_XIDS_NEAR: Final = 1 << 30
+"""How many transactions a look's oldest one is behind its newest, at most."""
+_NEW_SOURCE: Final = "drop the source and create it again, which reads the table anew"
 
 
 class Catalog(Protocol):
-    """What messages do not say of tables, as the database has it now."""
-
-    def column(self, table: int, name: str) -> Column | None:
-        """A column of a table; None when there is none (any more)."""
-        ...
+    """What neither messages nor definitions say."""
 
     def column_type(self, oid: int, mod: int) -> ColumnType | None:
-        """What a type becomes; None when it is not supported."""
-        ...
-
-    def has_default_of_old_rows(self, table: Table, name: str) -> bool:
-        """Rows from before the column have a value in it that was never sent."""
+        """What a type becomes, which never changes; None when it is not supported."""
         ...
 
 
@@ -73,15 +70,57 @@ class _Bound:
     fields: pa.Schema
     columns: int
     plan: tuple[tuple[int | None, ColumnType | None], ...]
+    labels: tuple["_Labels | None", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Labels:
+    """What an enum's values are called now, and which transaction each was called so by.
+
+    SUBTLE: decoded values are called what they were called when they were written. A label that was written and then
+    renamed is none of these, or has been since.
+    """
+
+    texts: pa.Array
+    since: Ints
+    near: int
+
+    @staticmethod
+    def of(form: Form | None, name: str) -> "_Labels | None":
+        labels = [each.labels for each in form.attributes if each.name == name and each.sent] if form else []
+        if form is None or not labels or not labels[0]:
+            return None
+        near = form.horizon + _XIDS_NEAR
+        since = _wide(np.array([int(version) for _, _, version in labels[0]], np.int64), near)
+        return _Labels(pa.array([text for _, text, _ in labels[0]], pa.string()), since, near)
+
+    def holds(self, array: pa.Array, xids: Ints) -> bool:
+        """All of these values, written by these transactions, still are called so."""
+        places = pc.index_in(array, value_set=self.texts)
+        if places.null_count > array.null_count:
+            return False
+        valid = np.asarray(array.is_valid())
+        since = self.since[np.asarray(places.fill_null(0))]
+        return not bool((since > _wide(xids, self.near))[valid].any())
+
+
+def _wide(xids: Ints, near: int) -> Ints:
+    """Numbers of transactions, which come round every 2^32, as the last ones that they can be before ``near``."""
+    found: Ints = near - (near - xids) % (1 << 32)
+    return found
 
 
 class Decoder:
     """Events of exports, chunk after chunk. Keeps what relation messages said."""
 
     def __init__(self, exports: Sequence[Export], catalog: Catalog) -> None:
-        self._exports = {export.table.oid: export for export in exports}
         self._catalog = catalog
         self._relations: dict[int, Relation] = {}
+        self.look(exports)
+
+    def look(self, exports: Sequence[Export]) -> None:
+        """What follows is of tables that have these forms now."""
+        self._exports = {export.table.oid: export for export in exports}
         self._bound: dict[int, _Bound] = {}
 
     def events(self, framed: Framed) -> Iterator[Event]:
@@ -145,6 +184,10 @@ class Decoder:
             _array(framed.chunk, None if at is None else rows.fields[at], kind, field, (name, ends))
             for field, (at, kind) in zip(bound.fields, bound.plan, strict=True)
         ]
+        xids = framed.xids[rows.messages]
+        for field, array, labels in zip(bound.fields, arrays, bound.labels, strict=True):
+            if labels is not None and not labels.holds(array, xids):
+                raise _altered("values of an enum were renamed after they were written", bound.export.table, field.name)
         return Changes(
             export=name,
             rows=pa.RecordBatch.from_arrays(arrays, schema=bound.fields),
@@ -182,13 +225,14 @@ def _bind(export: Export, relation: Relation | None, catalog: Catalog) -> _Bound
     table = export.table
     if relation is None:
         raise SourceFailure("rows came before their relation", hint="is this protocol 1 of pgoutput?", table=table.name)
+    _check_order(table, relation)
     places = {attribute.name: at for at, attribute in enumerate(relation.attributes)}
     declared = {column.name: column for column in table.columns}
     fields, plan = export.fields, list[tuple[int | None, ColumnType | None]]()
     for field in fields:
         at = places.get(field.name)
         if at is None:
-            _check_absent(table, field.name, declared, catalog)
+            # A column that was added later is missing in rows from before.
             plan.append((None, None))
             continue
         attribute = relation.attributes[at]
@@ -197,44 +241,43 @@ def _bind(export: Export, relation: Relation | None, catalog: Catalog) -> _Bound
         kind = column.type if column else catalog.column_type(*now)
         same = is_same((column.oid, column.mod), now) if column else True
         if kind is None or kind.arrow != field.type or not same:
-            raise SourceFailure(
-                "a column was altered", hint=_NEW_SOURCE, export=table.export, column=field.name, declared=field.type
-            )
+            raise _altered("a column was altered", table, field.name)
         plan.append((at, kind))
     known = set(fields.names)
-    added = [attribute.name for attribute in relation.attributes if attribute.name not in known]
+    added = [attribute for attribute in relation.attributes if attribute.name not in known]
     if added:
-        raise SchemaGrew(table.export, _grown(export, relation, added, catalog))
-    return _Bound(export, fields, len(relation.attributes), tuple(plan))
+        raise SchemaGrew(table.export, _grown(export, added, catalog))
+    labels = tuple(_Labels.of(table.form, name) for name in fields.names)
+    return _Bound(export, fields, len(relation.attributes), tuple(plan), labels)
 
 
-def _check_absent(table: Table, name: str, declared: Mapping[str, Column], catalog: Catalog) -> None:
-    """A column that was added later may be missing in rows from before; any other was dropped or renamed."""
-    if name in declared or catalog.column(table.oid, name) is None:
-        raise SourceFailure(
-            "a column was dropped or renamed", hint=_NEW_SOURCE, export=table.export, column=name, table=table.name
-        )
+def _check_order(table: Table, relation: Relation) -> None:
+    """Rows are named by their columns' places: those it had at the last look, without the last ones before they came.
+
+    SUBTLE: names alone do not tell columns that were exchanged, or dropped and added again.
+    """
+    sent = table.form.sent if table.form is not None else []
+    names = [attribute.name for attribute in relation.attributes]
+    for at, name in enumerate(names):
+        if at >= len(sent) or name != sent[at]:
+            raise _altered("a column was added and dropped again, or renamed", table, name)
+    missing = {column.name for column in table.columns} - set(names)
+    if missing:
+        raise _altered("a column was dropped or renamed", table, min(missing))
 
 
-def _grown(export: Export, relation: Relation, added: Sequence[str], catalog: Catalog) -> Schema:
-    table = export.table
-    attributes = {attribute.name: attribute for attribute in relation.attributes}
-    fields = list(export.schema.val)
-    for name in added:
-        kind = catalog.column_type(attributes[name].oid, attributes[name].mod)
-        column = catalog.column(table.oid, name)
-        details = {"export": table.export, "column": name}
-        if column is None:
-            raise SourceFailure("a column was added and dropped again", hint=_NEW_SOURCE, **details)
+def _altered(message: str, table: Table, column: str) -> TableAltered:
+    return TableAltered(message, hint=_NEW_SOURCE, export=table.export, column=column)
+
+
+def _grown(export: Export, added: Sequence[Attribute], catalog: Catalog) -> Schema:
+    """The schema with these columns, null in all rows from before: the form they are in was checked for that."""
+    table, fields = export.table, list(export.schema.val)
+    for attribute in added:
+        kind = catalog.column_type(attribute.oid, attribute.mod)
         if kind is None:
-            raise SourceFailure("a column was added whose type is not supported", hint=_NEW_SOURCE, **details)
-        if catalog.has_default_of_old_rows(table, name):
-            raise SourceFailure(
-                "a column was added with a default, and earlier rows' values were never sent",
-                hint=f"{_NEW_SOURCE}; next time add the column without a default and set that afterwards",
-                **details,
-            )
-        fields.append(pa.field(name, kind.arrow))
+            raise _altered("a column was added whose type is not supported", table, attribute.name)
+        fields.append(pa.field(attribute.name, kind.arrow))
     try:
         return Schema(export.schema.key, pa.schema(fields))
     except UsageError as error:

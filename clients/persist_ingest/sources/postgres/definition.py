@@ -3,17 +3,21 @@
 Source: design 003; sources.md section 1, semantics seen.
 """
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
 
 from persist import Schema, VersionMismatch
-from pyspark_persist.sources.port import SourceFailure
-from pyspark_persist.sources.postgres.column_types import ColumnType, column_type
+from persist_ingest.sources.port import SourceFailure
+from persist_ingest.sources.postgres.column_types import ColumnType, column_type
+from persist_ingest.sources.postgres.form import Form
 
-FORMAT: Final = 1
+FORMAT: Final = 3
+_SAYING_LESS: Final = (1, 2)
+"""Definitions without tables' forms, or without what publishes them: the first look is taken for what it was then."""
 _UNSUPPORTED: Final = "cast it in another column, move it to another table, or leave this table out"
 
 
@@ -40,7 +44,10 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A published table. ``membership``: oid of what makes it published; ``file``: where its rows are."""
+    """A published table. ``membership``: oid of what makes it published.
+
+    ``file``, ``columns``: where its rows were and what they were when the source was made; ``form``: at the last look.
+    """
 
     export: str
     schema: str
@@ -51,6 +58,7 @@ class Table:
     row_filter: str | None
     key: tuple[str, ...]
     columns: tuple[Column, ...]
+    form: Form | None = None
 
     def initial(self) -> Schema:
         """The schema of its export: primary key, then the others; without a primary key every column is key."""
@@ -81,14 +89,25 @@ class Definition:
         place = f"{self.system}/{self.timeline}/{self.database}"
         return f"{place}/{self.slot}/{self.publication_oid}"
 
+    def looked(self, forms: Mapping[int, Form]) -> "Definition":
+        """The same with these forms of tables, by oid."""
+        tables = tuple(replace(table, form=forms.get(table.oid, table.form)) for table in self.tables)
+        return replace(self, tables=tables) if forms else self
+
+    def is_news(self, known: "Definition") -> bool:
+        """Its tables' forms have to be known after a restart."""
+        pairs = zip(self.tables, known.tables, strict=True)
+        return any(table.form is not None and table.form.is_news(before.form) for table, before in pairs)
+
     def to_json(self) -> dict[str, Any]:
         """JSON-ready."""
-        return {"format": FORMAT, **asdict(self)}
+        plain: dict[str, Any] = json.loads(json.dumps({"format": FORMAT, **asdict(self)}))
+        return plain
 
     @staticmethod
     def from_json(given: Mapping[str, Any]) -> "Definition":
         """What ``to_json`` gave, also after JSON. Raises VersionMismatch."""
-        if given.get("format") != FORMAT:
+        if given.get("format") not in (FORMAT, *_SAYING_LESS):
             raise VersionMismatch("this definition has an unknown format", hint="update persist", got=given)
         fields = {name: value for name, value in given.items() if name != "format"}
         tables = tuple(_table(each) for each in fields.pop("tables"))
@@ -98,4 +117,6 @@ class Definition:
 def _table(given: Mapping[str, Any]) -> Table:
     columns: Sequence[Mapping[str, Any]] = given["columns"]
     parsed = tuple(Column(**{**column, "base": tuple(column["base"])}) for column in columns)
-    return Table(**{**given, "key": tuple(given["key"]), "columns": parsed})
+    form = given.get("form")
+    known = None if form is None else Form.from_json(form)
+    return Table(**{**given, "key": tuple(given["key"]), "columns": parsed, "form": known})

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from persist import Determinate
-from pyspark_persist.sources.postgres.pgoutput import BEGIN, COMMIT, Chunk
+from persist_ingest.sources.postgres.pgoutput import BEGIN, COMMIT, Chunk
+from persist_ingest.sources.postgres.values import Ints
 
 KEPT_BYTES: Final = 64 << 20
 _HEAD: Final = struct.Struct("<QQ")
@@ -23,9 +24,13 @@ _HEAD: Final = struct.Struct("<QQ")
 
 @dataclass(frozen=True, slots=True)
 class Framed:
-    """Messages and, for each, the position where its transaction's commit ends. ``wanted``: the range holds it."""
+    """Messages and, for each, the number of its transaction, and the position where its commit ends.
+
+    ``wanted``: the range holds it.
+    """
 
     chunk: Chunk
+    xids: Ints
     ends: npt.NDArray[np.uint64]
     wanted: npt.NDArray[np.bool_]
 
@@ -35,6 +40,7 @@ def frame(chunks: Iterable[Chunk], begin: int, end: int) -> Iterator[Framed]:
 
     Those before it come too: what they say of relations is not said again.
     """
+    xids = _Xids()
     with closing(_Kept()) as kept:
         for chunk in chunks:
             commits = np.flatnonzero(chunk.tags == COMMIT)
@@ -45,9 +51,9 @@ def frame(chunks: Iterable[Chunk], begin: int, end: int) -> Iterator[Framed]:
                 continue
             ends = chunk.longs(chunk.starts[commits] + 10)
             for earlier in kept.drain():
-                yield from _framed(earlier, np.full(len(earlier), ends[0], np.uint64), begin, end)
+                yield from _framed(earlier, xids, np.full(len(earlier), ends[0], np.uint64), begin, end)
             whole, rest = chunk.split(int(commits[-1]) + 1)
-            yield from _framed(whole, ends[np.searchsorted(commits, np.arange(len(whole)))], begin, end)
+            yield from _framed(whole, xids, ends[np.searchsorted(commits, np.arange(len(whole)))], begin, end)
             if ends[-1] > end or _begins_beyond(rest, end):
                 return
             if len(rest):
@@ -56,12 +62,27 @@ def frame(chunks: Iterable[Chunk], begin: int, end: int) -> Iterator[Framed]:
             raise Determinate("the answer of the server ends inside a transaction", hint="read it again")
 
 
-def _framed(chunk: Chunk, ends: npt.NDArray[np.uint64], begin: int, end: int) -> Iterator[Framed]:
+class _Xids:
+    """Which transaction each message belongs to: only the first of each says so."""
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def of(self, chunk: Chunk) -> Ints:
+        begins = np.flatnonzero(chunk.tags == BEGIN)
+        known = np.concatenate(([self._last], chunk.words(chunk.starts[begins] + 17)))
+        self._last = int(known[-1])
+        found: Ints = known[np.searchsorted(begins, np.arange(len(chunk)), side="right")]
+        return found
+
+
+def _framed(chunk: Chunk, xids: _Xids, ends: npt.NDArray[np.uint64], begin: int, end: int) -> Iterator[Framed]:
+    numbers = xids.of(chunk)
     # Commits are in order, so what lies beyond the end is at the end.
     count = int(np.searchsorted(ends, np.uint64(end), side="right"))
     if count:
         head, ends = chunk.split(count)[0], ends[:count]
-        yield Framed(head, ends, ends > np.uint64(begin))
+        yield Framed(head, numbers[:count], ends, ends > np.uint64(begin))
 
 
 def _begins_beyond(chunk: Chunk, end: int) -> bool:

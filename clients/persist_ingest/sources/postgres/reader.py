@@ -6,24 +6,27 @@ Reading moves nothing upstream: the slot is peeked at, and moved by ``commit`` a
 import bisect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from persist import LocationError, Schema
+from persist import Schema
 from persist.runtime import system
 from persist.sources import Lsn, Probe, SourceFrontier, SourceKind, UpstreamLost
-from pyspark_persist.sources.port import Event, ReadTask, UpstreamStatus
-from pyspark_persist.sources.postgres import catalog
-from pyspark_persist.sources.postgres.decoding import Decoder, Export
-from pyspark_persist.sources.postgres.definition import Definition
-from pyspark_persist.sources.postgres.framing import frame
-from pyspark_persist.sources.postgres.pgoutput import Chunk
-from pyspark_persist.sources.postgres.session import Session, patiently
+from persist_ingest.sources.port import Event, ReadTask, UpstreamStatus
+from persist_ingest.sources.postgres import catalog
+from persist_ingest.sources.postgres.checks import check_upstream, settle
+from persist_ingest.sources.postgres.decoding import Decoder, Export
+from persist_ingest.sources.postgres.definition import Definition
+from persist_ingest.sources.postgres.framing import frame
+from persist_ingest.sources.postgres.pgoutput import Chunk
+from persist_ingest.sources.postgres.session import Session, patiently
 
 T = TypeVar("T")
 
 KIND: Final = SourceKind.LSN
 ADVANCE_SECONDS: Final = 1.0
 LOG_SECONDS: Final = 2.0
+LOCK_SECONDS: Final = 2.0
+"""How long a look waits for a table that somebody has locked, which most looks need not; then it is tried again."""
 _BOUNDARIES_MAX: Final = 4096
 
 # Groups of about 20,000 small messages, and of 16 MiB: a value of bytes ends at 1 GiB.
@@ -63,8 +66,10 @@ class ChangesTask:
 
     def read(self) -> Iterator[Event]:
         definition = self.definition
-        with Session(definition.dsn) as session:
-            slot = catalog.check_upstream(session, definition)
+        with Session(definition.dsn, lock_seconds=LOCK_SECONDS) as session:
+            # After the range was bound: who commits in it and is not among these is seen by the look that follows.
+            unseen = catalog.unseen(session)
+            slot, definition = check_upstream(session, definition)
             if slot.confirmed > self.begin:
                 raise UpstreamLost(
                     "the upstream threw away what was not read yet",
@@ -73,10 +78,18 @@ class ChangesTask:
                     confirmed=Lsn(slot.confirmed),
                     resume=Lsn(self.begin),
                 )
-            exports = [Export(table, self.schemas[table.export]) for table in definition.tables]
-            decoder = Decoder(exports, catalog.LiveCatalog(session))
+            decoder = Decoder(self._exports(definition), catalog.LiveCatalog(session))
             for framed in frame(_peek(session, definition, self.end), self.begin, self.end):
+                late = unseen.intersection(framed.xids[framed.wanted].tolist())
+                if late:
+                    settle(session, late)
+                    unseen -= late
+                    _, definition = check_upstream(session, definition)
+                    decoder.look(self._exports(definition))
                 yield from decoder.events(framed)
+
+    def _exports(self, definition: Definition) -> list[Export]:
+        return [Export(table, self.schemas[table.export]) for table in definition.tables]
 
 
 def _peek(session: Session, definition: Definition, end: int) -> Iterator[Chunk]:
@@ -89,11 +102,12 @@ def _peek(session: Session, definition: Definition, end: int) -> Iterator[Chunk]
 
 
 class PostgresReader:
-    """Implements the SourceReader port. Connects when it is first asked something, and again after a failure."""
+    """Implements the SourceReader and Revised ports. Connects when it is first asked, and again after a failure."""
 
     def __init__(self, definition: Definition, schemas: Mapping[str, Schema]) -> None:
-        self._definition = definition
+        self._definition = self._kept = definition
         self._schemas = {table.export: schemas[table.export] for table in definition.tables}
+        self._revised: Mapping[str, Any] | None = None
         self._session: Session | None = None
         self._may_log = False
         # Positions between two records. A slot moved into a commit's record would never show that commit again, and
@@ -160,6 +174,9 @@ class PostgresReader:
             },
         )
 
+    def revised(self) -> Mapping[str, Any] | None:
+        return self._revised
+
     def close(self) -> None:
         session, self._session = self._session, None
         if session is not None:
@@ -170,7 +187,9 @@ class PostgresReader:
 
         def checked(session: Session) -> tuple[int, catalog.Slot]:
             high, between = catalog.positions(session)
-            slot = catalog.check_upstream(session, self._definition)
+            slot, self._definition = check_upstream(session, self._definition)
+            if self._definition.is_news(self._kept):
+                self._kept, self._revised = self._definition, self._definition.to_json()
             if not self._between or between > self._between[-1]:
                 self._between.append(between)
                 del self._between[:-_BOUNDARIES_MAX]
@@ -180,7 +199,7 @@ class PostgresReader:
 
     def _asked(self, question: Callable[[Session], T]) -> T:
         if self._session is None:
-            self._session = Session(self._definition.dsn)
+            self._session = Session(self._definition.dsn, lock_seconds=LOCK_SECONDS)
             try:
                 self._may_log = bool(self._session.row(_MAY_LOG)[0])
             except BaseException:
@@ -188,6 +207,6 @@ class PostgresReader:
                 raise
         try:
             return question(self._session)
-        except LocationError:
+        except BaseException:
             self.close()
             raise

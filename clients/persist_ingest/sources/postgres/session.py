@@ -13,7 +13,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from persist import Determinate, Indeterminate, InvalidArgument, PersistError
 from persist.runtime import system
-from pyspark_persist.sources.port import SourceFailure
+from persist_ingest.sources.port import HeldUp, SourceFailure
 
 T = TypeVar("T")
 Params = Mapping[str, Any]
@@ -29,13 +29,21 @@ SETTINGS: Final = (
     "SET statement_timeout = 0",
     "SET lock_timeout = 0",
     "SET idle_in_transaction_session_timeout = 0",
+    "SET idle_session_timeout = 0",
+    # Since PostgreSQL 17 only.
+    "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'transaction_timeout'",
+    # What a policy hides from this role would be missing in the snapshot, and come in changes: then rather nothing.
+    "SET row_security = off",
 )
 BUSY_SECONDS: Final = 15.0
 """For how long a slot may be held by another session."""
 _CONNECT_SECONDS: Final = "10"
 _SECRETS: Final = ("password", "sslpassword")
 _SLOT_BUSY: Final = "55006"
-_AWAY: Final = frozenset({"57P01", "57P02", "57P03", "57014", "55P03", "55006", "40001", "40P01", "25P03"})
+_AWAY: Final = frozenset({"57P01", "57P02", "57P03", "57014", "55006", "40001", "40P01"})
+_ENDED: Final = frozenset({"25P03", "25P04", "57P05"})
+"""A session that was ended for what it waited for, or for how long."""
+_LOCKED: Final = "55P03"
 _DENIED: Final = "42501"
 
 
@@ -57,7 +65,8 @@ def check_dsn(dsn: str) -> str:
 class Session:
     """One connection. Raises SourceFailure (refused for good) and LocationError (away, or busy: again later)."""
 
-    def __init__(self, dsn: str, *, replication: bool = False) -> None:
+    def __init__(self, dsn: str, *, replication: bool = False, lock_seconds: float = 0) -> None:
+        """``lock_seconds``: how long to wait for a lock on a table (0: as long as it takes)."""
         self._dsn = dsn
         try:
             conninfo = make_conninfo(dsn, replication="database") if replication else dsn
@@ -69,7 +78,7 @@ class Session:
                 detail=_detail(error),
             ) from None
         try:
-            self.run("; ".join(SETTINGS))
+            self.run("; ".join([*SETTINGS, f"SET lock_timeout = {round(lock_seconds * 1000)}"]))
         except BaseException:
             self.close()
             raise
@@ -181,8 +190,11 @@ def classify(sqlstate: str | None, detail: str) -> PersistError:
     """What a failure of a statement means."""
     if sqlstate is None or sqlstate[:2] == "08":
         return Indeterminate("PostgreSQL went away", hint="it is tried again", detail=detail)
-    if sqlstate in _AWAY or sqlstate[:2] in ("53", "58", "XX"):
+    if sqlstate in _AWAY | _ENDED or sqlstate[:2] in ("53", "58", "XX"):
         return Determinate("PostgreSQL cannot do it now", hint="again later", sqlstate=sqlstate, detail=detail)
+    if sqlstate == _LOCKED:
+        hint = "it is tried again until whoever holds the lock lets go of it: see pg_locks"
+        return HeldUp("another session has locked what is to be looked at", hint=hint, sqlstate=sqlstate, detail=detail)
     hint = "grant it to this role" if sqlstate == _DENIED else "see the documentation of the PostgreSQL source"
     return SourceFailure("PostgreSQL refused", hint=hint, sqlstate=sqlstate, detail=detail)
 

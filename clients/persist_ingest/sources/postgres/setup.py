@@ -4,27 +4,31 @@ Tables are locked against changes of their form (ACCESS SHARE) until the slot is
 agree. No longer: whoever waits for that lock to end makes everybody else wait. Source: sources.md section 1.
 """
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 from persist import Determinate, InvalidArgument, LocationError, PersistError, Schema, UsageError
+from persist.runtime import system
 from persist.sources import SourceFrontier
-from pyspark_persist.sources.port import Beginning, SourceFailure, SourceReader
-from pyspark_persist.sources.postgres import catalog
-from pyspark_persist.sources.postgres.catalog import FULL, Listed, quoted
-from pyspark_persist.sources.postgres.definition import Definition, Table
-from pyspark_persist.sources.postgres.options import Options, parse_options
-from pyspark_persist.sources.postgres.reader import KIND, PostgresReader
-from pyspark_persist.sources.postgres.session import Session, check_dsn, patiently
-from pyspark_persist.sources.postgres.snapshot import SnapshotTask, page_ranges
+from persist_ingest.sources.port import Beginning, SourceFailure, SourceReader
+from persist_ingest.sources.postgres import catalog
+from persist_ingest.sources.postgres.catalog import FULL, Listed, quoted
+from persist_ingest.sources.postgres.definition import Definition, Table
+from persist_ingest.sources.postgres.options import Options, parse_options
+from persist_ingest.sources.postgres.reader import KIND, PostgresReader
+from persist_ingest.sources.postgres.session import Session, check_dsn, patiently
+from persist_ingest.sources.postgres.snapshot import SnapshotTask, page_ranges
 
 VERSION_MIN: Final = 140_000
 ALL_KINDS: Final = ("insert", "update", "delete", "truncate")
 TASK_BYTES: Final = 16 << 20
 SLOT_SECONDS: Final = 10
 LOCK_SECONDS: Final = 10
+WATCH_SECONDS: Final = 5.0
+"""For how long a slot is watched before it is taken for one that nobody reads."""
 
 _SERVER: Final = """
 SELECT current_setting('server_version_num')::int, current_setting('wal_level'), current_setting('server_encoding'),
@@ -37,6 +41,11 @@ WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid() ORDER BY xact_start LI
 _INDEX: Final = """
 SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
 WHERE i.indrelid = %(table)s::int8::oid AND i.indisreplident
+"""
+_STRICT_IDENTITY: Final = 180_000
+_GENERATED: Final = """
+SELECT attname FROM pg_attribute
+WHERE attrelid = %(table)s::int8::oid AND attnum > 0 AND NOT attisdropped AND attgenerated <> ''
 """
 _PAGES: Final = """
 SELECT pg_relation_size(%(table)s::int8::oid) / current_setting('block_size')::int8, current_setting('block_size')::int
@@ -64,8 +73,8 @@ class PostgresSource:
     def drop(self, definition: Mapping[str, Any]) -> None:
         given = Definition.from_json(definition)
         with Session(given.dsn) as session:
-            system, _, database = catalog.identity(session)
-            if (system, database) != (given.system, given.database):
+            server, _, database = catalog.identity(session)
+            if (server, database) != (given.system, given.database):
                 return
             if catalog.slot(session, given.slot) is not None:
                 _drop_slot(session, given.slot)
@@ -88,12 +97,12 @@ class _Step:
 def _begun(options: Options, dsn: str, stack: ExitStack, undo: list[_Step]) -> Beginning:
     session = stack.enter_context(Session(dsn))
     _check_server(session)
+    _free_slot(session, options)
     chosen = _chosen(session, options, undo)
     holder = stack.enter_context(Session(dsn))
     _lock(holder, chosen)
     definition = _define(holder, options, dsn, chosen, made=any(step.what == "publication" for step in undo))
     schemas = {table.export: _schema(table) for table in definition.tables}
-    _free_slot(session, options)
     exporter = stack.enter_context(Session(dsn, replication=True))
     point, snapshot = _make_slot(session, exporter, options.slot)
     undo.append(_Step("slot", lambda later: _drop_slot(later, options.slot)))
@@ -150,6 +159,8 @@ def _chosen(session: Session, options: Options, undo: list[_Step]) -> list[Liste
     if not tables:
         raise SourceFailure("the publication has no tables", hint="ALTER PUBLICATION ... ADD TABLE")
     _check_kinds(tables)
+    _check_names(tables)
+    _check_policies(session, tables)
     publishes = ALL_KINDS if existing is None else existing.publishes
     if existing is not None:
         _check_publication(existing, options, tables)
@@ -186,6 +197,30 @@ def _check_kinds(tables: Sequence[Listed]) -> None:
             raise SourceFailure("only tables can be replicated", hint="name its tables", table=table.export)
 
 
+def _check_names(tables: Sequence[Listed]) -> None:
+    """Exports are told apart by their names, and in SQL not by case."""
+    named: dict[str, Listed] = {}
+    for table in tables:
+        other = named.setdefault(table.export.lower(), table)
+        if other is not table:
+            raise SourceFailure(
+                "two tables would be exports of one name",
+                hint="make a source for each of them",
+                tables=[quoted(each.schema, each.name) for each in (other, table)],
+            )
+
+
+def _check_policies(session: Session, tables: Sequence[Listed]) -> None:
+    """Policies hide rows from the snapshot, and none from changes."""
+    for table in tables:
+        if session.row("SELECT row_security_active(%(table)s::int8::oid)", {"table": table.oid})[0]:
+            raise SourceFailure(
+                "row security hides rows of this table from this role",
+                hint="ALTER ROLE ... BYPASSRLS, or use the owner of the table",
+                table=table.export,
+            )
+
+
 def _check_publication(found: catalog.Publication, options: Options, tables: Sequence[Listed]) -> None:
     name = options.publication
     outside = [table for table in tables if not table.published]
@@ -208,6 +243,20 @@ def _check_publication(found: catalog.Publication, options: Options, tables: Seq
         )
 
 
+def _check_generated(session: Session, table: Listed) -> None:
+    """From 18 on the server refuses updates of a table whose whole old rows have columns that are not published."""
+    if session.version < _STRICT_IDENTITY:
+        return
+    generated = [name for (name,) in session.rows(_GENERATED, {"table": table.oid})]
+    if generated:
+        raise SourceFailure(
+            "a table with generated columns could not be updated any more, once it is published with whole old rows",
+            hint="leave this table out; or, if it is never updated, set its REPLICA IDENTITY FULL yourself",
+            table=table.export,
+            columns=",".join(generated),
+        )
+
+
 def _identify(session: Session, table: Listed, options: Options, undo: list[_Step]) -> None:
     if table.identity == FULL:
         return
@@ -218,6 +267,7 @@ def _identify(session: Session, table: Listed, options: Options, undo: list[_Ste
             hint=f"{statement} FULL, or set option setReplicaIdentity=true",
             table=table.export,
         )
+    _check_generated(session, table)
     before = {"d": "DEFAULT", "n": "NOTHING"}.get(table.identity)
     if before is None:
         (index,) = session.row(_INDEX, {"table": table.oid})
@@ -236,7 +286,9 @@ def _lock(holder: Session, tables: Sequence[Listed]) -> None:
 
 def _define(holder: Session, options: Options, dsn: str, chosen: Sequence[Listed], *, made: bool) -> Definition:
     """Everything as it is now, under the lock."""
-    system, timeline, database = catalog.identity(holder)
+    server, timeline, database = catalog.identity(holder)
+    # Before what the publication has: what changes in between is another version at the first look.
+    forms = catalog.forms(holder, options.publication, [table.oid for table in chosen])
     publication = catalog.publication(holder, options.publication)
     names = [(table.schema, table.name) for table in chosen]
     tables = catalog.named_tables(holder, options.publication, names)
@@ -244,7 +296,7 @@ def _define(holder: Session, options: Options, dsn: str, chosen: Sequence[Listed
         raise Determinate("the tables are just being changed", hint="again later")
     definition = Definition(
         dsn=dsn,
-        system=system,
+        system=server,
         timeline=timeline,
         database=database,
         slot=options.slot,
@@ -254,7 +306,7 @@ def _define(holder: Session, options: Options, dsn: str, chosen: Sequence[Listed
         made_publication=made,
         tables=tuple(_table(holder, each) for each in tables),
     )
-    return definition
+    return definition.looked(forms)
 
 
 def _table(holder: Session, listed: Listed) -> Table:
@@ -286,11 +338,30 @@ def _free_slot(session: Session, options: Options) -> None:
     if not options.replace_slot or found.active_pid is not None:
         raise SourceFailure(
             "there is a replication slot of that name already",
-            hint="name another one; or, if no source uses it any more, set replaceSlot=true",
+            hint="name another one (option slot); or, if no source uses it any more, set replaceSlot=true",
             slot=options.slot,
             active_pid=found.active_pid,
         )
+    _check_unused(session, found, options.slot)
     _drop_slot(session, options.slot)
+
+
+def _check_unused(session: Session, found: catalog.Slot, name: str) -> None:
+    """Nobody reads the slot. Between two reads no session holds it: but what is read is let go after a while."""
+    give_up = system().monotonic() + WATCH_SECONDS
+    while system().monotonic() < give_up:
+        with suppress(PersistError):
+            # Something to be read, where nothing else happens.
+            session.rows("SELECT pg_logical_emit_message(false, 'persist', '')")
+        now = catalog.slot(session, name)
+        if now is not None and (now.active_pid is not None or now.confirmed != found.confirmed):
+            raise SourceFailure(
+                "the replication slot of that name is in use: it is being read",
+                hint="name another one (option slot), or drop the source that reads it",
+                slot=name,
+                active_pid=now.active_pid,
+            )
+        threading.Event().wait(0.1)
 
 
 def _drop_slot(session: Session, name: str) -> None:

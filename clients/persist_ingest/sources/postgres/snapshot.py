@@ -16,19 +16,20 @@ import numpy as np
 import pyarrow as pa
 
 from persist import Schema
-from pyspark_persist.sources.port import BadRows, Changes, SourceFailure
-from pyspark_persist.sources.postgres import values
-from pyspark_persist.sources.postgres.catalog import literal, quoted
-from pyspark_persist.sources.postgres.column_types import ColumnType
-from pyspark_persist.sources.postgres.decoding import plain
-from pyspark_persist.sources.postgres.definition import Table
-from pyspark_persist.sources.postgres.pgoutput import Chunk
-from pyspark_persist.sources.postgres.session import SETTINGS, Session, classify
-from pyspark_persist.sources.postgres.values import Ints
+from persist_ingest.sources.port import BadRows, Changes, SourceFailure
+from persist_ingest.sources.postgres import values
+from persist_ingest.sources.postgres.catalog import literal, quoted
+from persist_ingest.sources.postgres.column_types import ColumnType
+from persist_ingest.sources.postgres.decoding import plain
+from persist_ingest.sources.postgres.definition import Table
+from persist_ingest.sources.postgres.pgoutput import Chunk
+from persist_ingest.sources.postgres.session import SETTINGS, Session, classify
+from persist_ingest.sources.postgres.values import Ints
 
 ROWS: Final = 65_536
 """Rows of one event at most."""
 _PIECES: Final = 20_000
+_PIECES_BYTES: Final = 16 << 20
 _NULL: Final = 0xFFFFFFFF
 _HEADER: Final = struct.Struct(">11sII")
 
@@ -105,7 +106,7 @@ class SnapshotTask:
         from adbc_driver_postgresql import dbapi  # type: ignore[import-untyped] # it ships none
 
         names = [quoted(field.name) for field in (*self.schema.key, *self.schema.val)]
-        chosen = [name if kind.native else f"{name}::text" for name, kind in zip(names, kinds, strict=True)]
+        chosen = [name if kind.native else _shown(name) for name, kind in zip(names, kinds, strict=True)]
         try:
             with (
                 closing(dbapi.connect(self.dsn, autocommit=True)) as connection,
@@ -126,8 +127,7 @@ class SnapshotTask:
 
     def _by_copy(self, kinds: list[ColumnType]) -> Iterator[list[pa.Array]]:
         names = [quoted(field.name) for field in (*self.schema.key, *self.schema.val)]
-        # What a type's output function says, as in changes; a cast to text says something else for some.
-        shown = [f"CASE WHEN {name} IS NULL THEN NULL ELSE format('%s', {name}) END" for name in names]
+        shown = [_shown(name) for name in names]
         with Session(self.dsn) as session:
             for statement in ("BEGIN", *self._begin()):
                 session.run(statement)
@@ -146,6 +146,11 @@ class SnapshotTask:
                 details = {"export": self.table.export, "column": field.name, **error.details}
                 raise BadRows(error.message, hint=error.hint, **details) from None
         return found
+
+
+def _shown(name: str) -> str:
+    """What a type's output function says, as in changes; a cast to text says something else for some."""
+    return f"CASE WHEN {name} IS NULL THEN NULL ELSE format('%s', {name}) END"
 
 
 def has_adbc() -> bool:
@@ -173,13 +178,15 @@ def _check_keys(rows: pa.RecordBatch, export: str) -> None:
 def _chunks(pieces: Iterator[bytes]) -> Iterator[Chunk]:
     """Rows of a binary COPY: each a count of columns, then lengths and values. Header and trailer are dropped."""
     kept: list[bytes] = []
+    size = 0
     for number, piece in enumerate(pieces):
         row = piece[_HEADER.size :] if number == 0 else piece
         if len(row) > 2:
             kept.append(row)
-        if len(kept) == _PIECES:
+            size += len(row)
+        if len(kept) == _PIECES or size >= _PIECES_BYTES:
             yield _chunk(kept)
-            kept = []
+            kept, size = [], 0
     if kept:
         yield _chunk(kept)
 

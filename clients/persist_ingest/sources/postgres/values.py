@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_persist.sources.port import BadRows
-from pyspark_persist.sources.postgres.column_types import ColumnType, Form
+from persist_ingest.sources.port import BadRows
+from persist_ingest.sources.postgres.column_types import ColumnType, Form
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -19,6 +19,8 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 
 # What surrounds the part that is parsed: \x of bytes, +00 of instants, {} of lists.
 _TRIM: Final = {Form.BYTES: (b"\\x", b""), Form.INSTANT: (b"", b"+00"), Form.LIST: (b"{", b"}")}
+OFFSETS_END: Final = 2**31
+"""Arrow's strings are found by numbers of 32 bits."""
 _HINT: Final = "correct the row, or leave this table out: bad rows cannot be diverted (badRows=fail)"
 _NATIVE_RANGES: Final = {
     "date32": (-719_162, 2_932_896),
@@ -45,7 +47,7 @@ def gather(data: Bytes, starts: Ints, lengths: Ints, valid: Bools) -> pa.Array:
     """The strings there, as one array of their own."""
     count = len(starts)
     ends = starts + lengths
-    if count and (starts[1:] >= ends[:-1]).all() and ends[-1] < 2**31:
+    if count and (starts[1:] >= ends[:-1]).all() and ends[-1] < OFFSETS_END:
         offsets, taken = _taken(data, starts, ends)
     else:
         offsets, taken = _copied(data, starts, lengths)
@@ -95,6 +97,8 @@ def _taken(data: Bytes, starts: Ints, ends: Ints) -> tuple[Any, Any]:
 def _copied(data: Bytes, starts: Ints, lengths: Ints) -> tuple[Any, Any]:
     offsets = np.zeros(len(starts) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
+    if offsets[-1] >= OFFSETS_END:
+        raise BadRows("values of a column, read at once, take 2 GiB or more", hint=_HINT, bytes=int(offsets[-1]))
     where = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
     return pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data[where])
 

@@ -12,8 +12,8 @@ import pytest
 
 from persist.sources import SourceFrontier, SourceKind
 from persist.testing import servers
-from pyspark_persist.sources.port import Beginning, Changes, Event, SourceReader, Truncated
-from pyspark_persist.sources.postgres import POSTGRES
+from persist_ingest.sources.port import Beginning, Changes, Event, SourceReader, Truncated
+from persist_ingest.sources.postgres import POSTGRES
 
 LOGICAL = {"wal_level": "logical", "max_replication_slots": "64", "max_wal_senders": "64", "fsync": "off"}
 

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from persist.sources import SourceFrontier, SourceKind
-from pyspark_persist.sources.port import Changes, Truncated
+from persist_ingest.sources.port import Changes, Truncated
 
 ITEMS = "CREATE TABLE items (id int PRIMARY KEY, name text, price numeric(10, 2))"
 FULL = "ALTER TABLE items REPLICA IDENTITY FULL"

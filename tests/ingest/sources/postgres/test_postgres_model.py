@@ -7,8 +7,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from pyspark_persist.sources.postgres import POSTGRES, framing
-from pyspark_persist.sources.postgres import reader as reading
+from persist_ingest.sources.postgres import POSTGRES, framing
+from persist_ingest.sources.postgres import reader as reading
 
 ACCOUNTS, TOTAL = 50, 5000
 

@@ -8,9 +8,9 @@ import pytest
 
 from persist import Determinate, InvalidArgument, LocationError
 from persist.testing import servers
-from pyspark_persist.sources.port import SourceFailure
-from pyspark_persist.sources.postgres import POSTGRES, setup, snapshot
-from pyspark_persist.sources.postgres.options import default_name, parse_options
+from persist_ingest.sources.port import SourceFailure
+from persist_ingest.sources.postgres import POSTGRES, setup, snapshot
+from persist_ingest.sources.postgres.options import default_name, parse_options
 
 ITEMS = "CREATE TABLE items (id int PRIMARY KEY, name text)"
 FULL = "ALTER TABLE items REPLICA IDENTITY FULL"
@@ -85,6 +85,24 @@ def test_tables_need_their_whole_old_rows(upstream: Any) -> None:
     assert identity(upstream) == "f"
 
 
+def test_a_table_that_could_not_be_updated_any_more_is_refused(upstream: Any) -> None:
+    upstream.run("CREATE TABLE items (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED)")
+    upstream.run("INSERT INTO items VALUES (1)")
+    if upstream.connection.info.server_version >= 180000:
+        with pytest.raises(SourceFailure) as refused, upstream.create("public.items", setReplicaIdentity="true"):
+            pass
+        assert refused.value.details["columns"] == "twice"
+        assert upstream.select(LEFT) == [(0, 0)]
+        assert identity(upstream) == "d"
+    else:
+        with upstream.create("public.items", setReplicaIdentity="true") as beginning:
+            reader = upstream.begin(beginning)
+        upstream.run("UPDATE items SET id = 3")
+        upstream.follow(reader)
+        assert upstream.holds("public.items", "SELECT id FROM items")
+    upstream.run("UPDATE items SET id = 2")
+
+
 def test_tables_that_are_only_inserted_into_need_none(upstream: Any) -> None:
     upstream.run(ITEMS, "CREATE PUBLICATION adds FOR TABLE items WITH (publish = 'insert')")
     with upstream.create(publication="adds") as beginning:
@@ -126,7 +144,8 @@ def test_dropping_removes_slot_and_publication_once_or_twice(upstream: Any) -> N
     assert upstream.select(LEFT) == [(0, 0)]
 
 
-def test_a_slot_that_is_there_is_replaced_only_when_told(upstream: Any) -> None:
+def test_a_slot_that_is_there_is_replaced_only_when_told(upstream: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(setup, "WATCH_SECONDS", 0.2)
     upstream.run(ITEMS, FULL)
     with upstream.create("public.items"):
         pass

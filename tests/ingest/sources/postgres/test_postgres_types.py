@@ -5,8 +5,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pyspark_persist.sources.port import BadRows, SourceFailure
-from pyspark_persist.sources.postgres import snapshot
+from persist_ingest.sources.port import BadRows, SourceFailure
+from persist_ingest.sources.postgres import snapshot
 
 COLUMNS = {
     "b": ("bool", pa.bool_(), ["true", "false"]),
@@ -173,7 +173,7 @@ def test_generated_columns_are_left_out(upstream: Any) -> None:
     assert upstream.holds("public.area", "SELECT w, h FROM area")
 
 
-@pytest.mark.parametrize("name", ["ts", "_hidden", "diff"])
+@pytest.mark.parametrize("name", ["ts", "_change_type", "diff"])
 def test_names_that_are_taken_are_refused_with_the_table(upstream: Any, name: str) -> None:
     upstream.run(f"CREATE TABLE odd (id int PRIMARY KEY, {name} int)", "ALTER TABLE odd REPLICA IDENTITY FULL")
     with pytest.raises(SourceFailure) as refused, upstream.create("public.odd"):

@@ -11,10 +11,10 @@ import pytest
 from persist import LocationError
 from persist.sources import Lsn, SourceFrontier, SourceKind, UpstreamLost, UpstreamReplaced
 from persist.testing import servers
-from pyspark_persist.sources.port import Changes, SchemaGrew, SourceFailure
-from pyspark_persist.sources.postgres import POSTGRES
-from pyspark_persist.sources.postgres import reader as reading
-from pyspark_persist.sources.postgres.definition import Definition
+from persist_ingest.sources.port import Changes, HeldUp, SchemaGrew, SourceFailure, TableAltered
+from persist_ingest.sources.postgres import POSTGRES, checks
+from persist_ingest.sources.postgres import reader as reading
+from persist_ingest.sources.postgres.definition import Definition
 
 ITEMS = "CREATE TABLE items (id int PRIMARY KEY, name text)"
 FULL = "ALTER TABLE items REPLICA IDENTITY FULL"
@@ -178,7 +178,8 @@ def test_a_new_column_is_adopted_and_earlier_rows_have_none(upstream: Any) -> No
         "ALTER TABLE items ADD COLUMN place inet",
         "ALTER TABLE items ADD COLUMN stock int DEFAULT 5",
         "ALTER TABLE items ADD COLUMN nonce uuid DEFAULT gen_random_uuid()",
-        'ALTER TABLE items ADD COLUMN "_taken" int',
+        "ALTER TABLE items ADD COLUMN diff int",
+        'ALTER TABLE items ADD COLUMN "Name" int',
     ],
 )
 def test_any_other_alteration_is_refused_and_names_the_column(upstream: Any, statement: str) -> None:
@@ -333,6 +334,47 @@ def test_a_restarted_server_goes_on() -> None:
         assert after.high[0].position >= before.high[0].position  # type: ignore[attr-defined] # a log's are Lsn
         assert list(task.read()) == events
         reader.close()
+
+
+def test_an_alteration_that_nobody_sees_yet_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its commit is in the log already, and so are positions behind it."""
+    monkeypatch.setattr(checks, "SETTLE_SECONDS", 0.2)
+    config = {"wal_level": "logical", "fsync": "off", "max_prepared_transactions": "1"}
+    with servers.start_postgres(config) as server:
+        dsn = f"host=127.0.0.1 port={server.port} user=postgres dbname=postgres"
+        with psycopg.connect(dsn, autocommit=True) as connection, psycopg.connect(dsn, autocommit=True) as other:
+            connection.execute("CREATE TYPE mood AS ENUM ('sad', 'ok')")
+            connection.execute("CREATE TABLE items (id int PRIMARY KEY, mood mood)")
+            connection.execute(FULL)
+            with POSTGRES.create({"dsn": dsn, "tables": "public.items"}, source="shop") as beginning:
+                reader = POSTGRES.open(beginning.definition, beginning.reader.exports())
+            for statement in (
+                "BEGIN",
+                "ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'",
+                "INSERT INTO items VALUES (1, 'ok')",
+            ):
+                connection.execute(statement)
+            connection.execute("PREPARE TRANSACTION 'renamed'")
+            connection.execute("SET synchronous_commit = local")
+            connection.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+            connection.execute("SELECT pg_reload_conf()")
+            until(lambda: other.execute("SHOW synchronous_standby_names").fetchall() == [("nobody",)])
+            # Commits wait once the checkpointer has read the setting, too.
+            connection.execute("CHECKPOINT")
+            other.pgconn.send_query(b"COMMIT PREPARED 'renamed'")
+            waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+            try:
+                until(lambda: connection.execute(waiting).fetchall())
+                end = SourceFrontier.of(SourceKind.LSN, reader.probe().high)
+                (task,) = reader.plan(beginning.bound, end, 1)
+                with pytest.raises(HeldUp, match="standby"):
+                    list(task.read())
+            finally:
+                connection.execute("SELECT pg_cancel_backend(%s)", [other.info.backend_pid])
+            until(lambda: other.pgconn.get_result() is None)
+            with pytest.raises(TableAltered):
+                list(task.read())
+            reader.close()
 
 
 def test_a_slot_that_fell_too_far_behind_is_lost() -> None:

@@ -1,0 +1,153 @@
+"""Whether a PostgreSQL still is the one a source was made for, and its tables what they were read as.
+
+Source: sources.md section 1, semantics seen; catalog-semantics.md section 4.2, restart checks.
+"""
+
+import threading
+from collections.abc import Set
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from persist.runtime import system
+from persist.sources import UpstreamLost, UpstreamReplaced
+from persist_ingest.sources.port import HeldUp, SourceFailure
+from persist_ingest.sources.postgres import catalog
+from persist_ingest.sources.postgres.catalog import FULL, Looked, Slot, quoted
+from persist_ingest.sources.postgres.definition import Definition, Table
+from persist_ingest.sources.postgres.form import Evidence, check_form
+from persist_ingest.sources.postgres.session import Session
+
+SETTLE_SECONDS: Final = 2.0
+"""How long to wait between a commit's record and the moment others see it, before it is tried again."""
+_NEW_SOURCE: Final = "make a new source"
+
+
+def check_upstream(session: Session, definition: Definition) -> tuple[Slot, Definition]:
+    """The slot of a source when all of it is there, and the definition with the forms its tables have now.
+
+    All that committed before the call is as the definition says. Raises UpstreamReplaced, UpstreamLost, TableAltered,
+    SourceFailure.
+    """
+    if catalog.identity(session) != (definition.system, definition.timeline, definition.database):
+        raise UpstreamReplaced(
+            "this is another database, or another life of it: restored, promoted or recreated",
+            hint=_NEW_SOURCE,
+            expected=f"{definition.system}/{definition.timeline}/{definition.database}",
+            found="/".join(map(str, catalog.identity(session))),
+        )
+    found = catalog.slot(session, definition.slot)
+    if found is None or found.plugin != "pgoutput":
+        raise UpstreamLost("the replication slot is gone", hint=_NEW_SOURCE, slot=definition.slot)
+    if found.wal_status == "lost":
+        raise UpstreamLost(
+            "the server threw away WAL that the replication slot needed",
+            hint=f"{_NEW_SOURCE}, and raise max_slot_wal_keep_size",
+            slot=definition.slot,
+        )
+    return found, _checked(session, definition)
+
+
+def settle(session: Session, transactions: Set[int]) -> None:
+    """Wait until these transactions, whose commits are in the log, can be seen. Raises HeldUp: that takes long.
+
+    A commit is in the log a moment before the catalogs show it, and longer when it waits for a standby.
+    """
+    give_up = system().monotonic() + SETTLE_SECONDS
+    while left := transactions & catalog.unseen(session):
+        if system().monotonic() > give_up:
+            raise HeldUp(
+                "a commit that is in the log cannot be seen yet: it waits for a synchronous standby",
+                hint="it is tried again; is the standby there?",
+                transactions=sorted(left),
+            )
+        threading.Event().wait(0.01)
+
+
+def _checked(session: Session, definition: Definition) -> Definition:
+    """The publication is what it was, and so are its tables, or what they became is in the definition that returns."""
+    found = catalog.publication(session, definition.publication)
+    details = {"publication": definition.publication}
+    if found is None or found.oid != definition.publication_oid:
+        raise UpstreamReplaced("the publication was dropped, and changes with it", hint=_NEW_SOURCE, **details)
+    if found.publishes != definition.publishes:
+        raise SourceFailure(
+            "the publication lets other changes through than it did",
+            hint=_NEW_SOURCE,
+            **details,
+            was=",".join(definition.publishes),
+            now=",".join(found.publishes),
+        )
+    if any(table.form is None or table.form.coverage is None for table in definition.tables):
+        _check_published(session, definition)
+    now = catalog.look(session, definition)
+    for table in definition.tables:
+        _check_table(definition, table, now.get(table.oid))
+    return _looked(session, definition, now)
+
+
+def _check_published(session: Session, definition: Definition) -> None:
+    """At the first look, by what the publication has; afterwards by the versions of that."""
+    now = catalog.tables_of(session, definition)
+    for table in definition.tables:
+        found = now.get(table.oid)
+        if found is None:
+            raise _dropped(definition, table)
+        same = found.published and (found.row_filter, found.membership) == (table.row_filter, table.membership)
+        if not same:
+            raise SourceFailure(
+                "the table was taken out of the publication, or its row filter changed: changes are lost",
+                hint=_NEW_SOURCE,
+                export=table.export,
+                publication=definition.publication,
+            )
+
+
+def _looked(session: Session, definition: Definition, now: dict[int, Looked]) -> Definition:
+    """The definition with the forms of now, when nothing that was read is wrong by what changed of them."""
+    forms = {table.oid: table.form for table in definition.tables}
+    others = [oid for oid, form in forms.items() if form is None or form.digest != now[oid].digest]
+    found = catalog.forms(session, definition.publication, others) if others else {}
+    for table in definition.tables:
+        form, listed = table.form, now[table.oid]
+        if table.oid in others:
+            if table.oid not in found:
+                raise _dropped(definition, table)
+            if form is not None:
+                evidence = Evidence(
+                    has_old_rows=partial(catalog.has_old_rows, session, listed, form.horizon),
+                    was_truncated=partial(catalog.was_truncated, session, definition, table.oid),
+                )
+                check_form(form, found[table.oid], table.export, evidence)
+        elif form is not None:
+            found[table.oid] = replace(form, horizon=listed.horizon)
+    return definition.looked(found)
+
+
+def _check_table(definition: Definition, table: Table, now: Looked | None) -> None:
+    details = {"export": table.export, "publication": definition.publication}
+    if now is None:
+        raise _dropped(definition, table)
+    if (now.schema, now.name) != (table.schema, table.name):
+        # SUBTLE: it still is the same table. But whoever exchanges two by their names means the other one.
+        raise SourceFailure(
+            "the table was renamed",
+            hint=f"rename it back, as {quoted(table.schema, table.name)}; or {_NEW_SOURCE} of the table of that name",
+            **details,
+            now=quoted(now.schema, now.name),
+        )
+    if "update" in definition.publishes and now.identity != FULL:
+        raise SourceFailure(
+            "the table's replica identity is not FULL any more",
+            hint=f"ALTER TABLE {quoted(now.schema, now.name)} REPLICA IDENTITY FULL",
+            **details,
+        )
+
+
+def _dropped(definition: Definition, table: Table) -> SourceFailure:
+    return SourceFailure(
+        "the table was dropped",
+        hint=f"{_NEW_SOURCE} without it",
+        export=table.export,
+        publication=definition.publication,
+    )

@@ -1,0 +1,76 @@
+"""What sources say of themselves, while others say theirs in the same shard; and that saying it ends nothing."""
+
+import dataclasses
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from persist import UpperMismatch
+from persist_ingest import Location, Pipeline, PipelineOptions, Records, create, status
+from persist_ingest.location import client
+from persist_ingest.pipeline.records import RECORDS
+
+OPTIONS = PipelineOptions(tick_ms=1, told_ms=0)
+LOAD = {"generator": "counter", "messages": "50"}
+
+
+class Interleaved:
+    """A client whose owner is overtaken: others do something right after its first answers about the upper."""
+
+    def __init__(self, the_client: Any, others: Callable[[], None], times: int = 1) -> None:
+        self._client = the_client
+        self._others = others
+        self._left = times
+
+    def recent_upper(self, shard: Any) -> Any:
+        answer = self._client.recent_upper(shard)
+        if self._left:
+            self._left -= 1
+            self._others()
+        return answer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+
+def test_records_are_read_while_others_move_their_since(here: Location) -> None:
+    create(here, "count", "loadgen", LOAD)
+    others = Records(client(here))
+
+    def move() -> None:
+        for number in range(3):
+            others.tell("other", "ingester", {"state": "running", "at_ms": number})
+
+    assert Records(Interleaved(client(here), move)).source("count").name == "count"
+    assert Records(Interleaved(client(here), move, times=3)).status("other")["ingester"]["at_ms"] == 2
+    mine = Records(Interleaved(client(here), move, times=3))
+    mine.tell("mine", "ingester", {"state": "running", "at_ms": 7})
+    assert others.status("mine")["ingester"]["at_ms"] == 7
+    assert others.status("other")["ingester"]["at_ms"] == 2
+
+
+def test_a_pipeline_goes_on_when_it_cannot_say_how_it_fares(here: Location, caplog: pytest.LogCaptureFixture) -> None:
+    create(here, "count", "loadgen", LOAD)
+    with Pipeline(here, "count", options=OPTIONS) as pipeline:
+        pipeline.step()
+        # Somebody writes beyond what a line of status may be: no change of a record succeeds any more.
+        the_client = client(here)
+        writer = the_client.open_writer(RECORDS)
+        upper = the_client.recent_upper(RECORDS)
+        assert not isinstance(writer.compare_and_append([], upper, []), UpperMismatch)
+        with caplog.at_level(logging.WARNING):
+            step = pipeline.run(steps=2)
+        assert step is not None
+        assert pipeline.untold >= 2
+    assert "count" in caplog.text
+
+
+def test_failed_lines_of_status_are_counted_in_the_next(here: Location) -> None:
+    create(here, "count", "loadgen", LOAD)
+    with Pipeline(here, "count", options=dataclasses.replace(OPTIONS, told_ms=0)) as pipeline:
+        pipeline.untold = 3
+        pipeline.step()
+        [told] = status(here, "count").ingesters.values()
+        assert told["untold"] == 3
