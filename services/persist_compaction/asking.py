@@ -1,25 +1,33 @@
 """Asking a PersistCompaction to compact a shard, and what it tells meanwhile.
 
+The request has an id, and its work goes on whatever becomes of the connection: who is cut off joins it again.
 Source: protos/persist/v1/compaction.proto; architecture.md section 8.
 """
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
-import grpc
-
-from persist.client.peer import Peer
+from persist.client.remote.catalog_status import STATUS_SECONDS, ask_all
+from persist.client.remote.channel import Peer, offering
+from persist.client.remote.endpoints import Peers
 from persist.core.ids import ShardId
-from persist.errors import InvalidArgument, PersistError
+from persist.errors import Determinate, LocationError, PersistError
+from persist.retry.attempts import Attempts
 from persist.runtime import Runtime
 from persist.settings import Settings
 from persist.v1 import compaction_pb2 as pb
 from persist.v1.compaction_pb2_grpc import PersistCompactionStub
+from persist_compaction.servicer import FAILED, REQUEST
 
 REQUEST_SECONDS: Final = 86_400.0
-"""A request is given up after a day; what it has merged by then stays."""
+"""The longest one call listens."""
+AGAIN_SECONDS: Final = 0.1
+"""Pause before work is joined again that was heard of and then no more."""
+
+CANCEL_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,13 +53,28 @@ class Busy:
     shards_waiting: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A PersistCompaction at one endpoint."""
+    """PersistCompaction at one or several ``endpoints`` (HOST:PORT, comma separated), of which any does the work.
 
-    endpoint: str
-    settings: Settings
-    runtime: Runtime
+    One server carries out a request; when it does not answer any more, another one begins it anew, and what was put in
+    place stays there. Close it, or use it as a context. Raises InvalidArgument (no endpoint).
+    """
+
+    def __init__(self, endpoints: str, *, settings: Settings, runtime: Runtime) -> None:
+        self._settings = settings
+        self._runtime = runtime
+        self._attempts = Attempts(settings=settings, runtime=runtime)
+        self._peers = Peers(endpoints, PersistCompactionStub, settings=settings, runtime=runtime)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections. A later call makes new ones."""
+        await self._peers.close()
 
     async def compact(
         self,
@@ -61,51 +84,116 @@ class Asked:
         report: Callable[[int], None] = lambda rows: None,
         waits: Callable[[int], None] = lambda ahead: None,
     ) -> list[Merged]:
-        """Have a shard compacted, until nothing is left to do. Cancelling stops it.
+        """Have a shard compacted until nothing is left to do, however many connections it takes. Cancelling stops it.
 
         ``report`` hears the rows that the compaction under way has written, ``waits`` how many requests go first.
-        Raises InvalidArgument (no such service there), ShardNotFound, Overloaded, LeaseExpired, LocationError.
+        Raises InvalidArgument (no such service there), ShardNotFound, Overloaded, LeaseExpired, LocationError (also
+        when no server answers for ``settings.timeout_ms``).
         """
-        done: list[Merged] = []
-        async with self._peer() as peer:
-            request = pb.CompactRequest(shard_id=shard, whole=whole)
-            async for news in peer.stream("Compact", request, shard, REQUEST_SECONDS):
+        # Told once by each server: after a cut the same one begins again, and another knows none of it.
+        done: dict[bytes, Merged] = {}
+        request = pb.CompactRequest(shard_id=shard, whole=whole, request_id=self._runtime.random_bytes(16).hex())
+        asked: list[Peer] = []
+        try:
+            while not await self._listen(request, asked, done, report, waits):
+                await self._runtime.sleep(AGAIN_SECONDS)
+        except asyncio.CancelledError:
+            await self._cancel(request.request_id, asked)
+            raise
+        return list(done.values())
+
+    async def _listen(
+        self,
+        request: pb.CompactRequest,
+        asked: list[Peer],
+        done: dict[bytes, Merged],
+        report: Callable[[int], None],
+        waits: Callable[[int], None],
+    ) -> bool:
+        """Join the work and hear of it; whether it is over. Raises what it failed with, LocationError (no answer)."""
+        joined = await self._attempts.repeat(
+            self._attempts.deadline(None), lambda left: self._join(request, asked, left)
+        )
+        if isinstance(joined, LocationError):
+            raise joined
+        news, stream = joined
+        async with contextlib.aclosing(stream):
+            while news is not None:
                 match news.WhichOneof("news"):
                     case "queued":
                         waits(news.queued.ahead)
                     case "progress":
                         report(news.progress.rows_written)
                     case "result":
-                        done.append(_merged(news.result))
-        return done
+                        done[news.result.SerializeToString(deterministic=True)] = _merged(news.result)
+                    case "done":
+                        return True
+                try:
+                    news = await anext(stream, None)
+                except LocationError as error:
+                    if _is_final(error):
+                        raise
+                    return False
+        return False
+
+    async def _join(self, request: pb.CompactRequest, asked: list[Peer], seconds: float) -> "_News | LocationError":
+        """The first news of a request and the rest, from where it was made while that server is well."""
+        if not asked or not asked[-1].well:
+            asked.append(self._peers.choose(ShardId(request.shard_id), besides=asked[-1] if asked else None))
+        here = asked[-1].endpoint
+        with offering("PersistCompaction", "compaction", here):
+            return await self._peers.at(here, lambda peer, _: _joined(peer, request), seconds)
+
+    async def _cancel(self, name: str, asked: Sequence[Peer]) -> None:
+        """Stop the work as far as servers answer at once; it ends by itself otherwise."""
+        request = pb.CancelCompactionRequest(request_id=name)
+
+        async def cancel(peer: Peer) -> None:
+            with contextlib.suppress(PersistError):
+                await peer.unary("CancelCompaction", request, None, CANCEL_SECONDS)
+
+        await asyncio.gather(*map(cancel, dict.fromkeys(asked)))
 
     async def busy(self) -> Busy:
-        """What the server does at the moment. Raises InvalidArgument (no such service there), LocationError."""
-        async with self._peer() as peer:
-            timeout = self.settings.timeout_ms / 1000
-            told = await peer.unary("ListCompactions", pb.ListCompactionsRequest(), None, timeout, mutation=False)
+        """What the servers that answer do at the moment. Raises InvalidArgument (no such service), LocationError."""
+
+        async def attempt(peer: Peer, seconds: float) -> Any:
+            with offering("PersistCompaction", "compaction", peer.endpoint):
+                return await peer.unary("ListCompactions", pb.ListCompactionsRequest(), None, seconds)
+
+        found, failure = await ask_all(
+            lambda endpoint: self._peers.at(endpoint, attempt, STATUS_SECONDS),
+            self._peers.endpoints,
+            lambda _: False,
+            self._runtime,
+            silent=lambda endpoint: not self._peers.peer(endpoint).well,
+        )
+        if not found:
+            raise failure or Determinate("no server answers", hint="retry", endpoints=",".join(self._peers.endpoints))
         return Busy(
-            shards=tuple(each.shard_id for each in told.compactions),
-            requests_waiting=told.requests_waiting,
-            shards_waiting=told.shards_waiting,
+            shards=tuple(each.shard_id for told in found.values() for each in told.compactions),
+            requests_waiting=sum(told.requests_waiting for told in found.values()),
+            shards_waiting=sum(told.shards_waiting for told in found.values()),
         )
 
-    @contextlib.asynccontextmanager
-    async def _peer(self) -> AsyncIterator[Peer]:
-        peer = Peer(self.endpoint, PersistCompactionStub, settings=self.settings, runtime=self.runtime, sessions=False)
-        try:
-            yield peer
-        except PersistError as error:
-            cause = error.__cause__
-            if isinstance(cause, grpc.aio.AioRpcError) and cause.code() is grpc.StatusCode.UNIMPLEMENTED:
-                raise InvalidArgument(
-                    "this server does not offer PersistCompaction",
-                    hint="name one that `persist serve compaction` started, or give the stores instead",
-                    endpoint=self.endpoint,
-                ) from error
-            raise
-        finally:
-            await peer.close()
+
+_News = tuple[Any, AsyncGenerator[Any, None]]
+
+
+async def _joined(peer: Peer, request: pb.CompactRequest) -> _News | LocationError:
+    """The first news of a request, and the rest; what asking again would be told, too."""
+    stream = peer.stream("Compact", request, ShardId(request.shard_id), REQUEST_SECONDS)
+    try:
+        return await anext(stream, None), stream
+    except LocationError as error:
+        if _is_final(error):
+            return error
+        raise
+
+
+def _is_final(error: LocationError) -> bool:
+    """The work failed: asking again would be told the same."""
+    return error.details.get(REQUEST) == FAILED
 
 
 def _merged(result: Any) -> Merged:

@@ -12,11 +12,12 @@ from typing import Final
 
 from persist.core.ids import ShardId
 from persist.errors import LocationError
-from persist.machine.port import Shards
-from persist.machine.tasks import Tasks
+from persist.machine.compaction.workers import Workers
+from persist.machine.shards import Shards
+from persist.retry.counts import UNCOUNTED, Counts
+from persist.retry.tasks import Tasks
 from persist.runtime import Runtime
 from persist.settings import Settings
-from persist_compaction.workers import Workers
 
 LISTEN_SECONDS: Final = 3600.0
 PAUSE_SECONDS: Final = 0.1
@@ -33,7 +34,14 @@ class Lookout:
     """Offers shards to the workers. ``sources``: where hints come from; ``shards``: where all shards are listed."""
 
     def __init__(
-        self, shards: Shards, sources: Sequence[Shards], workers: Workers, *, settings: Settings, runtime: Runtime
+        self,
+        shards: Shards,
+        sources: Sequence[Shards],
+        workers: Workers,
+        *,
+        settings: Settings,
+        runtime: Runtime,
+        counts: Counts = UNCOUNTED,
     ) -> None:
         self._shards = shards
         self._sources = tuple(sources)
@@ -43,13 +51,13 @@ class Lookout:
         self._runtime = runtime
         self._hurry = asyncio.Event()
         self._hurry.set()
-        self._tasks = Tasks()
+        self._tasks = Tasks(counts)
 
     def start(self) -> None:
         """Look out until ``close``."""
         for source in self._sources:
-            self._tasks.start(self._listen(source))
-        self._tasks.start(self._rounds())
+            self._tasks.spawn(self._listen(source), "listening for hints")
+        self._tasks.spawn(self._rounds(), "looking at every shard")
 
     async def close(self) -> None:
         """Stop."""

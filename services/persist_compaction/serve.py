@@ -8,14 +8,14 @@ import json as jsons
 from collections.abc import Sequence
 from typing import Final
 
-from persist.client.remote import RemoteShards
+from persist.client.remote.shards import RemoteShards
 from persist.machine.parts.budget import memory_bound
-from persist.machine.port import Shards
+from persist.machine.shards import Shards
 from persist.runtime import Runtime, system
 from persist.settings import Settings
 from persist_compaction.service import CompactionService
 from persist_host import Address, Host, Telemetry, logs, run_service
-from persist_host.reach import Reach
+from persist_host.shard_access import Reach
 
 READY_LINE: Final = "persist compaction listening on {address}, {at_once} at a time in at most {mebibytes} MiB each"
 
@@ -72,7 +72,7 @@ async def start_compaction(
     telemetry = telemetry or Telemetry(service="persist-compaction")
     # The commits of this process only put results in place: it must not claim with them, too.
     settings = dataclasses.replace(settings, compaction=False)
-    location, stores = await reach.location(settings, runtime)
+    location, stores = await reach.location(settings, runtime, counts=telemetry)
     service = CompactionService(location, _sources(reach, settings, runtime), telemetry=telemetry)
     host, address = await Host.open(
         (service,),
@@ -91,7 +91,9 @@ async def start_compaction(
 def _sources(reach: Reach, settings: Settings, runtime: Runtime) -> Sequence[Shards]:
     """Where hints come from if not from the location's shards: each server tells of its own commits only."""
     each = [name.strip() for name in reach.endpoints.split(",") if name.strip()]
-    return [RemoteShards(endpoint, settings=settings, runtime=runtime) for endpoint in each] if each[1:] else []
+    if len(each) < 2:
+        return []
+    return [RemoteShards(endpoint, settings=settings, runtime=runtime, watched=True) for endpoint in each]
 
 
 def _ready(address: Address, settings: Settings, *, json: bool) -> str:

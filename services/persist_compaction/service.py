@@ -5,13 +5,15 @@ from typing import Final
 
 import grpc.aio
 
-from persist.client.location import Location
-from persist.machine.port import Shards
+from persist.client.shard.location import Location
+from persist.machine.compaction.carrier import Carrier
+from persist.machine.compaction.compactor import Compactor
+from persist.machine.compaction.owners import FreshOwners
+from persist.machine.compaction.workers import Workers
+from persist.machine.shards import Shards
 from persist.v1.compaction_pb2_grpc import add_PersistCompactionServicer_to_server
-from persist_compaction.carrier import Carrier
 from persist_compaction.lookout import Lookout
 from persist_compaction.servicer import CompactionServicer
-from persist_compaction.workers import Workers
 from persist_host import Telemetry
 
 NAME: Final = "persist.v1.PersistCompaction"
@@ -28,14 +30,17 @@ class CompactionService:
         settings, runtime = location.settings, location.runtime
         self._location = location
         self._sources = tuple(sources)
-        self._carrier = Carrier(location.shards, location, telemetry=telemetry)
-        self.workers = Workers(self._carrier, settings=settings, runtime=runtime, telemetry=telemetry)
+        compactor = Compactor(location.shards, location, counts=telemetry)
+        owners = FreshOwners(compactor.new_owner)
+        carrier = Carrier(location.shards, location, compactor, owners, counts=telemetry)
+        self.workers = Workers(carrier, settings=settings, runtime=runtime, counts=telemetry)
         self._lookout = Lookout(
             location.shards,
             self._sources or (location.shards,),
             self.workers,
             settings=settings,
             runtime=runtime,
+            counts=telemetry,
         )
         self._servicer = CompactionServicer(self.workers)
 

@@ -4,17 +4,23 @@ Source: style.md rule 12; protos/persist/v1/compaction.proto.
 """
 
 from collections.abc import AsyncIterator
-from typing import Any, assert_never
+from typing import Any, Final, assert_never
 
 from persist.core.frontier import Description
 from persist.core.ids import ShardId
-from persist.machine.compactor import Compacted
+from persist.errors import InvalidArgument, PersistError
+from persist.machine.compaction.compactor import Compacted
+from persist.machine.compaction.job import News, Queued, Underway
+from persist.machine.compaction.workers import Workers
 from persist.v1 import compaction_pb2 as pb
 from persist.v1 import types_pb2
 from persist.v1.compaction_pb2_grpc import PersistCompactionServicer
 from persist.wire.rpc_reads import frontier_message
-from persist_compaction.job import News, Queued, Underway
-from persist_compaction.workers import Workers
+
+REQUEST_ID_CHARS_MAX: Final = 64
+REQUEST: Final = "request"
+FAILED: Final = "failed"
+"""What the details of an error say when the work failed, and not the call."""
 
 
 class CompactionServicer(PersistCompactionServicer):
@@ -25,15 +31,25 @@ class CompactionServicer(PersistCompactionServicer):
 
     async def Compact(self, request: pb.CompactRequest, context: Any) -> AsyncIterator[pb.CompactResponse]:
         """Compact a shard and tell how it goes."""
-        job = self._workers.request(ShardId.parse(request.shard_id), whole=request.whole)
+        name = request.request_id
+        if len(name) > REQUEST_ID_CHARS_MAX:
+            raise InvalidArgument("a request id is at most 64 characters", request_id=name[:REQUEST_ID_CHARS_MAX])
+        job = self._workers.request(ShardId.parse(request.shard_id), whole=request.whole, name=name)
         compactions = 0
         try:
             async for news in job.news():
                 compactions += isinstance(news, Compacted)
                 yield response_of(news)
+        except Exception as error:
+            raise (_of_the_work(error) if job.failed else error) from error
         finally:
-            job.cancel()
+            if not name:
+                job.cancel()
         yield pb.CompactResponse(done=pb.CompactDone(compactions=compactions))
+
+    async def CancelCompaction(self, request: pb.CancelCompactionRequest, context: Any) -> pb.CancelCompactionResponse:
+        """Stop what was requested under an id."""
+        return pb.CancelCompactionResponse(stopped=self._workers.cancel(request.request_id))
 
     async def ListCompactions(self, request: pb.ListCompactionsRequest, context: Any) -> pb.ListCompactionsResponse:
         """What is compacted here at the moment."""
@@ -51,6 +67,14 @@ class CompactionServicer(PersistCompactionServicer):
             requests_waiting=self._workers.requests_waiting,
             shards_waiting=self._workers.shards_waiting,
         )
+
+
+def _of_the_work(error: Exception) -> PersistError:
+    """The error of a call whose work failed, told apart from those of the call."""
+    if not isinstance(error, PersistError):
+        return PersistError("the compaction failed", hint="see the log of the server", kind=type(error).__name__)
+    error.details[REQUEST] = FAILED
+    return error
 
 
 def response_of(news: News) -> pb.CompactResponse:

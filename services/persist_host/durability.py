@@ -26,6 +26,11 @@ class Store(Protocol):
         ...
 
 
+def kind_of(store: Store) -> str:
+    """``consensus`` or ``blob``."""
+    return "consensus" if hasattr(store, "compare_and_set") else "blob"
+
+
 class Durability:
     """What is known about the safety of a process's stores. ``durable``: nothing unsafe was accepted."""
 

@@ -14,14 +14,16 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from persist.errors import Determinate
-from persist.machine.tasks import Tasks
+from persist.retry.tasks import Tasks
 from persist.runtime import Runtime
 from persist.settings import Settings
 from persist_host.address import Address
-from persist_host.findings import Durability, Store
-from persist_host.guard import Guard
-from persist_host.options import CONCURRENT_CALLS_MAX, server_options
-from persist_host.side import SidePort
+from persist_host.durability import Durability, Store
+from persist_host.guard.interceptor import Guard
+from persist_host.guard.scan import check_bounds
+from persist_host.http_endpoint import SidePort
+from persist_host.options import server_options
+from persist_host.pulse import Pulse
 from persist_host.telemetry import Telemetry
 
 DURABLE: Final = "persist.durable"
@@ -69,21 +71,24 @@ class Host:
         runtime: Runtime,
         telemetry: Telemetry,
         durability: Durability | None = None,
+        pulse: Pulse | None = None,
         with_reflection: bool = True,
     ) -> None:
+        for service in services:
+            check_bounds(service.name, settings)
         self._services = tuple(services)
         self._runtime = runtime
         self._telemetry = telemetry
         self._durability = durability
+        self._pulse = pulse
         undated = frozenset().union(*(service.undated for service in services))
-        guard = Guard(runtime=runtime, telemetry=telemetry, undated=undated)
-        self._server = grpc.aio.server(
-            interceptors=[guard], options=server_options(settings), maximum_concurrent_rpcs=CONCURRENT_CALLS_MAX
-        )
+        guard = Guard(settings=settings, runtime=runtime, telemetry=telemetry, undated=undated)
+        # The guard bounds calls: gRPC's own bound (maximum_concurrent_rpcs) counts streams and health among them.
+        self._server = grpc.aio.server(interceptors=[guard], options=server_options(settings))
         self._health = health.aio.HealthServicer()
         self._with_reflection = with_reflection
-        self._side = SidePort(telemetry, lambda: self._ready)
-        self._tasks = Tasks()
+        self._side = SidePort(telemetry, lambda: self._ready, lambda: () if pulse is None else pulse.remarks())
+        self._tasks = Tasks(telemetry)
         self._ready = False
         self._parts: dict[str, bool] = {}
         self._stopped = asyncio.Event()
@@ -114,6 +119,7 @@ class Host:
                 runtime=runtime,
                 telemetry=telemetry,
                 durability=durability,
+                pulse=Pulse(stores, settings=settings, runtime=runtime, telemetry=telemetry),
                 with_reflection=with_reflection,
             )
             address = await host.start(Address.parse(listen))
@@ -140,7 +146,9 @@ class Host:
         await self._server.start()
         await self._tell(_SERVING)
         if self._durability is not None:
-            self._tasks.start(self._durability.remind())
+            self._tasks.spawn(self._durability.remind(), "reminding of unsafe settings")
+        if self._pulse is not None:
+            self._tasks.spawn(self._pulse.beat(), "asking the stores whether they are there")
         self._ready = True
         return listen.at(port)
 
@@ -168,9 +176,9 @@ class Host:
         for service in self._services:
             await service.drain()
         await self._server.stop(grace)
+        await self._tasks.close()
         for service in self._services:
             await service.close()
-        await self._tasks.close()
         await self._side.close()
         self._telemetry.close()
         self._stopped.set()

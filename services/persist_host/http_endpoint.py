@@ -1,7 +1,7 @@
 """The side port: /healthz (the loop runs), /readyz (take traffic?), /metrics (Prometheus). Plain HTTP, GET only."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from persist_host.address import Address
@@ -12,11 +12,15 @@ _TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class SidePort:
-    """A tiny HTTP server for load balancers and Prometheus. ``ready`` says whether to send traffic here."""
+    """A tiny HTTP server for load balancers and Prometheus.
 
-    def __init__(self, telemetry: Telemetry, ready: Callable[[], bool]) -> None:
+    ``ready`` says whether to send traffic here; ``remarks`` what people should know all the same.
+    """
+
+    def __init__(self, telemetry: Telemetry, ready: Callable[[], bool], remarks: Callable[[], Sequence[str]]) -> None:
         self._telemetry = telemetry
         self._ready = ready
+        self._remarks = remarks
         self._server: asyncio.Server | None = None
 
     async def start(self, address: Address) -> Address:
@@ -57,7 +61,8 @@ class SidePort:
         if path == "/healthz":
             return "200 OK", "ok\n"
         if path == "/readyz":
-            return ("200 OK", "ready\n") if self._ready() else ("503 Service Unavailable", "not ready\n")
+            said = "".join(f"{remark}\n" for remark in self._remarks())
+            return ("200 OK", f"ready\n{said}") if self._ready() else ("503 Service Unavailable", f"not ready\n{said}")
         if path == "/metrics":
             return "200 OK", self._telemetry.prometheus()
         return "404 Not Found", "try /healthz, /readyz, /metrics\n"

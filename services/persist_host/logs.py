@@ -9,9 +9,16 @@ import sys
 from datetime import UTC, datetime
 from typing import Final
 
-from persist.wire.rpc_errors import redact
+from persist.redaction import beneath, scrub
+
+SHOWN_CHARS_MAX: Final = 8 << 10
+"""Characters of one text in a line: strangers have a part in some of them."""
+TRACEBACK_CHARS_MAX: Final = 64 << 10
+"""Characters of a traceback: frames of chained failures come before what was said last."""
 
 _OWN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+_BELOW: Final = ("asyncio", "grpc")
 
 
 class JsonFormatter(logging.Formatter):
@@ -23,21 +30,26 @@ class JsonFormatter(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": redact(record.getMessage()),
+            "message": scrub(record.getMessage(), SHOWN_CHARS_MAX),
         }
         for name, value in vars(record).items():
             if name not in _OWN:
-                line[name] = value if isinstance(value, int | float | bool) else redact(str(value))
+                plain = isinstance(value, int | float | bool)
+                line[name] = value if plain else scrub(str(value), SHOWN_CHARS_MAX)
         if record.exc_info:
-            line["exception"] = redact(self.formatException(record.exc_info))
+            line["exception"] = scrub(self.formatException(record.exc_info), TRACEBACK_CHARS_MAX)
         return json.dumps(line, ensure_ascii=False)
 
 
 def configure(level: str = "warning") -> None:
-    """Log ``persist`` and below as JSON lines to standard error."""
-    handler = logging.StreamHandler(sys.stderr)
+    """Log ``persist`` and below as JSON lines to standard error, and so the warnings of what it stands on."""
+    # Beneath: the formatter scrubs values, and so leaves the names in a line alone.
+    handler = logging.StreamHandler(beneath(sys.stderr))
     handler.setFormatter(JsonFormatter())
-    logger = logging.getLogger("persist")
-    logger.handlers[:] = [handler]
-    logger.propagate = False
-    logger.setLevel(level.upper())
+    for name, least in (("persist", level.upper()), *((name, "WARNING") for name in _BELOW)):
+        logger = logging.getLogger(name)
+        for earlier in [each for each in logger.handlers if isinstance(each.formatter, JsonFormatter)]:
+            logger.removeHandler(earlier)
+        logger.addHandler(handler)
+        logger.propagate = False
+        logger.setLevel(least)

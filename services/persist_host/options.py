@@ -5,7 +5,8 @@ from typing import Final
 from persist.settings import Settings
 
 METADATA_BYTES_MAX: Final = 8 << 10
-CONCURRENT_CALLS_MAX: Final = 4096
+STREAMS_PER_CONNECTION: Final = 2048
+"""Calls and streams of one connection at a time; its client lets more of them wait."""
 
 
 def server_options(settings: Settings) -> list[tuple[str, int]]:
@@ -16,6 +17,7 @@ def server_options(settings: Settings) -> list[tuple[str, int]]:
         ("grpc.max_receive_message_length", settings.max_message_bytes),
         ("grpc.max_send_message_length", settings.max_message_bytes),
         ("grpc.max_metadata_size", METADATA_BYTES_MAX),
+        ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION),
         # Clients ping every 30 s, also without calls; the default would end their connection with "too many pings".
         # SUBTLE: gRPC ignores names it does not know; the C macro for this one says MIN_RECV_PING, the name does not.
         ("grpc.http2.min_ping_interval_without_data_ms", 10_000),

@@ -6,14 +6,15 @@ Source: architecture.md sections 5 and 8.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from persist.client.location import Location
-from persist.client.remote import RemoteShards
+from persist.client.remote.shards import RemoteShards
+from persist.client.shard.location import Location
 from persist.errors import InvalidArgument
-from persist.machine.shards import LocalShards
+from persist.machine.local_shards import LocalShards
+from persist.retry.counts import UNCOUNTED, Counts
 from persist.runtime import Runtime
 from persist.settings import Settings
 from persist.storage.open import open_blob, open_consensus
-from persist_host.findings import Store
+from persist_host.durability import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +28,9 @@ class Reach:
     consensus_uri: str = ""
     endpoints: str = ""
 
-    async def location(self, settings: Settings, runtime: Runtime) -> tuple[Location, Sequence[Store]]:
+    async def location(
+        self, settings: Settings, runtime: Runtime, *, counts: Counts = UNCOUNTED
+    ) -> tuple[Location, Sequence[Store]]:
         """The location, and the stores to check.
 
         Raises InvalidArgument (not just one way), InvalidUri, LocationError (no endpoint said where the parts are).
@@ -37,7 +40,7 @@ class Reach:
         if self.consensus_uri:
             blob = open_blob(self.blob_uri, settings=settings, runtime=runtime)
             consensus = open_consensus(self.consensus_uri, settings=settings, runtime=runtime)
-            local = LocalShards(blob, consensus, settings=settings, runtime=runtime)
+            local = LocalShards(blob, consensus, settings=settings, runtime=runtime, counts=counts)
             return Location(local, blob=blob, settings=settings, runtime=runtime), (blob, consensus)
         remote = RemoteShards(self.endpoints, settings=settings, runtime=runtime)
         try:

@@ -8,7 +8,7 @@ from typing import Any, Final
 import grpc.aio
 
 from persist.client.client import Client
-from persist.client.oracle import Oracle
+from persist.client.timeline.oracle import Oracle
 from persist.core.time.timeline import oracle_shards, timeline_of
 from persist.errors import InvalidArgument
 from persist.v1 import oracle_pb2 as pb

@@ -6,13 +6,13 @@ Source: architecture.md sections 6 and 8.
 import json as jsons
 from typing import Final
 
+from persist.client.binding.local_minter import LocalMinter
 from persist.client.client import Client
-from persist.client.local_minter import LocalMinter
-from persist.client.location import Location
+from persist.client.shard.location import Location
 from persist.runtime import Runtime, system
 from persist.settings import Settings
 from persist_host import Address, Host, Service, Telemetry, logs, run_service
-from persist_host.reach import Reach
+from persist_host.shard_access import Reach
 from persist_minter.oracle import OracleService
 from persist_minter.service import MinterService
 
@@ -69,7 +69,7 @@ async def start_minter(
     """
     runtime = runtime or system()
     telemetry = telemetry or Telemetry(service="persist-minter")
-    location, stores = await reach.location(settings, runtime)
+    location, stores = await reach.location(settings, runtime, counts=telemetry)
     return await Host.open(
         open_minter(location, telemetry=telemetry),
         stores,

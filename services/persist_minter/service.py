@@ -5,7 +5,7 @@ from typing import Final, Protocol
 
 import grpc.aio
 
-from persist.client.minting import Minter
+from persist.client.binding.port import Minter
 from persist.settings import Settings
 from persist.v1.minter_pb2_grpc import add_TimestampMinterServicer_to_server
 from persist_host import Telemetry

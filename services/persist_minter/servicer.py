@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from typing import Any, Final, TypeVar, cast
 
-from persist.client.minting import Minter, RemapSource
+from persist.client.binding.port import Minter, RemapSource
 from persist.errors import RequestTooLarge
 from persist.v1 import minter_pb2 as pb
 from persist.v1.minter_pb2_grpc import TimestampMinterServicer

@@ -1,15 +1,26 @@
 """``python -m persist_shard LISTEN BLOB CONSENSUS``: a bare PersistShard, settings from ``PERSIST_...``."""
 
+import contextlib
 import os
 import sys
+from typing import TextIO, cast
 
 from persist.errors import PersistError
+from persist.redaction import Scrubbed, learn, learn_environment
 from persist.settings import Settings
 from persist_shard.serve import serve_shard
 
 
 def main() -> int:
     """Serve and return the exit code."""
+    learn_environment(os.environ)
+    for argument in sys.argv:
+        learn(argument)
+    with contextlib.redirect_stderr(cast(TextIO, Scrubbed(sys.stderr))):
+        return _serve()
+
+
+def _serve() -> int:
     if len(sys.argv) != 4:
         print("usage: python -m persist_shard HOST:PORT BLOB_URI CONSENSUS_URI", file=sys.stderr)
         return 2

@@ -3,7 +3,7 @@
 While a commit is in flight the next fold gathers, so a busy shard pays one compare-and-set for many commands, and an
 idle one waits for nobody. Lanes are independent; an idle lane has no task and is forgotten in time. A command whose
 deadline passes before its fold is given to the machine is dropped unapplied: Determinate. After that it is
-Indeterminate.
+Indeterminate. While the process stood still deadlines went on.
 Source: architecture.md section 6; performance.md A3; reliability.md section 5, back-pressure.
 """
 
@@ -16,11 +16,12 @@ from typing import Any, Final, Protocol
 from persist.core.ids import ShardId
 from persist.core.shard.commands import Command
 from persist.errors import Determinate, Indeterminate, Overloaded, PersistError, RequestTooLarge
-from persist.machine.tasks import Tasks
+from persist.retry.tasks import Tasks
 from persist.runtime import Runtime
 from persist.settings import Settings
 from persist_host import Telemetry
 from persist_shard.lane import Lane, Waiting
+from persist_shard.stillness import Stillness
 
 FOLD_BYTES_MAX: Final = 1 << 20
 """Request bytes folded into one commit, a quarter of what Consensus takes as one value."""
@@ -30,6 +31,8 @@ GATHER_SECONDS: Final = 0.005
 """How long, at most, a fold goes on gathering while commands keep coming: fewer commits cost the server less."""
 QUIET_SECONDS: Final = 0.001
 """A pause this long between two commands ends the gathering."""
+SETTLE_SECONDS: Final = 0.1
+"""How long commands wait after the process stood still: that their callers have left may lie behind them unread."""
 IDLE_MAX: Final = 1024
 """Lanes without work whose habits (how crowded, how slow) are remembered."""
 _RETRY_MS_MIN: Final = 10.0
@@ -57,7 +60,9 @@ class Lanes:
         self._lanes: dict[ShardId, Lane] = {}
         self._idle: OrderedDict[ShardId, Lane] = OrderedDict()
         self._queued_bytes = 0
-        self._tasks = Tasks()
+        self._stillness = Stillness(runtime)
+        self._beating = False
+        self._tasks = Tasks(telemetry)
         self._closed = False
 
     def __len__(self) -> int:
@@ -76,11 +81,12 @@ class Lanes:
         """
         if self._closed:
             raise Determinate("the server is stopping", hint="retry elsewhere")
+        timeout = self._time_left(timeout)
         lane = self._lanes.get(shard)
         if lane is None:
             # SUBTLE: not `or`: an idle lane is empty, hence false.
             lane = self._lanes[shard] = self._idle.pop(shard) if shard in self._idle else Lane(_RETRY_MS_MIN)
-            self._tasks.start(self._run(shard, lane))
+            self._tasks.spawn(self._run(shard, lane), "a lane")
         self._check_room(lane, weight)
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         lane.add(Waiting(command, weight, self._runtime.monotonic() + timeout, answer))
@@ -91,6 +97,17 @@ class Lanes:
         """Stop at once. What is with the machine becomes Indeterminate, what waits Determinate."""
         self._closed = True
         await self._tasks.close()
+
+    def _time_left(self, timeout: float) -> float:
+        """The call's time without what it may have waited unread. Raises Determinate when nothing is left."""
+        if not self._beating:
+            self._beating = True
+            self._tasks.spawn(self._stillness.beat(), "watching whether this server stood still")
+        stood = self._stillness.lately()
+        if stood and stood >= timeout:
+            self._telemetry.count("persist_lane_stale_total")
+            raise Determinate("the server stood still for longer than the call may take", hint="retry")
+        return timeout - stood
 
     def _check_room(self, lane: Lane, weight: int) -> None:
         waiting = len(lane)
@@ -109,6 +126,8 @@ class Lanes:
                     continue
                 if lane.crowded():
                     await self._gather(lane)
+                if self._stillness.lately():
+                    await self._runtime.sleep(SETTLE_SECONDS)
                 fold = self._take(lane)
                 if fold:
                     began = self._runtime.monotonic()

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from persist.machine.shards import LocalShards
+from persist.machine.local_shards import LocalShards
 from persist.runtime import Runtime, system
 from persist.settings import Settings
 from persist.storage.open import open_blob, open_consensus
@@ -71,7 +71,7 @@ async def start_shard(
     telemetry = telemetry or Telemetry(service="persist-shard")
     blob = open_blob(blob_uri, settings=settings, runtime=runtime, count_request=_counting(telemetry))
     consensus = open_consensus(consensus_uri, settings=settings, runtime=runtime)
-    shards = LocalShards(blob, consensus, settings=settings, runtime=runtime)
+    shards = LocalShards(blob, consensus, settings=settings, runtime=runtime, counts=telemetry)
     service = ShardService(shards, settings=settings, runtime=runtime, telemetry=telemetry)
     return await Host.open(
         (*beside, service),

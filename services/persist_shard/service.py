@@ -4,7 +4,7 @@ from typing import Final, Protocol
 
 import grpc.aio
 
-from persist.machine.port import Shards
+from persist.machine.shards import Shards
 from persist.runtime import Runtime
 from persist.settings import Settings
 from persist.v1.shard_pb2_grpc import add_PersistShardServicer_to_server
@@ -28,7 +28,7 @@ class ShardService:
     def __init__(self, shards: Machine, *, settings: Settings, runtime: Runtime, telemetry: Telemetry) -> None:
         self._shards = shards
         self.lanes = Lanes(shards, settings=settings, runtime=runtime, telemetry=telemetry)
-        self._servicer = ShardServicer(shards, self.lanes, telemetry=telemetry)
+        self._servicer = ShardServicer(shards, self.lanes, settings=settings, runtime=runtime, telemetry=telemetry)
 
     def register(self, server: grpc.aio.Server) -> None:
         """Add the servicer to a server."""

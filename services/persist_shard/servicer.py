@@ -9,14 +9,16 @@ from typing import Any, Final, TypeVar
 
 from persist.core.ids import ReaderId, ShardId
 from persist.errors import Determinate
-from persist.machine.port import NotYet, Shards
+from persist.machine.shards import NotYet, Shards
+from persist.runtime import Runtime
+from persist.settings import Settings
 from persist.v1 import shard_pb2 as pb
 from persist.v1.shard_pb2_grpc import PersistShardServicer
 from persist.wire.rpc import BY_REQUEST, command_of, response_of
 from persist.wire.rpc_reads import CHUNK_BYTES, frontier_in
-from persist_host import Telemetry
+from persist_host import Frames, Strangers, Telemetry
 from persist_host.calls import Waiters, seconds_left
-from persist_host.guard import shard_header
+from persist_host.guard.interceptor import shard_header
 from persist_shard.lanes import Lanes
 from persist_shard.session import ServerSession
 from persist_shard.watch import Pushes, change_pieces, info_of, plan_pieces
@@ -29,10 +31,15 @@ _LISTED_PER_MESSAGE: Final = 1000
 class ShardServicer(PersistShardServicer):
     """PersistShard over a Shards port for reads and lanes for commands."""
 
-    def __init__(self, shards: Shards, lanes: Lanes, *, telemetry: Telemetry) -> None:
+    def __init__(
+        self, shards: Shards, lanes: Lanes, *, settings: Settings, runtime: Runtime, telemetry: Telemetry
+    ) -> None:
         self._shards = shards
         self._lanes = lanes
+        self._idle_seconds = settings.session_idle_ms / 1000
+        self._runtime = runtime
         self._telemetry = telemetry
+        self._strangers = Strangers(runtime)
         self._pushes = Pushes()
         self._sessions: set[ServerSession] = set()
         self._waiters = Waiters()
@@ -117,6 +124,10 @@ class ShardServicer(PersistShardServicer):
         """Append a batch iff the shard's upper equals its lower."""
         return await self._command(pb.CompareAndAppendResponse, request, context)
 
+    async def CloseCall(self, request: pb.CloseCallRequest, context: Any) -> pb.CloseCallResponse:
+        """Make sure that nothing more comes of a numbered call."""
+        return await self._command(pb.CloseCallResponse, request, context)
+
     async def RegisterLeasedReader(
         self, request: pb.RegisterLeasedReaderRequest, context: Any
     ) -> pb.RegisterLeasedReaderResponse:
@@ -154,7 +165,7 @@ class ShardServicer(PersistShardServicer):
         return await self._command(pb.ExpireCriticalReaderResponse, request, context)
 
     async def ExpireWriter(self, request: pb.ExpireWriterRequest, context: Any) -> pb.ExpireWriterResponse:
-        """Forget a writer and its tokens."""
+        """Forget a writer."""
         return await self._command(pb.ExpireWriterResponse, request, context)
 
     async def RegisterSchema(self, request: pb.RegisterSchemaRequest, context: Any) -> pb.RegisterSchemaResponse:
@@ -188,12 +199,21 @@ class ShardServicer(PersistShardServicer):
         return await self._command(pb.FinalizeResponse, request, context)
 
     async def Session(  # type: ignore[override]  # writes for itself: frames leave as soon as they are ready
-        self, frames: AsyncIterator[pb.SessionRequest], context: Any
+        self, frames: Frames, context: Any
     ) -> None:
         """Any commands over one stream."""
         if self._waiters.draining:
             raise Determinate("the server is draining", hint="connect again")
-        session = ServerSession(self._lanes, frames, context, shard=shard_header(context), telemetry=self._telemetry)
+        session = ServerSession(
+            self._lanes,
+            frames,
+            context,
+            shard=shard_header(context),
+            idle_seconds=self._idle_seconds,
+            runtime=self._runtime,
+            telemetry=self._telemetry,
+            strangers=self._strangers,
+        )
         self._sessions.add(session)
         try:
             await session.run()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from persist.core.shard.commands import SchemaEntry
-from persist.machine.port import Change, Plan, ShardInfo
+from persist.machine.shards import Change, Plan, ShardInfo
 from persist.v1 import shard_pb2 as pb
 from persist.wire.rpc_reads import chunks, frontier_message, info_message
 
@@ -18,7 +18,8 @@ _Key = tuple[object, ...]
 
 def info_of(info: ShardInfo, *, schemas: bool = True) -> pb.ShardInfo:
     """Where a shard stands; without schemas: as in the message before."""
-    return info_message(info.shard, info.seqno, info.since, info.upper, info.schemas if schemas else None)
+    told = info.schemas if schemas else None
+    return info_message(info.shard, info.seqno, info.since, info.upper, told, info.incarnation, info.format)
 
 
 def plan_pieces(plan: Plan) -> Iterator[pb.SnapshotResponse]:

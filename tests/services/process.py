@@ -7,11 +7,9 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
-from services.support import child_environment
-
-from persist.client.remote import RemoteShards
+from services.support import asking, child_environment
 
 
 class ServiceProcess:
@@ -97,8 +95,9 @@ async def serve_process(service: str, *options: str, **environment: str) -> Asyn
 
 
 @asynccontextmanager
-async def remote_to(process: ShardProcess, **options: bool) -> AsyncIterator[RemoteShards]:
-    remote = RemoteShards(process.endpoint, **options)
+async def remote_to(process: ShardProcess, **options: bool) -> AsyncIterator[Any]:
+    """Its shards, as handles ask them. Few enough appends are under way that it forgets no token."""
+    remote = asking(process.endpoint, trusting=True, **options)
     try:
         yield remote
     finally:

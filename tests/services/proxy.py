@@ -1,4 +1,4 @@
-"""A TCP proxy that loses connections and answers on request."""
+"""A TCP proxy that loses connections, answers and everything else on request."""
 
 import asyncio
 import contextlib
@@ -7,15 +7,32 @@ from contextlib import asynccontextmanager
 
 
 class Proxy:
-    """Forwards to one endpoint. ``deaf``: what the server answers is dropped, as if the reply was lost."""
+    """Forwards to one endpoint. ``deaf``: what the server answers is dropped, as if the reply was lost.
+
+    ``silent``: connections are taken, and nothing goes through them in either direction.
+    """
 
     def __init__(self, target: str) -> None:
         host, _, port = target.rpartition(":")
         self._target = host, int(port)
         self._writers: set[asyncio.StreamWriter] = set()
+        self._server: asyncio.Server | None = None
         self.deaf = False
+        self.silent = False
         self.connections = 0
         self.endpoint = ""
+
+    async def open(self) -> None:
+        """Take connections; at the port it had before, if it had one."""
+        port = int(self.endpoint.rpartition(":")[2] or 0)
+        self._server = await asyncio.start_server(self.serve, "127.0.0.1", port)
+        self.endpoint = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    def shut(self) -> None:
+        """Break every connection and take no more."""
+        assert self._server is not None
+        self._server.close()
+        self.cut()
 
     def cut(self) -> None:
         """Break every connection."""
@@ -41,7 +58,7 @@ class Proxy:
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answers: bool) -> None:
         with contextlib.suppress(ConnectionError, asyncio.CancelledError):
             while data := await reader.read(65536):
-                if not (answers and self.deaf):
+                if not (self.silent or (answers and self.deaf)):
                     writer.write(data)
                     await writer.drain()
 
@@ -49,13 +66,11 @@ class Proxy:
 @asynccontextmanager
 async def proxy_to(endpoint: str) -> AsyncIterator[Proxy]:
     proxy = Proxy(endpoint)
-    server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
-    proxy.endpoint = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    await proxy.open()
     try:
         yield proxy
     finally:
-        server.close()
-        proxy.cut()
+        proxy.shut()
 
 
 @asynccontextmanager

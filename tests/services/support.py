@@ -1,5 +1,6 @@
 """A PersistShard in the test's event loop, and short ways to say commands."""
 
+import functools
 import os
 import sys
 from collections.abc import AsyncIterator
@@ -9,15 +10,16 @@ from typing import Any
 
 import grpc.aio
 import pyarrow as pa
-from services.memory_shards import MemoryShards
+from services.shard.memory_shards import MemoryShards
 
-from persist.client.remote import RemoteShards
+from persist.client.remote.shards import RemoteShards
 from persist.core.data.schema import Schema
 from persist.core.frontier import CLOSED, Antichain, Description
 from persist.core.ids import ReaderId, ShardId, Token, WriterId
 from persist.core.shard.batch import HollowBatch, Part, Run
 from persist.core.shard.commands import CompareAndAppend, RegisterSchema
-from persist.machine.port import Shards
+from persist.machine.shards import Shards
+from persist.retry.attempts import Attempts, Doubt
 from persist.runtime import system
 from persist.settings import Settings
 from persist_host import Address, Host, Telemetry
@@ -76,6 +78,38 @@ def append(lower: int, upper: int | None, *, token: Token | None = None, size: i
     return CompareAndAppend(writer_id=WRITER, token=token or new_token(), batch=HollowBatch(desc=desc, runs=runs))
 
 
+class Repeating:
+    """Shards as handles ask them: a call is repeated until it is answered or its time is up.
+
+    ``trusting``: refusals are told, whatever came before, as these shards never forget a token.
+    """
+
+    def __init__(self, shards: Any, *, trusting: bool = False) -> None:
+        self._shards = shards
+        self._trusting = trusting
+        self._attempts = Attempts(settings=Settings(), runtime=system())
+
+    def __getattr__(self, name: str) -> Any:
+        once = getattr(self._shards, name)
+        if name not in ("open", "apply", "snapshot", "fetch", "inspect"):
+            return once
+
+        async def repeated(*arguments: Any, timeout: float, **more: Any) -> Any:
+            deadline, doubt = self._attempts.deadline(timeout), Doubt() if self._trusting else None
+            call = functools.partial(once, *arguments, **more)
+            return await self._attempts.repeat(deadline, lambda left: call(timeout=left), doubt=doubt)
+
+        return repeated
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Repeating, (self._shards,)
+
+
+def asking(endpoints: str, *, trusting: bool = False, **options: Any) -> Any:
+    """Shards at these endpoints, as handles ask them."""
+    return Repeating(RemoteShards(endpoints, **options), trusting=trusting)
+
+
 @dataclass
 class Serving:
     """A running server: where it is, and what is inside."""
@@ -87,8 +121,8 @@ class Serving:
     shards: Any
     settings: Settings
 
-    def remote(self, **options: Any) -> RemoteShards:
-        return RemoteShards(self.endpoint, settings=self.settings, **options)
+    def remote(self, **options: Any) -> Any:
+        return asking(self.endpoint, settings=self.settings, **options)
 
     @asynccontextmanager
     async def channel(self) -> AsyncIterator[grpc.aio.Channel]:

@@ -1,9 +1,10 @@
-"""The one interceptor: no deadline, no call; header and body name the same shard; every error has its status.
+"""The one interceptor: no deadline, no call; what comes in is bounded; header and body name the same shard; every error
+has its status.
 
 Handlers are wrapped once per method, not once per call. Source: reliability.md section 5; style.md rule 19.
 """
 
-import logging
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
 
@@ -12,7 +13,12 @@ import grpc.aio
 
 from persist.errors import Determinate, Indeterminate, InvalidArgument, MissingDeadline, PersistError
 from persist.runtime import Runtime
+from persist.settings import Settings
 from persist.wire.rpc_errors import DETAILS_KEY, status_of
+from persist_host.guard.admission import Admission
+from persist_host.guard.bounds import LASTING
+from persist_host.guard.door import Door, Frames
+from persist_host.guard.strangers import Strangers
 from persist_host.telemetry import Labels, Telemetry
 
 SHARD_HEADER: Final = "persist-shard-id"
@@ -21,18 +27,27 @@ TOO_LATE_SECONDS: Final = 0.005
 FOREVER_SECONDS: Final = 10 * 365 * 86_400.0
 """gRPC tells a call without a deadline as one that ends in the far future."""
 
-_log = logging.getLogger("persist.host")
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
 
 class Guard(grpc.aio.ServerInterceptor):
     """Admits calls to our services and translates what they raise. Others (health, reflection) pass untouched."""
 
-    def __init__(self, *, runtime: Runtime, telemetry: Telemetry, undated: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        *,
+        settings: Settings,
+        runtime: Runtime,
+        telemetry: Telemetry,
+        undated: frozenset[str] = frozenset(),
+    ) -> None:
         """``undated``: full method names that need no deadline of their own."""
+        self._settings = settings
         self._runtime = runtime
         self._telemetry = telemetry
         self._undated = undated
+        self._admission = Admission(settings, telemetry)
+        self._strangers = Strangers(runtime)
         self._wrapped: dict[str, Any] = {}
 
     async def intercept_service(
@@ -50,72 +65,103 @@ class Guard(grpc.aio.ServerInterceptor):
         return wrapped
 
     def _wrap(self, name: str, handler: Any) -> Any:
-        call = _Call(name, self._runtime, self._telemetry, dated=name not in self._undated)
-        codec = {
-            "request_deserializer": handler.request_deserializer,
-            "response_serializer": handler.response_serializer,
-        }
+        """The handler of a method behind its door: it is given the bytes of requests, and parses them itself."""
+        door = Door(name, self._admission, settings=self._settings, runtime=self._runtime)
+        call = _Call(name, door, self)
+        codec = {"request_deserializer": None, "response_serializer": handler.response_serializer}
         if handler.unary_unary is not None:
             return grpc.unary_unary_rpc_method_handler(call.unary(handler.unary_unary), **codec)
         if handler.unary_stream is not None:
             return grpc.unary_stream_rpc_method_handler(call.streaming(handler.unary_stream), **codec)
         if handler.stream_stream is not None:
-            return grpc.stream_stream_rpc_method_handler(call.unary(handler.stream_stream), **codec)
+            return grpc.stream_stream_rpc_method_handler(call.session(handler.stream_stream), **codec)
         raise AssertionError(f"{name}: client streaming is not used here")
 
 
 class _Call:
     """Guards the calls of one method."""
 
-    def __init__(self, name: str, runtime: Runtime, telemetry: Telemetry, *, dated: bool) -> None:
+    def __init__(self, name: str, door: Door, guard: Guard) -> None:
         self._name = name
-        self._runtime = runtime
-        self._telemetry = telemetry
-        self._dated = dated
+        self._door = door
+        self._runtime = guard._runtime
+        self._telemetry = guard._telemetry
+        self._admission = guard._admission
+        self._strangers = guard._strangers
+        self._dated = name not in guard._undated
+        self._lasting = name.rpartition(".")[2] in LASTING
+        self._seconds_max = guard._settings.watch_ms_max / 1000
         self._seconds = (("method", name),)
         self._fine = (("method", name), ("code", "OK"))
 
-    def unary(self, behavior: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
-        """One coroutine per call: unary methods, and streams that write for themselves."""
+    def unary(self, behavior: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[bytes, Any], Awaitable[Any]]:
+        """One coroutine per call."""
 
-        async def guarded(request: Any, context: Any) -> Any:
-            began = self._runtime.monotonic()
+        async def guarded(data: bytes, context: Any) -> Any:
+            began, memory = self._runtime.monotonic(), 0
             try:
-                self._admit(request, context)
-                with self._telemetry.span(self._name):
-                    response = await behavior(request, context)
+                self._check_deadline(context)
+                with self._admission.call():
+                    request, memory = await self._door.enter(data)
+                    self._check_route(request, context)
+                    with self._telemetry.span(self._name):
+                        response = await behavior(request, context)
                 self._count(self._fine, began)
                 return response
             except Exception as error:
                 await self._fail(error, context, began)
+            finally:
+                self._door.leave(memory)
 
         return guarded
 
-    def streaming(self, behavior: Callable[[Any, Any], AsyncIterator[Any]]) -> Callable[[Any, Any], AsyncIterator[Any]]:
+    def streaming(
+        self, behavior: Callable[[Any, Any], AsyncIterator[Any]]
+    ) -> Callable[[bytes, Any], AsyncIterator[Any]]:
         """One generator per call."""
 
-        async def guarded(request: Any, context: Any) -> AsyncIterator[Any]:
+        async def guarded(data: bytes, context: Any) -> AsyncIterator[Any]:
             began = self._runtime.monotonic()
             try:
-                self._admit(request, context)
-                with self._telemetry.span(self._name):
-                    async for response in behavior(request, context):
-                        yield response
+                self._check_deadline(context)
+                with self._admission.stream(self._name) if self._lasting else self._admission.call():
+                    request, memory = await self._door.enter(data)
+                    # The requests of streams are small, and the streams are counted.
+                    self._door.leave(memory)
+                    self._check_route(request, context)
+                    with self._telemetry.span(self._name):
+                        async for response in behavior(request, Capped(context, self._seconds_max)):
+                            yield response
                 self._count(self._fine, began)
             except Exception as error:
                 await self._fail(error, context, began)
 
         return guarded
 
-    def _admit(self, request: Any, context: Any) -> None:
-        if self._dated:
-            left = context.time_remaining()
-            if left is None or left > FOREVER_SECONDS:
-                raise MissingDeadline(
-                    "the call has no deadline", hint="set one: every call must end", method=self._name
-                )
-            if left < TOO_LATE_SECONDS:
-                raise Determinate("the deadline had all but passed on arrival", hint="retry with a longer timeout")
+    def session(self, behavior: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
+        """One coroutine per stream, which reads frames with the memory taken for them, and writes for itself."""
+
+        async def guarded(frames: AsyncIterator[bytes], context: Any) -> Any:
+            began = self._runtime.monotonic()
+            try:
+                with self._admission.stream(self._name), self._telemetry.span(self._name):
+                    await behavior(Frames(frames, self._door), context)
+                self._count(self._fine, began)
+            except Exception as error:
+                await self._fail(error, context, began)
+
+        return guarded
+
+    def _check_deadline(self, context: Any) -> None:
+        if not self._dated:
+            return
+        left = context.time_remaining()
+        if left is None or left > FOREVER_SECONDS:
+            raise MissingDeadline("the call has no deadline", hint="set one: every call must end", method=self._name)
+        if left < TOO_LATE_SECONDS:
+            raise Determinate("the deadline had all but passed on arrival", hint="retry with a longer timeout")
+
+    def _check_route(self, request: Any, context: Any) -> None:
         shard = getattr(request, "shard_id", None)
         if shard is None:
             return
@@ -132,14 +178,61 @@ class _Call:
     async def _fail(self, error: Exception, context: Any, began: float) -> None:
         if isinstance(error, grpc.aio.AbortError):
             raise error
+        if isinstance(error, grpc.aio.InternalError):
+            # What was written reached nobody: the caller left, or its connection broke.
+            self._count((("method", self._name), ("code", "CANCELLED")), began)
+            raise asyncio.CancelledError from None
         if not isinstance(error, PersistError):
             # What failed may have come after a commit, so nobody may take it for a refusal.
-            _log.error("unexpected failure in %s", self._name, exc_info=error)
-            error = Indeterminate("internal error", hint="see the server's log", kind=type(error).__name__)
+            id_ = self._strangers.unexpected(error, self._name)
+            error = Indeterminate("internal error", hint="see the server's log", error_id=id_)
+        else:
+            error = self._strangers.told(error, self._name)
         status = status_of(error)
         code = _CODES[status.code]
         self._count((("method", self._name), ("code", code.name)), began)
-        await context.abort(code, status.message, ((DETAILS_KEY, status.details),))
+        try:
+            await context.abort(code, status.message, ((DETAILS_KEY, status.details),))
+        except grpc.aio.InternalError:
+            raise asyncio.CancelledError from None
+        except grpc.aio.AbortError as aborted:
+            _let_go(aborted)
+            raise
+
+
+def _let_go(aborted: BaseException) -> None:
+    """Forget, once a call has ended, where it was refused.
+
+    SUBTLE: gRPC keeps what ended a call with its context, which the frames that were left hold, and they the bytes of
+    the request: a circle that only the collector of cycles opens, and servers let that run rarely.
+    """
+
+    def forget(_: Any) -> None:
+        aborted.__traceback__ = aborted.__context__ = None
+
+    task = asyncio.current_task()
+    assert task is not None
+    # Not the context's own callbacks: they hold the context, which holds them.
+    task.add_done_callback(forget)
+
+
+class Capped:
+    """A call's context that tells of no more time than a stream may take."""
+
+    __slots__ = ("_context", "_ends_at", "_loop")
+
+    def __init__(self, context: Any, seconds_max: float) -> None:
+        self._context = context
+        self._loop = asyncio.get_running_loop()
+        self._ends_at = self._loop.time() + seconds_max
+
+    def time_remaining(self) -> float:
+        """Seconds left, of the caller's deadline or of what a stream may take."""
+        left: float = self._context.time_remaining()
+        return min(left, self._ends_at - self._loop.time())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
 
 
 def shard_header(context: Any) -> str | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import grpc.aio
 import pytest
 from client.support import Place, file_place
-from services.compacting import (
+from services.compaction.compacting import (
     SETTINGS,
     THRIFTY,
     THRIFTY_BATCHES,
@@ -30,7 +30,7 @@ from services.compacting import (
 from services.process import ServeProcess, serve_process
 
 from persist import aio
-from persist.client.remote import RemoteShards
+from persist.client.remote.shards import RemoteShards
 from persist.testing.http_faults import Hold, HttpFaultProxy, port_of, through
 from persist.v1 import compaction_pb2 as pb
 

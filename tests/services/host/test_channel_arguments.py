@@ -5,7 +5,7 @@ from pathlib import Path
 import grpc._cython.cygrpc
 import pytest
 
-from persist.client.peer import channel_options
+from persist.client.remote.channel import channel_options
 from persist.settings import Settings
 from persist_host.options import server_options
 

@@ -1,12 +1,14 @@
 """Every error travels both ways, by status and inside a session, and unknown ones keep their meaning."""
 
+import time
+
 import pytest
 from google.protobuf.any_pb2 import Any
 from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
 
 from persist import errors
-from persist.core.catalog.refusals import IdExhaustion
+from persist.core.catalog.errors import IdExhaustion
 from persist.errors import PersistError
 from persist.v1 import errors_pb2 as pb
 from persist.wire import rpc_errors
@@ -28,6 +30,16 @@ USAGE_CODES = {
 
 def sample(cls):
     return cls("it went wrong", hint="do this", since="[3]", retry_after_ms=250)
+
+
+def test_names_that_strangers_gave_take_no_time_and_no_room():
+    name = "://" * 300_000
+    began = time.thread_time()
+    status = status_of(errors.InvalidArgument(f"no column {name}", hint=name, column=name))
+    assert time.thread_time() - began < 0.05
+    assert status.message.startswith("no column ://")
+    assert len(status.message) <= rpc_errors.MESSAGE_CHARS_MAX
+    assert len(status.details) < 4096
 
 
 def test_table_has_a_row_for_every_error():

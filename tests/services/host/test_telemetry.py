@@ -60,6 +60,16 @@ def test_log_line_is_json_without_credentials():
     assert "hunter2" not in text
 
 
+def test_log_lines_are_bounded_whatever_strangers_named():
+    name = "://" * 300_000
+    record = logging.makeLogRecord({"name": "persist.x", "msg": "no key %s", "args": (name,), "key": name})
+    try:
+        raise ValueError(name)
+    except ValueError as error:
+        record.exc_info = (type(error), error, error.__traceback__)
+    assert len(logs.JsonFormatter().format(record)) < 2 * logs.SHOWN_CHARS_MAX + logs.TRACEBACK_CHARS_MAX + 1000
+
+
 @pytest.mark.parametrize(
     ("text", "host", "port", "shown"),
     [
@@ -78,3 +88,17 @@ def test_address_is_parsed_and_shown(text, host, port, shown):
 def test_address_malformed_is_refused(text):
     with pytest.raises(InvalidArgument):
         Address.parse(text)
+
+
+def test_configuring_logs_replaces_what_it_added_and_nothing_else():
+    logger, others = logging.getLogger("asyncio"), logging.NullHandler()
+    before = (logger.handlers[:], logger.propagate, logger.level)
+    logger.addHandler(others)
+    try:
+        for _ in range(2):
+            logs.configure()
+        assert others in logger.handlers
+        assert sum(isinstance(each.formatter, logs.JsonFormatter) for each in logger.handlers) == 1
+    finally:
+        logger.handlers[:], logger.propagate, level = before
+        logger.setLevel(level)

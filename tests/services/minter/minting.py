@@ -9,11 +9,11 @@ import grpc.aio
 from client.support import SMALL, Place
 from services.process import ServeProcess, serve_process
 
-from persist.client.minting import RemapSource
-from persist.client.remote_minter import RemoteMinter
+from persist.client.binding.port import RemapSource
+from persist.client.remote.minter import RemoteMinter
+from persist.core.binding.binding_log import MintRules
 from persist.core.ids import ShardId
-from persist.core.time.binding_log import MintRules
-from persist.core.time.source_time import Point, SourceKind, SourceTime
+from persist.core.source.source_time import Point, SourceKind, SourceTime
 from persist.settings import Settings
 from persist.v1.minter_pb2_grpc import TimestampMinterStub
 from persist_host import Telemetry

@@ -15,26 +15,17 @@ import pytest
 from client.support import SMALL, file_place, memory_place
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from services.minting import (
-    REMAP,
-    at,
-    direct,
-    minter_processes,
-    minting,
-    remote_minter,
-    source,
-    stub_of,
-)
+from services.minter.minting import REMAP, at, direct, minter_processes, minting, remote_minter, source, stub_of
 from services.process import serve_process, shard_process
 from services.proxy import free_endpoint, proxy_to
 from services.support import serving
 
-from persist.client.remote_minter import RemoteMinter
+from persist.client.remote.minter import RemoteMinter
+from persist.core.binding.remap import RemapTrace
 from persist.core.ids import ShardId
-from persist.core.time.refusals import JumpTooLarge, UpstreamReplaced
-from persist.core.time.remap import RemapTrace
-from persist.core.time.source_frontier import SourceFrontier
-from persist.core.time.source_time import Lsn, Point, Range, SourceKind
+from persist.core.source.source_frontier import SourceFrontier
+from persist.core.source.source_time import Lsn, Point, Range, SourceKind
+from persist.core.time.errors import JumpTooLarge, UpstreamReplaced
 from persist.errors import (
     CorruptData,
     InvalidArgument,

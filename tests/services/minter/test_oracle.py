@@ -7,9 +7,9 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
-from client.oracle_history import Recorder, calls_in, faults_in, visit
 from client.support import SCHEMA, client_of, file_place, memory_place
-from services.minting import minter_processes, minting
+from client.timeline.oracle_history import Recorder, calls_in, faults_in, visit
+from services.minter.minting import minter_processes, minting
 from services.support import serving
 
 from persist import ClockAhead, InvalidArgument, InvalidBounds, LocationError, ShardClosed

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from persist.core.frontier import CLOSED, MINIMUM, Antichain
-from persist.core.ids import ReaderId, ShardId, Token
+from persist.core.ids import ReaderId, ShardId
 from persist.core.shard import commands as c
 from persist.core.shard.batch import HollowBatch
 from persist.errors import LeaseExpired, NotReadable, ShardClosed, ShardNotFound
-from persist.machine.port import Change, NotYet, Plan, ShardInfo
+from persist.machine.shards import Change, NotYet, Plan, ShardInfo
 
 
 class _Shard:
@@ -20,7 +20,7 @@ class _Shard:
         self.seqno = 0
         self.upper = MINIMUM
         self.batches: list[HollowBatch] = []
-        self.done: dict[Token, c.Appended] = {}
+        self.done: dict[object, c.Appended] = {}
         self.readers: dict[ReaderId, Antichain] = {}
         self.schemas: list[c.SchemaEntry] = []
         self.moved = asyncio.Event()
@@ -124,8 +124,11 @@ class MemoryShards:
 
     def _apply(self, state: _Shard, command: c.Command[Any]) -> Any:
         match command:
-            case c.CompareAndAppend(token=token, batch=batch):
-                return self._append(state, token, batch)
+            case c.CompareAndAppend(batch=batch):
+                name = (command.call.session, command.call.number) if command.call else command.token
+                return self._append(state, name, batch)
+            case c.CloseCall(call=call):
+                return state.done.get((call.session, call.number)) or c.Closed(seqno=state.seqno)
             case c.RegisterLeasedReader(reader_id=reader):
                 state.readers[reader] = MINIMUM
                 return c.ReaderRegistered(since=MINIMUM, upper=state.upper, seqno=state.seqno)
@@ -143,7 +146,7 @@ class MemoryShards:
             case _:
                 raise ShardClosed("not modelled here", command=type(command).__name__)
 
-    def _append(self, state: _Shard, token: Token, batch: HollowBatch) -> c.Appended | c.UpperMismatch:
+    def _append(self, state: _Shard, token: object, batch: HollowBatch) -> c.Appended | c.UpperMismatch:
         known = state.done.get(token)
         if known is not None:
             return c.Appended(upper=known.upper, seqno=known.seqno, already_committed=True)

@@ -4,7 +4,7 @@ import asyncio
 import logging
 
 import pytest
-from services.memory_shards import MemoryShards
+from services.shard.memory_shards import MemoryShards
 from services.support import READER, append, new_shard, new_token
 
 from persist.core.frontier import MINIMUM
@@ -18,7 +18,7 @@ from persist.errors import (
     ShardClosed,
     ShardNotFound,
 )
-from persist.runtime import system
+from persist.runtime import SystemRuntime, system
 from persist.settings import Settings
 from persist_host import Telemetry
 from persist_shard import Lanes
@@ -61,6 +61,34 @@ async def test_lane_busy_folds_what_gathers_meanwhile():
     outcomes = await asyncio.gather(*answers)
     assert [outcome.upper.time for outcome in outcomes] == list(range(1, 11))
     assert shards.folds == [3, 7]
+
+
+class LaterRuntime(SystemRuntime):
+    """The real runtime, some seconds later."""
+
+    later = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.later
+
+
+async def test_lane_counts_the_time_in_which_the_process_stood_still():
+    shards, shard = await opened()
+    runtime = LaterRuntime()
+    lanes = Lanes(shards, settings=Settings(), runtime=runtime, telemetry=Telemetry(service="test"))
+    await lanes.submit(shard, append(0, 1), timeout=5, weight=10)
+    runtime.later += 7
+    with pytest.raises(Determinate):
+        await lanes.submit(shard, append(1, 2), timeout=5, weight=10)
+    assert (await lanes.submit(shard, append(1, 2), timeout=8, weight=10)).upper.time == 2
+    # What comes later did not wait.
+    await asyncio.sleep(0)
+    for _ in range(3):
+        runtime.later += 0.5
+        await settle()
+        await lanes.submit(shard, RegisterLeasedReader(reader_id=READER), timeout=8, weight=10)
+    assert (await lanes.submit(shard, append(2, 3), timeout=5, weight=10)).upper.time == 3
+    await lanes.close()
 
 
 async def test_lane_gives_each_command_its_own_outcome():

@@ -4,16 +4,17 @@ import asyncio
 import pickle
 import subprocess
 import sys
+from typing import Any
 
 import grpc.aio
 import pytest
-from services.memory_shards import MemoryShards
 from services.proxy import black_hole, free_endpoint, proxy_to
-from services.support import READER, append, child_environment, new_shard, serving
+from services.shard.memory_shards import MemoryShards
+from services.support import READER, Repeating, append, asking, child_environment, new_shard, serving
 
-from persist.client.failover import FailoverShards
-from persist.client.remote import RemoteShards
-from persist.client.session import AGE_SECONDS_MAX
+from persist.client.remote.failover import FailoverShards
+from persist.client.remote.session import AGE_SECONDS_MAX
+from persist.client.remote.shards import RemoteShards
 from persist.core.frontier import MINIMUM, Antichain, Description
 from persist.core.ids import WriterId
 from persist.core.shard import commands as c
@@ -29,7 +30,7 @@ from persist.errors import (
     ShardClosed,
     ShardNotFound,
 )
-from persist.machine.port import NotYet
+from persist.machine.shards import NotYet
 from persist.runtime import SystemRuntime, system
 from persist.settings import Settings
 from persist.v1 import shard_pb2 as pb
@@ -175,7 +176,7 @@ async def test_server_without_sessions_is_asked_by_unary_calls():
     add_PersistShardServicer_to_server(NoSessions(), server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    remote = RemoteShards(f"127.0.0.1:{port}")
+    remote = asking(f"127.0.0.1:{port}")
     for _ in range(2):
         outcome = await remote.apply(new_shard(), append(0, 1), timeout=5)
         assert outcome == c.Appended(upper=Antichain.of(7), seqno=3)
@@ -219,7 +220,7 @@ async def test_session_is_replaced_before_servers_end_its_connection():
 
 @TRANSPORTS
 async def test_nobody_listening_fails_within_the_timeout(sessions):
-    remote = RemoteShards(await free_endpoint(), sessions=sessions)
+    remote = asking(await free_endpoint(), sessions=sessions)
     error, seconds = await timed(remote.apply(new_shard(), append(0, 1), timeout=0.5))
     assert isinstance(error, LocationError)
     assert seconds < 1.5
@@ -229,7 +230,7 @@ async def test_nobody_listening_fails_within_the_timeout(sessions):
 @TRANSPORTS
 async def test_frozen_server_never_holds_a_call_beyond_its_timeout(sessions):
     async with black_hole() as endpoint:
-        remote, shard = RemoteShards(endpoint, sessions=sessions), new_shard()
+        remote, shard = asking(endpoint, sessions=sessions), new_shard()
         calls = (
             remote.apply(shard, append(0, 1), timeout=0.4),
             remote.open(shard, timeout=0.4),
@@ -241,16 +242,19 @@ async def test_frozen_server_never_holds_a_call_beyond_its_timeout(sessions):
         for error, seconds in await asyncio.gather(*(timed(call) for call in calls)):
             assert isinstance(error, LocationError)
             assert seconds < 1.5
+        await remote.close()
+        # After close it connects anew: an attempt to connect is given up after a second.
         assert [change async for change in remote.watch(shard, MINIMUM, timeout=0.4)] == []
         await remote.close()
 
 
 async def test_broken_connection_fails_what_was_sent_at_once_as_indeterminate():
     async with serving() as server, proxy_to(server.endpoint) as proxy:
-        remote, shard = RemoteShards(proxy.endpoint, retries=False), new_shard()
+        once, shard = RemoteShards(proxy.endpoint), new_shard()
+        remote = Repeating(once)
         await remote.open(shard, timeout=5)
         server.shards.gate.clear()
-        pending = [asyncio.ensure_future(timed(remote.apply(shard, append(0, 1), timeout=60))) for _ in range(5)]
+        pending = [asyncio.ensure_future(timed(once.apply(shard, append(0, 1), timeout=60))) for _ in range(5)]
         while server.telemetry.value("persist_session_calls_total") < 5:
             await asyncio.sleep(0.001)
         proxy.cut()
@@ -265,7 +269,7 @@ async def test_broken_connection_fails_what_was_sent_at_once_as_indeterminate():
 @TRANSPORTS
 async def test_lost_reply_is_resolved_by_the_token(sessions):
     async with serving() as server, proxy_to(server.endpoint) as proxy:
-        remote, shard = RemoteShards(proxy.endpoint, sessions=sessions), new_shard()
+        remote, shard = asking(proxy.endpoint, sessions=sessions), new_shard()
         await remote.open(shard, timeout=5)
         await remote.apply(shard, append(0, 1), timeout=5)
         proxy.deaf = True
@@ -282,11 +286,11 @@ async def test_lost_reply_is_resolved_by_the_token(sessions):
 @TRANSPORTS
 async def test_connections_cut_again_and_again_lose_and_double_nothing(sessions):
     async with serving() as server, proxy_to(server.endpoint) as proxy:
-        remotes, shard = [RemoteShards(proxy.endpoint, sessions=sessions) for _ in range(3)], new_shard()
+        remotes, shard = [asking(proxy.endpoint, sessions=sessions, trusting=True) for _ in range(3)], new_shard()
         await remotes[0].open(shard, timeout=5)
         acknowledged: set[str] = set()
 
-        async def write(remote: RemoteShards) -> None:
+        async def write(remote: Any) -> None:
             upper = 0
             for _ in range(60):
                 while True:
@@ -313,7 +317,7 @@ async def test_connections_cut_again_and_again_lose_and_double_nothing(sessions)
 async def test_server_restarted_on_its_port_is_found_again(sessions):
     shards, shard = MemoryShards(), new_shard()
     async with serving(shards) as server:
-        remote = RemoteShards(server.endpoint, sessions=sessions)
+        remote = asking(server.endpoint, sessions=sessions)
         await remote.open(shard, timeout=5)
         await remote.apply(shard, append(0, 1), timeout=5)
         listen = Address.parse(server.endpoint)
@@ -327,7 +331,7 @@ async def test_server_restarted_on_its_port_is_found_again(sessions):
 
 async def test_one_uncertain_attempt_makes_the_call_uncertain():
     async with serving() as server, proxy_to(server.endpoint) as proxy:
-        remote, shard = RemoteShards(proxy.endpoint), new_shard()
+        remote, shard = asking(proxy.endpoint), new_shard()
         await remote.open(shard, timeout=5)
         proxy.deaf = True
         asked = asyncio.ensure_future(remote.apply(shard, append(0, 1), timeout=1.5))
@@ -354,7 +358,7 @@ async def test_merge_refused_after_a_lost_reply_is_uncertain():
     output = HollowBatch(desc=Description(lower=MINIMUM, upper=Antichain.of(1)))
     merge = c.ApplyMerge(owner=WriterId.of(bytes(16)), inputs=(bytes(16),), output=output)
     async with serving(RefusesMerges()) as server, proxy_to(server.endpoint) as proxy:
-        remote, shard = RemoteShards(proxy.endpoint), new_shard()
+        remote, shard = asking(proxy.endpoint), new_shard()
         await remote.open(shard, timeout=5)
         assert isinstance(await remote.apply(shard, merge, timeout=5), c.MergeRefused)
         proxy.deaf = True
@@ -382,7 +386,7 @@ async def test_store_down_is_determinate_after_the_timeout():
 
 async def test_watch_that_breaks_is_a_location_error_and_continues_where_it_was():
     async with serving() as server, proxy_to(server.endpoint) as proxy:
-        remote, shard = RemoteShards(proxy.endpoint), new_shard()
+        remote, shard = asking(proxy.endpoint), new_shard()
         await remote.open(shard, timeout=5)
         seen, frontier, breaks = [], MINIMUM, 0
         await remote.apply(shard, append(0, 1), timeout=5)
@@ -407,7 +411,7 @@ async def test_watch_that_breaks_is_a_location_error_and_continues_where_it_was(
 async def test_dead_and_frozen_endpoints_are_passed_over(sessions):
     async with serving() as server, black_hole() as frozen:
         endpoints = f"{await free_endpoint()}, {frozen} ,{server.endpoint}"
-        remote = RemoteShards(endpoints, sessions=sessions)
+        remote = asking(endpoints, sessions=sessions)
         for _ in range(6):
             shard = new_shard()
             await server.shards.open(shard, timeout=1)
@@ -419,7 +423,7 @@ async def test_shard_prefers_one_endpoint_whoever_asks():
     async with serving() as first, serving() as second:
         endpoints = f"{first.endpoint},{second.endpoint}"
         shards = [new_shard() for _ in range(20)]
-        for remote in (RemoteShards(endpoints), RemoteShards(f"{second.endpoint},{first.endpoint}")):
+        for remote in (asking(endpoints), asking(f"{second.endpoint},{first.endpoint}")):
             for shard in shards:
                 await remote.open(shard, timeout=5)
             await remote.close()
@@ -431,7 +435,7 @@ async def test_shard_prefers_one_endpoint_whoever_asks():
 
 def test_endpoints_must_be_named():
     with pytest.raises(InvalidArgument):
-        RemoteShards(" , ")
+        asking(" , ")
 
 
 async def test_remote_pickled_connects_anew():
@@ -456,8 +460,8 @@ async def test_blob_uri_is_known_after_locate():
 
 FORKING = """
 import asyncio, os, sys
-from persist.client.remote import RemoteShards
-from persist.client.session import AGE_SECONDS_MAX
+from persist.client.remote.shards import RemoteShards
+from persist.client.remote.session import AGE_SECONDS_MAX
 from persist.core.ids import ShardId
 from persist.errors import UsageError
 remote, shard = RemoteShards(sys.argv[1]), ShardId.parse(sys.argv[2])
@@ -496,8 +500,9 @@ async def test_remote_forked_connects_anew_or_says_why_not():
 # ---- failover ----------------------------------------------------------------------------------------------------
 
 
-def failover(endpoint: str, local: MemoryShards, **options) -> FailoverShards:
-    return FailoverShards(RemoteShards(endpoint, retries=False), local, **options)
+def failover(endpoint: str, local: MemoryShards, **options) -> Any:
+    remote = RemoteShards(endpoint, watched=True)
+    return Repeating(FailoverShards(remote, local, away=lambda: remote.away, **options))
 
 
 async def test_failover_uses_the_server_while_it_answers():

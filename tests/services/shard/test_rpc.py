@@ -6,6 +6,7 @@ import pytest
 from services.support import READER, WRITER, append, inline_part, new_shard
 
 from persist.core.frontier import CLOSED, MINIMUM, Antichain, Description
+from persist.core.ids import SessionId
 from persist.core.shard import commands as c
 from persist.core.shard.batch import HollowBatch, Run
 from persist.errors import Determinate, Indeterminate, InvalidArgument, InvalidBounds, InvalidId, LeaseExpired
@@ -13,11 +14,18 @@ from persist.v1 import shard_pb2 as pb
 from persist.wire import rpc, rpc_reads
 
 AT = Antichain.of(2**64 - 1)
+CALL = c.Call(
+    session=SessionId.of(b"n" * 16), number=2**63, first=2**63 - 9, known_seqno=7, incarnation=2**64 - 1, lease_ms=5
+)
 COMMANDS = [
     append(3, 9),
     append(3, None, size=0),
-    dataclasses.replace(append(3, 9), rebase=True),
-    dataclasses.replace(append(3, 9), transaction=c.Transaction(app_id="job", version=2**64 - 1), lease_ms=5),
+    dataclasses.replace(append(3, 9), token=None, call=CALL, body=b"b" * 32),
+    c.CloseCall(call=CALL),
+    dataclasses.replace(append(3, 9), rebase=True, known_seqno=2**63),
+    dataclasses.replace(
+        append(3, 9), transaction=c.Transaction(app_id="job", version=2**64 - 1, new_since=2**64 - 1), lease_ms=5
+    ),
     c.RegisterLeasedReader(reader_id=READER, lease_ms=7, purpose="test", hostname="here", use_critical_since=True),
     c.RegisterLeasedReader(reader_id=READER),
     c.DowngradeSince(reader_id=READER, since=AT, outstanding_seqno=0),
@@ -25,8 +33,11 @@ COMMANDS = [
     c.HeartbeatReader(reader_id=READER),
     c.ExpireReader(reader_id=READER),
     c.RegisterCriticalReader(critical_id="ctl", opaque=b"\0\xff", purpose="p"),
+    c.RegisterCriticalReader(critical_id="ctl", call=CALL),
     c.CompareAndDowngradeSince(critical_id="ctl", expected=b"", opaque=b"1", since=MINIMUM),
+    c.CompareAndDowngradeSince(critical_id="ctl", expected=b"", opaque=b"1", since=MINIMUM, incarnation=0),
     c.ExpireCriticalReader(critical_id="ctl"),
+    c.ExpireCriticalReader(critical_id="ctl", call=CALL),
     c.ExpireWriter(writer_id=WRITER),
     c.RegisterSchema(schema=b"arrow", codec="json"),
     c.EvolveSchema(expected_id=0, schema=b"arrow", codec="arrow"),
@@ -36,6 +47,8 @@ COMMANDS = [
     c.FenceWriters(born_before_ms=2**63),
     c.Finalize(force=True),
 ]
+INTERNAL = {"AddRollup", "RemoveRollups", "TakeOutParts"}
+"""Commands that no rpc carries: the machine alone gives them."""
 ENTRY = c.SchemaEntry(schema_id=3, schema=b"arrow", codec="arrow")
 OUTCOMES = {
     c.CompareAndAppend: [
@@ -44,6 +57,15 @@ OUTCOMES = {
         c.UpperMismatch(upper=AT, seqno=3),
         c.UpperMismatch(upper=CLOSED),
         c.InlineBackpressure(),
+        c.Closed(seqno=7),
+        c.CannotTell(forgotten=9, upper=AT, seqno=2**63, token=True),
+        c.CannotTell(forgotten=2**64 - 1, upper=AT, transaction=True),
+    ],
+    c.CloseCall: [
+        c.Closed(),
+        c.Done(seqno=1),
+        c.Appended(upper=AT, seqno=2),
+        c.CannotTell(forgotten=0, upper=CLOSED),
     ],
     c.RegisterLeasedReader: [c.ReaderRegistered(since=MINIMUM, upper=CLOSED, seqno=0)],
     c.DowngradeSince: [c.SinceDowngraded(since=CLOSED), c.SinceDowngraded(since=AT, seqno=9, held_seqno=2**63)],
@@ -93,7 +115,7 @@ def test_outcome_through_a_response_and_an_answer_comes_back_equal(command, outc
 def test_table_has_every_public_command_and_a_test_for_each():
     public = {cls for cls in c.Command.__subclasses__() if cls not in (c.AddRollup, c.RemoveRollups)}
     # slots=True makes a second class of each, so names are compared.
-    assert {cls.__name__ for cls in rpc.BY_COMMAND} == {cls.__name__ for cls in public} - {"AddRollup", "RemoveRollups"}
+    assert {cls.__name__ for cls in rpc.BY_COMMAND} == {cls.__name__ for cls in public} - INTERNAL
     assert {type(command) for command in COMMANDS} == set(rpc.BY_COMMAND) == set(OUTCOMES)
 
 

@@ -9,7 +9,7 @@ import pytest
 from google.rpc.error_details_pb2 import RetryInfo
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from services.memory_shards import MemoryShards
+from services.shard.memory_shards import MemoryShards
 from services.support import READER, append, new_shard, serving
 
 from persist.core.shard import commands as c
@@ -412,7 +412,7 @@ async def test_drain_finishes_what_is_under_way_and_ends_the_rest():
         assert await session.read() is grpc.aio.EOF
         error = await stream_failure_of(watch)
         assert isinstance(error, Determinate)
-        await asyncio.wait_for(stopping, 5)
+        await asyncio.wait_for(stopping, 30)
         assert server.shards.closed
 
 

@@ -1,0 +1,114 @@
+"""From the bytes of a request to its message: size, elements and memory are checked before anything is parsed.
+
+Source: reliability.md section 5, sizes and back-pressure; docs/runbook.md, limits.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Any, Final, Self
+
+from google.protobuf.message import DecodeError
+
+from persist.errors import RequestTooLarge
+from persist.runtime import Runtime
+from persist.settings import Settings
+from persist_host.guard.admission import FRAME_SECONDS, Admission
+from persist_host.guard.bounds import bytes_of
+from persist_host.guard.scan import Scan, input_of, undecodable
+
+OFFLOADED_BYTES: Final = 128 << 10
+"""Requests from here on are scanned and parsed beside the event loop: they may take tens of milliseconds."""
+
+
+class Door:
+    """The requests of one method. ``name``: ``/package.Service/Method``."""
+
+    def __init__(self, name: str, admission: Admission, *, settings: Settings, runtime: Runtime) -> None:
+        self._type = input_of(name)
+        self._scan = Scan(self._type.DESCRIPTOR, settings)
+        self._limit = bytes_of(name.rpartition(".")[2], settings)
+        self._memory = admission.memory
+        self._large = admission.large
+        self._runtime = runtime
+
+    async def enter(self, data: bytes) -> tuple[Any, int]:
+        """The message and the memory taken for it, which the caller gives back.
+
+        Raises RequestTooLarge, InvalidArgument, Overloaded; nothing is taken then.
+        """
+        size = self._size(data)
+        self._memory.take(size)
+        more = await self._weighed(data)
+        try:
+            self._memory.take(more, of=size + more)
+        except BaseException:
+            self._memory.give(size)
+            raise
+        return await self._parsed(data, size + more), size + more
+
+    def leave(self, memory: int) -> None:
+        """Give back what a request took."""
+        if memory:
+            self._memory.give(memory)
+
+    async def enter_waiting(self, data: bytes) -> tuple[Any, int]:
+        """As ``enter``, after waiting a while for memory."""
+        size = self._size(data)
+        if size < OFFLOADED_BYTES:
+            memory = size + self._scan(data)
+        else:
+            await self._memory.wait(size, FRAME_SECONDS)
+            memory = size + await self._weighed(data)
+            # SUBTLE: all at once, or those who hold a part and wait for the rest would wait for each other.
+            self._memory.give(size)
+        await self._memory.wait(memory, FRAME_SECONDS)
+        return await self._parsed(data, memory), memory
+
+    def _size(self, data: bytes) -> int:
+        size = len(data)
+        if size > self._limit:
+            raise RequestTooLarge("the request is too large for its method", bytes=size, limit=self._limit)
+        return size
+
+    async def _weighed(self, data: bytes) -> int:
+        """What parsing takes beside the bytes, whose memory was taken and is given back when that fails."""
+        try:
+            if len(data) < OFFLOADED_BYTES:
+                return self._scan(data)
+            async with self._large:
+                return await self._runtime.offload(self._scan, data)
+        except BaseException:
+            self._memory.give(len(data))
+            raise
+
+    async def _parsed(self, data: bytes, memory: int) -> Any:
+        try:
+            if len(data) < OFFLOADED_BYTES:
+                return self._type.FromString(data)
+            async with self._large:
+                return await self._runtime.offload(self._type.FromString, data)
+        except BaseException as error:
+            self._memory.give(memory)
+            if isinstance(error, DecodeError):
+                raise undecodable(self._type.DESCRIPTOR.name) from None
+            raise
+
+
+class Frames:
+    """The messages of a stream, one after the other, each with the memory taken for it until ``leave``.
+
+    Nothing more of the stream is read while a frame waits for memory. Raises as ``Door.enter``.
+    """
+
+    def __init__(self, frames: AsyncIterator[bytes], door: Door) -> None:
+        self._frames = frames
+        self._door = door
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> tuple[Any, int]:
+        return await self._door.enter_waiting(await anext(self._frames))
+
+    def leave(self, memory: int) -> None:
+        """Give back what a frame took, or a share of it."""
+        self._door.leave(memory)
