@@ -1,6 +1,6 @@
 """A year of real flights through Spark executors into a shard, read back at several times, checked against the source.
 
-Run it with ``python -m pyspark_persist.jobs.flights``. Exit code 0 when every answer agrees with the source file,
+Run it with ``python -m examples.flights``. Exit code 0 when every answer agrees with the source file,
 1 when one differs or something fails. What is written: see ``truth.py``.
 """
 
@@ -18,11 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import persist
+from examples import report
+from examples.server import all_services
+from examples.truth import COLUMNS, DAY_MS, KEY, VAL, WEEK_MS, Truth, same_rows, source_file
 from persist.runtime import system
-from pyspark_persist.jobs import report
-from pyspark_persist.jobs.server import all_services
-from pyspark_persist.jobs.session import java_problem, local_session
-from pyspark_persist.jobs.truth import COLUMNS, DAY_MS, KEY, VAL, WEEK_MS, Truth, same_rows, source_file
+from pyspark_persist.session import java_problem, local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from persist import LocationError
-from pyspark_persist.jobs.session import export_python
+from pyspark_persist.session import export_python
 
 START_SECONDS: Final = 60
 STOP_SECONDS: Final = 20

@@ -3,7 +3,7 @@
 Starts a real PostgreSQL, runs pgbench's TPC-B on it, ingests its four tables into shards, kills the ingesting process
 in the middle and starts another, and looks at many times meanwhile: the sums of account, teller and branch balances and
 of the history agree in every one, and in the end every row is the upstream's. Run it with
-``python -m pyspark_persist.jobs.tpcb``; exit code 0 when all of that held, 1 otherwise.
+``python -m examples.tpcb``; exit code 0 when all of that held, 1 otherwise.
 """
 
 import argparse
@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import persist
+import persist_ingest as ingest
+from examples import tpcb_report
+from examples.tpcb_bank import MONEY, TABLES, Bank, rate_of, transactions_of
+from examples.tpcb_checks import Snapshots, Watcher, Watching, same_rows
 from persist.runtime import system
-from pyspark_persist import ingest
-from pyspark_persist.jobs import tpcb_report
-from pyspark_persist.jobs.session import export_python, java_problem, local_session
-from pyspark_persist.jobs.tpcb_bank import MONEY, TABLES, Bank, rate_of, transactions_of
-from pyspark_persist.jobs.tpcb_checks import Snapshots, Watcher, Watching, same_rows
-from pyspark_persist.location import client
+from persist_ingest.location import client
+from pyspark_persist.session import export_python, java_problem, local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

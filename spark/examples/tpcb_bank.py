@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from persist import LocationError
 from persist.testing.servers import Server, postgres_program, start_postgres
-from pyspark_persist.sources.postgres.session import Session
+from persist_ingest.sources.postgres.session import Session
 
 TABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "public.pgbench_accounts": ("aid", "bid", "abalance", "filler"),

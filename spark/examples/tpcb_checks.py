@@ -8,9 +8,9 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from examples.tpcb_bank import MONEY
 from persist import PersistError, ShardId
 from persist.runtime import system
-from pyspark_persist.jobs.tpcb_bank import MONEY
 
 LAG_SECONDS: Final = 0.1
 """Between two looks at how far behind the collections are."""

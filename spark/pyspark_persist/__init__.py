@@ -27,7 +27,7 @@ def register(spark: "SparkSession") -> None:
     From then on this process holds what is read until the session stops: reads survive tasks of any length (options
     ``holdTtlSeconds``, ``holdMaxSeconds``). Not with Spark Connect, whose server is elsewhere.
     """
-    from pyspark_persist.keeper import keeper_of
+    from pyspark_persist.read.keeper import keeper_of
 
     context = getattr(spark, "_sc", None)
     try:

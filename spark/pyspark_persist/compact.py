@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from pyspark_persist.location import Target
+from persist_ingest.location import Target
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import (
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from pyspark_persist.keeper import Address
+    from pyspark_persist.read.keeper import Address
 
 
 class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is untyped here
@@ -32,12 +32,12 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is untyped her
 
     def schema(self) -> "StructType":
         """The shard's columns and those the read adds. Raises ShardNotFound, InvalidArgument."""
-        from pyspark_persist.metadata import METADATA_SCHEMAS
-        from pyspark_persist.options import METADATA
-        from pyspark_persist.parsing import parse_schema_target
-        from pyspark_persist.planning import current_schema
+        from pyspark_persist.finding import current_schema
+        from pyspark_persist.options.options import METADATA
+        from pyspark_persist.options.parsing import parse_schema_target
+        from pyspark_persist.read.metadata import METADATA_SCHEMAS
+        from pyspark_persist.read.view import schema_of
         from pyspark_persist.spark_types import spark_schema
-        from pyspark_persist.view import schema_of
 
         options = parse_schema_target(dict(self.options))
         if options.shape == METADATA:
@@ -46,31 +46,33 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is untyped her
 
     def reader(self, schema: "StructType") -> DataSourceReader:
         """A batch read; ``schema`` is what Spark expects, or a user's projection."""
-        from pyspark_persist.parsing import parse_read
-        from pyspark_persist.reading import reader_for
+        from pyspark_persist.options.parsing import parse_read
+        from pyspark_persist.read.reading import reader_for
 
         return reader_for(parse_read(dict(self.options)), schema, self.keeper)
 
     def streamReader(self, schema: "StructType") -> DataSourceStreamReader:
         """A streaming read."""
-        from pyspark_persist.parsing import parse_stream
-        from pyspark_persist.streaming import StreamReader
+        from pyspark_persist.options.parsing import parse_stream
+        from pyspark_persist.read.streaming import StreamReader
 
         return StreamReader(parse_stream(dict(self.options)), schema)
 
     def writer(self, schema: "StructType", overwrite: bool) -> DataSourceWriter:
         """A batch write; one token for the whole job is made here."""
-        from pyspark_persist.names import WRITE
-        from pyspark_persist.parsing import parse_write
-        from pyspark_persist.writing import BatchWriter, Write
+        from pyspark_persist.options.names import WRITE
+        from pyspark_persist.options.parsing import parse_write
+        from pyspark_persist.read.keeper import check_no_table
+        from pyspark_persist.write.writing import BatchWriter, Write
 
+        check_no_table(self.keeper)
         return BatchWriter(Write.plan(parse_write(dict(self.options), WRITE), schema, overwrite=overwrite))
 
     def streamWriter(self, schema: "StructType", overwrite: bool) -> DataSourceStreamWriter:
         """A streaming write; ``overwrite`` in output mode complete."""
-        from pyspark_persist.names import SINK
-        from pyspark_persist.parsing import parse_write
-        from pyspark_persist.writing import StreamWriter, Write
+        from pyspark_persist.options.names import SINK
+        from pyspark_persist.options.parsing import parse_write
+        from pyspark_persist.write.writing import StreamWriter, Write
 
         options = parse_write(dict(self.options), SINK)
         checkpoint = self.options.get("checkpointLocation")

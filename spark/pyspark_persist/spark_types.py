@@ -14,6 +14,7 @@ from pyspark.sql import types as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from persist import InvalidArgument, SchemaMismatch, TypeNotSupported
+from pyspark_persist.naming import found
 
 BATCH_ROWS: Final = 65_536
 
@@ -97,13 +98,15 @@ def arrow_schema(schema: st.StructType) -> pa.Schema:
     return to_arrow_schema(schema, timezone="UTC")
 
 
-def check_projection(asked: st.StructType, offered: st.StructType) -> None:
-    """Every asked column is offered with this type, or one that widens to it. Raises SchemaMismatch."""
+def check_projection(asked: st.StructType, offered: st.StructType) -> list[str]:
+    """The offered names of the asked columns, each offered with this type or one that widens to it.
+
+    Raises SchemaMismatch.
+    """
     known = {field.name: field for field in offered.fields}
-    for field in asked.fields:
-        source = known.get(field.name)
-        if source is None:
-            raise SchemaMismatch("no such column", hint=f"the columns are: {', '.join(known)}", column=field.name)
+    names = found(list(known), asked.fieldNames())
+    for name, field in zip(names, asked.fields, strict=True):
+        source = known[name]
         if not fits(source.dataType, field.dataType):
             raise SchemaMismatch(
                 "the schema given to the reader has another type for this column",
@@ -111,6 +114,7 @@ def check_projection(asked: st.StructType, offered: st.StructType) -> None:
                 column=field.name,
                 type=field.dataType.simpleString(),
             )
+    return names
 
 
 def fits(given: st.DataType, wanted: st.DataType) -> bool:
@@ -163,7 +167,7 @@ def _cast(column: Any, kind: pa.DataType) -> Any:
 
 
 def to_spark(table: pa.Table, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The table's columns as batches that equal ``schema``, at most BATCH_ROWS rows each; none for an empty table."""
-    columns = [cast_column(table.column(field.name), field) for field in schema]
+    """The table's columns, in order, as batches that equal ``schema``: at most BATCH_ROWS rows, never none."""
+    columns = [cast_column(column, field) for column, field in zip(table.columns, schema, strict=True)]
     shaped = pa.Table.from_arrays(columns, schema=schema)
     return itertools.filterfalse(lambda batch: batch.num_rows == 0, iter(shaped.to_batches(max_chunksize=BATCH_ROWS)))

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from persist import Antichain, Transaction
+from persist_ingest.location import Target
 from pyspark_persist import register
 from pyspark_persist.compact import compact
-from pyspark_persist.location import Target
-from pyspark_persist.metadata import METADATA_SCHEMAS, metadata_table
-from pyspark_persist.names import WRITE
-from pyspark_persist.parsing import parse_write
-from pyspark_persist.writing import CommitResult, TaskOutput, Write
+from pyspark_persist.finding import inspected
+from pyspark_persist.options.names import WRITE
+from pyspark_persist.options.parsing import parse_write
+from pyspark_persist.read.metadata import METADATA_SCHEMAS, metadata_table
+from pyspark_persist.write.commit import CommitResult
+from pyspark_persist.write.writing import TaskOutput, Write
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -88,6 +90,7 @@ class PersistTable:
         newUpper: int | None = None,
         txnAppId: str | None = None,
         txnVersion: int | None = None,
+        txnNewSince: int | None = None,
         keyColumns: Iterable[str] = (),
         mergeSchema: bool = False,
     ) -> CommitResult:
@@ -101,6 +104,7 @@ class PersistTable:
             "newUpper": newUpper,
             "txnAppId": txnAppId,
             "txnVersion": txnVersion,
+            "txnNewSince": txnNewSince,
             "keyColumns": ",".join(keyColumns) or None,
             "mergeSchema": mergeSchema,
         }
@@ -110,7 +114,7 @@ class PersistTable:
         messages = [write.message(bytes(row["message"])) for row in rows]
         transaction = None
         if txnAppId is not None and txnVersion is not None:
-            transaction = Transaction(app_id=txnAppId, version=txnVersion)
+            transaction = Transaction(app_id=txnAppId, version=txnVersion, new_since=options.txn_new_since)
         return write.commit(messages, transaction)
 
     def compact(self, *, pieces: int | None = None) -> Any:
@@ -128,8 +132,7 @@ class PersistTable:
         return self._spark.createDataFrame(metadata_table(name, self._inspect()))
 
     def _inspect(self) -> Any:
-        target = self._target
-        return target.client().inspect(target.shard_id, timeout=target.timeout)
+        return inspected(self._target)
 
 
 class _TaskWrite:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pyspark
 
 from persist.testing.servers import free_port
-from pyspark_persist.jobs.session import export_python
+from pyspark_persist.session import export_python
 
 HOME = Path(pyspark.__file__).parent
 SECONDS = 60

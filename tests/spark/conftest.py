@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_persist.jobs.session import java_problem, local_session
+from pyspark_persist.session import java_problem, local_session
 
 HERE = str(Path(__file__).parent)
 

@@ -9,7 +9,7 @@ import spark_faults
 from pyspark.sql import SparkSession
 
 from pyspark_persist import register
-from pyspark_persist.jobs.session import export_python, local_session
+from pyspark_persist.session import export_python, local_session
 
 ROWS, TASKS = 40_000, 4
 

@@ -10,9 +10,9 @@ from typing import Any
 from pyspark import TaskContext
 
 from pyspark_persist import DefaultSource
-from pyspark_persist.names import SINK, WRITE
-from pyspark_persist.parsing import parse_write
-from pyspark_persist.writing import BatchWriter, StreamWriter, Write
+from pyspark_persist.options.names import SINK, WRITE
+from pyspark_persist.options.parsing import parse_write
+from pyspark_persist.write.writing import BatchWriter, StreamWriter, Write
 
 
 class Planned(RuntimeError):
@@ -42,20 +42,25 @@ def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def until(happened: Callable[[], bool], seconds: int = 60) -> None:
-    """Wait for what another process does. Gives up, so that nothing outlives a test whose driver was killed."""
-    for _ in range(seconds * 20):
-        if happened():
-            return
+def until(happened: Callable[[], bool]) -> None:
+    """Wait for what another process does, as long as there is one: a killed test leaves nobody waiting."""
+    parent = os.getppid()
+    while not happened():
+        if os.getppid() != parent:
+            raise Planned("nobody is left who could do it")
         time.sleep(0.05)
-    raise Planned("nothing happened")
 
 
-def marker(write: Write) -> Path:
+def marker(write: Write, what: str = "") -> Path:
     """A file beside the shards' directory by which attempts of one write tell each other something."""
     directory = write.options.target.location.directory
     assert directory is not None
-    return Path(directory).parent / f"marker-{write.options.target.shard}"
+    return Path(directory).parent / f"marker-{write.options.target.shard}{what}"
+
+
+def first_has_uploaded(write: Write) -> Path:
+    """What the first attempt of partition 0 says to the others, which wait for it: Spark may begin them at once."""
+    return marker(write, "-first")
 
 
 class WorkerDies(BatchWriter):
@@ -77,27 +82,36 @@ class ExecutorDies(BatchWriter):
     """One task's executor is killed when the task has uploaded its rows: the JVM that started the Python daemon."""
 
     def write(self, iterator: Iterator[Any]) -> Any:
-        output = super().write(iterator)
         context = TaskContext.get()
-        if context.attemptNumber() == 0 and context.partitionId() == 0:
+        first, chosen = context.attemptNumber() == 0, context.partitionId() == 0
+        if chosen and not first:
+            until(first_has_uploaded(self.plan).exists)
+        output = super().write(iterator)
+        if chosen and first:
             executor = parent_of(os.getppid())
             assert b"CoarseGrainedExecutorBackend" in Path(f"/proc/{executor}/cmdline").read_bytes()
+            first_has_uploaded(self.plan).touch()
             os.kill(executor, signal.SIGKILL)
             until(lambda: False)
         return output
 
 
 class FirstAttemptIsSlow(BatchWriter):
-    """One task's first attempt uploads its rows and waits until a second attempt has done so, too."""
+    """One task's first attempt uploads its rows and waits until a second attempt has done so, too, however long."""
 
     def write(self, iterator: Iterator[Any]) -> Any:
-        output = super().write(iterator)
         context = TaskContext.get()
-        if context.partitionId() == 0:
-            if context.attemptNumber() == 0:
-                until(marker(self.plan).exists)
-            else:
-                marker(self.plan).touch()
+        if context.partitionId() != 0:
+            return super().write(iterator)
+        first = context.attemptNumber() == 0
+        if not first:
+            until(first_has_uploaded(self.plan).exists)
+        output = super().write(iterator)
+        if first:
+            first_has_uploaded(self.plan).touch()
+            until(marker(self.plan).exists)
+        else:
+            marker(self.plan).touch()
         return output
 
 

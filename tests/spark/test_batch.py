@@ -1,3 +1,4 @@
+import dataclasses
 import datetime
 import decimal
 import pickle
@@ -11,10 +12,11 @@ import pyarrow as pa
 import pytest
 
 import persist
+from persist.machine.applier import Applier
 from pyspark_persist import PersistTable
-from pyspark_persist.names import WRITE
-from pyspark_persist.parsing import parse_write
-from pyspark_persist.writing import Write
+from pyspark_persist.options.names import WRITE
+from pyspark_persist.options.parsing import parse_write
+from pyspark_persist.write.writing import Write
 
 Contents = Callable[..., list[tuple[Any, ...]]]
 Where = dict[str, str]
@@ -145,7 +147,7 @@ def test_task_that_fails_after_its_upload_counts_once(
     assert blobs(location) - before == 8, "both attempts of each task uploaded, and nothing was deleted"
 
 
-def test_commit_that_fails_before_it_happens_leaves_no_rows(
+def test_commit_that_fails_before_it_happens_leaves_no_shard(
     spark: Any, where: Where, location: str, client: Any
 ) -> None:
     frame = spark.range(0, 40_000, numPartitions=2).selectExpr("id", "cast(id as string) as name")
@@ -154,7 +156,8 @@ def test_commit_that_fails_before_it_happens_leaves_no_rows(
         frame.write.format("persist_commit_fails_before").options(**where).option("keyColumns", "id").mode(
             "append"
         ).save()
-    assert client.recent_upper(persist.ShardId.parse(where["shard"])).time == 0
+    with pytest.raises(persist.ShardNotFound):
+        client.recent_upper(where["shard"])
     assert blobs(location) - before == 2, "abort deletes nothing"
 
 
@@ -343,6 +346,47 @@ def test_write_survives_pickling_with_its_token(where: Where, client: Any) -> No
     output = copy.write(iter([pa.record_batch({"id": [1, 2]})]))
     results = [w.commit([pickle.loads(pickle.dumps(output))], None) for w in (write, copy)]
     assert [r.already_committed for r in results] == [False, True]
+
+
+def test_overwrite_that_is_committed_twice_happens_once(where: Where, client: Any, contents: Contents) -> None:
+    from pyspark.sql import types as st
+
+    client.open_writer(where["shard"], schema=persist.Schema(key={"id": pa.int64()})).append(
+        [(({"id": 9}, {}), 0, 1)], new_upper=5
+    )
+    frame = st.StructType().add("id", "long")
+    write = Write.plan(parse_write(where, WRITE), frame, overwrite=True)
+    output = write.write(iter([pa.record_batch({"id": [1, 2]})]))
+    assert [write.commit([output], None).already_committed for _ in range(2)] == [False, True]
+    assert contents(where) == [(1, 1), (2, 1)]
+
+
+def test_write_of_an_application_that_may_be_forgotten_says_so(
+    where: Where, client: Any, contents: Contents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyspark.sql import types as st
+
+    right, few = Applier._context, {"transactions_max": 2, "tokens_max": 0}
+    monkeypatch.setattr(Applier, "_context", lambda self: dataclasses.replace(right(self), **few))
+    client.open_writer(where["shard"], schema=persist.Schema(key={"id": pa.int64()}))
+    frame = st.StructType().add("id", "long")
+
+    def written(number: int, app: int, new_since: int = 0) -> Any:
+        write = Write.plan(parse_write(where, WRITE), frame, overwrite=False)
+        output = write.write(iter([pa.record_batch({"id": [number]})]))
+        return write.commit([output], persist.Transaction(app_id=f"app {app}", version=1, new_since=new_since))
+
+    for app in range(3):
+        written(app, app)
+    with pytest.raises(persist.OutcomeForgotten, match="nobody can tell") as forgotten:
+        written(90, 0)
+    with pytest.raises(persist.OutcomeForgotten):
+        written(91, 7)
+    new_since = int(forgotten.value.details["new_since"])
+    assert not written(7, 7, new_since).already_committed
+    assert written(92, 7, new_since).already_committed
+    assert written(93, 2).already_committed
+    assert contents(where) == [(0, 1), (1, 1), (2, 1), (7, 1)]
 
 
 def test_write_of_times_that_happened_before_is_recognised_and_a_late_one_refused(

@@ -3,7 +3,7 @@
 from typing import Any
 
 import persist
-from persist.client.catalog.shard_log import catalog_shard
+from persist.client.catalog.log.shard_log import catalog_shard
 from persist.core.catalog.kinds import AUDIT_LOG, DATABASE, ROLE
 from persist.core.catalog.objects import AuditLogKey, Database, DatabaseKey, Role, RoleKey
 from persist.core.catalog.rows import Row

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from spark.cluster import spark_cluster
-from spark.test_streams import run, stream
+from spark.read.test_streams import run, stream
 
 import persist
 
@@ -66,7 +66,7 @@ def on_a_cluster(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Pa
             [sys.executable, DRIVER, "writes", master, *pairs],
             capture_output=True,
             text=True,
-            timeout=200,
+            timeout=400,
             check=False,
             cwd=directory,
             env=environment(),
@@ -75,16 +75,20 @@ def on_a_cluster(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Pa
     return written
 
 
+@pytest.mark.timeout(410)  # three JVMs begin, one is killed and begun again: minutes on a busy machine
 def test_task_whose_executor_is_killed_counts_once(on_a_cluster: dict[str, tuple[Path, str]]) -> None:
     location, shard = on_a_cluster["persist_executor_dies"]
     check_rows(location, shard)
     assert parts(location) > TASKS, "what the killed executor had uploaded lies there unreferenced"
 
 
+@pytest.mark.timeout(410)
 def test_task_with_a_speculative_second_attempt_counts_once(on_a_cluster: dict[str, tuple[Path, str]]) -> None:
     location, shard = on_a_cluster["persist_first_attempt_is_slow"]
     check_rows(location, shard)
-    assert parts(location) == TASKS + 1, "both attempts uploaded"
+    assert (location.parent / f"marker-{shard}").exists(), "the second attempt uploaded while the first one waited"
+    # Other tasks may have had second attempts as well.
+    assert parts(location) > TASKS, "both attempts uploaded"
 
 
 @contextlib.contextmanager

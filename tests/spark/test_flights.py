@@ -5,9 +5,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from pyspark_persist.jobs import flights, report
-from pyspark_persist.jobs.session import java_problem
-from pyspark_persist.jobs.truth import COLUMNS, WEEK_MS, Truth, same_rows, source_file
+from examples import flights, report
+from examples.truth import COLUMNS, WEEK_MS, Truth, same_rows, source_file
+from pyspark_persist.session import java_problem
 
 
 @pytest.fixture(scope="module")

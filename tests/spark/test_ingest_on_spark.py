@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pyspark_persist.ingest import Location, Pipeline, PipelineOptions, Records, create
-from pyspark_persist.location import client
-from pyspark_persist.sources.port import SourceFailure
+from persist_ingest import Location, Pipeline, PipelineOptions, Records, create
+from persist_ingest.location import client
+from persist_ingest.sources.port import SourceFailure
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

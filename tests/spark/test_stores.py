@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from scenarios.support import Server
-from spark.test_streams import run, stream
+from spark.read.test_streams import run, stream
 
 import persist
 

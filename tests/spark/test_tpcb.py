@@ -3,9 +3,9 @@
 import pyarrow as pa
 import pytest
 
-from pyspark_persist.jobs import tpcb, tpcb_report
-from pyspark_persist.jobs.tpcb_bank import MONEY
-from pyspark_persist.jobs.tpcb_checks import Look, same_rows
+from examples import tpcb, tpcb_report
+from examples.tpcb_bank import MONEY
+from examples.tpcb_checks import Look, same_rows
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from persist import InvalidArgument
+from persist_ingest.given import Given
 
 READ: Final = "batch read"
 FEED: Final = "change feed"
@@ -75,6 +76,7 @@ OPTIONS: Final = (
     Option(name="newUpper", uses=frozenset({WRITE})),
     Option(name="txnAppId", uses=_WRITES),
     Option(name="txnVersion", uses=frozenset({WRITE})),
+    Option(name="txnNewSince", uses=_WRITES),
     Option(name="keyColumns", uses=_WRITES),
     Option(name="mergeSchema", uses=_WRITES),
 )
@@ -86,6 +88,9 @@ _FROM_SPARK: Final = frozenset(
     {"checkpointlocation", "queryname", "outputmode", "serialization.format", "provider", "paths"}
 )
 
+VIEW: Final = "use CREATE TEMPORARY VIEW name USING persist OPTIONS (location '/data', table 'flights')"
+"""What to do instead of CREATE TABLE: Spark keeps a table's options, and hands none of them to Python sources."""
+
 _DECLINED: Final = {
     "usermetadata": "persist keeps no free-form commit metadata: write it as a column",
     "maxrecordsperfile": "parts are cut by bytes: set PERSIST_PART_BYTES_MAX",
@@ -96,52 +101,10 @@ _DECLINED: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
-    """The options of one operation, checked: canonical name to text."""
-
-    use: str
-    values: Mapping[str, str]
-
-    def get(self, name: str) -> str | None:
-        """The text of an option, None when it was not given."""
-        return self.values.get(name)
-
-    def flag(self, name: str, default: bool) -> bool:
-        """A boolean option. Raises InvalidArgument unless it reads true or false."""
-        text = self.values.get(name)
-        if text is None:
-            return default
-        if text.strip().lower() not in {"true", "false"}:
-            raise InvalidArgument(f"option {name} must be true or false", got=text)
-        return text.strip().lower() == "true"
-
-    def whole(self, name: str, *, least: int = 0) -> int | None:
-        """A whole-number option, at least ``least``. Raises InvalidArgument otherwise."""
-        text = self.values.get(name)
-        if text is None:
-            return None
-        if not text.strip().isascii() or not text.strip().isdigit() or int(text) < least:
-            raise InvalidArgument(f"option {name} must be a whole number, at least {least}", got=text)
-        return int(text)
-
-    def exclusive(self, *names: str) -> str | None:
-        """The one option of ``names`` that was given, if any. Raises InvalidArgument when several were."""
-        given = [name for name in names if name in self.values]
-        if len(given) > 1:
-            raise InvalidArgument(
-                f"options {' and '.join(given)} exclude each other", hint=f"keep {given[0]} or {given[-1]}"
-            )
-        return given[0] if given else None
-
-    def requires(self, name: str, *others: str) -> None:
-        """``name`` means something only beside one of ``others``. Raises InvalidArgument."""
-        if name in self.values and not any(other in self.values for other in others):
-            raise InvalidArgument(f"option {name} needs {' or '.join(others)}", hint=f"add {others[0]} or drop {name}")
-
-
 def check_names(raw: Mapping[str, str], use: str) -> Given:
     """The options under their canonical names. Raises InvalidArgument for unknown, misplaced and doubled ones."""
+    if any(key.lower() == "owner" or key.lower().startswith("option.") for key in raw):
+        raise InvalidArgument("persist has no tables in Spark's catalog: Spark would not find them again", hint=VIEW)
     values: dict[str, str] = {}
     for key, text in raw.items():
         lower = key.lower()

@@ -6,7 +6,7 @@ Source: architecture.md section 8; spark.md section 3.
 from dataclasses import dataclass
 from typing import Final
 
-from pyspark_persist.location import Target
+from persist_ingest.location import Target
 
 METADATA_TABLES: Final = ("batches", "frontiers", "history", "parts", "readers", "writers")
 SNAPSHOT: Final = "snapshot"
@@ -102,5 +102,6 @@ class WriteOptions:
     new_upper: int | None = None
     txn_app_id: str | None = None
     txn_version: int | None = None
+    txn_new_since: int = 0
     key_columns: tuple[str, ...] = ()
     merge_schema: bool = False

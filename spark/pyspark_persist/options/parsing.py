@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from persist import InvalidArgument
-from pyspark_persist.location import Location, Target
-from pyspark_persist.names import FEED, READ, STREAM, WRITE, Given, check_names
-from pyspark_persist.options import (
+from persist_ingest.given import Given
+from persist_ingest.location import Location, Target
+from pyspark_persist.options.names import FEED, READ, STREAM, VIEW, WRITE, check_names
+from pyspark_persist.options.options import (
     CHANGES,
     DIFFS,
     HOLD_MAX_SECONDS,
@@ -131,28 +132,33 @@ def parse_write(raw: Mapping[str, str], use: str) -> WriteOptions:
         raise InvalidArgument(
             "options commitTime and newUpper exclude each other", hint="commitTime t moves the upper to t + 1: keep one"
         )
+    _check_order(given, "commitTime", "must not lie below expectedUpper", least=0)
+    _check_order(given, "newUpper", "must lie beyond expectedUpper", least=1)
     app_id = given.get("txnAppId")
     if use == WRITE and (app_id is None) != ("txnVersion" not in given.values):
         raise InvalidArgument("txnAppId and txnVersion go together", hint="give both, or neither")
-    options = WriteOptions(
+    if use == WRITE:
+        given.requires("txnNewSince", "txnAppId")
+    return WriteOptions(
         target=target,
         commit_time=given.whole("commitTime"),
         expected_upper=given.whole("expectedUpper"),
         new_upper=given.whole("newUpper"),
         txn_app_id=app_id,
         txn_version=given.whole("txnVersion"),
+        txn_new_since=given.whole("txnNewSince") or 0,
         key_columns=tuple(_names(given.get("keyColumns"))),
         merge_schema=given.flag("mergeSchema", False),
     )
-    if (
-        options.expected_upper is not None
-        and options.new_upper is not None
-        and options.new_upper <= options.expected_upper
-    ):
+
+
+def _check_order(given: Given, name: str, must: str, *, least: int) -> None:
+    """A time that is given beside expectedUpper lies at least so far beyond it."""
+    time, expected = given.whole(name), given.whole("expectedUpper")
+    if time is not None and expected is not None and time < expected + least:
         raise InvalidArgument(
-            "newUpper must lie beyond expectedUpper", expected_upper=options.expected_upper, new_upper=options.new_upper
+            f"{name} {must}", hint="expectedUpper is where the shard ends now", got=time, expected_upper=expected
         )
-    return options
 
 
 def _shape(feed: bool, diffs: bool) -> str:
@@ -195,7 +201,10 @@ def _target(given: Given) -> tuple[Target, str | None]:
         hint = f"keep one; table beside shard names a metadata table: {', '.join(METADATA_TABLES)}"
         raise InvalidArgument(f"options {' and '.join(present)} name the shard more than once", hint=hint)
     if not present:
-        raise InvalidArgument("no shard is named", hint='add .option("shard", "s…") or .option("table", "name")')
+        hint = 'add .option("shard", "s…") or .option("table", "name")'
+        if not given.values:
+            hint += f". If this is a table of Spark's catalog: it cannot be used, drop it. {VIEW}"
+        raise InvalidArgument("no shard is named", hint=hint)
     given.exclusive("location", "endpoint")
     given.exclusive("location", "consensus")
     given.exclusive("endpoint", "consensus")

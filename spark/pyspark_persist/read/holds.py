@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from persist import CorruptData, LeaseExpired, PersistError
 from persist.runtime import system
-from pyspark_persist.location import Target
+from persist_ingest.location import Target
 
 KEPT_SECONDS_MIN: Final = 3600.0
 """A living process keeps what it planned for so long at least, however short its leases are."""

@@ -22,15 +22,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from persist import LeaseExpired, PersistError
+from persist import InvalidArgument, LeaseExpired, PersistError
 from persist.runtime import system
-from pyspark_persist.holds import Held, held_by, kept_seconds, open_reader
-from pyspark_persist.location import Location, Target
+from persist_ingest.location import Location, Target
+from pyspark_persist.creating import saves_table
+from pyspark_persist.options.names import VIEW
+from pyspark_persist.read.holds import Held, held_by, kept_seconds, open_reader
 
 _LOG: Final = logging.getLogger(__name__)
 _POLL_SECONDS: Final = 0.5
 _REQUEST_BYTES_MAX: Final = 1 << 16
 _CLOSE_SECONDS: Final = 2.0
+_ANSWER_SECONDS: Final = 10.0
+_SAVES_TABLE: Final = "saves_table"
 
 Address = tuple[str, int, str]
 """Host and port of a keeper's listener, and its secret."""
@@ -160,6 +164,8 @@ class Keeper:
         request = json.loads(line)
         if not hmac.compare_digest(str(request.get("secret")), self._secret):
             return {"error": "the secret is wrong"}
+        if request.get("asks") == _SAVES_TABLE:
+            return {_SAVES_TABLE: saves_table()}
         location = Location(**request["location"])
         target = Target(location=location, shard=str(request["shard"]), timeout=float(request["timeout"]))
         held = self.hold(target, ttl_seconds=int(request["ttl"]), max_seconds=int(request["max"]))
@@ -198,9 +204,7 @@ def ask(keeper: Address | None, target: Target, *, ttl_seconds: int, max_seconds
     """A hold by the driver's process on what is planned from now on. None: nobody there keeps it."""
     if keeper is None:
         return None
-    host, port, secret = keeper
     request = {
-        "secret": secret,
         "location": dataclasses.asdict(target.location),
         "shard": target.shard,
         "timeout": target.timeout,
@@ -208,14 +212,36 @@ def ask(keeper: Address | None, target: Target, *, ttl_seconds: int, max_seconds
         "max": max_seconds,
     }
     try:
-        with socket.create_connection((host, port), timeout=target.timeout) as connection:
-            connection.sendall(json.dumps(request).encode() + b"\n")
-            with connection.makefile("rb") as answers:
-                told = json.loads(answers.readline(_REQUEST_BYTES_MAX))
+        told = _told(keeper, request, timeout=target.timeout)
         return Held(reader_id=str(told["reader_id"]), seqno=int(told["seqno"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         _LOG.warning("the driver's process does not hold this read, holdTtlSeconds alone does: %s", error)
         return None
+
+
+def check_no_table(keeper: Address | None) -> None:
+    """Refuse a write that is to make a table of Spark's catalog, where the driver's process tells.
+
+    Raises InvalidArgument.
+    """
+    if keeper is None:
+        return
+    try:
+        saves = _told(keeper, {"asks": _SAVES_TABLE}, timeout=_ANSWER_SECONDS).get(_SAVES_TABLE)
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        _LOG.warning("the driver's process does not tell whether saveAsTable was called: %s", error)
+        return
+    if saves:
+        raise InvalidArgument("saveAsTable makes a table that Spark could not read: save() writes the rows", hint=VIEW)
+
+
+def _told(keeper: Address, request: dict[str, object], *, timeout: float) -> Any:
+    """What the keeper answers. Raises OSError, ValueError."""
+    host, port, secret = keeper
+    with socket.create_connection((host, port), timeout=timeout) as connection:
+        connection.sendall(json.dumps({"secret": secret, **request}).encode() + b"\n")
+        with connection.makefile("rb") as answers:
+            return json.loads(answers.readline(_REQUEST_BYTES_MAX))
 
 
 _KEEPERS: Final[dict[str, Keeper]] = {}

@@ -3,18 +3,23 @@
 Splits are by key range, so no split is wrong alone and no shuffle is needed. Source: architecture.md section 4.
 """
 
+import difflib
 from collections.abc import Sequence
 from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from persist import Antichain, InvalidArgument, InvalidBounds, NotReadable
-from pyspark_persist.holds import Held
-from pyspark_persist.location import Target
-from pyspark_persist.options import Filters, ReadOptions
+from persist import Antichain, InvalidArgument, InvalidBounds, KeyRange, NotReadable, Predicate
+from persist_ingest.location import Target
+from pyspark_persist.naming import find, shown_fields, shown_name, stored_name
+from pyspark_persist.options.options import Filters, ReadOptions
+from pyspark_persist.read.holds import Held
 
-Where = list[tuple[str, str, object]] | str | None
+Condition = tuple[str, str, object]
+"""A column of the shard, an operator, and what it compares to."""
+Where = Sequence[Condition]
+"""Conditions that must all hold; none: everything."""
 
 TIMES_END: Final = 1 << 64
 """One beyond the last time: the upper of a closed shard as a number."""
@@ -48,11 +53,6 @@ def current_upper(target: Target) -> int:
     return upper_time(target.client().recent_upper(target.shard_id, timeout=target.timeout))
 
 
-def current_schema(target: Target) -> Any:
-    """The shard's newest schema. Raises ShardNotFound."""
-    return target.client().schema(target.shard_id, timeout=target.timeout)
-
-
 def resolve_as_of(as_of: int | None, *, upper: int, since: int | None, wait_ms: int) -> int | None:
     """The time to read at: as asked, or the newest complete one. None: nothing is complete yet.
 
@@ -82,16 +82,45 @@ def resolve_as_of(as_of: int | None, *, upper: int, since: int | None, wait_ms: 
 
 
 def where_of(filters: Filters, schema: Any) -> Where:
-    """The filters as persist understands them. Key bounds are about the first key column. Raises InvalidArgument."""
-    bounds = [(">=", filters.key_min), ("<", filters.key_max)]
-    if all(text is None for _, text in bounds):
-        return filters.where
+    """The filters as conditions that this persist.Schema can answer. Key bounds are about the first key column.
+
+    Raises InvalidArgument: an unknown column, a value that does not fit, a text that cannot be read.
+    """
+    bounds = [(op, text) for op, text in ((">=", filters.key_min), ("<", filters.key_max)) if text is not None]
+    if not bounds:
+        parsed = Predicate.parse(filters.where).conditions if filters.where is not None else ()
+        return resolved([(each.column, each.op, each.value) for each in parsed], schema)
     if filters.where is not None:
         raise InvalidArgument("options where and keyMin/keyMax exclude each other", hint="write the bounds into where")
     if not len(schema.key):
         raise InvalidArgument("the shard has no key columns", hint="drop keyMin and keyMax")
     first = schema.key.field(0)
-    return [(first.name, op, _literal(text, first)) for op, text in bounds if text is not None]
+    return [(first.name, op, _literal(text, first)) for op, text in bounds]
+
+
+def resolved(conditions: Where, schema: Any) -> Where:
+    """Conditions about Spark's columns as conditions about the shard's. Raises InvalidArgument."""
+    known = [field.name for field in shown_fields(schema)]
+    told = []
+    for name, op, value in conditions:
+        column = find(known, name)
+        if column is None:
+            raise _unknown(name, known)
+        told.append((stored_name(column), op, value))
+    Predicate.parse(told).check(schema)
+    return told
+
+
+def _unknown(name: str, known: list[str]) -> InvalidArgument:
+    if shown_name(name).lower() in ("ts", "diff"):
+        return InvalidArgument(
+            "a condition is about the shard's columns: times and counts are summed after it was applied",
+            hint="choose a time with asOf, an interval with startingVersion; filter _ts and _diff with DataFrame.where",
+            column=name,
+        )
+    close = difflib.get_close_matches(name.lower(), [each.lower() for each in known], n=1)
+    meant = f"did you mean {find(known, close[0])}? " if close else ""
+    return InvalidArgument("no such column", hint=f"{meant}the columns are: {', '.join(known)}", column=name)
 
 
 def _literal(text: str, field: pa.Field) -> object:
@@ -108,11 +137,13 @@ def split_count(encoded_bytes: int, options: ReadOptions) -> int:
     return max(options.partitioning.min_partitions, -(-encoded_bytes // options.partitioning.partition_bytes), 1)
 
 
-def snapshot_partitions(reader: Any, as_of: int, options: ReadOptions, where: Where) -> list[SplitPartition]:
-    """The partitions of a snapshot at ``as_of``; empty when the snapshot is. Waits for the upper as long as asked."""
+def snapshot_partitions(
+    reader: Any, as_of: int, options: ReadOptions, where: Where, *, keys: KeyRange | None = None
+) -> list[SplitPartition]:
+    """The partitions of a snapshot at ``as_of``, of all keys or those; empty when it is. Waits as long as asked."""
     timeout = max(options.wait_ms / 1000, options.target.timeout)
     snapshot = reader.snapshot(as_of, timeout=timeout)
-    return _partitions(snapshot, as_of, options, where)
+    return _partitions(snapshot, as_of, options, where, keys)
 
 
 def diff_partitions(reader: Any, lower: int, upper: int, options: ReadOptions, where: Where) -> list[SplitPartition]:
@@ -120,7 +151,7 @@ def diff_partitions(reader: Any, lower: int, upper: int, options: ReadOptions, w
     timeout = max(options.wait_ms / 1000, options.target.timeout)
     end = Antichain(()) if upper >= TIMES_END else Antichain.of(upper)
     diffs = reader.diffs(lower, end, timeout=timeout)
-    return _partitions(diffs, None, options, where)
+    return _partitions(diffs, None, options, where, None)
 
 
 def held(partitions: list[SplitPartition], by: Held) -> list[InputPartition]:
@@ -130,8 +161,10 @@ def held(partitions: list[SplitPartition], by: Held) -> list[InputPartition]:
     return list(partitions)
 
 
-def _partitions(read: Any, as_of: int | None, options: ReadOptions, where: Where) -> list[SplitPartition]:
+def _partitions(
+    read: Any, as_of: int | None, options: ReadOptions, where: Where, keys: KeyRange | None
+) -> list[SplitPartition]:
     if not read.rows:
         return []
-    splits: Sequence[Any] = read.splits(split_count(read.encoded_bytes, options), where=where)
+    splits: Sequence[Any] = read.splits(split_count(read.encoded_bytes, options), where=list(where), keys=keys)
     return [SplitPartition(split, as_of) for split in splits]

@@ -4,6 +4,7 @@
 ``read()`` runs on executors and needs nothing but its split. Source: spark.md section 2; architecture.md section 7.
 """
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
@@ -12,15 +13,16 @@ from pyspark.sql import datasource as ds
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from persist import CorruptData, InvalidBounds
-from pyspark_persist import holds, planning
-from pyspark_persist.keeper import Address, ask
-from pyspark_persist.location import Target
-from pyspark_persist.metadata import metadata_table
-from pyspark_persist.options import METADATA, Interval, ReadOptions
-from pyspark_persist.planning import SplitPartition, Where
-from pyspark_persist.spark_types import arrow_schema, to_spark
-from pyspark_persist.view import View, view_of
+from persist import CorruptData, InvalidArgument, InvalidBounds
+from persist_ingest.location import Target
+from pyspark_persist.finding import current_schema, inspected
+from pyspark_persist.options.options import METADATA, Interval, ReadOptions
+from pyspark_persist.read import holds, planning
+from pyspark_persist.read.keeper import Address, ask
+from pyspark_persist.read.metadata import METADATA_SCHEMAS, metadata_table
+from pyspark_persist.read.planning import SplitPartition
+from pyspark_persist.read.view import View, view_of
+from pyspark_persist.spark_types import arrow_schema, check_projection, spark_schema, to_spark
 
 PLANNING_SECONDS: Final = 60
 """The lease of a planner whose plans somebody else holds."""
@@ -33,10 +35,10 @@ class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
         # SUBTLE: Spark pickles the reader before it calls partitions(): what executors need must be here by then.
         self.options = options
         self._keeper = keeper
-        stored = planning.current_schema(options.target)
-        self.view = view_of(options, stored, schema, streaming=False)
-        self.where = planning.where_of(options.filters, stored)
-        self.pushed: list[tuple[str, str, object]] = []
+        self.stored = current_schema(options.target)
+        self.view = view_of(options, self.stored, schema, streaming=False)
+        self.where = planning.where_of(options.filters, self.stored)
+        self.pushed: list[planning.Condition] = []
 
     def partitions(self) -> list[InputPartition]:
         """The splits of the read, planned here, and held by the driver's own process if it can, else by this one."""
@@ -64,7 +66,7 @@ class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
         as_of = planning.resolve_as_of(options.as_of, upper=upper, since=since, wait_ms=options.wait_ms)
         if as_of is None:
             return []
-        return planning.snapshot_partitions(reader, as_of, options, _and(self.where, self.pushed))
+        return planning.snapshot_partitions(reader, as_of, options, [*self.where, *self.pushed])
 
     def _diffs(self, reader: Any, interval: Interval, *, upper: int, since: int | None) -> list[SplitPartition]:
         if interval.start == "latest":
@@ -83,7 +85,7 @@ class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
                 )
         if lower >= end:
             return []
-        return planning.diff_partitions(reader, lower, end, self.options, _and(self.where, self.pushed))
+        return planning.diff_partitions(reader, lower, end, self.options, [*self.where, *self.pushed])
 
 
 class PushdownReader(SnapshotReader):
@@ -95,11 +97,12 @@ class PushdownReader(SnapshotReader):
 
     def pushFilters(self, filters: list[ds.Filter]) -> Iterable[ds.Filter]:
         """Remember what prunes, and hand every filter back: Spark applies them all again."""
-        names = set(self.view.needed)
         for condition in filters:
-            triple = _triple(condition)
-            if triple is not None and triple[0] in names:
-                self.pushed.append(triple)
+            pushed = _condition(condition)
+            if pushed is not None:
+                # What the shard cannot answer is left to Spark alone.
+                with contextlib.suppress(InvalidArgument):
+                    self.pushed.extend(planning.resolved([pushed], self.stored))
             yield condition
 
 
@@ -109,13 +112,13 @@ class MetadataReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
         self.output = arrow_schema(schema)
+        offered = spark_schema(METADATA_SCHEMAS[str(options.metadata_table)])
+        self.offered = check_projection(schema, offered)
 
     def partitions(self) -> list[InputPartition]:
         """One partition that carries the table itself."""
-        target = self.options.target
-        state = target.client().inspect(target.shard_id, timeout=target.timeout)
-        table = metadata_table(str(self.options.metadata_table), state)
-        return [InputPartition(table.select(self.output.names))]
+        table = metadata_table(str(self.options.metadata_table), inspected(self.options.target))
+        return [InputPartition(table.select(self.offered))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The table."""
@@ -152,13 +155,6 @@ def earliest(since: int | None) -> int:
     return 0 if not since else since + 1
 
 
-def _and(where: Where, pushed: list[tuple[str, str, object]]) -> Where:
-    if not pushed or isinstance(where, str):
-        # A `where` text stays alone: Spark applies the pushed filters in any case.
-        return where
-    return [*(where or []), *pushed]
-
-
 _OPERATORS = {
     ds.EqualTo: "=",
     ds.GreaterThan: ">",
@@ -168,7 +164,7 @@ _OPERATORS = {
 }
 
 
-def _triple(condition: ds.Filter) -> tuple[str, str, object] | None:
+def _condition(condition: ds.Filter) -> planning.Condition | None:
     operator = _OPERATORS.get(type(condition))
     if operator is None or len(condition.attribute) != 1 or condition.value is None:
         return None

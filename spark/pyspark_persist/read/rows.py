@@ -1,5 +1,7 @@
 """From updates to the rows Spark shows: repeated by multiplicity, as raw diffs, or as a change feed. Vectorised.
 
+Updates carry their time and count in ``_ts`` (u64) and ``_diff``, beside columns under Spark's names.
+
 Source: spark.md section 0 fact 8; architecture.md section 8.
 """
 
@@ -11,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from persist import UsageError
-from pyspark_persist.codes import row_codes
+from pyspark_persist.read.repeating import repeat, taken
+from pyspark_persist.read.row_codes import row_codes
 
 DIFF: Final = pa.field("_diff", pa.int64(), nullable=False)
 TS: Final = pa.field("_ts", pa.uint64(), nullable=False)
@@ -23,48 +26,13 @@ CHANGE_FIELDS: Final = (
 )
 
 _TIMESTAMP_MS_MAX: Final = (2**63 - 1) // 1000
-_COPIES_MAX: Final = 1 << 22
-"""Rows produced at once when rows are repeated: bounds memory however large the diffs."""
 
 INSERT, DELETE, PRE, POST = "insert", "delete", "update_preimage", "update_postimage"
 
 
 def diffs_of(table: pa.Table) -> Any:
-    """The ``diff`` column as a numpy array of i64."""
-    return table.column("diff").to_numpy()
-
-
-def repeat(table: pa.Table, counts: Any) -> Iterator[pa.Table]:
-    """Every row ``counts`` times (none for 0), in order, in tables of bounded size."""
-    if bool((counts == 1).all()):
-        yield table
-        return
-    for rows in _slices(counts):
-        yield from _repeat_slice(table, counts, rows)
-
-
-def _slices(counts: Any) -> Iterator[tuple[int, int]]:
-    """Row ranges that repeat to about _COPIES_MAX rows each."""
-    ends = np.cumsum(counts)
-    start = 0
-    while start < len(counts):
-        before = int(ends[start - 1]) if start else 0
-        stop = max(int(np.searchsorted(ends, before + _COPIES_MAX, side="right")), start + 1)
-        yield start, stop
-        start = stop
-
-
-def _repeat_slice(table: pa.Table, counts: Any, rows: tuple[int, int]) -> Iterator[pa.Table]:
-    start, stop = rows
-    left = counts[start:stop]
-    if stop - start == 1 and int(left[0]) > _COPIES_MAX:
-        whole, rest = divmod(int(left[0]), _COPIES_MAX)
-        for size in [_COPIES_MAX] * whole + [rest] * (rest > 0):
-            yield table.take(pa.array(np.full(size, start)))
-        return
-    indices = np.repeat(np.arange(start, stop), left)
-    if len(indices):
-        yield table.take(pa.array(indices))
+    """The ``_diff`` column as a numpy array of i64."""
+    return table.column(DIFF.name).to_numpy()
 
 
 def snapshot_rows(table: pa.Table) -> Iterator[pa.Table]:
@@ -93,10 +61,10 @@ def inserted_rows(table: pa.Table, *, ignore_deletes: bool) -> Iterator[pa.Table
 
 
 def raw_diffs(table: pa.Table, as_of: int | None) -> pa.Table:
-    """Columns ``_ts`` and ``_diff`` instead of ``ts`` and ``diff``; a snapshot's rows all carry ``as_of``."""
-    times = table.column("ts") if as_of is None else pa.array(np.full(table.num_rows, as_of, dtype=np.uint64))
-    kept = table.drop_columns([name for name in ("ts", "diff") if name in table.column_names])
-    return kept.append_column(SPARK_TS, signed(times)).append_column(DIFF, table.column("diff"))
+    """``_ts`` as Spark has it; a snapshot's rows all carry ``as_of``."""
+    times = table.column(TS.name) if as_of is None else pa.array(np.full(table.num_rows, as_of, dtype=np.uint64))
+    kept = table if as_of is not None else table.drop_columns([TS.name])
+    return kept.append_column(SPARK_TS, signed(times))
 
 
 def signed(times: Any) -> Any:
@@ -117,10 +85,10 @@ def change_rows(table: pa.Table, kinds: Any | None = None) -> Iterator[pa.Table]
     counts = diffs_of(table)
     if kinds is None:
         kinds = np.where(counts > 0, INSERT, DELETE)
-    versions = signed(table.column("ts"))
+    versions = signed(table.column(TS.name))
     in_range = pc.if_else(pc.less_equal(versions, _TIMESTAMP_MS_MAX), versions, pa.scalar(None, pa.int64()))
     stamps = in_range.cast(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC"))
-    kept = table.drop_columns(["ts", "diff"])
+    kept = table.drop_columns([TS.name, DIFF.name])
     for field, column in zip(CHANGE_FIELDS, (pa.array(kinds, pa.string()), versions, stamps), strict=True):
         kept = kept.append_column(field, column)
     return repeat(kept, np.abs(counts))
@@ -135,7 +103,7 @@ def paired_changes(table: pa.Table, key: Sequence[str], *, net: bool) -> Iterato
     counts = diffs_of(table)
     if not len(counts):
         return
-    groups = row_codes(table, [*key] if net else [*key, "ts"])
+    groups = row_codes(table, [*key] if net else [*key, TS.name])
     deleted, inserted = np.maximum(-counts, 0), np.maximum(counts, 0)
     pairs = np.minimum(_sums(deleted, groups), _sums(inserted, groups))[groups]
     pre = _first_of_group(deleted, groups, pairs)
@@ -148,13 +116,12 @@ def paired_changes(table: pa.Table, key: Sequence[str], *, net: bool) -> Iterato
         rows.append(index)
         kinds.append(np.full(len(index), kind))
         diffs.append(copies[index] * sign)
-    taken = np.concatenate(rows)
-    order = np.lexsort((np.concatenate([np.full(len(r), n) for n, r in enumerate(rows)]), groups[taken]))
-    chosen = table.take(pa.array(taken[order]))
-    chosen = chosen.set_column(
-        chosen.schema.get_field_index("diff"), "diff", pa.array(np.concatenate(diffs)[order], pa.int64())
-    )
-    yield from change_rows(chosen, np.concatenate(kinds)[order])
+    order = np.lexsort((np.concatenate([np.full(len(r), n) for n, r in enumerate(rows)]), groups[np.concatenate(rows)]))
+    chosen, kind_of, diff_of = (np.concatenate(each)[order] for each in (rows, kinds, diffs))
+    for piece, place in taken(table, chosen):
+        index = piece.schema.get_field_index(DIFF.name)
+        counted = piece.set_column(index, DIFF, pa.array(diff_of[place], pa.int64()))
+        yield from change_rows(counted, kind_of[place])
 
 
 def net_changes(table: pa.Table, columns: Sequence[str]) -> pa.Table:
@@ -165,12 +132,12 @@ def net_changes(table: pa.Table, columns: Sequence[str]) -> pa.Table:
     sums = np.zeros(int(groups.max()) + 1, dtype=np.int64)
     np.add.at(sums, groups, diffs_of(table))
     times = np.zeros(len(sums), dtype=np.uint64)
-    np.maximum.at(times, groups, table.column("ts").to_numpy())
+    np.maximum.at(times, groups, table.column(TS.name).to_numpy())
     first = np.unique(groups, return_index=True)[1]
     kept = first[sums != 0]
     net = table.take(pa.array(kept))
-    net = net.set_column(net.schema.get_field_index("ts"), TS.with_name("ts"), pa.array(times[sums != 0]))
-    return net.set_column(net.schema.get_field_index("diff"), DIFF.with_name("diff"), pa.array(sums[sums != 0]))
+    net = net.set_column(net.schema.get_field_index(TS.name), TS, pa.array(times[sums != 0]))
+    return net.set_column(net.schema.get_field_index(DIFF.name), DIFF, pa.array(sums[sums != 0]))
 
 
 def whole_keys(batches: Iterable[pa.RecordBatch], key: Sequence[str]) -> Iterator[pa.Table]:

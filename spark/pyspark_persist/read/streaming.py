@@ -1,7 +1,9 @@
 """Streaming reads: a micro-batch is an interval ``[a, b)`` of the shard's frontier, so it is a definite set of updates.
 
 Offsets are ``{"v": 1, "shard": …, "upper": "t"}``. The interval that starts at 0 is the snapshot at ``b - 1``; every
-other is the exact updates with a <= t < b. Source: spark.md sections 2.2, 2.3; architecture.md section 7.
+other is the exact updates with a <= t < b. Where limits ask for it the snapshot comes in pieces, and offsets within it
+have a ``below``: the key, in hexadecimal, that has been reached.
+Source: spark.md sections 2.2, 2.3; architecture.md section 7.
 """
 
 import contextlib
@@ -21,12 +23,14 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from persist import Antichain, InvalidArgument, LeaseExpired, NotReadable, PersistError
-from pyspark_persist import holds, planning
-from pyspark_persist.options import ReadOptions
-from pyspark_persist.planning import TIMES_END, SplitPartition, Where
-from pyspark_persist.reading import earliest, read_split
-from pyspark_persist.view import View, view_of
+from persist import Antichain, KeyRange, LeaseExpired, NotReadable, PersistError
+from pyspark_persist.finding import current_schema
+from pyspark_persist.options.options import ReadOptions
+from pyspark_persist.read import holds, planning
+from pyspark_persist.read.admission import Position, key_within, time_within
+from pyspark_persist.read.planning import TIMES_END, SplitPartition, Where
+from pyspark_persist.read.reading import earliest, read_split
+from pyspark_persist.read.view import View, view_of
 
 _LOG: Final = logging.getLogger(__name__)
 _ROWS_MAX: Final = 1 << 62
@@ -38,13 +42,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         # SUBTLE: no lease here. Spark builds a second reader only to pickle it, and nobody would ever end its lease.
         self.options = options
-        stored = planning.current_schema(options.target)
+        stored = current_schema(options.target)
         self.view: View = view_of(options, stored, schema, streaming=True)
         self.where: Where = planning.where_of(options.filters, stored)
         self._reader: Any = None
         self._initial: int | None = None
         self._target: int | None = None
-        self._pins: list[tuple[int, object]] = []
+        self._pins: list[tuple[Position, object]] = []
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_reader": None, "_initial": None, "_target": None, "_pins": []}
@@ -56,7 +60,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         if self._initial is None:
             self._leased()
             self._initial = self._start()
-        return self._offset(self._initial)
+        return self._offset(Position(self._initial))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """The first of the limits asked for; ``latestOffset`` applies them all."""
@@ -70,21 +74,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:
-        """How far the next micro-batch goes: at batch boundaries, within the limits and AvailableNow's end."""
-        lower = self._time(start)
+        """How far the next micro-batch goes, within the limits and AvailableNow's end."""
+        lower = self._position(start)
         self._leased()
         end = self._upper() if self._target is None else self._target
-        if end <= lower:
+        limited = not isinstance(limit, ReadAllAvailable)
+        if lower.below is not None:
+            return self._offset(self._within_snapshot(lower.upper, lower.below, limited))
+        if end <= lower.upper:
             return self._offset(lower)
-        if lower == 0:
-            end = self._end_of_snapshot(end)
-        elif not isinstance(limit, ReadAllAvailable):
-            end = self._admitted(lower, end)
-        return self._offset(end)
+        if lower.in_snapshot:
+            return self._offset(self._within_snapshot(self._end_of_snapshot(end), None, limited))
+        return self._offset(Position(self._admitted(lower.upper, end) if limited else end))
 
     def reportLatestOffset(self) -> dict[str, object]:
         """The shard's upper, for progress reports."""
-        return self._offset(self._upper())
+        return self._offset(Position(self._upper()))
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Stop at the upper of this moment."""
@@ -94,20 +99,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> list[InputPartition]:
         """The splits of one interval. Raises NotReadable when history was compacted past it (see failOnDataLoss)."""
-        lower, upper = self._time(start), self._time(end)
+        lower, upper = self._position(start), self._position(end)
         reader, pin = self._pinned()
         planned = self._plan(reader, lower, upper)
         self._pins.append((upper, pin))
         return planning.held(planned, holds.held_by(reader, pin))
 
-    def _plan(self, reader: Any, lower: int, upper: int) -> list[SplitPartition]:
-        if lower == 0:
-            as_of = planning.resolve_as_of(
-                None if upper == TIMES_END else upper - 1, upper=upper, since=reader.since.time, wait_ms=0
-            )
-            return [] if as_of is None else planning.snapshot_partitions(reader, as_of, self.options, self.where)
-        lower = self._readable_from(lower, reader)
-        return [] if lower >= upper else planning.diff_partitions(reader, lower, upper, self.options, self.where)
+    def _plan(self, reader: Any, lower: Position, upper: Position) -> list[SplitPartition]:
+        if lower.in_snapshot:
+            keys = KeyRange(lower=lower.below, upper=upper.below)
+            as_of = self._snapshot_time(upper.upper, reader)
+            return planning.snapshot_partitions(reader, as_of, self.options, self.where, keys=keys)
+        begin = self._readable_from(lower.upper, reader)
+        if begin >= upper.upper:
+            return []
+        return planning.diff_partitions(reader, begin, upper.upper, self.options, self.where)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one split."""
@@ -115,11 +121,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def commit(self, end: dict[str, object]) -> None:
         """Hold no longer what the query will not read again, as far as that is the query's to decide (see _let_go)."""
-        upper = self._time(end)
-        self._pins = [(until, pin) for until, pin in self._pins if until > upper]
-        if 0 < upper < TIMES_END:
+        reached = self._position(end)
+        self._pins = [(until, pin) for until, pin in self._pins if until.order > reached.order]
+        if 0 < reached.upper < TIMES_END:
             with contextlib.suppress(LeaseExpired):
-                self._let_go(upper - 1)
+                self._let_go(reached.upper - 1)
 
     def stop(self) -> None:
         """Give the hold back. Spark rarely calls this; the lease runs out in any case."""
@@ -179,20 +185,41 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         since = self._leased().since.time
         return upper if since is None else min(since + 1, upper)
 
-    def _readable_from(self, lower: int, reader: Any) -> int:
+    def _snapshot_time(self, upper: int, reader: Any) -> int:
+        """The time at which the initial snapshot that ends at ``upper`` is read: the same for all its pieces."""
         since = reader.since.time
-        first = earliest(since)
-        if lower >= first:
-            return lower
+        as_of = planning.resolve_as_of(None, upper=upper, since=since, wait_ms=0) or 0
+        if since is None or as_of >= since:
+            return as_of
+        self._lose(as_of, since)
+        return int(since)
+
+    def _readable_from(self, lower: int, reader: Any) -> int:
+        first = earliest(reader.since.time)
+        if lower < first:
+            self._lose(lower, reader.since.time)
+        return max(lower, first)
+
+    def _lose(self, position: int, since: int | None) -> None:
         if self.options.fail_on_data_loss:
             raise NotReadable(
                 "the shard's history was compacted past the stream's position: changes in between are gone",
                 hint="start anew with startingVersion=snapshot, or set failOnDataLoss=false to go on after the gap",
-                position=lower,
+                position=position,
                 since=since,
             )
-        _LOG.warning("changes in [%s, %s) are gone: the stream goes on after them (failOnDataLoss=false)", lower, first)
-        return first
+        _LOG.warning(
+            "changes from %s to %s are gone: the stream goes on after them (failOnDataLoss=false)", position, since
+        )
+
+    def _within_snapshot(self, upper: int, below: bytes | None, limited: bool) -> Position:
+        """How far the next piece of the initial snapshot goes."""
+        limits = self.options.admission
+        if not limited or (limits.files is None and limits.bytes is None and limits.rows is None):
+            return Position(upper)
+        reader = self._leased()
+        snapshot = reader.snapshot(self._snapshot_time(upper, reader), timeout=self.options.target.timeout)
+        return Position(upper, key_within(snapshot, self.where, below, limits))
 
     def _admitted(self, lower: int, end: int) -> int:
         limits = self.options.admission
@@ -206,26 +233,28 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             files, size, rows = files + batch.parts, size + batch.encoded_bytes, rows + batch.rows
             over = _over(files, limits.files) or _over(size, limits.bytes) or _over(rows, limits.rows)
             upper = planning.upper_time(batch.upper)
-            if (over and reached > lower) or upper > end:
-                break
+            if reached > lower and (over or upper > end):
+                return reached
+            if over or upper > end:
+                return self._within_batch(lower, min(upper, end))
             reached = upper
-            if over:
-                break
-        # A batch that alone reaches past the end (AvailableNow, times) is cut there.
         return reached if reached > lower else end
 
-    def _offset(self, upper: int) -> dict[str, object]:
-        return {"v": 1, "shard": self.options.target.shard, "upper": str(upper)}
+    def _within_batch(self, lower: int, upper: int) -> int:
+        """How far a micro-batch goes into a batch that alone is beyond the limits."""
+        reader = self._leased()
+        first = max(lower, earliest(reader.since.time))
+        if first >= upper:
+            return upper
+        end = Antichain(()) if upper >= TIMES_END else Antichain.of(upper)
+        read = reader.diffs(first, end, timeout=self.options.target.timeout).splits(1)
+        return time_within(read[0].parts, first, upper, self.options.admission) if read else upper
 
-    def _time(self, offset: Mapping[str, object]) -> int:
-        if offset.get("v") != 1 or offset.get("shard") != self.options.target.shard:
-            raise InvalidArgument(
-                "the checkpoint's offset belongs to another shard or release",
-                hint="use a checkpoint of this query, or a new checkpoint directory",
-                offset=dict(offset),
-                shard=self.options.target.shard,
-            )
-        return int(str(offset["upper"]))
+    def _offset(self, position: Position) -> dict[str, object]:
+        return position.offset(self.options.target)
+
+    def _position(self, offset: Mapping[str, object]) -> Position:
+        return Position.of(offset, self.options.target)
 
 
 def _over(count: int, limit: int | None) -> bool:

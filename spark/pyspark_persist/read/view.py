@@ -4,29 +4,31 @@ A view is made on the driver and travels to executors with the reader; it holds 
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from persist import SchemaMismatch
-from pyspark_persist import rows
-from pyspark_persist.options import CHANGES, DIFFS, NO_FEED_OPTIONS, Changefeed, ReadOptions
+from pyspark_persist.naming import found, shown_fields, shown_name, stored_name
+from pyspark_persist.options.options import CHANGES, DIFFS, NO_FEED_OPTIONS, Changefeed, ReadOptions
+from pyspark_persist.read import rows
 from pyspark_persist.spark_types import arrow_schema, check_projection, spark_schema, to_spark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """One read's rows. ``needed`` are the shard columns to read; ``output`` is the Arrow schema Spark demands.
+    """One read's rows. ``needed`` are the shard's names of the columns to read, all others here are Spark's names.
 
-    ``inserts_only``: the read is a stream of plain rows, in which a deletion has no place.
+    ``output`` is the Arrow schema Spark demands, in the spelling that was asked for; ``offered`` names its columns as
+    they are known here. ``inserts_only``: the read is a stream of plain rows, in which a deletion has no place.
     """
 
     shape: str
     key: tuple[str, ...]
     needed: tuple[str, ...]
+    offered: tuple[str, ...]
     output: pa.Schema
     feed: Changefeed = NO_FEED_OPTIONS
     inserts_only: bool = False
@@ -34,8 +36,15 @@ class View:
 
     def batches(self, source: Iterable[pa.RecordBatch], *, as_of: int | None) -> Iterator[pa.RecordBatch]:
         """Spark's batches for a split's batches: net counts at ``as_of``, or updates with their ``ts`` when None."""
-        tables = self._tables(source, as_of)
-        return itertools.chain.from_iterable(to_spark(table, self.output) for table in tables)
+        tables = self._tables(self._shown(source), as_of)
+        return itertools.chain.from_iterable(to_spark(table.select(self.offered), self.output) for table in tables)
+
+    def _shown(self, source: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The batches under Spark's names: those that were needed, the time if there is one, and the count."""
+        shown = [shown_name(name) for name in self.needed]
+        for batch in source:
+            extra = (rows.TS.name, rows.DIFF.name) if batch.num_columns > len(shown) + 1 else (rows.DIFF.name,)
+            yield batch.rename_columns([*shown, *extra])
 
     def _tables(self, source: Iterable[pa.RecordBatch], as_of: int | None) -> Iterator[pa.Table]:
         if self.shape == CHANGES:
@@ -60,7 +69,7 @@ class View:
                 yield from rows.change_rows(pa.Table.from_batches([batch]))
             return
         for table in rows.whole_keys(source, self.key):
-            kept = rows.net_changes(table, self.needed) if self.feed.net else table
+            kept = rows.net_changes(table, [shown_name(name) for name in self.needed]) if self.feed.net else table
             if self.feed.compute_updates:
                 yield from rows.paired_changes(kept, self.key, net=self.feed.net)
             else:
@@ -69,9 +78,10 @@ class View:
 
 def offered_fields(options: ReadOptions, schema: Any) -> list[pa.Field]:
     """The Arrow fields a read can show: the shard's columns and those its shape adds. Raises SchemaMismatch."""
-    fields = [*schema.key, *schema.val]
+    fields = shown_fields(schema)
     if options.filters.columns is not None:
-        fields = _select(fields, options.filters.columns)
+        known = {field.name: field for field in fields}
+        fields = [known[name] for name in found(list(known), options.filters.columns)]
     if options.shape == CHANGES:
         return [*fields, *rows.CHANGE_FIELDS]
     return [*fields, rows.SPARK_TS, rows.DIFF] if options.shape == DIFFS else fields
@@ -84,17 +94,19 @@ def schema_of(options: ReadOptions, schema: Any) -> StructType:
 
 def view_of(options: ReadOptions, schema: Any, asked: StructType, *, streaming: bool) -> View:
     """The view that shows ``asked`` columns (Spark's, or a user's projection). Raises SchemaMismatch."""
-    check_projection(asked, schema_of(options, schema))
-    key = tuple(field.name for field in schema.key)
-    wanted = [name for name in asked.fieldNames() if name in {*schema.key.names, *schema.val.names}]
+    offered = check_projection(asked, schema_of(options, schema))
+    key = tuple(shown_name(name) for name in schema.key.names)
+    columns = [field.name for field in shown_fields(schema)]
+    wanted = [name for name in dict.fromkeys(offered) if name in columns]
     if options.shape == CHANGES and options.feed.net:
-        wanted = [*schema.key.names, *schema.val.names]
+        wanted = columns
     elif options.shape == CHANGES and options.feed.compute_updates:
         wanted = [*key, *(name for name in wanted if name not in key)]
     return View(
         shape=options.shape,
         key=key,
-        needed=tuple(wanted),
+        needed=tuple(stored_name(name) for name in wanted),
+        offered=tuple(offered),
         output=arrow_schema(asked),
         feed=options.feed,
         inserts_only=streaming,
@@ -102,14 +114,6 @@ def view_of(options: ReadOptions, schema: Any, asked: StructType, *, streaming: 
     )
 
 
-def _select(fields: Sequence[pa.Field], names: Sequence[str]) -> list[pa.Field]:
-    known = {field.name: field for field in fields}
-    for name in names:
-        if name not in known:
-            raise SchemaMismatch("no such column", hint=f"the columns are: {', '.join(known)}", column=name)
-    return [known[name] for name in names]
-
-
 def _at(table: pa.Table, as_of: int) -> pa.Table:
     times = pa.repeat(pa.scalar(as_of, pa.uint64()), table.num_rows)
-    return table.append_column(rows.TS.with_name("ts"), times)
+    return table.append_column(rows.TS, times)

@@ -1,9 +1,9 @@
 import pytest
 
 from persist import InvalidArgument, InvalidId, ShardId
-from pyspark_persist.names import OPTIONS, SINK, WRITE
-from pyspark_persist.options import CHANGES, DIFFS, METADATA, SNAPSHOT
-from pyspark_persist.parsing import epoch_ms, parse_read, parse_stream, parse_write
+from pyspark_persist.options.names import OPTIONS, SINK, WRITE
+from pyspark_persist.options.options import CHANGES, DIFFS, METADATA, SNAPSHOT
+from pyspark_persist.options.parsing import epoch_ms, parse_read, parse_stream, parse_write
 
 SHARD = str(ShardId.of(bytes(16)))
 BASE = {"location": "/data", "shard": SHARD}

@@ -17,11 +17,11 @@ import pyarrow as pa
 import pytest
 
 import persist
-from persist.machine.compactor import Compactor
+from persist.machine.compaction.compactor import Compactor
 from persist.runtime import system
+from persist_ingest.location import Location, Target
 from pyspark_persist import DefaultSource, register
-from pyspark_persist.keeper import Keeper, ask
-from pyspark_persist.location import Location, Target
+from pyspark_persist.read.keeper import Keeper, ask
 
 LEASE_SECONDS = 2
 PARTITIONS = 8
@@ -308,8 +308,8 @@ def test_keeper_answers_only_those_who_know_its_secret(location: str, grown: tup
 
 HOLDS_AND_ENDS = """
 import sys
-from pyspark_persist.keeper import Keeper
-from pyspark_persist.location import Location, Target
+from pyspark_persist.read.keeper import Keeper
+from persist_ingest.location import Location, Target
 
 keeper = Keeper(lambda: True)
 target = Target(location=Location(directory=sys.argv[1]), shard=sys.argv[2], timeout=30.0)

@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from persist import UsageError
-from pyspark_persist import rows
-from pyspark_persist.codes import row_codes
+from pyspark_persist.read import repeating, rows
+from pyspark_persist.read.row_codes import row_codes
 
 
 def updates(*given: tuple[Any, Any, int, int]) -> pa.Table:
     columns = list(zip(*given, strict=True)) or [(), (), (), ()]
     types = [pa.int64(), pa.string(), pa.uint64(), pa.int64()]
-    return pa.table([pa.array(c, t) for c, t in zip(columns, types, strict=True)], names=["k", "v", "ts", "diff"])
+    return pa.table([pa.array(c, t) for c, t in zip(columns, types, strict=True)], names=["k", "v", "_ts", "_diff"])
 
 
 def feed(tables: Any) -> list[tuple[Any, ...]]:
@@ -27,7 +27,7 @@ def feed(tables: Any) -> list[tuple[Any, ...]]:
 
 
 def test_snapshot_rows_repeat_by_their_count() -> None:
-    tables = list(rows.snapshot_rows(updates((1, "a", 0, 3), (2, "b", 0, 1)).drop_columns(["ts"])))
+    tables = list(rows.snapshot_rows(updates((1, "a", 0, 3), (2, "b", 0, 1)).drop_columns(["_ts"])))
     assert [row["k"] for table in tables for row in table.to_pylist()] == [1, 1, 1, 2]
 
 
@@ -37,10 +37,48 @@ def test_snapshot_rows_with_a_negative_count_point_to_diffs() -> None:
 
 
 def test_snapshot_rows_with_a_huge_count_come_in_bounded_tables() -> None:
-    limit = rows._COPIES_MAX
-    sizes = [t.num_rows for t in rows.repeat(updates((1, "a", 0, 1), (2, "b", 0, 1)), np.array([2 * limit + 5, 1]))]
+    limit = repeating.ROWS_MAX
+    counts = np.array([2 * limit + 5, 1])
+    sizes = [t.num_rows for t in repeating.repeat(updates((1, "a", 0, 1), (2, "b", 0, 1)), counts)]
     assert sum(sizes) == 2 * limit + 6
     assert max(sizes) <= limit
+
+
+WIDE = "w" * (1 << 20)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([WIDE, "x", WIDE]),
+        pa.array([[WIDE], [], [WIDE, "x"]]),
+        pa.array([{"a": WIDE.encode()}, None, {"a": WIDE.encode()}]),
+        pa.array([[("k", WIDE)], None, [("k", WIDE)]], pa.map_(pa.string(), pa.string())),
+    ],
+    ids=["string", "list", "struct", "map"],
+)
+def test_wide_rows_are_repeated_in_tables_of_bounded_bytes(column: pa.Array) -> None:
+    table = pa.table({"c": column})
+    assert repeating.row_bytes(table).tolist() == pytest.approx([1 << 20, 0, 1 << 20], abs=64)
+    sizes = [(piece.num_rows, piece.nbytes) for piece in repeating.repeat(table, np.array([100, 5, 50]))]
+    assert sum(size for size, _ in sizes) == 155
+    assert max(size for _, size in sizes) <= repeating.BYTES_MAX + (2 << 20)
+
+
+def test_wide_rows_are_all_repeated() -> None:
+    table = pa.table({"c": pa.array([WIDE, "x", WIDE + "y"]), "n": [0, 1, 2]})
+    counts = np.array([100, 5, 50])
+    found = np.concatenate([piece["n"].to_numpy() for piece in repeating.repeat(table, counts)])
+    assert found.tolist() == np.repeat([0, 1, 2], counts).tolist()
+
+
+def test_rows_beyond_what_one_arrow_array_holds_can_be_shown() -> None:
+    """2.2 GiB of copies of a string: the offsets of one array end at 2 GiB."""
+    shown, size = 0, 0
+    for table in rows.snapshot_rows(updates((1, "w" * 2300, 0, 1 << 20)).drop_columns(["_ts"])):
+        shown, size = shown + table.num_rows, max(size, table.nbytes)
+    assert shown == 1 << 20
+    assert size < 1 << 27
 
 
 def test_inserted_rows_refuse_deletions_unless_told_to_drop_them() -> None:
@@ -52,7 +90,7 @@ def test_inserted_rows_refuse_deletions_unless_told_to_drop_them() -> None:
 
 
 def test_raw_diffs_of_a_snapshot_carry_its_time() -> None:
-    table = rows.raw_diffs(updates((1, "a", 3, -2)).drop_columns(["ts"]), 9)
+    table = rows.raw_diffs(updates((1, "a", 3, -2)).drop_columns(["_ts"]), 9)
     assert table.to_pylist() == [{"k": 1, "v": "a", "_ts": 9, "_diff": -2}]
     assert table.schema.field("_ts").type == pa.int64()
 
@@ -120,7 +158,7 @@ def test_net_changes_equal_sums_over_all_times(given_rows: list[tuple[Any, Any, 
     expected: Counter[Any] = Counter()
     for k, v, _, diff in given_rows:
         expected[k, v] += diff
-    assert {(r["k"], r["v"]): r["diff"] for r in net.to_pylist()} == {row: n for row, n in expected.items() if n}
+    assert {(r["k"], r["v"]): r["_diff"] for r in net.to_pylist()} == {row: n for row, n in expected.items() if n}
 
 
 @given(st.lists(st.integers(0, 4), max_size=30).map(sorted), st.integers(1, 5))

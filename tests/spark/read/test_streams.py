@@ -132,13 +132,23 @@ def fence(client: Any, shard: persist.ShardId) -> None:
     loop.run(core._location.shards.apply(shard, command, timeout=30))
 
 
-def test_stream_under_one_app_id_survives_a_lost_checkpoint(
+def test_new_query_under_the_app_id_of_another_is_refused_and_loses_no_rows(
     spark: Any, source: Where, sink: Where, feed: Any, contents: Contents, tmp_path: Path
 ) -> None:
+    """Its batches begin at 0 again: they are other rows, and no replays of what was committed under these numbers."""
     feed(10, (1, "a", 3, 1))
-    for n in range(2):
-        run(stream(spark, source).select("id", "name"), sink, tmp_path / f"c{n}", txnAppId="copy")
+    for _ in range(2):
+        run(stream(spark, source).select("id", "name"), sink, tmp_path / "c0", txnAppId="copy")
     assert contents(sink) == [(1, "a", 1)]
+    feed(20, (2, "b", 13, 1))
+    later = stream(spark, source, startingVersion=10).select("id", "name")
+    with pytest.raises(Exception, match="another query committed this version"):
+        run(later, sink, tmp_path / "c1", txnAppId="copy")
+    assert contents(sink) == [(1, "a", 1)]
+    run(later, sink, tmp_path / "c2", txnAppId="copy 2")
+    assert contents(sink) == [(1, "a", 1), (2, "b", 1)]
+    run(stream(spark, source).select("id", "name"), sink, tmp_path / "c0", txnAppId="copy")
+    assert contents(sink) == [(1, "a", 1), (2, "b", 2)]
 
 
 def test_stream_limits_cut_micro_batches_at_batches(
@@ -151,7 +161,8 @@ def test_stream_limits_cut_micro_batches_at_batches(
     assert [p["numInputRows"] for p in batches(by_files)] == [9, 10, 10]
     by_rows = run(stream(spark, source, maxRowsPerTrigger=12, **options), {}, tmp_path / "r", fmt="noop")
     assert [p["numInputRows"] for p in batches(by_rows)] == [9, 10, 10]
-    by_bytes = run(stream(spark, source, maxBytesPerTrigger=1, **options), {}, tmp_path / "b", fmt="noop")
+    largest = max(batch.encoded_bytes for batch in client.open_reader(source["shard"]).changes_since(0))
+    by_bytes = run(stream(spark, source, maxBytesPerTrigger=largest, **options), {}, tmp_path / "b", fmt="noop")
     assert [p["numInputRows"] for p in batches(by_bytes)] == [4, 5, 5, 5, 5, 5]
     everything = run(stream(spark, source, **options), {}, tmp_path / "e", fmt="noop")
     assert [p["numInputRows"] for p in batches(everything)] == [29]

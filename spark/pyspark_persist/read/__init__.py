@@ -1,0 +1,1 @@
+"""Reading: planned on the driver, held while it lasts, read by tasks."""

@@ -1,0 +1,1 @@
+"""Writing: parts by tasks, one commit by the driver."""

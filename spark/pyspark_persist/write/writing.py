@@ -1,0 +1,167 @@
+"""Writes: executors put parts into Blob, the driver makes one compare_and_append for all of them.
+
+A task's parts become real only when its message reaches ``commit``: parts of failed, repeated or speculative attempts
+stay unreferenced, and garbage collection removes them. Nothing here ever deletes: when the outcome of a commit is
+unknown, its parts may be live. Source: architecture.md section 7; spark.md section 0 facts 5, 6; reliability.md I23.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import types as st
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from persist import InvalidArgument, PreparedBatch, Token, Transaction
+from persist.runtime import system
+from pyspark_persist.finding import stored_schema
+from pyspark_persist.options.options import WriteOptions
+from pyspark_persist.write.columns import Columns, columns_of, schema_for
+from pyspark_persist.write.commit import Commit, CommitResult
+from pyspark_persist.write.writers import WRITERS
+
+
+@dataclass
+class TaskOutput(WriterCommitMessage):  # type: ignore[misc]  # pyspark is untyped here
+    """What one task attempt wrote: a prepared batch, by whom, and the streaming query it ran for."""
+
+    prepared: Any
+    writer_id: str
+    query_id: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Write:
+    """One write as values: made on the driver, pickled to the tasks and the commit. ``token`` makes it happen once.
+
+    ``schema``: what the shard has by the time of the commit. ``is_new``: there was no shard when it was planned.
+    """
+
+    options: WriteOptions
+    columns: Columns
+    schema: Any
+    is_new: bool
+    spec: Any
+    writer_id: str
+    token: str
+    overwrite: bool
+
+    @classmethod
+    def plan(cls, options: WriteOptions, schema: st.StructType, *, overwrite: bool) -> "Write":
+        """Check the DataFrame against the shard, or against the one it would make, and fix the token.
+
+        Makes and changes no shard: a write that is refused, or fails in its tasks, leaves nothing.
+        Raises SchemaMismatch, ShardNotFound, TypeNotSupported, InvalidArgument.
+        """
+        target = options.target
+        stored = stored_schema(target)
+        wanted = schema_for(options, schema, stored)
+        columns = columns_of(schema, wanted)
+        if columns.times is not None and options.commit_time is not None:
+            raise InvalidArgument(
+                "commitTime and a _ts column exclude each other", hint="drop the column or the option"
+            )
+        if overwrite and columns.times is not None:
+            raise InvalidArgument(
+                "an overwrite happens at one time: rows cannot carry _ts",
+                hint="drop the column, or append with _diff = -1",
+            )
+        is_new = stored is None
+        writer_id = WRITERS.alive(target, exists=not is_new)
+        client = target.client(create=is_new)
+        return cls(
+            options=options,
+            columns=columns,
+            schema=wanted,
+            is_new=is_new,
+            spec=client.batch_spec(target.shard_id, wanted, writer_id=writer_id, timeout=target.timeout),
+            writer_id=str(writer_id),
+            token=str(Token.of(system().random_bytes(16))),
+            overwrite=overwrite,
+        )
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> TaskOutput:
+        """On an executor: sort, encode and upload one task's rows. Holds a bounded number of rows."""
+        builder = self.spec.open()
+        for batch in batches:
+            if batch.num_rows:
+                builder.add(self.columns.shard_batch(batch))
+        context = TaskContext.get()
+        query_id = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
+        return TaskOutput(prepared=builder.finish(), writer_id=self.writer_id, query_id=query_id)
+
+    def message(self, prepared: bytes) -> TaskOutput:
+        """A task's output from the bytes of its prepared batch."""
+        return TaskOutput(prepared=PreparedBatch.from_bytes(prepared), writer_id=self.writer_id)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], transaction: Transaction | None) -> CommitResult:
+        """On the driver: make all the tasks' parts part of the shard, at once, or raise and change nothing.
+
+        Raises InvalidBounds (the upper is not where the write was pinned to, or beyond rows with times), ShardClosed,
+        SchemaMismatch (somebody else changed the columns meanwhile), Determinate (the upper moved at every attempt),
+        Indeterminate.
+        """
+        outputs = [message for message in messages if isinstance(message, TaskOutput)]
+        if len(outputs) != len(messages):
+            raise InvalidArgument("a task's commit message is missing", hint="run the job again", tasks=len(messages))
+        writer_id = outputs[0].writer_id if outputs else self.writer_id
+        return Commit(self, writer_id, [output.prepared for output in outputs], transaction).run()
+
+
+class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]  # pyspark is untyped here
+    """``df.write.format("persist")``."""
+
+    def __init__(self, write: Write) -> None:
+        self.plan = write
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write one task's rows to Blob."""
+        return self.plan.write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Commit all tasks at once."""
+        options = self.plan.options
+        transaction = None
+        if options.txn_app_id is not None and options.txn_version is not None:
+            transaction = Transaction(
+                app_id=options.txn_app_id, version=options.txn_version, new_since=options.txn_new_since
+            )
+        self.plan.commit(messages, transaction)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Leave everything as it is: Spark also calls this when a commit failed whose outcome is unknown."""
+
+
+class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # pyspark is untyped here
+    """``df.writeStream.format("persist")``: a micro-batch happens once, however often Spark replays it."""
+
+    def __init__(self, write: Write, checkpoint: str | None) -> None:
+        self.plan = write
+        self.checkpoint = checkpoint
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write one task's rows to Blob."""
+        return self.plan.write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Commit the micro-batch under (query, batch)."""
+        if not messages and not self.plan.overwrite:
+            return
+        query = self._query(messages)
+        # SUBTLE: the query beside the version: batches of another query under the same txnAppId are no replays.
+        app_id, new_since = self.plan.options.txn_app_id or query, self.plan.options.txn_new_since
+        self.plan.commit(messages, Transaction(app_id=app_id, version=batchId, owner=query, new_since=new_since))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Leave everything as it is: Spark also calls this when a commit failed whose outcome is unknown."""
+
+    def _query(self, messages: Sequence[WriterCommitMessage | None]) -> str:
+        """What tells this query from others, for as long as its checkpoint lives."""
+        for message in messages:
+            if isinstance(message, TaskOutput) and message.query_id:
+                return f"spark:{message.query_id}"
+        if self.checkpoint:
+            return f"spark:{self.checkpoint}"
+        raise InvalidArgument("Spark did not tell the query's id", hint="set option checkpointLocation")
