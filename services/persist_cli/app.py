@@ -3,16 +3,24 @@
 Heavy imports (Arrow, gRPC, Spark) happen inside the commands that need them, so that ``--help`` is quick.
 """
 
+import contextlib
 import json
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Final, TextIO, cast
 
 import typer
 
-from persist_cli import admin, catalog, doctor, fsck, serve, shards, sources, usage
+from persist_cli.admin import commands as admin
+from persist_cli.admin import fsck, usage
+from persist_cli.backup import commands as backup
+from persist_cli.catalog import commands as catalog
+from persist_cli.doctor import commands as doctor
 from persist_cli.options import Invocation
+from persist_cli.serve import commands as serve
+from persist_cli.shard import commands as shards
+from persist_cli.source import commands as sources
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
@@ -29,6 +37,7 @@ app.command("dev")(serve.dev)
 app.add_typer(serve.app, name="serve")
 app.add_typer(shards.app, name="shard")
 app.add_typer(admin.app, name="admin")
+app.add_typer(backup.app, name="backup")
 app.add_typer(sources.app, name="source")
 app.add_typer(catalog.app, name="catalog")
 shards.app.command("finalize")(admin.finalize)
@@ -56,29 +65,77 @@ def root(
     ] = False,
 ) -> None:
     """Options before the command apply to all of them."""
-    context.ensure_object(Invocation).debug = debug
+    invocation = context.ensure_object(Invocation)
+    invocation.debug = debug
+    invocation.hush()
 
 
 def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Run one command line and return its exit code. Never raises but for what ``os._exit`` and signals do."""
-    invocation = Invocation(environ=environ)
+    """Run one command line and return its exit code. Never raises but for what ``os._exit`` and signals do.
+
+    Nothing that was given as a secret, on the command line or in the environment, comes out on standard error.
+    """
+    invocation = Invocation(arguments=arguments, environ=environ, vocabulary=frozenset(_words(app)))
+    with contextlib.redirect_stderr(cast(TextIO, _Hushed(sys.stderr, invocation))):
+        return _run(arguments, invocation)
+
+
+def _words(tree: typer.Typer) -> Iterator[str]:
+    """The names of the commands, of groups and below them."""
+    for command in tree.registered_commands:
+        yield command.name or getattr(command.callback, "__name__", "").replace("_", "-")
+    for group in tree.registered_groups:
+        inside = group.typer_instance
+        yield str(group.name or (inside.info.name if inside else ""))
+        yield from _words(inside) if inside else ()
+
+
+class _Hushed:
+    """Standard error without secrets. What finds them is imported with the first word said."""
+
+    def __init__(self, stream: TextIO, invocation: Invocation) -> None:
+        self._stream = stream
+        self._invocation = invocation
+
+    def write(self, text: str) -> int:
+        from persist.redaction import Scrubbed
+
+        self._invocation.hush()
+        return Scrubbed(self._stream).write(text)
+
+    @property
+    def beneath(self) -> TextIO:
+        """Standard error itself, for what was scrubbed in pieces."""
+        self._invocation.hush()
+        return self._stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _run(arguments: Sequence[str], invocation: Invocation) -> int:
     try:
-        app(args=list(arguments), prog_name="persist", obj=invocation)
+        # Not standalone: that would break lines, in which no secret could be found any more.
+        code = app(args=list(arguments), prog_name="persist", obj=invocation, standalone_mode=False)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else EXIT_FAILED
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         return EXIT_FAILED
     except Exception as error:
         return _explain(error, invocation)
-    return 0
+    return code if isinstance(code, int) else 0
 
 
 def _explain(error: Exception, invocation: Invocation) -> int:
     """Tell the person in one line, and a program in one JSON object if it asked for JSON. Returns the exit code."""
     from persist.errors import PersistError, UnsafeConfiguration, UsageError
 
+    if hasattr(error, "show") and hasattr(error, "exit_code"):
+        error.show()  # of Click: the command line is wrong
+        return int(error.exit_code)
     if invocation.debug:
         traceback.print_exception(error)
+    told: dict[str, Any]
     if isinstance(error, PersistError):
         code = EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
         code = EXIT_REFUSED if isinstance(error, UnsafeConfiguration) else code
@@ -90,7 +147,18 @@ def _explain(error: Exception, invocation: Invocation) -> int:
         line = f"{type(error).__name__}: {error}"
         line = line if invocation.debug else f"{line} (persist --debug … shows where)"
     if invocation.json:
-        typer.echo(json.dumps(told), err=True)
+        _tell_program(told)
     else:
         typer.secho(f"persist: {line}", err=True, fg=typer.colors.RED if sys.stderr.isatty() else None)
     return code
+
+
+def _tell_program(told: Mapping[str, Any]) -> None:
+    """One JSON object on standard error. What is in it is scrubbed, not its names nor the kind of the error."""
+    from persist.redaction import beneath, scrub
+
+    stream = beneath(sys.stderr)
+    details = {name: scrub(value) for name, value in told.get("details", {}).items()}
+    texts = {name: scrub(value) for name, value in told.items() if name in ("message", "hint")}
+    said = {**told, **texts, **({"details": details} if "details" in told else {})}
+    typer.echo(json.dumps(said), file=stream)

@@ -1,12 +1,14 @@
 """Options that several commands share, and what they name: a persist location, reached one way or another."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from persist.settings import Settings
 
 Endpoint = Annotated[
@@ -48,9 +50,25 @@ TIMEOUT_SECONDS = 30.0
 class Invocation:
     """One run of the command: where settings come from, and how to report a failure."""
 
+    arguments: Sequence[str] = ()
     environ: Mapping[str, str] = field(default_factory=dict)
     debug: bool = False
     json: bool = False
+    hushed: bool = False
+    vocabulary: frozenset[str] = frozenset()
+    """Words of the command line itself: a secret that equals one cannot be told from it."""
+
+    def hush(self) -> None:
+        """Nothing given as a secret, in words or in the environment, is said from here on."""
+        if self.hushed:
+            return
+        from persist.redaction import learn, learn_environment, leave_ordinary
+
+        self.hushed = True
+        leave_ordinary(self.vocabulary)
+        learn_environment(self.environ)
+        for argument in self.arguments:
+            learn(argument)
 
     def settings(self, allow_unsafe: list[str] | None = None) -> "Settings":
         """The settings of the environment, with these findings accepted as well. Raises InvalidArgument."""
@@ -119,15 +137,55 @@ class Target:
             raise typer.BadParameter("name one place: --location DIR, or --blob with --consensus")
         return cls.of(context, None, location, blob, consensus)
 
-    def open(self, settings: "Settings") -> Any:
-        """A client of the location: a context manager. Raises PersistError."""
+    def open(self, settings: "Settings", *, begin: bool = False) -> Any:
+        """A client of the location: a context manager. Raises PersistError.
+
+        ``begin``: make the location if it is not there; otherwise that is refused with InvalidArgument.
+        """
         import persist
 
+        if not begin:
+            self.check_there()
         if self.endpoint is not None:
             return persist.connect(self.endpoint, settings=settings)
         if self.location is not None:
             return persist.embedded(self.location, settings=settings)
         return persist.embedded(blob=self.blob, consensus=self.consensus, settings=settings)
+
+    def check_there(self) -> None:
+        """Somebody has begun this location, as far as files tell. Raises InvalidArgument.
+
+        Opening makes the files that are not there: of a misspelt name an empty location would be told, and left behind.
+        """
+        from pathlib import Path
+
+        from persist.client.connect import CONSENSUS_NAME
+
+        if self.location is not None:
+            folder = Path(self.location).expanduser()
+            check_file(folder / CONSENSUS_NAME, "no persist location", directory=folder)
+        elif self.consensus is not None and self.consensus.startswith("sqlite:"):
+            check_file(sqlite_file(self.consensus), "no persist location")
+
+    def is_there(self) -> bool:
+        """Whether ``check_there`` finds it so."""
+        from persist.errors import InvalidArgument
+
+        try:
+            self.check_there()
+        except InvalidArgument:
+            return False
+        return True
+
+    def check_blobs_there(self) -> None:
+        """A directory's Blob is there, whether or not its Consensus is. Raises InvalidArgument."""
+        from pathlib import Path
+
+        from persist.client.connect import BLOB_NAME
+        from persist.errors import InvalidArgument
+
+        if self.location is not None and not (Path(self.location).expanduser() / BLOB_NAME).is_dir():
+            raise InvalidArgument("no persist location", hint=f"it has no {BLOB_NAME}/", directory=self.location)
 
     def stores(self) -> tuple[str, str]:
         """The URIs of Blob and Consensus. Not for an endpoint: its servers know them."""
@@ -153,6 +211,24 @@ def shard_id(text: str) -> Any:
 
     looks_like_id = len(text) > 30 and text.startswith("s") and text.count("-") == 4
     return ShardId.parse(text) if looks_like_id else ShardId.named("table", text)
+
+
+def check_file(path: "Path", refusal: str, **details: object) -> None:
+    """Raise InvalidArgument with this refusal unless the file is there."""
+    from persist.errors import InvalidArgument
+
+    if path.is_file():
+        return
+    lacks = f"it has no {path.name}" if path.parent.is_dir() else f"no such directory: {path.parent}"
+    raise InvalidArgument(refusal, hint=f"{lacks}; is the name right?", **(details or {"path": path}))
+
+
+def sqlite_file(uri: str) -> "Path":
+    """The file that a ``sqlite:`` URI names."""
+    from pathlib import Path
+    from urllib.parse import unquote
+
+    return Path(unquote(uri.removeprefix("sqlite:").partition("?")[0]))
 
 
 def directory_stores(directory: str) -> tuple[str, str]:

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unit.catalog.samples import OWNER, database, item, schema, user
+from unit.core.catalog.samples import OWNER, database, item, schema, user
 
 from persist import aio
 from persist.client.catalog.durable import DurableCatalog
+from persist.client.catalog.log.shard_log import open_shard_log
 from persist.client.catalog.port import RowLog
-from persist.client.catalog.shard_log import open_shard_log
 from persist.core.catalog.kinds import AUDIT_LOG, CLUSTER, DATABASE, ITEM, ROLE, SCHEMA, SETTING
 from persist.core.catalog.objects import (
     AuditLogKey,
@@ -69,7 +69,7 @@ class Made:
 
         async def main() -> Any:
             if self.stash is not None:
-                from persist.client.catalog.stash_log import open_stash_log
+                from persist.client.catalog.log.stash_log import open_stash_log
 
                 return await self._closing(await open_stash_log(self.stash, environment), work)
             assert self.directory is not None

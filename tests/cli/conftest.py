@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import persist as library
 from persist_cli.app import run
 
 
@@ -45,6 +46,14 @@ def persist(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
 def here(tmp_path: Path) -> tuple[str, str]:
     """The options of a fresh location."""
     return "--location", str(tmp_path / "location")
+
+
+@pytest.fixture
+def begun(here: tuple[str, str]) -> tuple[str, str]:
+    """The options of a location without shards."""
+    with library.embedded(here[1]) as client:
+        assert not [*client.list_shards()]
+    return here
 
 
 @pytest.fixture

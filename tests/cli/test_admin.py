@@ -312,3 +312,35 @@ def test_place_that_is_missing_is_told_and_not_made(persist, tmp_path, words):
     assert (done.code, "no such directory" in done.err) == (2, True)
     assert not nowhere.exists()
     assert persist(*words).code == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("fsck",),
+        ("usage",),
+        ("admin", "gc", "--all"),
+        ("admin", "rebuild", "--all"),
+        ("admin", "finalize", "people"),
+        ("backup", "create", "BACKUP"),
+        ("shard", "list"),
+        ("shard", "snapshot", "people"),
+        ("source", "list"),
+        ("source", "status", "bank"),
+        ("source", "run", "bank", "--no-spark"),
+        ("source", "drop", "bank"),
+    ],
+    ids=" ".join,
+)
+def test_directory_that_is_no_location_is_told_and_stays_as_it_is(persist, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    place = tmp_path / "place"
+    place.mkdir()
+    for options in (("--location", place), ("--blob", f"file:{place}/blob", "--consensus", f"sqlite:{place}/typo.db")):
+        if words[:2] == ("admin", "rebuild") and "--blob" in options:
+            # Where Consensus is lost, an empty one is what it is given.
+            continue
+        done = persist(*words, *options)
+        assert (done.code, "no persist location" in flat(done.err)) == (2, True), done.err
+        assert "is the name right?" in flat(done.err) or words[1] == "rebuild"
+    assert [*tmp_path.rglob("*")] == [place]

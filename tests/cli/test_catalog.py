@@ -12,16 +12,17 @@ from typing import Any
 import pytest
 from cli.catalogs import OBJECTS, Made, fill, rows
 from golden.catalog.sample import stored
-from unit.catalog.samples import database, user
+from unit.core.catalog.samples import database, user
 
-from persist.core.catalog.kinds import BY_TAG, DATABASE
-from persist.core.catalog.objects import Config, DatabaseKey, FenceToken, FenceTokenKey
-from persist.core.catalog.opening import DATA_VERSION
+from persist.client.catalog.port import RowLog
+from persist.core.catalog.kinds import BY_TAG, DATABASE, SETTING
+from persist.core.catalog.objects import Config, DatabaseKey, FenceToken, FenceTokenKey, Setting, SettingKey
+from persist.core.catalog.open_rules import DATA_VERSION
 from persist.core.catalog.rows import Row
 from persist.errors import CorruptData
 from persist.wire.catalog.json import read_key, read_value
 from persist.wire.catalog.rows import CODEC
-from persist_cli.catalog_place import Place
+from persist_cli.catalog.place import Place
 
 Persist = Callable[..., Any]
 OWNED = '{"name": "shop", "owner": "u1", "acls": [], "oid": 1}'
@@ -104,6 +105,45 @@ def test_dump_look_edit_and_delete(persist: Persist, made: Made) -> None:
     assert epoch_of(persist, made) == 4
 
 
+def test_a_damaged_catalog_is_dumped_edited_and_repaired(persist: Persist, stash: Made) -> None:
+    def row(value: str) -> Row:
+        return CODEC.encode(SETTING.tag, SettingKey("motto"), Setting(value))
+
+    async def damage(log: RowLog) -> None:
+        upper = await log.upper()
+        assert await log.append([(row("gone"), -1), (row("late"), 1)], upper, expected_upper=upper) is None
+
+    stash.run(damage)
+    with pytest.raises(CorruptData):
+        stash.lead(3)
+    assert epoch_of(persist, stash) == 2
+    dumped = persist("catalog", "dump", "-k", "setting", *stash.options)
+    assert dumped.code == 0, dumped.err
+    found = {entry["value"]["value"]: (entry["diff"], "damaged" in entry) for entry in dumped.json["setting"]}
+    assert found.items() >= {"gone": (-1, True), "late": (1, True), "carpe": (1, True)}.items()
+    assert "3 rows damaged" in dumped.err
+    upper = stash.upper()
+    planned = persist("catalog", "repair", *stash.options)
+    assert (planned.code, stash.upper()) == (1, upper)
+    assert '+1 setting {"name": "motto"} {"value": "gone"}' in planned.out
+    assert '-1 setting {"name": "motto"} {"value": "carpe"}' in planned.out
+    assert "--commit makes these changes" in planned.err
+    done = persist("catalog", "repair", "--commit", "--json", *stash.options)
+    assert done.code == 0, done.err
+    assert done.json["token"] == {"deploy_generation": 3, "epoch": 3}
+    problems = {entry["value"]["value"]: entry["problem"] for entry in done.json["damaged"]}
+    assert problems["gone"] == "it went without being there"
+    assert problems["late"] == problems["carpe"] == "its key has another value, too"
+    stash.lead(3)
+    assert persist("catalog", "repair", *stash.options).code == 0
+    left = persist("catalog", "dump", "-k", "setting", *stash.options).json["setting"]
+    assert {entry["value"]["value"] for entry in left if "motto" in entry["key"].values()} == {"late"}
+    stash.run(damage)
+    done = persist("catalog", "edit", "setting", '{"name": "motto"}', '{"value": "late"}', "--yes", *stash.options)
+    assert done.code == 0, done.err
+    stash.lead(3)
+
+
 def test_a_catalog_that_cannot_be_opened_is_repaired(persist: Persist, stash: Made) -> None:
     twice = '{"name": "d2", "owner": "u1", "acls": [], "oid": 1}'
     assert persist("catalog", "edit", "database", '{"id": "u1"}', twice, "--yes", *stash.options).code == 0
@@ -120,7 +160,7 @@ def test_a_catalog_that_cannot_be_opened_is_repaired(persist: Persist, stash: Ma
 
 def test_edit_ends_whoever_leads(persist: Persist, made: Made) -> None:
     from persist.client.catalog.durable import DurableCatalog
-    from persist.core.catalog.refusals import FencedByEpoch
+    from persist.core.catalog.errors import FencedByEpoch
 
     async def lead_while_somebody_edits(log: Any) -> None:
         import asyncio
@@ -189,7 +229,8 @@ def test_what_dump_prints_edit_takes_unchanged(persist: Persist, stash: Made, tm
     upper = stash.upper()
     for tag, entries in dumped.items():
         for entry in entries:
-            if tag in ("audit_log", "fence_token") or "user_version" in entry["key"].values():
+            versions = {"user_version", "catalog_content_version"} & set(map(str, entry["key"].values()))
+            if tag in ("audit_log", "fence_token") or versions:
                 continue
             texts = json.dumps(entry["key"]), json.dumps(entry["value"])
             done = persist("catalog", "edit", tag, *texts, "--yes", *stash.options)

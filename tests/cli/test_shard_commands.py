@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from cli.terminals import on_a_terminal
 from pyarrow import parquet
 
 ADA, BOB = {"id": 1, "name": "ada", "diff": 1}, {"id": 2, "name": "bob", "diff": 1}
@@ -132,9 +133,9 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("words", "told"), WRONG.values(), ids=[name.replace(" ", "-") for name in WRONG])
-def test_wrong_usage_exits_with_2_and_says_what_to_do(persist, here, people, words, told):
+def test_wrong_usage_exits_with_2_and_says_what_to_do(persist, begun, people, words, told):
     placed = [str(people) if word == "FILE" else word for word in words]
-    done = persist(*placed, *(here if "location" not in told and len(words) > 2 and "--blob" not in words else ()))
+    done = persist(*placed, *(begun if "location" not in told and len(words) > 2 and "--blob" not in words else ()))
     if "place" in told and "--location" in words:
         done = persist(*placed)
     assert done.code == 2
@@ -155,8 +156,26 @@ def test_rejected_append_changes_nothing(persist, here, people, tmp_path):
     assert after["seqno"] == before["seqno"]
 
 
-def test_errors_are_json_for_programs(persist, here):
-    done = persist("shard", "snapshot", "nobody", "--json", *here)
+@pytest.mark.parametrize("stores", ["location", "uris"])
+@pytest.mark.parametrize(
+    "words",
+    [("doctor",), ("shard", "append", "p", "ROWS"), ("shard", "append", "p", "ROWS", "--key", "nosuch")],
+    ids=["doctor", "no key", "no such column"],
+)
+def test_mistyped_location_is_told_and_nothing_is_made_of_it(persist, people, tmp_path, words, stores):
+    there = tmp_path / "mistyped"
+    options = {
+        "location": ("--location", there),
+        "uris": ("--blob", f"file:{there}/blob", "--consensus", f"sqlite:{there}/consensus.db"),
+    }[stores]
+    done = persist(*(people if word == "ROWS" else word for word in words), *options)
+    assert (done.code, there.exists()) == (1 if words == ("doctor",) else 2, False), done.err
+    told = " ".join((done.out + done.err).split())
+    assert ("the columns are" if "nosuch" in words else "no such directory") in told
+
+
+def test_errors_are_json_for_programs(persist, begun):
+    done = persist("shard", "snapshot", "nobody", "--json", *begun)
     told = json.loads(done.err)
     assert (done.code, told["error"]) == (2, "SHARD_NOT_FOUND")
     assert told["hint"]
@@ -175,9 +194,9 @@ def test_environment_names_the_location(persist, people, tmp_path):
 
 
 def test_malformed_setting_in_the_environment_exits_with_2(persist, here):
-    done = persist("shard", "list", *here, PERSIST_TOKEN_HISTORY="many")
+    done = persist("shard", "list", *here, PERSIST_ROLLUP_EVERY="many")
     assert done.code == 2
-    assert "PERSIST_TOKEN_HISTORY" in done.err
+    assert "PERSIST_ROLLUP_EVERY" in done.err
 
 
 def test_large_append_and_snapshot_keep_every_row(persist, here, tmp_path):
@@ -190,3 +209,23 @@ def test_large_append_and_snapshot_keep_every_row(persist, here, tmp_path):
     file = tmp_path / "back.parquet"
     assert persist("shard", "snapshot", "many", "-o", file, *here).code == 0
     assert parquet.read_table(file)["id"].to_pylist() == list(range(rows))
+
+
+@pytest.mark.parametrize("narrowed", [[], ["--limit", 1]])
+def test_bar_on_a_terminal_is_gone_before_the_table_begins(persist, here, people, narrowed):
+    persist("shard", "append", "people", people, "--key", "id", *here)
+    screen = on_a_terminal("shard", "snapshot", "people", *narrowed, *here)
+    # The bar may be drawn, and is then wiped (an erased line) before the first border.
+    before, _, table = screen.partition("┏")
+    assert "reading as of" not in before.rpartition("\x1b[2K")[2]
+    assert "reading as of" not in table
+    assert "ada" in table
+
+
+def test_append_to_an_existing_shard_says_so_and_refuses_another_key(persist, here, people):
+    made = persist("shard", "append", "people", people, "--key", "id", *here)
+    assert "2 updates appended to a new shard people: upper [1]" in made.err
+    refused = persist("shard", "append", "people", people, "--key", "name", *here)
+    assert (refused.code, "this shard has another key" in refused.err) == (2, True)
+    again = persist("shard", "append", "people", people, "--key", "id:int64", *here)
+    assert "2 updates appended to the existing shard people: upper [2]" in again.err

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pyspark_persist.ingest import Location
-from pyspark_persist.location import release
+from persist_ingest import Location
+from persist_ingest.location import release
 
 Persist = Callable[..., Any]
 LOADGEN = ("--type", "loadgen", "-o", "generator=tpcb", "-o", "messages=400")
@@ -44,12 +44,14 @@ def test_create_run_look_and_drop(persist: Persist, here: tuple[str, str], made:
     assert told.json["state"] == "idle"
     assert told.json["bound"] == told.json["resume_offsets"]
     assert "bank" in persist("source", "status", "bank", *here).out
+    counts = persist("source", "status", "bank", "--count", "--json", *here).json["counts"]
+    assert counts["history"] == {"rows": 400, "negative": 0}
     assert "bank" in persist("source", "list", *here).out
 
     asked = persist("source", "drop", "bank", *here)
     assert "--commit" in asked.err
     assert persist("source", "list", "--json", *here).json["sources"]
-    assert persist("source", "drop", "bank", "--commit", *here).code == 0
+    assert persist("source", "drop", "bank", "--commit", "--force", *here).code == 0
     assert not persist("source", "list", "--json", *here).json["sources"]
 
 
@@ -80,14 +82,14 @@ def test_steps_are_lines_of_json(persist: Persist, here: tuple[str, str], made: 
     ],
 )
 def test_wrong_usage_is_told_and_changes_nothing(
-    persist: Persist, here: tuple[str, str], words: tuple[str, ...], says: str
+    persist: Persist, begun: tuple[str, str], words: tuple[str, ...], says: str
 ) -> None:
-    done = persist("source", *words, *here)
+    done = persist("source", *words, *begun)
     assert done.code == 2, done.err
     assert says in done.err
     assert "secret" not in done.err
     assert "Traceback" not in done.err
-    assert not persist("source", "list", "--json", *here).json["sources"]
+    assert not persist("source", "list", "--json", *begun).json["sources"]
 
 
 def test_a_name_is_taken_once(persist: Persist, here: tuple[str, str], made: Any) -> None:

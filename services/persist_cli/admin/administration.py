@@ -3,19 +3,19 @@
 import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 import typer
 
 from persist.core.ids import ShardId
 from persist.errors import ShardNotFound
-from persist.machine.fsck import Fsck
-from persist.machine.patience import Deadline
-from persist.machine.shards import LocalShards
-from persist.machine.survey import Names, Survey
-from persist.machine.sweeper import Sweeper
+from persist.machine.garbage.inventory import Names, Survey
+from persist.machine.garbage.sweeper import Sweeper
+from persist.machine.local_shards import LocalShards
+from persist.machine.upkeep.fsck import Fsck
+from persist.machine.upkeep.upgrade import Upgrade
 from persist.machine.versions import Versions
+from persist.retry.deadline import Deadline
 from persist.runtime import Runtime, system
 from persist.settings import Settings
 from persist.storage.metered import Meter, MeteredBlob, MeteredConsensus
@@ -33,7 +33,7 @@ class Machine:
         self.settings = dataclasses.replace(settings, compaction=False)
         self.runtime = runtime
         self.meter = Meter()
-        blob_uri, consensus_uri = _stores(target)
+        blob_uri, consensus_uri = target.stores()
         counted = open_blob(blob_uri, settings=settings, runtime=runtime, count_request=self.meter.count_request)
         self._blob = MeteredBlob(counted, self.meter, runtime)
         consensus = open_consensus(consensus_uri, settings=settings, runtime=runtime)
@@ -42,6 +42,7 @@ class Machine:
         self.versions = Versions(self._blob, self._consensus, settings=self.settings, runtime=runtime)
         self.survey = Survey(self.versions, settings=self.settings, runtime=runtime)
         self.sweeper = Sweeper(self.shards, self.survey, settings=self.settings, runtime=runtime)
+        self.upgrade = Upgrade(self.versions, settings=self.settings, runtime=runtime)
         self.fsck = Fsck(self.survey, settings=self.settings, runtime=runtime)
 
     async def check(self) -> None:
@@ -60,13 +61,25 @@ class Machine:
             raise ShardNotFound("no such shard here", hint="persist shard list shows those there are", shard=str(shard))
         return names
 
+    async def check_known(self, shard: ShardId) -> None:
+        """Raises ShardNotFound."""
+        timeout = self.settings.store_timeout_ms / 1000
+        if await self.versions.consensus.head(shard, timeout=timeout) is None:
+            raise ShardNotFound("no such shard here", hint="persist shard list shows those there are", shard=str(shard))
+
     async def chosen(self, shards: list[str]) -> list[ShardId]:
         """The shards a person named, or all there are."""
         return [shard_id(each) for each in shards] if shards else await self.survey.shards()
 
 
-def run(target: Target, settings: Settings, work: Callable[[Machine], Awaitable[T]]) -> T:
-    """Open the machine, work with it, close it."""
+def run(
+    target: Target, settings: Settings, work: Callable[[Machine], Awaitable[T]], *, consensus_lost: bool = False
+) -> T:
+    """Open the machine, work with it, close it. Raises InvalidArgument for a place where there is no location.
+
+    ``consensus_lost``: its Consensus may be gone, and is made then.
+    """
+    target.check_blobs_there() if consensus_lost else target.check_there()
 
     async def main() -> T:
         machine = Machine(target, settings)
@@ -83,9 +96,3 @@ def check_choice(shards: list[str], every: bool, positional: Any = None) -> None
     """Exactly one of --shard and --all. Raises BadParameter."""
     if bool(shards) + every + (positional is not None) != 1:
         raise typer.BadParameter("name shards with --shard SHARD (repeatable), or give --all")
-
-
-def _stores(target: Target) -> tuple[str, str]:
-    if target.location is not None and not Path(target.location).expanduser().is_dir():
-        raise typer.BadParameter(f"no such directory: {target.location}")
-    return target.stores()

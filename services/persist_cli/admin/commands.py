@@ -1,4 +1,4 @@
-"""``persist admin``: compact, collect, sweep, restore, finalize. Without --commit each only tells what it would do."""
+"""``persist admin``: clean up and mend. Without --commit each command only tells what it would do."""
 
 from typing import Annotated
 
@@ -50,7 +50,10 @@ def compact(
     pieces: Annotated[int | None, typer.Option(min=1, help="Spark tasks of each shard, about.")] = None,
     commit: Commit = False,
     endpoint: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="A PersistCompaction that is to do it (with --shard).")
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT", help="A PersistCompaction that is to do it (with --shard); several, comma separated."
+        ),
     ] = None,
     location: Location = None,
     blob: BlobUri = None,
@@ -64,13 +67,14 @@ def compact(
         raise typer.BadParameter(f"--engine {engine} is unknown: use --engine local or --engine spark")
     if engine == "local" and (master or pieces):
         raise typer.BadParameter("--master and --pieces go with --engine spark")
-    from persist_cli import admin_work, machine
+    from persist_cli.admin import administration as machine
+    from persist_cli.admin import work as admin_work
 
     machine.check_choice(shard or [], every)
     if endpoint is not None:
         if every or engine == "spark" or location or blob or consensus:
             _refuse_beside_endpoint(context, every=every, engine=engine)
-        from persist_cli import admin_remote
+        from persist_cli.admin import remote as admin_remote
 
         admin_remote.compact(endpoint, shard or [], settings, whole=whole, commit=commit, json=json)
         return
@@ -78,7 +82,7 @@ def compact(
     if engine == "spark":
         whole = True
         if commit:
-            from persist_cli import admin_spark
+            from persist_cli.admin import spark as admin_spark
 
             named = machine.run(target, settings, lambda m: m.chosen(shard or []))
             admin_spark.compact(target, list(map(str, named)), master=master, pieces=pieces, json=json)
@@ -101,6 +105,37 @@ def _refuse_beside_endpoint(context: typer.Context, *, every: bool, engine: str)
 
 
 @app.command()
+def upgrade(
+    context: typer.Context,
+    shard: Shards = None,
+    every: All = False,
+    commit: Commit = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Also where programs of an older release committed lately: they will stop.")
+    ] = False,
+    endpoint: Endpoint = None,
+    location: Location = None,
+    blob: BlobUri = None,
+    consensus: ConsensusUri = None,
+    json: Json = False,
+    allow_unsafe: AllowUnsafe = None,
+) -> None:
+    """Let this release's newest format be written, once every program of the location is of it (with --all).
+
+    Programs that do not know it refuse the location from then on: until then one can go back to the older release,
+    afterwards not. Refused while programs that do not know it committed lately. Shards in a format that is not written
+    any more are moved to one that is.
+    """
+    settings = invocation(context, json=json).settings(allow_unsafe)
+    target = Target.of_stores(context, "persist admin upgrade", endpoint, location, blob, consensus)
+    from persist_cli.admin import administration as machine
+    from persist_cli.admin import upgrade as admin_upgrade
+
+    machine.check_choice(shard or [], every)
+    machine.run(target, settings, lambda m: admin_upgrade.upgrade(m, shard or [], commit=commit, yes=yes, json=json))
+
+
+@app.command()
 def gc(
     context: typer.Context,
     shard: Shards = None,
@@ -116,7 +151,8 @@ def gc(
     """Write a rollup now, and collect what only older states need that nobody holds."""
     settings = invocation(context, json=json).settings(allow_unsafe)
     target = Target.of_stores(context, "persist admin gc", endpoint, location, blob, consensus)
-    from persist_cli import admin_work, machine
+    from persist_cli.admin import administration as machine
+    from persist_cli.admin import work as admin_work
 
     machine.check_choice(shard or [], every)
     machine.run(target, settings, lambda m: admin_work.gc(m, shard or [], commit=commit, json=json))
@@ -142,7 +178,8 @@ def sweep(
     """
     settings = invocation(context, json=json).settings(allow_unsafe)
     target = Target.of_stores(context, "persist admin sweep", endpoint, location, blob, consensus)
-    from persist_cli import admin_work, machine
+    from persist_cli.admin import administration as machine
+    from persist_cli.admin import work as admin_work
 
     machine.check_choice(shard or [], every)
     safe_age_ms = int(safe_age * 3_600_000)
@@ -170,10 +207,74 @@ def restore(
     """Bring back blobs that a shard's state names and that are gone, from a bucket that keeps versions."""
     settings = invocation(context, json=json).settings(allow_unsafe)
     target = Target.of_stores(context, "persist admin restore", endpoint, location, blob, consensus)
-    from persist_cli import admin_work, machine
+    from persist_cli.admin import administration as machine
+    from persist_cli.admin import work as admin_work
 
     machine.check_choice(shard or [], every, key)
     code = machine.run(target, settings, lambda m: admin_work.restore(m, key, shard or [], commit=commit, json=json))
+    raise typer.Exit(code)
+
+
+@app.command()
+def repair(
+    context: typer.Context,
+    shard: Shards = None,
+    every: All = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Read every blob and decode it.")] = False,
+    commit: Commit = False,
+    endpoint: Endpoint = None,
+    location: Location = None,
+    blob: BlobUri = None,
+    consensus: ConsensusUri = None,
+    json: Json = False,
+    allow_unsafe: AllowUnsafe = None,
+) -> None:
+    """Take parts that nobody can read out of shards, and tell which rows that loses.
+
+    Try a backup, or persist admin restore, first: what is taken out is lost. Exits with 1 when something is damaged and
+    stays so: without --commit, or because the state itself is damaged.
+    """
+    settings = invocation(context, json=json).settings(allow_unsafe)
+    target = Target.of_stores(context, "persist admin repair", endpoint, location, blob, consensus)
+    from persist_cli.admin import administration as machine
+    from persist_cli.admin import mend as admin_mend
+
+    machine.check_choice(shard or [], every)
+    code = machine.run(
+        target, settings, lambda m: admin_mend.repair(m, shard or [], deep=deep, commit=commit, json=json)
+    )
+    raise typer.Exit(code)
+
+
+@app.command()
+def rebuild(
+    context: typer.Context,
+    shard: Shards = None,
+    every: All = False,
+    commit: Commit = False,
+    endpoint: Endpoint = None,
+    location: Location = None,
+    blob: BlobUri = None,
+    consensus: ConsensusUri = None,
+    json: Json = False,
+    allow_unsafe: AllowUnsafe = None,
+) -> None:
+    """Begin shards that only Blob still has in an empty Consensus, from their newest rollups.
+
+    What was committed after those is lost. Only where Consensus is lost for ever: the old rollups are deleted.
+    """
+    settings = invocation(context, json=json).settings(allow_unsafe)
+    target = Target.of_stores(context, "persist admin rebuild", endpoint, location, blob, consensus)
+    from persist_cli.admin import administration as machine
+    from persist_cli.admin import mend as admin_mend
+
+    machine.check_choice(shard or [], every)
+    code = machine.run(
+        target,
+        settings,
+        lambda m: admin_mend.rebuild(m, shard or [], commit=commit, json=json),
+        consensus_lost=True,
+    )
     raise typer.Exit(code)
 
 
@@ -194,7 +295,7 @@ def finalize(
     """Delete a closed shard for ever: only a marker stays, and its id can never be used again."""
     target = Target.of(context, endpoint, location, blob, consensus)
     settings = invocation(context, json=json).settings(allow_unsafe)
-    from persist_cli import admin_work
+    from persist_cli.admin import work as admin_work
 
     with target.open(settings) as client:
         admin_work.finalize(client, shard, force=force, commit=commit, timeout=timeout, json=json)

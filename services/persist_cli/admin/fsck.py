@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from persist_cli.admin import Age
+from persist_cli.admin.commands import Age
 from persist_cli.options import AllowUnsafe, BlobUri, ConsensusUri, Endpoint, Json, Location, Target, invocation
 
 
@@ -28,7 +28,7 @@ def fsck(
     """
     target = Target.of_stores(context, "persist fsck", endpoint, location, blob, consensus)
     settings = invocation(context, json=json).settings(allow_unsafe)
-    from persist_cli import machine
+    from persist_cli.admin import administration as machine
 
     problems = machine.run(
         target,

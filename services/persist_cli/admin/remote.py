@@ -5,29 +5,32 @@ from typing import Any
 
 from persist.runtime import system
 from persist.settings import Settings
-from persist_cli.admin_work import compacted, say
+from persist_cli.admin.work import compacted, say
 from persist_cli.options import shard_id
 from persist_cli.terminal import note, print_json, print_rows, progress
-from persist_compaction import Asked
+from persist_compaction import Asked, Busy
 
 Row = dict[str, Any]
 
 
 def compact(endpoint: str, shards: list[str], settings: Settings, *, whole: bool, commit: bool, json: bool) -> None:
     """Have each shard compacted; without ``commit`` tell what the service is doing. Raises PersistError."""
-    asked = Asked(endpoint=endpoint, settings=settings, runtime=system())
     if not commit:
-        _look(asked, shards, json=json)
+        _look(asyncio.run(_busy(endpoint, settings)), shards, json=json)
         return
-    rows = asyncio.run(_compact(asked, shards, whole=whole))
+    rows = asyncio.run(_compact(endpoint, shards, settings, whole=whole))
     if json:
         print_json({"committed": True, "shards": rows})
     else:
         print_rows(rows)
 
 
-def _look(asked: Asked, shards: list[str], *, json: bool) -> None:
-    busy = asyncio.run(asked.busy())
+async def _busy(endpoint: str, settings: Settings) -> Busy:
+    async with Asked(endpoint, settings=settings, runtime=system()) as asked:
+        return await asked.busy()
+
+
+def _look(busy: Busy, shards: list[str], *, json: bool) -> None:
     named = [str(shard_id(each)) for each in shards]
     rows = [{"shard": shard, "compacted_now": shard in busy.shards} for shard in named]
     waiting = {"requests_waiting": busy.requests_waiting, "shards_waiting": busy.shards_waiting}
@@ -39,20 +42,21 @@ def _look(asked: Asked, shards: list[str], *, json: bool) -> None:
     say(False, rows)
 
 
-async def _compact(asked: Asked, shards: list[str], *, whole: bool) -> list[Row]:
+async def _compact(endpoint: str, shards: list[str], settings: Settings, *, whole: bool) -> list[Row]:
     rows: list[Row] = []
     with progress("compacting", None, unit="rows") as steps:
-        for name in shards:
-            shard, told = shard_id(name), 0
+        async with Asked(endpoint, settings=settings, runtime=system()) as asked:
+            for name in shards:
+                shard, told = shard_id(name), 0
 
-            def report(written: int) -> None:
-                nonlocal told
-                # Each compaction of the request counts from zero.
-                steps(written - told if written >= told else written)
-                told = written
+                def report(written: int) -> None:
+                    nonlocal told
+                    # Each compaction of the request counts from zero.
+                    steps(written - told if written >= told else written)
+                    told = written
 
-            done = await asked.compact(
-                shard, whole=whole, report=report, waits=lambda ahead: note(f"waiting for {ahead} other requests")
-            )
-            rows.append({"shard": shard, **compacted(done)})
+                done = await asked.compact(
+                    shard, whole=whole, report=report, waits=lambda ahead: note(f"waiting for {ahead} other requests")
+                )
+                rows.append({"shard": shard, **compacted(done)})
     return rows

@@ -52,7 +52,7 @@ def session(master: str | None, name: str) -> Iterator[Any]:
     try:
         from pyspark.sql import SparkSession
 
-        from pyspark_persist.jobs.session import java_problem, local_session
+        from pyspark_persist.session import java_problem, local_session
     except ImportError as error:
         raise typer.BadParameter("this needs PySpark: pip install 'persist-tvc[spark]'") from error
     problem = java_problem()

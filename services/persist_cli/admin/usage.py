@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from persist_cli.admin import Age
+from persist_cli.admin.commands import Age
 from persist_cli.options import AllowUnsafe, BlobUri, ConsensusUri, Endpoint, Json, Location, Target, invocation
 
 
@@ -32,8 +32,9 @@ def usage(
     """Show what shards keep in Blob: current, held for readers, unlinked, leaked; and what it costs."""
     target = Target.of_stores(context, "persist usage", endpoint, location, blob, consensus)
     settings = invocation(context, json=json).settings(allow_unsafe)
-    from persist.machine.usage import Prices
-    from persist_cli import machine, usage_work
+    from persist.machine.upkeep.usage import Prices
+    from persist_cli.admin import administration as machine
+    from persist_cli.admin import usage_work
 
     prices = Prices(put=price_put, get=price_get, storage=price_storage)
     machine.run(

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from persist.errors import Determinate, InvalidArgument
-from persist.machine.survey import Verdict
-from persist.machine.usage import Counted, Prices, Usage, usage_of
+from persist.machine.garbage.inventory import Verdict
+from persist.machine.upkeep.usage import Counted, Prices, Usage, usage_of
 from persist.runtime import Runtime
-from persist_cli.machine import Machine
-from persist_cli.terminal import print_json, print_table, progress
+from persist_cli.admin.administration import Machine
+from persist_cli.terminal import note, print_json, print_table, progress
 
 REQUESTS: Final = "persist_store_requests_total"
 _LINE: Final = re.compile(rf'^{REQUESTS}{{kind="([A-Za-z0-9]+)"}} ([0-9.e+]+)$', re.MULTILINE)
@@ -41,6 +41,7 @@ async def usage(
     own = Counted(requests=dict(machine.meter.requests))
     servers = await _servers(metrics, over, machine.runtime)
     total = sum(each.total for each in found)
+    written = await machine.upgrade.write_version(machine.deadline())
     costs = {
         "storage_per_year": prices.of_bytes(total),
         "requests_of_this_command": prices.of_requests(own.requests),
@@ -51,12 +52,14 @@ async def usage(
             {
                 "shards": [_row(each) for each in found],
                 "total": {"bytes": total},
+                "write_version": written,
                 "requests": {"this_command": own.requests, "servers": servers.requests, "seconds": servers.seconds},
                 "costs": costs,
             }
         )
         return
     _tables(found, own, servers, costs)
+    note(f"write-version {written}")
 
 
 def _row(each: Usage) -> dict[str, Any]:

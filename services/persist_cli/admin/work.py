@@ -10,10 +10,10 @@ from persist.core.shard.compaction import gathered, most_worth
 from persist.core.shard.retention import gc_boundary
 from persist.core.shard.state import State
 from persist.errors import InvalidArgument, LocationError, PersistError
-from persist.machine.collector import Collector
-from persist.machine.compactor import Compacted, Compactor
-from persist.machine.survey import Found
-from persist_cli.machine import Machine
+from persist.machine.compaction.compactor import Compacted, Compactor
+from persist.machine.garbage.collector import Collector
+from persist.machine.garbage.inventory import Found
+from persist_cli.admin.administration import Machine
 from persist_cli.options import shard_id
 from persist_cli.terminal import counted, note, print_json, print_rows, print_table, progress
 
@@ -157,7 +157,7 @@ async def sweep(machine: Machine, shards: list[str], *, safe_age_ms: int, commit
             "uploads": swept.uploads,
         }
 
-    rows = await _rows(machine, shards, one, what="sweeping", unit="blobs")
+    rows = await told(machine, shards, one, what="sweeping", unit="blobs")
     strangers = [] if shards else list((await machine.survey.strangers()).items())
     without = [{"shard": shard, "blobs": count, "bytes": size} for shard, (count, size) in strangers]
     if json:
@@ -171,26 +171,23 @@ async def sweep(machine: Machine, shards: list[str], *, safe_age_ms: int, commit
 
 async def restore(machine: Machine, key: str | None, shards: list[str], *, commit: bool, json: bool) -> int:
     """Bring back missing blobs. The exit code: 1 when some could not be brought back."""
-    keys: list[str] = []
-    if key is not None:
-        keys.append(check_blob_key(key))
-    else:
-        for shard in await machine.chosen(shards):
-            await machine.names(shard)
-            keys += await machine.fsck.missing(shard)
-    rows, failed = [], 0
+    rows: list[Row] = []
+    failed = 0
     timeout = machine.settings.blob_timeout_ms / 1000
-    with progress("restoring", len(keys), unit="blobs") as steps:
-        for each in keys:
-            outcome = "would be restored"
-            if commit:
-                try:
-                    await machine.versions.blob.restore(each, timeout=timeout)
-                    outcome = "restored"
-                except LocationError as error:
-                    outcome, failed = error.message, failed + 1
-            rows.append({"key": each, "outcome": outcome})
-            steps(1)
+    while keys := await _missing(machine, key, shards, {row["key"] for row in rows}):
+        with progress("restoring", len(keys), unit="blobs") as steps:
+            for each in keys:
+                outcome = "would be restored"
+                if commit:
+                    try:
+                        await machine.versions.blob.restore(each, timeout=timeout)
+                        outcome = "restored"
+                    except LocationError as error:
+                        outcome, failed = error.message, failed + 1
+                rows.append({"key": each, "outcome": outcome})
+                steps(1)
+        if not commit:
+            break
     if json:
         print_json({"committed": commit, "blobs": rows})
     else:
@@ -199,6 +196,18 @@ async def restore(machine: Machine, key: str | None, shards: list[str], *, commi
             note("nothing is missing")
         say(commit, rows)
     return 1 if failed else 0
+
+
+async def _missing(machine: Machine, key: str | None, shards: list[str], tried: set[Any]) -> list[str]:
+    """What is to be brought back and was not tried yet: behind a rollup that is back, more may be missing."""
+    if key is not None:
+        return [each for each in (check_blob_key(key),) if each not in tried]
+    found: list[str] = []
+    for shard in await machine.chosen(shards):
+        if shards:
+            await machine.check_known(shard)
+        found += await machine.fsck.missing(shard)
+    return [each for each in found if each not in tried]
 
 
 def finalize(client: Any, shard: str, *, force: bool, commit: bool, timeout: float, json: bool) -> None:
@@ -237,7 +246,7 @@ One = Callable[[ShardId, Callable[[int], None]], Awaitable[Row]]
 async def _each(
     machine: Machine, shards: list[str], one: One, *, commit: bool, json: bool, what: str, unit: str
 ) -> None:
-    rows = await _rows(machine, shards, one, what=what, unit=unit)
+    rows = await told(machine, shards, one, what=what, unit=unit)
     if json:
         print_json({"committed": commit, "shards": rows})
         return
@@ -245,7 +254,8 @@ async def _each(
     say(commit, rows)
 
 
-async def _rows(machine: Machine, shards: list[str], one: One, *, what: str, unit: str) -> list[Row]:
+async def told(machine: Machine, shards: list[str], one: One, *, what: str, unit: str) -> list[Row]:
+    """A line for each shard: what ``one`` tells of it, or why it could not."""
     rows = []
     with progress(what, None, unit=unit) as steps:
         for shard in await machine.chosen(shards):

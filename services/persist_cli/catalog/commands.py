@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from persist_cli.catalog_place import Place
+from persist_cli.catalog.place import Place
 from persist_cli.options import AllowUnsafe, BlobUri, ConsensusUri, Endpoint, Json, Location, invocation
 
 app = typer.Typer(
@@ -76,7 +76,7 @@ def dump(
     """
     place = Place.of(context, environment, stash, endpoint, location, blob, consensus)
     settings = invocation(context, json=json).settings(allow_unsafe)
-    from persist_cli import catalog_reads
+    from persist_cli.catalog import reads as catalog_reads
 
     tags = catalog_reads.chosen_tags(kind or [], ignore or [], ignore_large=ignore_large)
     catalog_reads.dump(place, settings, tags, asked=bool(kind), consolidated=consolidate, json=json)
@@ -107,7 +107,7 @@ def edit(
     """
     place = Place.of(context, environment, stash, endpoint, location, blob, consensus)
     settings = invocation(context, json=json).settings(allow_unsafe)
-    from persist_cli import catalog_writes
+    from persist_cli.catalog import writes as catalog_writes
 
     wanted = catalog_writes.wanted_edit(kind, key, value)
     catalog_writes.change(place, settings, wanted, yes=yes, json=json)
@@ -135,7 +135,7 @@ def delete(
     """
     place = Place.of(context, environment, stash, endpoint, location, blob, consensus)
     settings = invocation(context, json=json).settings(allow_unsafe)
-    from persist_cli import catalog_writes
+    from persist_cli.catalog import writes as catalog_writes
 
     catalog_writes.change(place, settings, catalog_writes.wanted_delete(kind, key), yes=yes, json=json)
 
@@ -158,7 +158,7 @@ def epoch(
     """
     place = Place.of(context, environment, stash, endpoint, location, blob, consensus)
     settings = invocation(context, json=json).settings(allow_unsafe)
-    from persist_cli import catalog_reads
+    from persist_cli.catalog import reads as catalog_reads
 
     catalog_reads.epoch(place, settings, json=json)
 
@@ -181,6 +181,35 @@ def upgrade_check(
     """
     place = Place.of(context, environment, stash, endpoint, location, blob, consensus)
     settings = invocation(context, json=json).settings(allow_unsafe)
-    from persist_cli import catalog_reads
+    from persist_cli.catalog import reads as catalog_reads
 
     catalog_reads.upgrade_check(place, settings, json=json)
+
+
+@app.command("repair")
+def repair(
+    context: typer.Context,
+    commit: Annotated[
+        bool, typer.Option("--commit", help="Do it. Without, say what is wrong and what would change, and do nothing.")
+    ] = False,
+    environment: Environment = "default",
+    stash: Stash = None,
+    endpoint: Endpoint = None,
+    location: Location = None,
+    blob: BlobUri = None,
+    consensus: ConsensusUri = None,
+    json: Json = False,
+    allow_unsafe: AllowUnsafe = None,
+) -> None:
+    """Make a catalog whole that nobody can open because its rows do not sum up, and print what that changes.
+
+    What went without being there never was, what is there several times is there once, and of several values of a key
+    the one stays that came last: look at each, and use edit where another one is right. With --commit all is done in
+    one append, which fences whoever leads; where nothing is wrong nothing is done. Exits with 1 while something is
+    wrong.
+    """
+    place = Place.of(context, environment, stash, endpoint, location, blob, consensus)
+    settings = invocation(context, json=json).settings(allow_unsafe)
+    from persist_cli.catalog import repairs as catalog_repairs
+
+    catalog_repairs.repair(place, settings, commit=commit, json=json)

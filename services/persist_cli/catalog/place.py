@@ -2,25 +2,19 @@
 
 import asyncio
 import contextlib
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import unquote
 
 import typer
 
-from persist_cli.options import Target, is_typed
+from persist_cli.options import Target, is_typed, sqlite_file
 
 if TYPE_CHECKING:
     from persist.client.catalog.port import OpenableCatalog, RowLog
     from persist.settings import Settings
 
 T = TypeVar("T")
-
-_IN_HOST = re.compile(r"(://[^/@:\s]*):[^@\s]*@")
-_IN_QUERY = re.compile(r"([?&](?:ssl)?password=)[^&\s]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +58,7 @@ class Place:
         return asyncio.run(main())
 
     def _refuse(self) -> None:
-        from persist.core.catalog.refusals import Uninitialized
+        from persist.core.catalog.errors import Uninitialized
 
         raise Uninitialized(
             "there is no catalog here",
@@ -84,10 +78,10 @@ class Place:
 
     async def _log(self, settings: "Settings", stack: contextlib.AsyncExitStack) -> "RowLog":
         if self.stash is not None:
-            from persist.client.catalog.stash_log import open_stash_log
+            from persist.client.catalog.log.stash_log import open_stash_log
 
             return await open_stash_log(self.stash, self.environment, settings=settings)
-        from persist.client.catalog.shard_log import catalog_shard, open_shard_log
+        from persist.client.catalog.log.shard_log import catalog_shard, open_shard_log
         from persist.errors import ShardNotFound
 
         client = await _client(self.target, settings)
@@ -103,22 +97,20 @@ class Place:
         from persist.errors import InvalidArgument
 
         if self.stash is not None and self.stash.startswith("sqlite:"):
-            path = Path(unquote(self.stash.removeprefix("sqlite:").partition("?")[0]))
+            path = sqlite_file(self.stash)
             if not path.is_file():
                 raise InvalidArgument(
                     "there is no such file", hint="a stash is made by whoever writes first", path=path
                 )
-        elif self.target is not None and self.target.location is not None:
-            from persist.client.connect import CONSENSUS_NAME
-
-            path = Path(self.target.location).expanduser()
-            if not (path / CONSENSUS_NAME).is_file():
-                raise InvalidArgument("no persist location", hint=f"it has no {CONSENSUS_NAME}", directory=path)
+        elif self.target is not None:
+            self.target.check_there()
 
     def __str__(self) -> str:
         """Without passwords."""
+        from persist.redaction import without_password
+
         text = self.stash if self.stash is not None else str(self.target)
-        return _IN_QUERY.sub(r"\1…", _IN_HOST.sub(r"\1@", text))
+        return without_password(text)
 
 
 async def _client(target: Any, settings: "Settings") -> Any:

@@ -13,14 +13,15 @@ import typer
 
 from persist.client.catalog.port import Dump
 from persist.core.catalog.kinds import BY_TAG, CONFIG, KINDS, AnyKind
+from persist.core.catalog.leadership.repair import Damage, Tally
 from persist.core.catalog.objects import Config
-from persist.core.catalog.opening import DATA_VERSION
+from persist.core.catalog.open_rules import DATA_VERSION
 from persist.core.catalog.rows import Row, RowUpdate
 from persist.errors import CorruptData
 from persist.wire.catalog.json import SAFE, show_key, show_value
 from persist.wire.catalog.migrations import MIGRATIONS
 from persist.wire.catalog.rows import CODEC
-from persist_cli.catalog_place import Place
+from persist_cli.catalog.place import Place
 from persist_cli.terminal import counted, note, print_json
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ def dump(
     # The data version is a row of its own kind: without it nothing can be read.
     wanted = None if tags is None else {*tags, CONFIG.tag}
     found = place.run(settings, lambda catalog: catalog.dump(consolidated=consolidated, kinds=wanted), begun=True)
-    shown, raw = entries(found)
+    damages = Tally(CODEC, found.updates).damages() if consolidated else []
+    shown, raw = entries(found, damages)
     if tags is not None:
         shown = {tag: shown.get(tag, []) for tag in tags if asked or tag in shown}
     if json:
@@ -68,16 +70,20 @@ def dump(
         _print_entries(shown)
     count = counted(sum(map(len, shown.values())), "object" if consolidated else "change")
     note(f"{count}; upper {found.upper}, data version {data_version(found) or 'unknown'}")
+    if damages:
+        note(f"{counted(len(damages), 'row')} damaged: persist catalog repair says what would make them whole")
     if raw:
         note(f"{counted(raw, 'row')} in hexadecimal digits: this release reads data version {MIGRATIONS.current}")
 
 
-def entries(found: Dump) -> tuple[dict[str, list[dict[str, Any]]], int]:
-    """What ``dump`` prints, by kind, and how many rows could not be read."""
+def entries(found: Dump, damages: Iterable[Damage] = ()) -> tuple[dict[str, list[dict[str, Any]]], int]:
+    """What ``dump`` prints, by kind, and how many rows could not be read. What is wrong with a row goes with it."""
+    wrong = {damage.row: {"damaged": damage.problem} for damage in damages}
     versions = _versions(found.updates)
     by_tag: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     for update in found.updates:
-        by_tag[update.row.kind].append(_entry(update, versions.current(update)))
+        entry = _entry(update, versions.current(update))
+        by_tag[update.row.kind].append(entry | wrong.get(update.row, {}))
     known = [tag for tag in BY_TAG if tag in by_tag]
     shown = {tag: sorted(by_tag[tag], key=_order) for tag in [*known, *sorted(by_tag.keys() - BY_TAG.keys())]}
     return shown, sum("key_hex" in entry for each in shown.values() for entry in each)
@@ -107,7 +113,7 @@ class _Versions:
 
 
 def _versions(updates: Iterable[RowUpdate]) -> _Versions:
-    rows = [(ts, row) for row, ts, diff in updates if (row.kind, row.key, diff) == (CONFIG.tag, _VERSION_KEY, 1)]
+    rows = [(ts, row) for row, ts, diff in updates if diff > 0 and (row.kind, row.key) == (CONFIG.tag, _VERSION_KEY)]
     return _Versions(sorted((ts, CODEC.decode(row)[1].value) for ts, row in rows))
 
 

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import typer
 
 from persist.client.catalog.port import OpenableCatalog
+from persist.core.catalog.errors import IncompatibleDataVersion
 from persist.core.catalog.kinds import CONFIG, FENCE_TOKEN, AnyKind
+from persist.core.catalog.leadership.repair import Tally
 from persist.core.catalog.objects import FenceToken
-from persist.core.catalog.opening import DATA_VERSION
-from persist.core.catalog.refusals import IncompatibleDataVersion
+from persist.core.catalog.open_rules import CONTENT_VERSION, DATA_VERSION
 from persist.wire.catalog.json import parse, read_key, read_value, show_key, show_value
 from persist.wire.catalog.migrations import MIGRATIONS
-from persist.wire.catalog.rows import SIDES
-from persist_cli.catalog_place import Place
-from persist_cli.catalog_reads import data_version, kind_named, line
+from persist.wire.catalog.rows import CODEC, SIDES
+from persist_cli.catalog.place import Place
+from persist_cli.catalog.reads import data_version, kind_named, line
 from persist_cli.terminal import note, print_json
 
 if TYPE_CHECKING:
@@ -36,10 +37,11 @@ class Wanted(NamedTuple):
 
 
 class _Seen(NamedTuple):
-    """The object as it is, and who leads."""
+    """The object as it is, who leads, and whether its rows sum up to something else than one object, or none."""
 
     value: Any | None
     token: FenceToken | None
+    damaged: bool
 
 
 def wanted_edit(kind: str, key: str, value: str | None) -> Wanted:
@@ -70,7 +72,7 @@ def change(place: Place, settings: "Settings", wanted: Wanted, *, yes: bool, jso
 
     async def work(catalog: OpenableCatalog) -> tuple[Any | None, FenceToken | None]:
         seen = await _look(catalog, wanted)
-        if seen.value == wanted.value:
+        if seen.value == wanted.value and not seen.damaged:
             return seen.value, None
         if not yes:
             _ask(place, wanted, seen)
@@ -95,6 +97,10 @@ def _key(kind: AnyKind, data: Any) -> Any:
     if key == DATA_VERSION:
         raise typer.BadParameter(
             "user_version says which form all objects have: only a migration, when the catalog is opened, changes both"
+        )
+    if key == CONTENT_VERSION:
+        raise typer.BadParameter(
+            "catalog_content_version says which release goes on: only opening the catalog for writing changes it"
         )
     return key
 
@@ -130,8 +136,10 @@ async def _look(catalog: OpenableCatalog, wanted: Wanted) -> _Seen:
             current=MIGRATIONS.current,
         )
     key, values = SIDES[wanted.kind.tag][0].encode(wanted.key), SIDES[wanted.kind.tag][1]
-    rows = [row for row, _, _ in found.updates if (row.kind, row.key) == (wanted.kind.tag, key)]
-    return _Seen(values.decode(rows[0].value) if rows else None, token)
+    tally = Tally(CODEC, found.updates)
+    row = tally.kept(wanted.kind.tag, key)
+    damaged = any((damage.row.kind, damage.row.key) == (wanted.kind.tag, key) for damage in tally.damages())
+    return _Seen(None if row is None else values.decode(row.value), token, damaged)
 
 
 def _ask(place: Place, wanted: Wanted, seen: _Seen) -> None:
@@ -140,6 +148,8 @@ def _ask(place: Place, wanted: Wanted, seen: _Seen) -> None:
     note(f"This will {verb} {wanted.name} in the catalog of environment {place.environment} ({place}).")
     for when, value in (("now", seen.value), ("then", wanted.value)):
         note(f"  {when + ':':6}{'(not there)' if value is None else line(show_value(wanted.kind, value))}")
+    if seen.damaged:
+        note("Its rows are damaged; this makes them whole.")
     if seen.token is not None:
         leader = f"deploy generation {seen.token.deploy_generation}, epoch {seen.token.epoch}"
         note(f"Whoever leads it now ({leader}) is fenced: it ends with an error and has to open the catalog again.")

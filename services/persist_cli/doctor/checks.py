@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from typing import Final
 
+from persist.redaction import scrub
+
 OK: Final = "ok"
 WARN: Final = "warn"
 BAD: Final = "bad"
@@ -30,6 +32,10 @@ class Check:
     def mark(self) -> str:
         """The state as a character."""
         return _MARKS[self.state]
+
+    def scrubbed(self) -> "Check":
+        """The same without secrets: before lines are broken, in which none could be found."""
+        return Check(self.name, self.state, scrub(self.found), scrub(self.next_step))
 
     def as_json(self) -> dict[str, str]:
         """The check for programs."""

@@ -13,6 +13,7 @@ from persist_cli.options import (
     Location,
     Target,
     invocation,
+    is_typed,
 )
 
 EXIT_FAILED = 1
@@ -36,14 +37,18 @@ def doctor(
     run = invocation(context, json=json)
     named = any((endpoint, location, blob, consensus))
     target = Target.of(context, endpoint, location, blob, consensus) if named else None
-    from persist_cli import checks, checks_location, checks_spark
+    from persist_cli.doctor import checks
+    from persist_cli.doctor import location as checks_location
+    from persist_cli.doctor import spark as checks_spark
     from persist_cli.terminal import print_json, print_table
 
     found = list(checks.machine())
     if spark:
         found += checks_spark.spark(run.environ)
     if target is not None:
-        found += checks_location.location(target, run.settings(allow_unsafe), timeout)
+        typed = any(is_typed(context, name) for name in ("location", "blob", "consensus"))
+        found += checks_location.location(target, run.settings(allow_unsafe), timeout, typed=typed)
+    found = [check.scrubbed() for check in found]
     if json:
         print_json([check.as_json() for check in found])
     else:

@@ -4,12 +4,15 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final, TypeVar
 
-from persist.errors import PersistError
+from persist.core.shard.state import FIRST_FORMAT, STATE_FORMAT
+from persist.errors import InvalidArgument, PersistError
+from persist.machine.gate import Gate
+from persist.retry.deadline import Deadline
 from persist.runtime import Runtime, system
 from persist.settings import Settings
 from persist.storage.open import open_blob, open_consensus
 from persist.storage.ports import Blob, Consensus
-from persist_cli.checks import BAD, OK, WARN, Check
+from persist_cli.doctor.checks import BAD, OK, WARN, Check
 from persist_cli.options import Target
 
 T = TypeVar("T")
@@ -20,12 +23,20 @@ SKEW_MS_MAX: Final = 1_000
 SHARDS_LOOKED_AT: Final = 100
 
 
-def location(target: Target, settings: Settings, timeout: float) -> Iterator[Check]:
-    """Everything about the location the options name."""
+def location(target: Target, settings: Settings, timeout: float, *, typed: bool = True) -> Iterator[Check]:
+    """Everything about the location the options name; ``typed``: on the command line, so that it may be mistyped."""
     if target.endpoint is not None:
         for endpoint in target.endpoint.split(","):
             yield from asyncio.run(_endpoint(endpoint.strip(), timeout))
     else:
+        try:
+            target.check_there()
+        except InvalidArgument as error:
+            # Looking further would make it.
+            yield Check(
+                "location", BAD if typed else WARN, str(target), f"{error.hint} The first write, or server, makes it"
+            )
+            return
         yield from asyncio.run(_stores(target, settings, timeout))
     yield _shards_and_clock(target, settings, timeout)
 
@@ -44,7 +55,26 @@ async def _stores(target: Target, settings: Settings, timeout: float) -> list[Ch
         timeout,
         settings,
     )
+    if all(check.state != BAD for check in found):
+        found.append(await _write_version(consensus_uri, timeout, settings))
     return found
+
+
+async def _write_version(consensus_uri: str, timeout: float, settings: Settings) -> Check:
+    """Whether this release knows what is written here, and writes all that it knows."""
+    runtime = system()
+    store = open_consensus(consensus_uri, settings=settings, runtime=runtime)
+    try:
+        record = await Gate(store, settings=settings, runtime=runtime).look(Deadline(runtime, timeout))
+    except PersistError as error:
+        return Check("write-version", BAD, str(error), error.hint)
+    finally:
+        await store.close()
+    written = FIRST_FORMAT if record is None else record.write_version
+    if written < STATE_FORMAT:
+        step = "once every program here is of this release: persist admin upgrade --all --commit"
+        return Check("write-version", WARN, f"{written}; this release knows {STATE_FORMAT}", step)
+    return Check("write-version", OK, f"{written}, the newest that this release knows")
 
 
 async def _list_blobs(store: Blob, timeout: float) -> None:
@@ -138,7 +168,7 @@ def _shards_and_clock(target: Target, settings: Settings, timeout: float) -> Che
     """Reads go through, and no shard was written in this machine's future."""
     runtime: Runtime = system()
     try:
-        with target.open(settings) as client:
+        with target.open(settings, begin=True) as client:
             shards = [
                 shard for shard, _ in zip(client.list_shards(timeout=timeout), range(SHARDS_LOOKED_AT), strict=False)
             ]

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
-from persist_cli.checks import BAD, OK, WARN, Check
+from persist_cli.doctor.checks import BAD, OK, WARN, Check
 
 JAVA_MIN: Final = 17
 PROBE_SECONDS: Final = 60

@@ -18,6 +18,7 @@ from persist_cli.options import (
     Timeout,
     invocation,
 )
+from persist_cli.times import AsOf, From, NewUpper, RowTime, Until
 
 app = typer.Typer(help="Look into shards, append to them, read them, follow them.", no_args_is_help=True)
 
@@ -36,7 +37,7 @@ def list_shards(
     """List every shard of a location with its frontiers."""
     target = Target.of(context, endpoint, location, blob, consensus)
     settings = invocation(context, json=json).settings(allow_unsafe)
-    from persist_cli import shard_reads
+    from persist_cli.shard import reads as shard_reads
 
     with target.open(settings) as client:
         shard_reads.list_shards(client, timeout=timeout, json=json)
@@ -57,7 +58,7 @@ def inspect(
     """Show a shard's state: frontiers, batches, readers, writers, schemas. All of it with --json."""
     target = Target.of(context, endpoint, location, blob, consensus)
     settings = invocation(context, json=json).settings(allow_unsafe)
-    from persist_cli import shard_reads
+    from persist_cli.shard import reads as shard_reads
 
     with target.open(settings) as client:
         shard_reads.inspect(client, shard, timeout=timeout, json=json)
@@ -75,16 +76,11 @@ def append(
     val: Annotated[
         str, typer.Option(metavar="C,D", help="Val columns of a new shard; all that are left otherwise.")
     ] = "",
-    time: Annotated[
-        int | None,
-        typer.Option(min=0, help="The time of every row. Otherwise the ts column; without one, the shard's upper."),
-    ] = None,
+    time: RowTime = None,
     diff: Annotated[
         int | None, typer.Option(help="The diff of every row: -1 takes rows away. Otherwise the diff column, or 1.")
     ] = None,
-    new_upper: Annotated[
-        int | None, typer.Option(min=0, help="Where the shard's upper moves to; one past the last time otherwise.")
-    ] = None,
+    new_upper: NewUpper = None,
     endpoint: Endpoint = None,
     location: Location = None,
     blob: BlobUri = None,
@@ -96,7 +92,7 @@ def append(
     """Append rows in one commit. A new shard is made when --key names its key columns."""
     target = Target.of(context, endpoint, location, blob, consensus)
     settings = invocation(context, json=json).settings(allow_unsafe)
-    from persist_cli import shard_writes
+    from persist_cli.shard import writes as shard_writes
 
     request = shard_writes.Append(
         shard=shard,
@@ -108,7 +104,9 @@ def append(
         diff=diff,
         new_upper=new_upper,
     )
-    with target.open(settings) as client:
+    if request.key and not target.is_there():
+        shard_writes.check_new(request)
+    with target.open(settings, begin=bool(request.key)) as client:
         shard_writes.append(client, request, timeout=timeout, json=json)
 
 
@@ -116,9 +114,7 @@ def append(
 def snapshot(
     context: typer.Context,
     shard: ShardArgument,
-    as_of: Annotated[
-        int | None, typer.Option(min=0, help="The time to read at, waiting for it; the latest complete one otherwise.")
-    ] = None,
+    as_of: AsOf = None,
     where: Annotated[str | None, typer.Option(help="For example: id >= 5 and name = 'x'")] = None,
     columns: Annotated[str, typer.Option(metavar="A,B", help="Only these columns, in this order.")] = "",
     limit: Annotated[int | None, typer.Option(min=1, help="At most this many rows.")] = None,
@@ -137,7 +133,7 @@ def snapshot(
     """Read what a shard holds at a time. The answer for a time is the same for ever."""
     target = Target.of(context, endpoint, location, blob, consensus)
     settings = invocation(context, json=json).settings(allow_unsafe)
-    from persist_cli import shard_reads
+    from persist_cli.shard import reads as shard_reads
 
     request = shard_reads.Snapshot(
         shard=shard,
@@ -156,11 +152,8 @@ def snapshot(
 def listen(
     context: typer.Context,
     shard: ShardArgument,
-    start: Annotated[
-        int | None,
-        typer.Option("--from", min=0, help="Changes after this time; after the latest complete one otherwise."),
-    ] = None,
-    until: Annotated[int | None, typer.Option(min=0, help="End once everything before this time was shown.")] = None,
+    start: From = None,
+    until: Until = None,
     idle: Annotated[
         float | None, typer.Option(metavar="SECONDS", min=0.1, help="End after so long without news.")
     ] = None,
@@ -175,7 +168,7 @@ def listen(
     """Follow the changes of a shard as they commit. Ends with Ctrl-C, or when the shard is closed."""
     target = Target.of(context, endpoint, location, blob, consensus)
     settings = invocation(context, json=json).settings(allow_unsafe)
-    from persist_cli import shard_reads
+    from persist_cli.shard import reads as shard_reads
 
     with target.open(settings) as client:
         shard_reads.listen(client, shard, start=start, until=until, idle=idle, timeout=timeout, json=json)

@@ -1,6 +1,7 @@
 """What ``persist shard list``, ``inspect``, ``snapshot`` and ``listen`` do, given a client."""
 
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ from persist import Progress
 from persist.core.frontier import TIME_MAX
 from persist.errors import NotReadable
 from persist.runtime import system
-from persist_cli import tables_out
 from persist_cli.options import shard_id
+from persist_cli.shard import rows_out as tables_out
 from persist_cli.terminal import counted, frontier, note, print_json, print_json_line, print_table, progress, shown
+from persist_cli.times import dated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,14 +113,16 @@ def snapshot(client: Any, request: Snapshot, *, timeout: float, json: bool) -> N
         found = reader.snapshot(as_of=as_of, timeout=timeout)
         columns = list(request.columns) or None
         schema = _output_schema(found.schema.rows, columns)
-        with progress(f"reading as of {as_of}", found.rows_estimate) as done:
-            batches = _counted(found.to_batches(columns, request.where), done)
-            title = f"{shard} as of {as_of}"
-            rows = tables_out.write(
-                tables_out.limited(batches, request.limit), schema, file_format, request.output, title=title
-            )
+        batches = found.to_batches(columns, request.where)
+        # Rows that stream over a terminal are their own progress.
+        if request.output is not None or file_format == "table" or not sys.stdout.isatty():
+            batches = _followed(batches, f"reading as of {dated(as_of)}", found.rows_estimate)
+        title = f"{request.shard} as of {dated(as_of)}"
+        rows = tables_out.write(
+            tables_out.limited(batches, request.limit), schema, file_format, request.output, title=title
+        )
     if request.output is not None:
-        note(f"{counted(rows, 'row')} as of {as_of} written to {request.output}")
+        note(f"{counted(rows, 'row')} as of {dated(as_of)} written to {request.output}")
 
 
 def _latest(upper: int | None) -> int:
@@ -138,10 +142,12 @@ def _output_schema(rows: pa.Schema, columns: list[str] | None) -> pa.Schema:
     )
 
 
-def _counted(batches: Any, done: Any) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        done(batch.num_rows)
-        yield batch
+def _followed(batches: Any, what: str, total: int) -> Generator[pa.RecordBatch, None, None]:
+    """The batches, under a bar that is gone once the last of them was taken, or this is closed."""
+    with progress(what, total) as done:
+        for batch in batches:
+            done(batch.num_rows)
+            yield batch
 
 
 def listen(

@@ -21,6 +21,7 @@ SUFFIXES: Final = {
     ".arrows": "arrow",
     ".feather": "arrow",
 }
+STANDARD_INPUT: Final = "-"
 BATCH_ROWS: Final = 65_536
 TIME: Final = "ts"
 DIFF: Final = "diff"
@@ -49,7 +50,7 @@ def read(source: str, file_format: str, types: Mapping[str, pa.DataType]) -> Ite
 
 
 def _open(source: str) -> BinaryIO:
-    if source == "-":
+    if source == STANDARD_INPUT:
         # Without seeking, Parquet and Arrow files cannot be read: they are small enough to hold when piped by hand.
         return (
             sys.stdin.buffer if isinstance(sys.stdin.buffer, io.BufferedReader) else io.BytesIO(sys.stdin.buffer.read())

@@ -2,14 +2,14 @@
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
 import pyarrow as pa
 
 from persist.errors import InvalidArgument
-from persist_cli.tables_in import SUFFIXES
+from persist_cli.shard.rows_in import SUFFIXES
 from persist_cli.terminal import counted, print_json_line, print_table
 
 TABLE_ROWS_MAX: Final = 1000
@@ -29,9 +29,25 @@ def format_of(given: str | None, output: Path | None, *, json: bool) -> str:
 
 
 def write(
-    batches: Iterable[pa.RecordBatch], schema: pa.Schema, file_format: str, output: Path | None, *, title: str = ""
+    batches: Generator[pa.RecordBatch, None, None],
+    schema: pa.Schema,
+    file_format: str,
+    output: Path | None,
+    *,
+    title: str = "",
 ) -> int:
-    """Write the rows and return how many. To standard output unless ``output`` names a file."""
+    """Write the rows and return how many. To standard output unless ``output`` names a file. Closes ``batches``."""
+    with contextlib.closing(batches):
+        return _write(batches, schema, file_format, output, title)
+
+
+def _write(
+    batches: Generator[pa.RecordBatch, None, None],
+    schema: pa.Schema,
+    file_format: str,
+    output: Path | None,
+    title: str,
+) -> int:
     if file_format == "table":
         return _table(batches, schema, title)
     if file_format == "json":
@@ -45,17 +61,20 @@ def write(
     return written
 
 
-def limited(batches: Iterable[pa.RecordBatch], most: int | None) -> Iterator[pa.RecordBatch]:
-    """The first ``most`` rows; all of them when None."""
-    left = most
-    for batch in batches:
-        if left is None:
-            yield batch
-            continue
-        yield batch.slice(0, left)
-        left -= min(left, batch.num_rows)
-        if left == 0:
-            return
+def limited(batches: Iterable[pa.RecordBatch], most: int | None) -> Generator[pa.RecordBatch, None, None]:
+    """The first ``most`` rows; all of them when None. Closes ``batches`` when it ends."""
+    with contextlib.ExitStack() as stack:
+        if isinstance(batches, Generator):
+            stack.callback(batches.close)
+        left = most
+        for batch in batches:
+            if left is None:
+                yield batch
+                continue
+            yield batch.slice(0, left)
+            left -= min(left, batch.num_rows)
+            if left == 0:
+                return
 
 
 def _json(batch: pa.RecordBatch) -> int:
@@ -64,7 +83,7 @@ def _json(batch: pa.RecordBatch) -> int:
     return int(batch.num_rows)
 
 
-def _table(batches: Iterable[pa.RecordBatch], schema: pa.Schema, title: str) -> int:
+def _table(batches: Generator[pa.RecordBatch, None, None], schema: pa.Schema, title: str) -> int:
     """All rows that fit a screen someone scrolls; says so when there are more."""
     shown: list[list[object]] = []
     more = False
@@ -74,6 +93,8 @@ def _table(batches: Iterable[pa.RecordBatch], schema: pa.Schema, title: str) -> 
         if len(rows) < batch.num_rows:
             more = True
             break
+    # What reads may be drawing a bar: that ends before the table begins.
+    batches.close()
     caption = (
         counted(len(shown), "row") if not more else f"the first {len(shown):,} rows; for all of them choose --format"
     )

@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from persist import Appended, Schema
 from persist.errors import InvalidArgument, InvalidBounds, ShardClosed, ShardNotFound, UsageError
-from persist_cli import tables_in
 from persist_cli.options import shard_id
+from persist_cli.shard import rows_in as tables_in
 from persist_cli.terminal import counted, frontier, note, print_json, progress
 
 
@@ -27,17 +27,21 @@ class Append:
     new_upper: int | None
 
 
+def check_new(request: Append) -> None:
+    """Before a location is made: this file makes a shard. Raises UsageError. Standard input is not looked at."""
+    shard_id(request.shard)
+    if request.source != tables_in.STANDARD_INPUT:
+        _new_schema(request, _first(_read(request, None), request).schema)
+
+
 def append(client: Any, request: Append, *, timeout: float, json: bool) -> None:
     """Append all rows of a file in one commit and say where they went. Nothing is appended when it fails."""
     shard = shard_id(request.shard)
     known = _registered(client, shard, timeout)
-    types = _types(request, known)
-    batches = tables_in.read(request.source, tables_in.format_of(request.source, request.file_format), types)
-    first = next(batches, None)
-    if first is None:
-        raise InvalidArgument(
-            "there are no rows", hint="an empty file says nothing about its columns", source=request.source
-        )
+    if known is not None:
+        _check_key(request, known)
+    batches = _read(request, known)
+    first = _first(batches, request)
     schema = known or _new_schema(request, first.schema)
     writer = client.open_writer(shard, schema=schema, timeout=timeout)
     builder = writer.batch_spec().open()
@@ -57,7 +61,18 @@ def append(client: Any, request: Append, *, timeout: float, json: bool) -> None:
             {"shard": str(shard), "rows": prepared.rows, "upper": frontier(outcome.upper), "seqno": outcome.seqno}
         )
     else:
-        note(f"{counted(prepared.rows, 'update')} appended to {shard}: upper {outcome.upper}, seqno {outcome.seqno}")
+        to = f"{'a new shard' if known is None else 'the existing shard'} {request.shard}"
+        note(f"{counted(prepared.rows, 'update')} appended to {to}: upper {outcome.upper}, seqno {outcome.seqno}")
+
+
+def _check_key(request: Append, known: Schema) -> None:
+    """Raise InvalidArgument when the key that was given is not the shard's."""
+    given = [tables_in.column_of(text)[0] for text in request.key]
+    names = [field.name for field in known.key]
+    if given and sorted(given) != sorted(names):
+        raise InvalidArgument(
+            "this shard has another key", hint="leave --key out, or name another shard", given=given, key=names
+        )
 
 
 def _registered(client: Any, shard: Any, timeout: float) -> Schema | None:
@@ -70,6 +85,20 @@ def _registered(client: Any, shard: Any, timeout: float) -> Schema | None:
             return None
         raise
     return schema
+
+
+def _read(request: Append, known: Schema | None) -> Iterator[pa.RecordBatch]:
+    file_format = tables_in.format_of(request.source, request.file_format)
+    return tables_in.read(request.source, file_format, _types(request, known))
+
+
+def _first(batches: Iterator[pa.RecordBatch], request: Append) -> pa.RecordBatch:
+    first = next(batches, None)
+    if first is None:
+        raise InvalidArgument(
+            "there are no rows", hint="an empty file says nothing about its columns", source=request.source
+        )
+    return first
 
 
 def _types(request: Append, known: Schema | None) -> dict[str, pa.DataType]:

@@ -54,7 +54,7 @@ def create(
 
     persist source create shop --type postgres -o dsn=postgresql://me@db/shop -o tables=public.orders
     """
-    from persist_cli.sources_work import create_source, parse_options
+    from persist_cli.source.work import create_source, parse_options
 
     run = invocation(context, json=json)
     target = Target.of(context, endpoint, location, blob, consensus)
@@ -74,7 +74,7 @@ def list_sources(
     json: Json = False,
 ) -> None:
     """The sources of a location, and their shards."""
-    from persist_cli.sources_work import show_sources
+    from persist_cli.source.work import show_sources
 
     show_sources(invocation(context, json=json), Target.of(context, endpoint, location, blob, consensus))
 
@@ -84,6 +84,9 @@ def status(
     context: typer.Context,
     name: Name,
     upstream: Annotated[bool, typer.Option("--upstream/--no-upstream", help="Ask the upstream, too.")] = True,
+    count: Annotated[
+        bool, typer.Option("--count", help="Read all it holds, to count rows, also impossible ones.")
+    ] = False,
     endpoint: Endpoint = None,
     location: Location = None,
     blob: BlobUri = None,
@@ -91,10 +94,10 @@ def status(
     json: Json = False,
 ) -> None:
     """How a source fares: who ingests it, how far it is, how far behind, and why it failed. Exits with 1 if it did."""
-    from persist_cli.sources_work import show_status
+    from persist_cli.source.work import show_status
 
     target = Target.of(context, endpoint, location, blob, consensus)
-    failed = show_status(invocation(context, json=json), target, name, ask_upstream=upstream)
+    failed = show_status(invocation(context, json=json), target, name, ask_upstream=upstream, count=count)
     raise typer.Exit(1 if failed else 0)
 
 
@@ -118,7 +121,7 @@ def run(
     json: Json = False,
 ) -> None:
     """Ingest a source until SIGTERM or Ctrl-C. Run it as often as you like: all write the same data, once."""
-    from persist_cli.sources_work import Running, run_source
+    from persist_cli.source.work import Running, run_source
 
     run_source(
         invocation(context, json=json),
@@ -141,6 +144,9 @@ def drop(
     context: typer.Context,
     name: Name,
     commit: Annotated[bool, typer.Option("--commit", help="Do it; without, say what would be done.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also when the upstream is gone: what it keeps for the source stays there.")
+    ] = False,
     endpoint: Endpoint = None,
     location: Location = None,
     blob: BlobUri = None,
@@ -148,7 +154,7 @@ def drop(
     json: Json = False,
 ) -> None:
     """End a source: what it keeps upstream (a replication slot) goes, and its collections with all their history."""
-    from persist_cli.sources_work import drop_source
+    from persist_cli.source.work import drop_source
 
     target = Target.of(context, endpoint, location, blob, consensus)
-    drop_source(invocation(context, json=json), target, name, commit=commit)
+    drop_source(invocation(context, json=json), target, name, commit=commit, force=force)

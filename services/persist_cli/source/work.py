@@ -16,7 +16,7 @@ from persist_cli.options import Invocation, Target
 from persist_cli.terminal import counted, note, print_json, print_json_line, print_table, progress
 
 try:
-    from pyspark_persist import ingest
+    import persist_ingest as ingest
 except ImportError as _error:
     raise typer.BadParameter("sources need PySpark: pip install 'persist-tvc[spark]'") from _error
 
@@ -65,7 +65,7 @@ def create_source(
     """Create it and say what there is now."""
     with _sessions(spark, master, f"persist source create {name}") as session, progress(f"reading {name}") as report:
         source = ingest.create(
-            _location(target),
+            _location(target, begin=True),
             name,
             type_name,
             options,
@@ -94,12 +94,13 @@ def show_sources(run: Invocation, target: Target) -> None:
     note(counted(len(sources), "source"))
 
 
-def show_status(run: Invocation, target: Target, name: str, *, ask_upstream: bool) -> bool:
-    """One source; whether it failed."""
-    told = ingest.status(_location(target), name, ask_upstream=ask_upstream)
+def show_status(run: Invocation, target: Target, name: str, *, ask_upstream: bool, count: bool) -> bool:
+    """One source; whether it failed, or holds what cannot be."""
+    told = ingest.status(_location(target), name, ask_upstream=ask_upstream, count_rows=count)
+    is_wrong = any(each.negative for each in told.counts.values())
     if run.json:
         print_json({**dataclasses.asdict(told), "source": _shown(told.source)})
-        return told.state == "failed"
+        return told.state == "failed" or is_wrong
     lag = "" if told.lag_ms is None else f"{told.lag_ms / 1000:.1f} s behind now"
     behind = "" if told.bytes_behind is None else f", the upstream keeps {told.bytes_behind:,} bytes for it"
     print_table(
@@ -116,12 +117,17 @@ def show_status(run: Invocation, target: Target, name: str, *, ask_upstream: boo
         ],
         title=f"source {name} ({told.source.type})",
     )
-    rows = [[export, told.source.exports[export], upper] for export, upper in told.uppers.items()]
-    print_table(("export", "shard", "upper"), rows)
+    counts = {export: [each.rows, each.negative] for export, each in told.counts.items()}
+    rows = [
+        [export, told.source.exports[export], upper, *counts.get(export, [])] for export, upper in told.uppers.items()
+    ]
+    print_table(("export", "shard", "upper", *(("rows", "negative") if counts else ())), rows)
+    if is_wrong:
+        note("rows that are there less than no times were taken back without having come: create the source again")
     columns = ("state", "host", "pid", "steps", "rows", "lag_ms", "committed")
     fares = [[who, *(each.get(key) for key in columns)] for who, each in told.ingesters.items()]
     print_table(("ingester", *columns), fares)
-    return told.state == "failed"
+    return told.state == "failed" or is_wrong
 
 
 def run_source(run: Invocation, target: Target, name: str, running: Running) -> None:
@@ -155,27 +161,35 @@ class _Patient:
             note(f"waiting: {text}")
 
 
-def drop_source(run: Invocation, target: Target, name: str, *, commit: bool) -> None:
+def drop_source(run: Invocation, target: Target, name: str, *, commit: bool, force: bool) -> None:
     """Drop it, or say what that would do."""
     location = _location(target)
-    source = ingest.drop(location, name) if commit else ingest.Records(_client(target)).source(name)
+    left: list[str] = []
+    if commit:
+        source = ingest.drop(location, name, force=force, left=lambda error: left.append(str(error)))
+    else:
+        source = ingest.Records(_client(target)).source(name)
     if run.json:
-        print_json({"dropped": commit, **_shown(source)})
+        print_json({"dropped": commit, **({"left": left} if left else {}), **_shown(source)})
         return
+    for each in left:
+        note(f"what {source.type} keeps for {name} stays there: {each}")
     verb = "dropped" if commit else "would drop"
     note(f"{verb} {name}: its record, what {source.type} keeps for it, {counted(len(source.exports) + 1, 'shard')}")
     if not commit:
         note("nothing was done; add --commit")
 
 
-def _location(target: Target) -> Any:
+def _location(target: Target, *, begin: bool = False) -> Any:
+    if not begin:
+        target.check_there()
     return ingest.Location(
         directory=target.location, endpoint=target.endpoint, blob=target.blob, consensus=target.consensus
     ).resolved()
 
 
 def _client(target: Target) -> Any:
-    from pyspark_persist.location import client
+    from persist_ingest.location import client
 
     return client(_location(target))
 
@@ -197,8 +211,8 @@ def _shown(source: Any) -> dict[str, Any]:
 @contextlib.contextmanager
 def _sessions(wanted: bool, master: str | None, name: str) -> Iterator[Any]:
     """What makes the Spark session at its first use; None when Spark is not wanted or not possible here."""
-    from persist_cli.admin_spark import session
-    from pyspark_persist.jobs.session import java_problem
+    from persist_cli.admin.spark import session
+    from pyspark_persist.session import java_problem
 
     problem = java_problem() if wanted else None
     if not wanted or problem is not None:

@@ -1,0 +1,1 @@
+"""``persist admin``, ``persist fsck``, ``persist usage``."""

@@ -1,0 +1,1 @@
+"""``persist serve`` and ``persist dev``."""

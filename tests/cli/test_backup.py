@@ -1,0 +1,260 @@
+"""``persist backup``, ``persist admin repair`` and ``persist admin rebuild`` as a person runs them."""
+
+import sqlite3
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from services.support import child_environment
+
+import persist as library
+from persist.core.ids import ShardId
+from persist.runtime import system
+from persist.settings import Settings
+from persist.storage.open import open_blob
+
+SHARD = ShardId.named("table", "people")
+SCHEMA = library.Schema(key={"id": pa.int64()}, val={"name": pa.string()})
+STUCK = """
+import asyncio, sys
+from machine.backup.test_backup import BUSY, store_at
+from persist.machine.backup.manifest import read_manifest
+from persist.machine.backup.restore import Restorer
+from persist.runtime import system
+from persist.storage.open import open_consensus
+
+async def stand_still(part):
+    print("copying", flush=True)
+    await asyncio.Event().wait()
+
+async def main(backup, key, blob, consensus):
+    source = store_at(backup)
+    _, manifest = await read_manifest(source.blob, key, timeout=10)
+    consensus = open_consensus(consensus, settings=BUSY, runtime=system())
+    await Restorer(source, manifest, store_at(blob, stand_still), consensus).restore()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+"""A program that restores, and never gets further than its first part."""
+PLAIN = Settings(compaction=False, inline_part_bytes_max=0, rollup_every=8)
+
+
+@pytest.fixture
+def grown(tmp_path: Path) -> Path:
+    """A location with a shard of twelve batches, and one behind a transaction log."""
+    location = tmp_path / "location"
+    with library.embedded(location, settings=PLAIN) as client:
+        writer = client.open_writer(SHARD, schema=SCHEMA)
+        for ts in range(12):
+            rows = pa.table({"id": [ts], "name": ["ada"], "ts": pa.array([ts], pa.uint64()), "diff": [1]})
+            writer.append(rows, ts + 1)
+        client.table("ledger", schema=SCHEMA, mode="wal").insert([{"id": 1, "name": "bob"}])
+    return location
+
+
+def parts(folder: Path) -> list[Path]:
+    return sorted((folder / SHARD).glob("n*/p*"))
+
+
+def test_backup_is_made_listed_verified_and_restored(persist, grown, tmp_path):
+    backup, there = tmp_path / "backup", tmp_path / "there"
+    made = persist("backup", "create", backup, "--location", grown, "--json")
+    assert (made.code, made.json["shards"] >= 4, made.json["left_out"]) == (0, True, []), made.err
+    again = persist("backup", "create", backup, "--location", grown, "--json")
+    assert (again.json["copied"], again.json["there_already"] >= 12) == (0, True)
+    listed = persist("backup", "list", backup, "--json").json["backups"]
+    assert [each["backup"] for each in listed] == [made.json["backup"], again.json["backup"]]
+    assert "2 backups" in persist("backup", "list", backup).out
+    sound = persist("backup", "verify", backup)
+    assert (sound.code, "0 problems" in sound.out) == (0, True)
+    done = persist("backup", "restore", backup, "--to", there, "--backup", made.json["backup"], "--json")
+    assert (done.code, done.json["begun_now"]) == (0, made.json["shards"]), done.err
+    assert persist("fsck", "--deep", "--location", there).code == 0
+    read = ("shard", "snapshot", "people", "--json", "--location")
+    assert persist(*read, there).lines == persist(*read, grown).lines
+    with library.embedded(there, settings=PLAIN) as client:
+        assert client.table("ledger", mode="wal").snapshot().to_arrow().num_rows == 1
+    refused = persist("backup", "restore", backup, "--to", there)
+    assert (refused.code, "not empty" in refused.err) == (2, True)
+
+
+def test_screens_tell_the_key_whole_and_take_how_it_begins(persist, grown, tmp_path):
+    backup = tmp_path / "backup"
+    made = persist("backup", "create", backup, "--location", grown, "--json").json
+    key, created = made["backup"], made["created"]
+    assert datetime.fromisoformat(created).timestamp() == made["created_ms"] // 1000
+    again = persist("backup", "create", backup, "--location", grown).out.splitlines()
+    listed = persist("backup", "list", backup).out.splitlines()
+    assert (listed[0], again[0]) == (key, listed[3])
+    assert created in listed[1]
+    name = key.rpartition("/")[2]
+    for given in (key, key[:-1], name, name[:-20]):
+        told = persist("backup", "verify", backup, "--backup", given)
+        assert (told.code, told.out.splitlines()[0]) == (0, key), told.err
+    for given in (name[:2], "nosuch"):
+        refused = persist("backup", "verify", backup, "--backup", given)
+        assert (refused.code, "persist backup list" in refused.err) == (2, True), refused.err
+    whole = persist("backup", "restore", backup, "--to", tmp_path / "there", "--backup", name)
+    assert (whole.code, whole.out.splitlines()[0]) == (0, key)
+
+
+def test_restore_of_nothing_leaves_nothing(persist, grown, tmp_path):
+    backup, there = tmp_path / "backup", tmp_path / "r2"
+    assert persist("backup", "create", backup, "--location", grown).code == 0
+    for words in ((tmp_path / "bakcup",), (backup, "--backup", "nosuch")):
+        refused = persist("backup", "restore", *words, "--to", there)
+        assert (refused.code, "persist backup" in refused.err) == (2, True), refused.err
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["backup", "location"]
+
+
+def test_two_restores_into_one_location_are_kept_apart(persist, grown, tmp_path):
+    """The second is refused; so is one after a kill, until it is told that nobody works on the first any more."""
+    backup, there = tmp_path / "backup", tmp_path / "there"
+    first, second = (
+        persist("backup", "create", backup, "--location", grown, "--json").json["backup"] for _ in range(2)
+    )
+    there.mkdir()
+    stores = f"file:{there}/blob", f"sqlite:{there}/consensus.db"
+    words = ("backup", "restore", str(backup), "--to", str(there), "--backup", first)
+    with subprocess.Popen(
+        [sys.executable, "-c", STUCK, f"file:{backup}", first, *stores],
+        stdout=subprocess.PIPE, text=True, env=child_environment(),
+    ) as process:  # fmt: skip
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "copying\n"
+            for more in ((), ("--backup", second), ("--backup", second, "--resume")):
+                refused = persist(*words[:5], *more)
+                assert (refused.code, "has not ended" in refused.err, "--resume" in refused.err) == (2, True, True)
+                assert f"pid={process.pid}" in refused.err
+        finally:
+            process.kill()
+    assert "has not ended" in persist(*words).err
+    done = persist(*words, "--resume", "--json")
+    assert (done.code, done.json["begun_now"] > 0) == (0, True), done.err
+    assert persist("fsck", "--deep", "--location", there).code == 0
+    shards = [persist("shard", "list", "--json", "--location", place).json for place in (there, grown)]
+    assert [[each["shard"] for each in some] for some in shards[:1]] == [[each["shard"] for each in shards[1]]]
+    assert "not empty" in persist(*words, "--resume").err
+
+
+@pytest.mark.parametrize("command", ["create", "list", "verify", "restore"])
+def test_backup_in_memory_is_refused(persist, grown, command):
+    words = {"create": ("--location", grown), "restore": ("--to", grown / "new")}.get(command, ())
+    refused = persist("backup", command, "mem:b", *words)
+    assert (refused.code, "gone when this command ends" in " ".join(refused.err.replace("│", " ").split())) == (2, True)
+
+
+def test_location_at_the_newest_format_has_nothing_to_upgrade(persist, grown):
+    for commit in ((), ("--commit",)):
+        told = persist("admin", "upgrade", "--all", *commit, "--location", grown)
+        assert (told.code, "nothing to upgrade" in told.err, "--commit" in told.err) == (0, True, False)
+
+
+def test_damaged_backup_is_told(persist, grown, tmp_path):
+    backup = tmp_path / "backup"
+    assert persist("backup", "create", backup, "--location", grown).code == 0
+    parts(backup)[0].write_bytes(b"x")
+    told = persist("backup", "verify", backup, "--json")
+    assert (told.code, len(told.json["damages"]), told.json["damages"][0]["shard"]) == (1, 1, SHARD)
+    failed = persist("backup", "restore", backup, "--to", tmp_path / "there")
+    assert (failed.code, "not those" in failed.err or "those that were written" in failed.err) == (1, True)
+    # The next backup puts it right.
+    assert persist("backup", "create", backup, "--location", grown).code == 0
+    assert persist("backup", "verify", backup).code == 0
+
+
+def test_damaged_shard_is_left_out_until_it_is_repaired(persist, grown, tmp_path):
+    backup = tmp_path / "backup"
+    key = parts(grown / "blob")[3]
+    key.unlink()
+    made = persist("backup", "create", backup, "--location", grown, "--json")
+    assert (made.code, [each["shard"] for each in made.json["left_out"]]) == (1, [SHARD])
+    dry = persist("admin", "repair", "--all", "--location", grown, "--json")
+    assert (dry.code, dry.json["committed"]) == (1, False)
+    [lost] = dry.json["lost"]
+    assert (lost["shard"], lost["rows"], lost["why"]) == (SHARD, 1, "its blob is missing")
+    assert lost["part"].endswith(key.name)
+    assert int(lost["lower"].strip("[]")) + 1 == int(lost["upper"].strip("[]"))
+    assert persist("fsck", "--location", grown).code == 1
+    assert "--commit" in persist("admin", "repair", "--shard", "people", "--location", grown).err
+    done = persist("admin", "repair", "--shard", "people", "--deep", "--commit", "--location", grown, "--json")
+    assert (done.code, done.json["committed"], done.json["lost"]) == (0, True, [lost])
+    assert persist("fsck", "--deep", "--location", grown).code == 0
+    assert len(persist("shard", "snapshot", "people", "--location", grown, "--json").lines) == 11
+    assert persist("backup", "create", backup, "--location", grown).code == 0
+    nothing = persist("admin", "repair", "--all", "--deep", "--location", grown)
+    assert (nothing.code, "every part can be read" in nothing.err) == (0, True)
+
+
+def test_consensus_is_rebuilt_from_blob(persist, grown):
+    for file in grown.glob("consensus.db*"):
+        file.unlink()
+    dry = persist("admin", "rebuild", "--all", "--location", grown, "--json")
+    told = {each["shard"]: each for each in dry.json["shards"]}
+    assert (dry.code, told[SHARD]["seqno"] >= 8, told[SHARD]["loose"] > 0) == (0, True, True)
+    assert persist("shard", "list", "--location", grown, "--json").json == []
+    done = persist("admin", "rebuild", "--all", "--commit", "--location", grown, "--json")
+    assert {each["shard"]: each for each in done.json["shards"]} == told
+    rows = persist("shard", "snapshot", "people", "--location", grown, "--json").lines
+    assert len(rows) == told[SHARD]["rows"]
+    assert persist("admin", "sweep", "--all", "--commit", "--location", grown).code == 0
+    assert persist("fsck", "--deep", "--location", grown).code == 0
+    again = persist("admin", "rebuild", "--all", "--commit", "--location", grown, "--json")
+    assert (again.json["known"], again.json["shards"]) == (len(told), [])
+
+
+def test_bucket_with_versions_and_an_older_consensus_make_a_point_in_time(persist, s3_uri, tmp_path):
+    """Consensus is put back as it was; what it names is brought back; a backup of the two is restored elsewhere."""
+    uri = s3_uri.replace("s3://persist", "s3://moments", 1)
+    store = open_blob(uri, settings=PLAIN, runtime=system())
+    bucket = store._location.bucket
+    store._client.create_bucket(Bucket=bucket)
+    store._client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    live, then = tmp_path / "live.db", tmp_path / "then.db"
+    with library.embedded(blob=uri, consensus=f"sqlite:{live}", settings=replace(PLAIN, rollup_every=4)) as client:
+        writer = client.open_writer(SHARD, schema=SCHEMA)
+        for ts in range(9):
+            if ts == 6:
+                with sqlite3.connect(live) as database:
+                    database.execute("VACUUM INTO ?", (str(then),))
+            rows = pa.table({"id": [ts], "name": ["ada"], "ts": pa.array([ts], pa.uint64()), "diff": [1]})
+            writer.append(rows, ts + 1)
+    now = ("--blob", uri, "--consensus", f"sqlite:{live}")
+    assert persist("admin", "compact", "--all", "--whole", "--commit", *now).code == 0
+    assert persist("admin", "gc", "--all", "--commit", *now).code == 0
+    before = ("--blob", uri, "--consensus", f"sqlite:{then}")
+    done = persist("admin", "restore", "--all", "--commit", "--json", *before)
+    assert (done.code, len(done.json["blobs"]) > 6) == (0, True), done.err
+    assert persist("backup", "create", tmp_path / "backup", *before).code == 0
+    there = tmp_path / "there"
+    assert persist("backup", "restore", tmp_path / "backup", "--to", there).code == 0
+    assert persist("fsck", "--deep", "--location", there).code == 0
+    rows = persist("shard", "snapshot", "people", "--json", "--location", there).lines
+    assert sorted(row["id"] for row in rows) == list(range(6))
+    # The location of today lost nothing by it.
+    told = persist("fsck", "--deep", "--shard", "people", "--json", *now).json["problems"]
+    assert {problem["invariant"] for problem in told} <= {"I12"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("backup", "create", "B", "--endpoint", "127.0.0.1:1"), "--endpoint"),
+        (("backup", "restore", "B"), "--to DIR"),
+        (("backup", "restore", "B", "--to", "D", "--to-blob", "mem:b"), "--to DIR"),
+        (("backup", "restore", "B", "--to-blob", "mem:b"), "--to-consensus"),
+        (("backup", "restore", "B", "--to-blob", "mem:b", "--to-consensus", "sqlite:c"), "gone when this command ends"),
+        (("backup", "verify", "B"), "no finished backup"),
+        (("admin", "rebuild", "--location", "."), "--all"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else " ".join(each[:2]),
+)
+def test_wrong_usage_says_what_to_do(persist, tmp_path, monkeypatch, words, said):
+    monkeypatch.chdir(tmp_path)
+    done = persist(*words)
+    assert (done.code, said in " ".join(done.err.split())) == (2, True), done.err

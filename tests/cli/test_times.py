@@ -1,0 +1,52 @@
+"""Times on the command line: as numbers, words and dates; and with the date beside where they are shown."""
+
+import pytest
+import typer
+
+from persist_cli.times import dated, time_of
+
+NOW = 1_795_326_402_596  # 2026-11-22T05:46:42.596Z
+
+
+@pytest.mark.parametrize(
+    ("text", "time"),
+    [
+        ("0", 0),
+        ("17", 17),
+        (str(2**64 - 1), 2**64 - 1),
+        ("now", NOW),
+        ("-5m", NOW - 300_000),
+        ("-250ms", NOW - 250),
+        ("-2d", NOW - 172_800_000),
+        ("2026-11-22", 1_795_305_600_000),
+        ("2026-11-22T05:46:42.596", NOW),
+        ("2026-11-22T06:46:42.596+01:00", NOW),
+        ("2026-11-22T05:46:42.596Z", NOW),
+    ],
+)
+def test_time_is_what_a_person_means(text: str, time: int):
+    assert time_of(text, NOW) == time
+
+
+@pytest.mark.parametrize(
+    "text", ["", "yesterday", "5m", "-5", "1.5", str(2**64), "-9999999w", "1969-01-01", "2026-13-01"]
+)
+def test_what_is_no_time_is_refused_with_what_is(text: str):
+    with pytest.raises(typer.BadParameter):
+        time_of(text, NOW)
+
+
+@pytest.mark.parametrize(
+    ("time", "shown"),
+    [(0, "0"), (12, "12"), (NOW, f"{NOW} (2026-11-22T05:46:42.596Z)"), (2**64 - 1, str(2**64 - 1))],
+)
+def test_date_stands_beside_what_may_be_one(time: int, shown: str):
+    assert dated(time) == shown
+
+
+def test_reads_take_dates_and_words(persist, here, people):
+    persist("shard", "append", "people", people, "--key", "id", "--time", "2026-11-22", *here)
+    at = persist("shard", "snapshot", "people", "--as-of", "2026-11-22T00:00Z", *here)
+    assert (at.code, "people as of 1795305600000 (2026-11-22T00:00:00.000Z)" in at.out) == (0, True)
+    refused = persist("shard", "snapshot", "people", "--as-of", "soon", *here)
+    assert (refused.code, "is no time" in refused.err.replace("\n", " ")) == (2, True)
