@@ -13,7 +13,7 @@ import persist
 from persist.core.ids import Token
 from persist.runtime import system
 
-KILLS = 50 if FULL else 12
+KILLS = 50 if FULL else 5
 WRITERS = 4
 CALL_SECONDS = 8.0
 SLACK_SECONDS = 12.0

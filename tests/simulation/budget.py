@@ -4,6 +4,7 @@ import os
 
 FULL = os.environ.get("PERSIST_SIM") == "full"
 SEEDS = int(os.environ.get("PERSIST_SIM_SEEDS", "3000" if FULL else "8"))
+FLEETS = int(os.environ.get("PERSIST_SIM_FLEETS", "600" if FULL else "2"))
 SEED = os.environ.get("PERSIST_SIM_SEED", "")
 """Only this one: how a failure asks to be seen again."""
 PROCESSES = 2
@@ -14,6 +15,7 @@ MODEL_STEPS_MIN = 20_000 if FULL else 500
 MODEL_LONG_EXAMPLES_MIN = 400 if FULL else 10
 """Examples that reached all of their 50 steps: Hypothesis ends some sooner."""
 BUG_SEEDS = 60 if FULL else 16
+FLEET_BUG_SEEDS = 40
 BUG_EXAMPLES = 400 if FULL else 60
 STORY_APPENDS = 33 if FULL else 7
 """Appends in the story that crashes at every point."""

@@ -11,28 +11,34 @@ from typing import Any
 
 import pyarrow as pa
 
-from persist.client import listen, write
-from persist.client.batch import BatchBuilder
+from persist.client.shard.read import listen
+from persist.client.shard.write import append as appending
 from persist.core.frontier import MINIMUM
-from persist.core.ids import Token
+from persist.core.ids import SessionId
 from persist.core.shard import commands as c
-from persist.core.shard import diff, retention, transitions
-from persist.core.shard.dispatch import transition
+from persist.core.shard import diff, retention
 from persist.core.shard.state import LeasedReader, State
-from persist.core.shard.upkeep import check_alive
+from persist.core.shard.transitions import apply as transitions
+from persist.core.shard.transitions.dispatch import transition
+from persist.core.shard.transitions.upkeep import check_alive
 from persist.errors import LocationError, PersistError
-from persist.machine import applier, collector, compactor, shards, survey
+from persist.machine import applier
+from persist.machine import local_shards as shards
+from persist.machine.compaction import compactor
+from persist.machine.garbage import collector
+from persist.machine.garbage import inventory as survey
 from persist.machine.parts import merging, reading
-from persist.machine.port import Plan
-from persist.testing import simulated_stores, stage
-from persist.testing.memory import swapped
+from persist.machine.shards import Plan
+from persist.testing.simulation import stores as simulated_stores
+from persist.testing.simulation.memory import swapped
+from persist.testing.world import cluster as stage
 
 Plant = Callable[[], contextlib.AbstractContextManager[None]]
 
 BUGS: dict[str, Plant] = {}
 MODELLED = {"merge_applied_by_bounds"}
 """Those that the model finds sooner than a world does."""
-SOONEST = {"sweep_by_age_only": 8}
+SOONEST = {"sweep_by_age_only": 15}
 """Worlds that showed a bug when it was planted: asked first, which only saves time."""
 
 
@@ -73,12 +79,13 @@ def output_deleted_when_a_merge_gets_no_answer() -> Any:
 
 
 @bug
-def blind_retry_with_a_new_token() -> Any:
+def blind_retry_with_a_new_number() -> Any:
     right = stage.SimulatedShards.apply
 
     async def apply(self: Any, shard: Any, command: Any, *, timeout: float) -> Any:
-        if isinstance(command, c.CompareAndAppend):
-            command = dataclasses.replace(command, token=Token.of(self._world.rolls.randbytes(16)))
+        if isinstance(command, c.CompareAndAppend) and command.call is not None:
+            session = SessionId.of(self._world.rolls.randbytes(16))
+            command = dataclasses.replace(command, call=dataclasses.replace(command.call, session=session), token=None)
         return await right(self, shard, command, timeout=timeout)
 
     return swapped(stage.SimulatedShards, apply=apply)
@@ -86,18 +93,16 @@ def blind_retry_with_a_new_token() -> Any:
 
 @bug
 def parts_deleted_when_an_append_gets_no_answer() -> Any:
-    right = write.WriteHandle._append_once
+    right = appending.Appender.commit
 
-    async def append(self: Any, *arguments: Any, **how: Any) -> Any:
+    async def commit(self: Any, append: Any, deadline: Any) -> Any:
         try:
-            return await right(self, *arguments, **how)
+            return await right(self, append, deadline)
         except LocationError:
-            for builder in arguments:
-                if isinstance(builder, BatchBuilder):
-                    await builder.discard()
+            await append.discard()
             raise
 
-    return swapped(write.WriteHandle, _append_once=append)
+    return swapped(appending.Appender, commit=commit)
 
 
 @bug
@@ -115,17 +120,26 @@ def stale_cache_trusted_for_a_mismatch() -> Any:
 
 
 @bug
-def token_ignored() -> Any:
+def numbers_ignored() -> Any:
     return swapped(transitions, _known_outcome=lambda command, state: None)
 
 
 @bug
 @contextlib.contextmanager
-def forgotten_tokens_go_unnoticed() -> Iterator[None]:
-    """The window is short, and an append that may have fallen out of it is taken for a new one."""
+def forgotten_sessions_go_unnoticed() -> Iterator[None]:
+    """Sessions are soon forgotten, and one that was is taken for a new one."""
     right = applier.Applier._context
-    short = swapped(applier.Applier, _context=lambda self: dataclasses.replace(right(self), token_history=1))
-    with short, swapped(transitions, _check_remembered=lambda command, state, context: None):
+    short = swapped(
+        applier.Applier,
+        _context=lambda self: dataclasses.replace(right(self), forget_every=1, sessions_max=1, tokens_max=1),
+    )
+    known = transitions._known_outcome
+
+    def sure(command: Any, state: State) -> Any:
+        call = command.call and dataclasses.replace(command.call, known_seqno=2**63)
+        return known(dataclasses.replace(command, call=call, known_seqno=2**63), state)
+
+    with short, swapped(transitions, _known_outcome=sure):
         yield
 
 

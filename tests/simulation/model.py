@@ -9,18 +9,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from simulation.universe import Process, Universe
 
-from persist.client.read import ReadHandle
-from persist.client.write import WriteHandle
+from persist.client.shard.read.handle import ReadHandle
+from persist.client.shard.write.handle import WriteHandle
 from persist.core.frontier import Antichain
 from persist.core.ids import Token
 from persist.core.shard.commands import Appended, ApplyMerge, Command, UpperMismatch
 from persist.errors import LeaseExpired, NotReadable, UsageError
-from persist.machine.patience import Deadline
 from persist.machine.versions import Versions
+from persist.retry.deadline import Deadline
 from persist.testing.ledger import Update, Violation
-from persist.testing.sample import SCHEMA, contents, table
-from persist.testing.simulator import SimulatedRuntime, simulation
-from persist.testing.stage import SETTINGS
+from persist.testing.simulation.simulator import SimulatedRuntime, simulation
+from persist.testing.world.cluster import SETTINGS
+from persist.testing.world.sample import SCHEMA, contents, table
 from persist.wire.state import encode_rollup
 
 SMALL = dataclasses.replace(

@@ -5,12 +5,12 @@ from typing import Any
 from simulation.crashes import STORY
 from simulation.universe import Process, Universe
 
-from persist.client.failover import FailoverShards
+from persist.client.remote.failover import FailoverShards
 from persist.core.shard.commands import ApplyMerge
 from persist.errors import Indeterminate
-from persist.machine.compactor import Compacted, Compactor
-from persist.testing.sample import SCHEMA, table
-from persist.testing.simulator import simulation
+from persist.machine.compaction.compactor import Compacted, Compactor
+from persist.testing.simulation.simulator import simulation
+from persist.testing.world.sample import SCHEMA, table
 
 
 class LosesMerges:
@@ -58,7 +58,7 @@ def test_merge_refused_after_an_attempt_without_answer_deletes_nothing():
         universe = Universe(loop, STORY)
         process, lossy, readers = _world(universe)
         runtime = process.shards.runtime
-        both: Any = FailoverShards(lossy, process.shards, settings=STORY, runtime=runtime)  # type: ignore[arg-type]
+        both: Any = FailoverShards(lossy, process.shards, runtime=runtime)  # type: ignore[arg-type]
         compactor = Compactor(both, process.location)
 
         async def compact() -> Compacted | None:

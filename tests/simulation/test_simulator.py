@@ -2,13 +2,14 @@
 
 import asyncio
 import gc
+import math
 import sys
 from typing import Any
 
 import pytest
 
-from persist.testing.memory import swapped
-from persist.testing.simulator import VirtualLoop, simulation
+from persist.testing.simulation.memory import swapped
+from persist.testing.simulation.simulator import VirtualLoop, simulation
 
 
 def _live(loop: VirtualLoop, ended: list[str]) -> list["asyncio.Task[None]"]:
@@ -75,3 +76,16 @@ def test_what_does_not_end_is_collected_at_once():
         assert closed
         gc.collect()
     assert not complaints
+
+
+def test_waiting_for_the_last_fraction_of_a_second_gets_there():
+    """Where numbers are so large that adding it changes nothing."""
+
+    async def wait(loop: VirtualLoop) -> None:
+        due = math.nextafter(loop.time(), math.inf)
+        while loop.time() < due:
+            await asyncio.sleep((due - loop.time()) / 4)
+
+    with simulation(1) as loop:
+        loop.steps_max = 1000
+        loop.run_until_complete(wait(loop))

@@ -1,22 +1,17 @@
 """Worlds full of trouble: nothing that was promised breaks, every fault happens, and the same seed tells the same."""
 
-import concurrent.futures
 import contextlib
-import dataclasses
-import gc
-import multiprocessing
 import os
 import subprocess
 import sys
-import time
-from collections import Counter
 
 import pytest
-from simulation.budget import FULL, PROCESSES, PROGRESS_WORLDS, SEED, SEEDS
+from simulation.budget import FULL, SEED, SEEDS
+from simulation.many import live
 
-from persist.testing import simulator
-from persist.testing.memory import swapped
-from persist.testing.world import Outcome, simulate
+from persist.testing.simulation import simulator
+from persist.testing.simulation.memory import swapped
+from persist.testing.world.world import simulate
 
 FAULTS = (
     "crash",
@@ -56,84 +51,21 @@ EVENTS_MIN = SEEDS / 10 if FULL else 1
 OPERATIONS_MIN = 200
 
 
-def _outcome(seed: int) -> tuple[Outcome, float]:
-    """A world, and the CPU seconds it took."""
-    begun = time.process_time()
-    return simulate(seed), time.process_time() - begun
-
-
-def _begin() -> None:
-    gc.collect()
-    gc.freeze()
-
-
-@dataclasses.dataclass
-class Tally:
-    """What the worlds came to so far."""
-
-    wanted: int
-    worlds: int = 0
-    operations: int = 0
-    seconds: float = 0.0
-    cpu_seconds: float = 0.0
-    fired: Counter[str] = dataclasses.field(default_factory=Counter)
-    begun: float = dataclasses.field(default_factory=time.monotonic)
-
-    def add(self, outcome: Outcome, cpu_seconds: float) -> None:
-        self.worlds += 1
-        self.operations += outcome.operations
-        self.seconds += outcome.seconds
-        self.cpu_seconds += cpu_seconds
-        self.fired.update(outcome.fired)
-
-    def __str__(self) -> str:
-        each = (time.monotonic() - self.begun) / max(self.worlds, 1)
-        return (
-            f"{self.worlds} of {self.wanted} worlds, {self.operations} operations, {self.seconds:.0f} virtual seconds"
-            f" in {self.cpu_seconds:.0f} CPU seconds ({self.seconds / max(self.cpu_seconds, 0.001):.0f}x);"
-            f" {60 / max(each, 0.001):.0f} worlds a minute,"
-            f" about {(self.wanted - self.worlds) * each / 60:.1f} minutes left"
-        )
-
-    def table(self) -> str:
-        """What struck how often, next to how often it has to."""
-        kinds = [*FAULTS, *EVENTS, *sorted(set(self.fired).difference(FAULTS, EVENTS))]
-        lines = [f"{kind:<44}{self.fired[kind]:>10}{_least(kind):>10.0f}" for kind in kinds]
-        return "\n".join([f"{'':<44}{'fired':>10}{'at least':>10}", *lines])
-
-
-def _least(kind: str) -> float:
-    return FAULTS_MIN if kind in FAULTS else EVENTS_MIN if kind in EVENTS else 0
+LEAST = {**dict.fromkeys(FAULTS, FAULTS_MIN), **dict.fromkeys(EVENTS, EVENTS_MIN)}
 
 
 @pytest.mark.timeout(14_400)
 def test_worlds_keep_every_promise():
-    seeds = [int(SEED)] if SEED else range(SEEDS)
-    tally = Tally(len(seeds))
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(PROCESSES, mp_context=context, initializer=_begin) as pool:
-        work = {pool.submit(_outcome, seed): seed for seed in seeds}
-        for done in concurrent.futures.as_completed(work):
-            try:
-                tally.add(*done.result())
-            except BaseException:
-                print(f"\n{tally}\nagain: make sim SEED={work[done]}", flush=True)
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
-            if tally.worlds % PROGRESS_WORLDS == 0:
-                print(f"\n{tally}", end="", flush=True)
-    print(f"\n{tally}\n{tally.table()}")
-    if not SEED:
-        # A run in which something never happened has not shown anything about it.
-        missed = [kind for kind in (*FAULTS, *EVENTS) if tally.fired[kind] < _least(kind)]
-        assert not missed, f"void: {missed}"
-        assert tally.operations >= OPERATIONS_MIN * len(seeds)
+    tally = live(simulate, range(SEEDS), LEAST)
+    assert not tally.missed(), f"void: {tally.missed()}"
+    assert SEED or tally.operations >= OPERATIONS_MIN * SEEDS
 
 
 @pytest.mark.timeout(600)
 def test_same_seed_tells_the_same_history():
-    seeds = range(50 if FULL else 2)
-    program = "import sys; from persist.testing.world import simulate; print(simulate(int(sys.argv[1])).digest)"
+    seeds = range(50 if FULL else 1)
+    program = "import sys; from persist.testing.world.world import simulate; print(simulate(int(sys.argv[1])).digest)"
+    told = {}
     for seed in seeds:
         environment = {
             **os.environ,
@@ -143,11 +75,13 @@ def test_same_seed_tells_the_same_history():
         other = subprocess.run(
             [sys.executable, "-c", program, str(seed)], env=environment, capture_output=True, text=True, check=True
         )
-        assert other.stdout.strip() == simulate(seed).digest
-    assert simulate(0).digest != simulate(1).digest
+        told[seed] = simulate(seed).digest
+        assert other.stdout.strip() == told[seed]
+    assert told[0] != simulate(1).digest
 
 
 def test_remembering_changes_nothing():
-    remembered = [simulate(seed).digest for seed in range(2)]
+    seeds = range(2 if FULL else 1)
+    remembered = [simulate(seed).digest for seed in seeds]
     with swapped(simulator, remembering=contextlib.nullcontext):
-        assert [simulate(seed).digest for seed in range(2)] == remembered
+        assert [simulate(seed).digest for seed in seeds] == remembered

@@ -4,19 +4,19 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from persist.client.client import Client
-from persist.client.listen import Updates
-from persist.client.location import Location
+from persist.client.shard.location import Location
+from persist.client.shard.read.listen import Updates
 from persist.core.ids import ShardId
-from persist.machine.compactor import Compactor
-from persist.machine.shards import LocalShards
+from persist.machine.compaction.compactor import Compactor
+from persist.machine.local_shards import LocalShards
 from persist.settings import Settings
-from persist.storage.blob_memory import MemoryValues
-from persist.storage.consensus_memory import MemoryLog
+from persist.storage.blob.memory import MemoryValues
+from persist.storage.consensus.memory import MemoryLog
 from persist.testing.faults import Faults
 from persist.testing.ledger import Ledger
-from persist.testing.sample import SCHEMA, contents, rows_of
-from persist.testing.simulated_stores import Hub, Network, SimulatedBlob, SimulatedConsensus, Witness
-from persist.testing.simulator import SimulatedRuntime, VirtualLoop
+from persist.testing.simulation.simulator import SimulatedRuntime, VirtualLoop
+from persist.testing.simulation.stores import Hub, Network, SimulatedBlob, SimulatedConsensus, Witness
+from persist.testing.world.sample import SCHEMA, contents, rows_of
 
 T = TypeVar("T")
 

@@ -9,9 +9,9 @@ from simulation.budget import FULL
 
 from persist import aio
 from persist.core.ids import ShardId
-from persist.machine.fsck import Problem
-from persist.machine.patience import Deadline
-from persist.machine.shards import LocalShards
+from persist.machine.local_shards import LocalShards
+from persist.machine.upkeep.fsck import Problem
+from persist.retry.deadline import Deadline
 from persist.runtime import system
 from persist.settings import Settings
 from persist.storage.open import open_blob, open_consensus

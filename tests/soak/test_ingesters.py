@@ -19,15 +19,15 @@ from soak.support import LIMIT_SECONDS, pick
 
 import persist
 from persist import ShardId
+from persist.core.binding.reclock import Reclocker
+from persist.core.binding.remap import RemapTrace
+from persist.core.binding.remap_rows import REMAP_SCHEMA, from_table
 from persist.core.frontier import Antichain
-from persist.core.time.reclock import Reclocker
-from persist.core.time.remap import RemapTrace
-from persist.core.time.remap_rows import REMAP_SCHEMA, from_table
 from persist.sources import SourceFrontier, SourceKind
-from pyspark_persist.ingest import Location, Records, create
-from pyspark_persist.location import client
-from pyspark_persist.sources.port import Changes
-from pyspark_persist.sources.registry import source_type
+from persist_ingest import Location, Records, create
+from persist_ingest.location import client
+from persist_ingest.sources.port import Changes
+from persist_ingest.sources.registry import source_type
 
 KILLS = pick(6, 50)
 RATE = 2_000

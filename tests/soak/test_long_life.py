@@ -20,18 +20,18 @@ from soak.support import FULL, LIMIT_SECONDS, live_batches, pick
 
 import persist
 from persist import aio
-from persist.client.location import Location
+from persist.client.shard.location import Location
 from persist.core.ids import ReaderId
 from persist.core.shard.commands import RegisterLeasedReader
-from persist.machine.patience import Deadline
-from persist.machine.shards import LocalShards
-from persist.machine.survey import place_of
+from persist.machine.garbage.inventory import place_of
+from persist.machine.local_shards import LocalShards
+from persist.retry.deadline import Deadline
 from persist.runtime import SystemRuntime
 from persist.settings import Settings
-from persist.storage.blob_file import FileBlob
+from persist.storage.blob.file import FileBlob
 from persist.storage.open import open_consensus
 
-APPENDS = pick(1_500, 100_000)
+APPENDS = pick(800, 100_000)
 LOOK_EVERY = pick(100, 1_000)
 SOME = pick(100, 1_000)
 """Appends whose costs are compared: of the old shard and, in turn with it, of a young one."""

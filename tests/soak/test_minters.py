@@ -9,11 +9,11 @@ import pytest
 from soak.support import LIMIT_SECONDS, pick
 
 from persist import aio
-from persist.client.local_minter import LocalMinter
-from persist.client.minting import RemapSource
+from persist.client.binding.local_minter import LocalMinter
+from persist.client.binding.port import RemapSource
+from persist.core.binding.binding_log import BindingLog, MintRules
 from persist.core.ids import ShardId
-from persist.core.time.binding_log import BindingLog, MintRules
-from persist.core.time.source_time import Point, SourceKind
+from persist.core.source.source_time import Point, SourceKind
 from persist.runtime import SystemRuntime
 
 OFFSETS = pick(4_000, 100_000)

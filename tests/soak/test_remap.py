@@ -7,12 +7,12 @@ import pytest
 from soak.support import LIMIT_SECONDS, pick
 
 from persist import Schema, aio
-from persist.client.local_minter import LocalMinter
-from persist.client.minting import RemapSource
+from persist.client.binding.local_minter import LocalMinter
+from persist.client.binding.port import RemapSource
+from persist.core.binding.binding_log import MintRules
 from persist.core.ids import ShardId
-from persist.core.time.binding_log import MintRules
-from persist.core.time.source_frontier import SourceFrontier
-from persist.core.time.source_time import Point, SourceKind
+from persist.core.source.source_frontier import SourceFrontier
+from persist.core.source.source_time import Point, SourceKind
 
 BINDINGS = pick(400, 10_000)
 EVERY = 20

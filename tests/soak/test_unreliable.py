@@ -18,11 +18,11 @@ from soak.support import LIMIT_SECONDS, pick, problems
 
 import persist
 from persist import aio
-from persist.client.location import Location
-from persist.client.remote import RemoteShards
+from persist.client.remote.shards import RemoteShards
+from persist.client.shard.location import Location
 from persist.core.ids import ShardId, Token, WriterId
 from persist.errors import Indeterminate, LocationError
-from persist.machine.shards import LocalShards
+from persist.machine.local_shards import LocalShards
 from persist.runtime import system
 from persist.settings import Settings
 from persist.storage.open import open_blob, open_consensus
@@ -80,7 +80,7 @@ def client_to(endpoint: str, blob: str, faults: Faults, *, inline: bool) -> aio.
     """A client that tries everything once, and whose uploads fail like the server's."""
     settings = ONCE if inline else dataclasses.replace(ONCE, inline_part_bytes_max=0)
     store = UnreliableBlob(open_blob(blob, settings=settings, runtime=system()), faults)
-    remote = RemoteShards(endpoint, settings=settings, retries=False)
+    remote = RemoteShards(endpoint, settings=settings)
     return aio.Client(Location(remote, blob=store, settings=settings, runtime=system(), owns_blob=True))
 
 

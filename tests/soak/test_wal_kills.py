@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from client.support import file_place
-from client.table_processes import start, told, whole
+from client.table.table_processes import start, told, whole
 from soak.support import LIMIT_SECONDS, pick
 
 KILLS = pick(4, 100)

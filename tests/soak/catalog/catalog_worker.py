@@ -1,7 +1,7 @@
 """Processes that lead a catalog for a while.
 
-``python -m soak.catalog_worker open PLACE FILE OPENS WRITES`` opens the catalog so often, writing in between until
-it was fenced or WRITES were made. ``... append PLACE FILE NAME CLIENTS COUNT`` opens it once and makes COUNT
+``python -m soak.catalog.catalog_worker open PLACE FILE OPENS WRITES`` opens the catalog so often, writing in between
+until it was fenced or WRITES were made. ``... append PLACE FILE NAME CLIENTS COUNT`` opens it once and makes COUNT
 transactions that append to lists, CLIENTS at a time; first it repeats those that FILE says had no answer. Each appends
 lines of JSON to FILE, before and after what it does. PLACE: a directory, or the URIs of Blob and Consensus.
 """
@@ -17,9 +17,9 @@ from typing import Any
 
 from persist import aio
 from persist.client.catalog.port import ReadWriteCatalog
+from persist.core.catalog.errors import Fenced, OutOfSync
 from persist.core.catalog.kinds import COMMIT, SYSTEM_CONFIGURATION
 from persist.core.catalog.objects import CommitKey, SystemConfiguration, SystemConfigurationKey
-from persist.core.catalog.refusals import Fenced, OutOfSync
 from persist.core.catalog.transaction import Transaction
 from persist.core.ids import Token
 
@@ -90,11 +90,15 @@ async def append_often(place: str, path: str, lines: Lines, name: str, clients: 
         catalog = await client.catalog(ENVIRONMENT)
         leader = await catalog.open(1)
         work = iter([*repeated, *(new(dice, f"{name}.{number}", number) for number in range(count))])
+        fenced = False
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(clients):
                     group.create_task(client_of(leader, lines, work))
         except* Fenced:
+            # Ended further down: what is raised in here is raised as one of a group.
+            fenced = True
+        if fenced:
             sys.exit(FENCED)
         await catalog.close()
 

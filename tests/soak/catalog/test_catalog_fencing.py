@@ -13,10 +13,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from soak.catalog_worker import ENVIRONMENT, Line, client_at, lines_of
+from soak.catalog.catalog_worker import ENVIRONMENT, Line, client_at, lines_of
 from soak.support import LIMIT_SECONDS, pick
 
-from persist.client.catalog.shard_log import ShardLog, open_shard_log
+from persist.client.catalog.log.shard_log import ShardLog, open_shard_log
 from persist.core.catalog.kinds import FENCE_TOKEN, SYSTEM_CONFIGURATION
 from persist.core.catalog.objects import SystemConfiguration, SystemConfigurationKey
 from persist.core.catalog.rows import RowUpdate
@@ -28,7 +28,7 @@ PROCESSES = pick(3, 8)
 
 async def start(role: str, *words: object) -> Process:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    arguments = ("-m", "soak.catalog_worker", role, *map(str, words))
+    arguments = ("-m", "soak.catalog.catalog_worker", role, *map(str, words))
     return await asyncio.create_subprocess_exec(sys.executable, *arguments, env=environment)
 
 

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from soak.catalog_worker import FENCED, Line, lines_of
+from soak.catalog.catalog_worker import FENCED, Line, lines_of
+from soak.catalog.test_catalog_fencing import history_of, reap, start, until
 from soak.support import LIMIT_SECONDS, pick
-from soak.test_catalog_fencing import history_of, reap, start, until
 
 from persist.core.catalog.kinds import COMMIT, SYSTEM_CONFIGURATION
 from persist.core.catalog.rows import RowUpdate

@@ -20,12 +20,12 @@ import grpc.aio
 import pyarrow as pa
 import pytest
 from scenarios.support import SCHEMA, Server
-from services.compacting import batches, compact, stub_of
+from services.compaction.compacting import batches, compact, stub_of
 from services.process import serve_process
 from soak.support import LIMIT_SECONDS, pick
 
 import persist
-from persist.client.remote import RemoteShards
+from persist.client.remote.shards import RemoteShards
 from persist.errors import LeaseExpired
 from persist.runtime import system
 from persist.testing.http_faults import HttpFaultProxy, port_of, through

@@ -11,6 +11,7 @@ import contextvars
 import gc
 import hashlib
 import heapq
+import math
 import random
 import sys
 import warnings
@@ -18,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
-from persist.testing.memory import remembering
+from persist.testing.simulation.memory import remembering
 
 T = TypeVar("T")
 
@@ -30,6 +31,11 @@ LAST_ROUNDS_MAX = 50
 EPOCH_MS = 1_800_000_000_000
 
 _HERE: "contextvars.ContextVar[Host | None]" = contextvars.ContextVar("host", default=None)
+
+
+def here() -> "Host | None":
+    """The machine whose step this is; None between machines."""
+    return _HERE.get()
 
 
 class Deadlock(Exception):
@@ -57,6 +63,11 @@ class Host:
     def silent(self) -> bool:
         """Dead, or as good as that."""
         return self.paused or not self.alive
+
+    @property
+    def lasts(self) -> bool:
+        """The world goes on."""
+        return not self._loop.ending
 
     def crash(self) -> None:
         """No step more."""
@@ -160,7 +171,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self, delay: float, callback: Any, *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
         """``delay`` virtual seconds from now."""
-        return self.call_at(self._now + delay, callback, *args, context=context)
+        # SUBTLE: who waits for the last fraction of a second until some time must get there: a sum of floats may not.
+        when = max(self._now + delay, math.nextafter(self._now, math.inf)) if delay > 0 else self._now
+        return self.call_at(when, callback, *args, context=context)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """Keep what nobody caught."""

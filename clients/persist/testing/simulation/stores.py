@@ -7,35 +7,43 @@ effect, and speaks up at once. Source: reliability.md section 2, I1, I3, I8, I13
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence, Set
 from functools import partial
 from typing import Any, TypeVar
 
-from persist.core.ids import ShardId
+from persist.core.ids import LOCATION_KEY, ShardId
 from persist.core.shard.diff import apply_diff
 from persist.core.shard.invariants import check_cheap, check_state
 from persist.core.shard.state import State
 from persist.errors import CorruptData, Determinate, Indeterminate, PersistError
-from persist.machine.collector import named_by
-from persist.storage.blob_memory import MemoryBlob, MemoryValues
-from persist.storage.consensus_memory import MemoryConsensus, MemoryLog
+from persist.machine.garbage.collector import named_by
+from persist.storage.blob.memory import MemoryBlob, MemoryValues
+from persist.storage.consensus.memory import MemoryConsensus, MemoryLog
 from persist.storage.ports import Entry, Finding
 from persist.testing.faults import Faults, Quadrant
 from persist.testing.ledger import Violation
-from persist.testing.simulator import VirtualLoop
+from persist.testing.simulation.simulator import VirtualLoop
 from persist.wire.checksum import crc32c
 from persist.wire.state import decode_diff, decode_rollup, encode_rollup
 
 T = TypeVar("T")
 
 
-class Network:
-    """Carries calls: each way takes a while, some take long, some are lost. ``slow`` is the chance of a long way."""
+STRANGE = (ValueError, KeyError, OSError, RuntimeError, AssertionError, MemoryError, TimeoutError)
+"""What a driver may raise that no port allows."""
 
-    def __init__(self, loop: VirtualLoop, faults: Faults, *, slow: float = 0.02) -> None:
+
+class Network:
+    """Carries calls: each way takes a while, some take long, some are lost. ``slow`` is the chance of a long way.
+
+    ``strange`` is the chance that a call, whether it happens or not, raises what no port allows.
+    """
+
+    def __init__(self, loop: VirtualLoop, faults: Faults, *, slow: float = 0.02, strange: float = 0.0) -> None:
         self.loop = loop
         self.faults = faults
         self.slow = slow
+        self.strange = strange
         self.counts: Counter[str] = Counter()
         self._random = loop.stream("network")
 
@@ -54,6 +62,10 @@ class Network:
         answer: asyncio.Future[T] = self.loop.create_future()
         there, back = self.delay(), self.delay()
         later = partial(self.loop.call_later, context=self.loop.elsewhere)
+        if self.strange and self.faults.enabled and self._random.random() < self.strange:
+            self.counts["strange exception"] += 1
+            told, error = False, self._random.choice(STRANGE)(f"simulated: {method}")
+            later(there + back, _fail, answer, error)
         if happens:
             later(there, self._take_effect, method, effect, answer, told, back)
         if not told:
@@ -95,7 +107,7 @@ def _answer(future: "asyncio.Future[T]", result: T) -> None:
         future.set_result(result)
 
 
-def _fail(future: "asyncio.Future[Any]", error: PersistError) -> None:
+def _fail(future: "asyncio.Future[Any]", error: Exception) -> None:
     if not future.done():
         future.set_exception(error)
 
@@ -127,6 +139,7 @@ class Witness:
         self._values = values
         self._log = log
         self._named_until: dict[str, dict[str, int]] = {}
+        self._named: dict[str, Set[str]] = {}
 
     def check(self) -> None:
         """Raise what was seen first."""
@@ -135,6 +148,8 @@ class Witness:
 
     def committed(self, key: str, seqno: int, data: bytes) -> None:
         """A diff stands."""
+        if key == LOCATION_KEY:
+            return
         try:
             self._committed(ShardId.parse(key), seqno, data)
         except (Violation, CorruptData) as error:
@@ -199,11 +214,13 @@ class Witness:
 
     def _follow(self, shard: ShardId, before: State | None, state: State) -> None:
         until = self._named_until[shard]
-        named = named_by(state)
+        named, named_before = named_by(state), self._named.get(shard, frozenset())
+        self._named[shard] = named
         if before is not None:
-            for key in named_by(before) - named:
+            for key in named_before - named:
                 until[key] = before.seqno
-        for key in named:
+        # What was named before is named still, and was looked at when it came.
+        for key in named - named_before:
             if until.get(key, _FOR_EVER) != _FOR_EVER:
                 self._broken(Violation(f"I9: the state at {state.seqno} names {key} again, let go before"))
             if until.get(key, -2) != _FOR_EVER and key not in self._values.values:

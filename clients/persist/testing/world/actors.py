@@ -11,18 +11,18 @@ from functools import partial
 from typing import Any, TypeVar
 
 from persist.client.client import Client
-from persist.client.listen import Updates
-from persist.client.read import ReadHandle
-from persist.client.write import WriteHandle
+from persist.client.shard.read.handle import ReadHandle
+from persist.client.shard.read.listen import Updates
+from persist.client.shard.write.handle import WriteHandle
 from persist.core.frontier import Antichain
 from persist.core.ids import ShardId, Token
 from persist.core.shard.commands import Appended, UpperMismatch
 from persist.errors import InvalidArgument, LeaseExpired, LocationError, ShardNotFound
-from persist.machine.compactor import Compactor
-from persist.machine.sweeper import Sweeper
+from persist.machine.compaction.compactor import Compactor
+from persist.machine.garbage.sweeper import Sweeper
 from persist.testing.ledger import Update, Violation
-from persist.testing.sample import SCHEMA, contents, definite, rows_of, some_rows, table, time_of
-from persist.testing.stage import LEASE_SECONDS, LIMITS, SAFE_AGE_MS, Stage
+from persist.testing.world.cluster import LEASE_SECONDS, LIMITS, SAFE_AGE_MS, Stage
+from persist.testing.world.sample import SCHEMA, contents, definite, rows_of, some_rows, table, time_of
 
 T = TypeVar("T")
 

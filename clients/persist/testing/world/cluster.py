@@ -11,23 +11,23 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from persist.client.client import Client
-from persist.client.failover import FailoverShards
-from persist.client.location import Location
+from persist.client.remote.failover import FailoverShards
+from persist.client.shard.location import Location
 from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, ShardId
 from persist.core.shard.commands import ApplyMerge, Command
 from persist.errors import Determinate, Indeterminate, PersistError
-from persist.machine.port import Change, NotYet, Plan, ShardInfo, Shards
-from persist.machine.shards import LocalShards
-from persist.machine.survey import Survey
+from persist.machine.garbage.inventory import Survey
+from persist.machine.local_shards import LocalShards
+from persist.machine.shards import Change, NotYet, Plan, ShardInfo, Shards
 from persist.machine.versions import Versions
 from persist.settings import Settings
-from persist.storage.blob_memory import MemoryValues
-from persist.storage.consensus_memory import MemoryLog
+from persist.storage.blob.memory import MemoryValues
+from persist.storage.consensus.memory import MemoryLog
 from persist.testing.faults import Faults, Quadrant
 from persist.testing.ledger import Ledger, Violation
-from persist.testing.simulated_stores import Hub, Network, SimulatedBlob, SimulatedConsensus, Witness
-from persist.testing.simulator import Host, SimulatedRuntime, VirtualLoop
+from persist.testing.simulation.simulator import Host, SimulatedRuntime, VirtualLoop
+from persist.testing.simulation.stores import Hub, Network, SimulatedBlob, SimulatedConsensus, Witness
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -53,7 +53,6 @@ SETTINGS = Settings(
     timeout_ms=5_000,
     store_timeout_ms=1_000,
     blob_timeout_ms=2_000,
-    token_history=8,
 )
 INLINE = dataclasses.replace(SETTINGS, inline_part_bytes_max=400)
 """Nearly all parts travel in the state: quick worlds. With SETTINGS, most go to Blob."""
@@ -349,7 +348,7 @@ class Stage:
         near: Shards = SimulatedShards(self, only)
         self._clients += 1
         if only is None and self._clients % 2:
-            near = FailoverShards(near, SimulatedShards(self), settings=settings, runtime=runtime, cool_down=0.5)
+            near = FailoverShards(near, SimulatedShards(self), runtime=runtime, cool_down=0.5)
         location = host.context.run(lambda: Location(near, blob=self.blob(), settings=settings, runtime=runtime))
         return host, Client(location)
 

@@ -7,15 +7,15 @@ import asyncio
 from functools import partial
 
 from persist.client.client import Client
-from persist.client.listen import Updates
+from persist.client.shard.read.listen import Updates
 from persist.core.ids import ShardId
-from persist.machine.fsck import Fsck
-from persist.machine.sweeper import Sweeper
+from persist.machine.garbage.sweeper import Sweeper
+from persist.machine.upkeep.fsck import Fsck
 from persist.testing.ledger import Ledger, Violation
-from persist.testing.sample import contents, definite, table, time_of
-from persist.testing.simulator import Host
-from persist.testing.stage import CONVERGE_SECONDS
-from persist.testing.trouble import Trouble
+from persist.testing.simulation.simulator import Host
+from persist.testing.world.cluster import CONVERGE_SECONDS
+from persist.testing.world.nemesis import Trouble
+from persist.testing.world.sample import contents, definite, table, time_of
 from persist.wire.checksum import crc32c
 from persist.wire.state import encode_rollup
 

@@ -4,9 +4,9 @@ import asyncio
 import random
 from collections.abc import Sequence
 
-from persist.testing.cast import Cast
-from persist.testing.simulator import Host
-from persist.testing.stage import LEASE_SECONDS, Server
+from persist.testing.simulation.simulator import Host
+from persist.testing.world.actors import Cast
+from persist.testing.world.cluster import LEASE_SECONDS, Server
 
 
 class Trouble(Cast):

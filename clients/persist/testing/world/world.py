@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from persist.testing.faults import Quadrant
-from persist.testing.judgement import Judgement
-from persist.testing.simulator import simulation
-from persist.testing.stage import INLINE, SETTINGS, Plot, Server
+from persist.testing.simulation.simulator import simulation
+from persist.testing.world.cluster import INLINE, SETTINGS, Plot, Server
+from persist.testing.world.final_checks import Judgement
 
 
 @dataclass
@@ -62,7 +62,7 @@ def simulate(seed: int, plot: Plot | None = None) -> Outcome:
         try:
             loop.run_until_complete(world.live())
         except BaseException as error:
-            error.add_note(f"again: make sim SEED={seed}")
+            error.add_note(f"again: make sim PART=worlds SEED={seed}")
             error.add_note("\n".join(list(loop.recent)[-12:]))
             raise
         fired = Counter(world.fired)

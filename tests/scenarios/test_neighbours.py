@@ -1,0 +1,164 @@
+"""Two neighbouring releases over one location, of which the next one has a field more: mixed, rolled back, upgraded.
+
+The next release is this one with an invented field, made as a developer makes it. Until the location is upgraded both
+work side by side and the field is written by neither; afterwards it is written, and the older one refuses by name.
+"""
+
+import itertools
+import json
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from scenarios.neighbours import FIELD, GUARDED, NEWEST, NEXT, REGISTERED, ROOT, UNGUARDED, Program, build, command
+
+
+@pytest.fixture(scope="module")
+def following(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("next"), NEXT)
+
+
+@pytest.fixture
+def start() -> Iterator[object]:
+    """Starts programs, and kills those that are left."""
+    programs: list[Program] = []
+
+    def begin(release: Path, location: Path) -> Program:
+        programs.append(Program(release, location))
+        return programs[-1]
+
+    yield begin
+    for each in programs:
+        each.kill()
+
+
+def test_neighbours_mix_roll_back_and_part_by_name(following: Path, tmp_path: Path, start) -> None:
+    place, numbers = tmp_path / "data", itertools.count()
+    written: list[int] = []
+
+    def append(program: Program, times: int = 1) -> None:
+        for n in itertools.islice(numbers, times):
+            assert isinstance(program.ask("append", n=n), int)
+            written.append(n)
+
+    def commits(before: dict, after: dict) -> int:
+        return after["invented"] - before["invented"]
+
+    # Both write, in turn, over rollups and collections of either: nobody writes the field, nobody misses a row.
+    now, soon = start(ROOT, place), start(following, place)
+    append(now)
+    for _ in range(6):
+        append(soon, 3)
+        append(now, 3)
+    for program in (now, soon):
+        assert program.ask("rows") == written
+        assert program.ask("state")["format"] == 2
+    assert soon.ask("state")["invented"] == 0
+
+    # Back to the older release, whatever the next one was doing.
+    soon.kill()
+    append(now, 10)
+    assert now.ask("rows") == written
+
+    # An upgrade is refused while the older one is about, and says what it would do.
+    told = command(following, "admin", "upgrade", "--all", "--location", place, "--json")
+    assert told.returncode == 0, told.stderr
+    location = json.loads(told.stdout)["location"]
+    assert (location["write_version"], location["to"], location["raised"]) == (2, 3, False)
+    assert [each["known_format"] for each in location["older_programs"]] == [2]
+    refused = command(following, "admin", "upgrade", "--all", "--location", place, "--commit")
+    assert refused.returncode != 0, refused.stderr
+    assert "do not know format 3" in refused.stderr, refused.stderr
+    append(now)
+    lasting = start(following, place)
+    append(lasting)
+    done = command(following, "admin", "upgrade", "--all", "--location", place, "--commit", "--yes", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["location"]["raised"], done.stderr
+
+    # The field comes with the first commit of a program that has heard of it; one that lives long hears in time.
+    assert lasting.ask("state")["invented"] == 0
+    for _ in range(200):
+        append(lasting)
+        if lasting.ask("state")["invented"]:
+            break
+    lasting.close()
+    soon = start(following, place)
+    before = soon.ask("state")
+    assert before["invented"] > 0
+    assert (before["format"], before["write_version"]) == (3, 3)
+    append(soon, 20)
+    state = soon.ask("state")
+    assert commits(before, state) == state["seqno"] - before["seqno"] > 0
+
+    # In the middle of its life and at its beginning the older one refuses, tells why, and changes nothing.
+    for program in (now, start(ROOT, place)):
+        for what in ({"what": "append", "n": -1}, {"what": "rows"}):
+            answer = program.ask(**what)
+            assert answer["error"] == "VERSION_MISMATCH", answer
+            assert (answer["details"]["found"], answer["details"]["known"]) == ("3", "2")
+            assert "or a newer one" in answer["hint"]
+    # Whoever committed since counted it: nobody else did.
+    state = soon.ask("state")
+    assert commits(before, state) == state["seqno"] - before["seqno"]
+    assert soon.ask("rows") == written
+    for words in (("admin", "upgrade", "--all", "--commit"), ("shard", "list"), ("usage", "--all")):
+        older = command(ROOT, *words, "--location", place)
+        assert older.returncode != 0 or words[0] == "shard", words
+    doctor = command(ROOT, "doctor", "--location", place, "--json")
+    check = next(each for each in json.loads(doctor.stdout) if each["check"] == "write-version")
+    assert check["state"] == "bad"
+    assert "3" in check["found"]
+
+    # Killed and begun anew, rolled up and collected: the field goes on where it was.
+    soon.kill()
+    soon = start(following, place)
+    append(soon, 9)
+    last = soon.ask("state")
+    assert commits(before, last) == last["seqno"] - before["seqno"]
+    assert soon.ask("rows") == written
+    deep = command(following, "fsck", "--deep", "--location", place, "--json")
+    assert deep.returncode == 0, deep.stdout
+
+
+def test_location_of_the_next_release_is_refused_by_this_one(following: Path, tmp_path: Path, start) -> None:
+    place = tmp_path / "data"
+    soon = start(following, place)
+    soon.ask("append", n=1)
+    assert soon.ask("state")["format"] == 3
+    answer = start(ROOT, place).ask("append", n=2)
+    assert answer["error"] == "VERSION_MISMATCH"
+    assert answer["details"]["found"] == "3"
+    assert soon.ask("rows") == [1]
+
+
+@pytest.mark.parametrize(
+    "changes", [(NEWEST, *FIELD, GUARDED), (NEWEST, *FIELD, REGISTERED, UNGUARDED)], ids=["unregistered", "unguarded"]
+)
+def test_field_that_may_not_be_written_is_not_written(changes, tmp_path: Path, start) -> None:
+    place = tmp_path / "data"
+    made = start(ROOT if changes[-1] is UNGUARDED else build(tmp_path / "first", NEXT), place)
+    assert made.ask("append", n=1) == 0
+    before = made.ask("state")
+    careless = start(build(tmp_path / "careless", changes), place)
+    answer = careless.ask("append", n=2)
+    assert answer["error"] == "CORRUPT_DATA", answer
+    assert answer["details"]["field"].endswith(".invented"), answer
+    assert made.ask("state") == before
+    assert made.ask("rows") == [1]
+
+
+def test_location_without_a_record_counts_as_the_first(following: Path, tmp_path: Path, start) -> None:
+    place = tmp_path / "data"
+    now = start(ROOT, place)
+    now.ask("append", n=1)
+    now.close()
+    with sqlite3.connect(place / "consensus.db") as consensus:
+        for part in ("head", "log"):
+            assert consensus.execute(f"delete from consensus_{part} where shard = 'location'").rowcount == 1
+    soon = start(following, place)
+    soon.ask("append", n=2)
+    state = soon.ask("state")
+    assert (state["write_version"], state["format"], state["invented"]) == (2, 2, 0)
+    assert start(ROOT, place).ask("rows") == [1, 2]

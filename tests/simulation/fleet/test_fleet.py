@@ -1,0 +1,47 @@
+"""The whole stack in simulated worlds: what callers are told is what is there."""
+
+import dataclasses
+
+import pytest
+from simulation.budget import FLEET_BUG_SEEDS, FLEETS, FULL, SEED
+from simulation.fleet.fleet_bugs import FLEET_BUGS, SOONEST
+from simulation.fleet.fleet_world import plot_of, simulate_fleet
+from simulation.many import live
+
+TROUBLE = ("cut", "mute", "stick", "pause_server", "pause_client", "crash", "leap", "outage")
+WIRES = ("connection cut", "request lost", "answer lost", "answer swallowed", "request delivered twice", "slow message")
+STORES = ("timeout", "late effect", "slow", "strange exception")
+ANSWERS = ("appended", "refused", "nothing")
+LEAST = dict.fromkeys((*TROUBLE, *WIRES, *STORES, *ANSWERS), FLEETS / 3)
+SECONDS_MIN = 60
+"""Of trouble, in each."""
+
+
+@pytest.mark.parametrize("seed", [0, 1, 6], ids=["uploaded", "inline", "compacted"])
+def test_everybody_is_told_all_without_trouble(seed: int):
+    calm = dataclasses.replace(plot_of(seed), trouble=False, rounds=2, overlapping=(1, 40))
+    outcome = simulate_fleet(seed, calm)
+    assert outcome.fired["nothing"] == 0
+    assert outcome.fired["appended"] > 50
+    assert outcome.fired["refused"] > 0
+    assert simulate_fleet(seed, calm).digest == outcome.digest
+
+
+@pytest.mark.timeout(14_400)
+def test_fleets_keep_every_promise():
+    tally = live(simulate_fleet, range(FLEETS), LEAST if FULL else dict.fromkeys(ANSWERS, 1))
+    assert not tally.missed(), f"void: {tally.missed()}"
+    assert SEED or tally.seconds >= SECONDS_MIN * FLEETS
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", FLEET_BUGS if FULL else [name for name in FLEET_BUGS if name in SOONEST][:1])
+def test_planted_bug_is_caught(name: str):
+    for seed in (SOONEST.get(name, 0), *range(FLEET_BUG_SEEDS)):
+        try:
+            with FLEET_BUGS[name]():
+                simulate_fleet(seed)
+        except Exception as error:
+            print(f"\n{name}: fleet {seed}, {type(error).__name__}", end="", flush=True)
+            return
+    pytest.fail("nothing notices it")

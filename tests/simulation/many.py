@@ -1,0 +1,86 @@
+"""Many worlds in two processes, and what they came to."""
+
+import concurrent.futures
+import dataclasses
+import gc
+import multiprocessing
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from simulation.budget import PROCESSES, PROGRESS_WORLDS, SEED
+
+from persist.testing.world.world import Outcome
+
+World = Callable[[int], Outcome]
+
+
+@dataclasses.dataclass
+class Tally:
+    """What the worlds came to so far. ``least``: how often each kind of event has to have happened."""
+
+    wanted: int
+    least: dict[str, float]
+    worlds: int = 0
+    operations: int = 0
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    fired: Counter[str] = dataclasses.field(default_factory=Counter)
+    begun: float = dataclasses.field(default_factory=time.monotonic)
+
+    def add(self, outcome: Outcome, cpu_seconds: float) -> None:
+        self.worlds += 1
+        self.operations += outcome.operations
+        self.seconds += outcome.seconds
+        self.cpu_seconds += cpu_seconds
+        self.fired.update(outcome.fired)
+
+    def missed(self) -> list[str]:
+        """A run in which something never happened has not shown anything about it."""
+        return [kind for kind, least in self.least.items() if self.fired[kind] < least]
+
+    def __str__(self) -> str:
+        each = (time.monotonic() - self.begun) / max(self.worlds, 1)
+        return (
+            f"{self.worlds} of {self.wanted} worlds, {self.operations} operations, {self.seconds:.0f} virtual seconds"
+            f" in {self.cpu_seconds:.0f} CPU seconds ({self.seconds / max(self.cpu_seconds, 0.001):.0f}x);"
+            f" {60 / max(each, 0.001):.0f} worlds a minute,"
+            f" about {(self.wanted - self.worlds) * each / 60:.1f} minutes left"
+        )
+
+    def table(self) -> str:
+        """What struck how often, next to how often it has to."""
+        kinds = [*self.least, *sorted(set(self.fired).difference(self.least))]
+        lines = [f"{kind:<44}{self.fired[kind]:>10}{self.least.get(kind, 0):>10.0f}" for kind in kinds]
+        return "\n".join([f"{'':<44}{'fired':>10}{'at least':>10}", *lines])
+
+
+def live(world: World, seeds: Sequence[int], least: dict[str, float]) -> Tally:
+    """Live through all of them; the first that fails ends it. ``world`` must be importable."""
+    seeds = [int(SEED)] if SEED else seeds
+    tally = Tally(len(seeds), {} if SEED else least)
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(PROCESSES, mp_context=context, initializer=_begin) as pool:
+        work = {pool.submit(_timed, world, seed): seed for seed in seeds}
+        for done in concurrent.futures.as_completed(work):
+            try:
+                tally.add(*done.result())
+            except BaseException:
+                print(f"\n{tally}\nit was world {work[done]}", flush=True)
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+            if tally.worlds % PROGRESS_WORLDS == 0:
+                print(f"\n{tally}", end="", flush=True)
+    print(f"\n{tally}\n{tally.table()}")
+    return tally
+
+
+def _timed(world: World, seed: int) -> tuple[Outcome, float]:
+    """A world, and the CPU seconds it took."""
+    begun = time.process_time()
+    return world(seed), time.process_time() - begun
+
+
+def _begin() -> None:
+    gc.collect()
+    gc.freeze()
