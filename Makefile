@@ -1,6 +1,6 @@
 # `make` lists the targets. Each does the set-up it needs first; repeating a set-up that is done costs nothing.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-python run run-batch dev test sim lint types proto proto-check docs constraints bench bench-full clean
+.PHONY: help setup setup-python run run-batch dev check test sim lint types proto proto-check docs constraints bench bench-full clean
 SHELL := /bin/sh
 
 BIN := .venv/bin
@@ -17,27 +17,45 @@ setup-python:
 	@deploy/setup.sh python
 
 run: setup ## the main job: a bank in PostgreSQL is ingested while it works, and its books balance at every time
-	@$(IN_ENV) python -m pyspark_persist.jobs.tpcb $(ARGS)
+	@$(IN_ENV) python -m examples.tpcb $(ARGS)
 
 run-batch: setup ## the batch job: Spark writes a year of flights into shards, reads them back and checks every answer
-	@$(IN_ENV) python -m pyspark_persist.jobs.flights $(ARGS)
+	@$(IN_ENV) python -m examples.flights $(ARGS)
 
 dev: setup-python ## all services in one process on SQLite and files under ./data
 	@$(BIN)/persist dev --data data
+
+check: setup-python ## what a change is tried with first: format, lint, contracts, types, unit tests (no Java, no servers)
+	@$(BIN)/ruff format --check -q .
+	@$(BIN)/ruff check -q .
+	@$(BIN)/lint-imports >/dev/null || $(BIN)/lint-imports
+	@$(BIN)/mypy
+	@$(BIN)/python -m pytest -q -n 2 tests/unit tests/test_tidy.py tests/test_citations.py $(ARGS)
 
 test: setup ## run the tests, in three processes (ARGS="-k name" to choose, ARGS="-n 0" for one process)
 	@$(IN_ENV) python -m pytest -n 3 $(ARGS)
 
 SEEDS ?= 3000
-sim: setup-python ## simulate and soak at length: worlds of trouble, the model, planted bugs, real stores (SEEDS=3000, or SEED=n for one)
-	@PERSIST_SIM=full PERSIST_SIM_SEEDS=$(SEEDS) PERSIST_SIM_SEED=$(SEED) \
-		$(BIN)/python -m pytest -q -s -o faulthandler_timeout=0 $(if $(SEED),tests/simulation -k keep_every_promise,tests/simulation tests/soak tests/scenarios \
-		tests/machine/test_memory.py tests/conformance/test_contention.py) $(ARGS)
+FLEETS ?= 600
+SIMULATIONS = tests/simulation
+sim_worlds = $(SIMULATIONS)/test_world.py $(SIMULATIONS)/test_simulator.py
+sim_fleets = $(SIMULATIONS)/fleet/test_fleet.py $(SIMULATIONS)/test_simulated_grpc.py
+sim_search = $(SIMULATIONS)/search/test_search.py
+sim_model = $(SIMULATIONS)/test_model.py $(SIMULATIONS)/test_crash_points.py $(SIMULATIONS)/test_hidden_attempts.py
+sim_bugs = $(SIMULATIONS)/test_bugs.py
+sim_soak = tests/soak tests/scenarios tests/machine/compaction/test_memory.py tests/conformance/test_contention.py
+sim_places = tests/client
+PART ?= $(if $(SEED),worlds,worlds fleets search model bugs soak places)
+sim: setup-python ## simulate and soak at length (PART=worlds|fleets|search|model|bugs|soak|places, SEEDS=3000, FLEETS=600, or PART and SEED=n for one)
+	@PERSIST_SIM=full PERSIST_SIM_SEEDS=$(SEEDS) PERSIST_SIM_FLEETS=$(FLEETS) PERSIST_SIM_SEED=$(SEED) \
+		$(BIN)/python -m pytest -q -s -o faulthandler_timeout=0 $(foreach part,$(PART),$(sim_$(part))) \
+		$(if $(SEED),-k keep_every_promise) $(ARGS)
 
 lint: setup-python ## ruff, import contracts, house rules
+	@$(BIN)/ruff format --check -q .
 	@$(BIN)/ruff check .
 	@$(BIN)/lint-imports
-	@$(BIN)/python -m pytest -q tests/test_tidy.py
+	@$(BIN)/python -m pytest -q tests/test_tidy.py tests/test_citations.py
 
 types: setup-python ## mypy --strict
 	@$(BIN)/mypy

@@ -1,4 +1,4 @@
-"""Keeps the tables in docs/ that repeat what the code knows: errors and settings.
+"""Keeps the tables in docs/ that repeat what the code knows: errors, settings and what requests may hold.
 
     python deploy/tables.py            rewrite them
     python deploy/tables.py --check    exit with 1 if one is out of date
@@ -10,11 +10,13 @@ import ast
 import dataclasses
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from persist import errors, settings
-from persist.core.time import refusals as refusals  # whose errors are rows, too
+from persist.core.catalog import errors as _catalog_refusals  # noqa: F401  # its errors are rows, too
+from persist.core.time import errors as _time_errors  # noqa: F401  # its errors are rows, too
+from persist_host.guard import bounds
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -36,6 +38,13 @@ def setting_rows() -> Iterator[str]:
         yield f"| `PERSIST_{field.name.upper()}` | {default} | {meanings.get(field.name, '').replace('``', '`')} |"
 
 
+def bound_rows(table: Mapping[str, int | str]) -> Iterator[str]:
+    """A row for everything that has a bound: a number, or the setting that says it."""
+    for name, bound in table.items():
+        told = f"{bound:,}" if isinstance(bound, int) else f"`PERSIST_{bound.upper()}`"
+        yield f"| `{name}` | {told} |"
+
+
 def field_docstrings(path: Path) -> dict[str, str]:
     """The string below each annotated field of the classes of a module."""
     found = {}
@@ -54,6 +63,8 @@ def field_docstrings(path: Path) -> dict[str, str]:
 
 TABLES = {
     "errors": ("| reason | class | meaning |\n|---|---|---|", error_rows),
+    "elements": ("| repeated field | at most |\n|---|---:|", lambda: bound_rows(bounds.COUNTS)),
+    "requests": ("| method | bytes of a request |\n|---|---:|", lambda: bound_rows(bounds.BYTES)),
     "settings": ("| variable | default | meaning |\n|---|---:|---|", setting_rows),
 }
 

@@ -3,18 +3,23 @@
 Fixtures: ``redis_uri``, ``postgres_uri``, ``s3_uri`` start a real server at first use, one per session;
 ``fresh_redis_uri``, ``fresh_postgres_uri``, ``fresh_s3_uri`` are functions giving an empty place on it each time.
 ``async def test_...`` runs under asyncio.run with a limit of 120 s, or ``@pytest.mark.timeout_s(n)``.
+A test fails when a background task ended with an exception nobody looked at, unless it takes ``unseen`` and empties it.
 """
 
 import asyncio
+import contextlib
+import gc
 import inspect
 import itertools
+import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 import pytest
 from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 from persist.testing import servers
 
@@ -27,8 +32,20 @@ settings.register_profile("explore", print_blob=True)
 settings.load_profile("steady")
 
 
-SPARK_ELSEWHERE = ("tests/spark/test_deaths.py", "tests/spark/test_flights.py", "tests/spark/test_tpcb.py")
-"""Those that mostly start a Spark of their own."""
+SPARK = "tests/spark/"
+SPARK_WORKERS = 2
+"""Processes that may have a JVM; more do not fit beside the rest in 8 GB."""
+LONG = ("tests/simulation/", "tests/scenarios/", "tests/soak/", "tests/machine/compaction/test_memory.py", "tests/e2e/")
+"""Tests that take long each, and share nothing with others of their file."""
+ORDER = (
+    *(f"{SPARK}{name}" for name in ("test_deaths", "test_holds", "test_batch", "test_refused", "test_streams", "")),
+    *LONG, "tests/services/", "tests/client/", "tests/sources/", "tests/ingest/", "tests/machine/", "tests/cli/",
+    "tests/property/", "tests/conformance/", "tests/catalog/", "tests/test_", "",
+)  # fmt: skip
+"""What starts first: the longest, so that no process is left with much to do when the others have ended."""
+
+# Compiling well takes a JVM longer than the short lives of tests pay back: a quarter of all that Spark costs here.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -36,12 +53,27 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class Scheduling(LoadScopeScheduling):
-    """Tests on Spark share one process, hence one JVM; the others go wherever there is time for them."""
+    """Each process takes the next file, or the next single test of those that take long. Spark stays with a few."""
+
+    def __init__(self, config: pytest.Config, log: Producer | None = None) -> None:
+        super().__init__(config, log)
+        config.option.loadscopereorder = False
 
     def _split_scope(self, nodeid: str) -> str:
-        if nodeid.startswith(SPARK_ELSEWHERE):
-            return "spark elsewhere"
-        return "spark" if nodeid.startswith("tests/spark/") else nodeid
+        return nodeid if nodeid.startswith(LONG) else nodeid.partition("::")[0]
+
+    def _next_of(self, node: WorkerController) -> str | None:
+        """The first unit of work that is for this process."""
+        with_spark = node in self.nodes[:SPARK_WORKERS]
+        return next((scope for scope in self.workqueue if with_spark or not scope.startswith(SPARK)), None)
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        scope = self._next_of(node)
+        if scope is None:
+            node.shutdown()  # once what it has is done
+            return
+        self.workqueue.move_to_end(scope, last=False)
+        super()._assign_work_unit(node)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
@@ -49,8 +81,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests on Spark come first: no other process can take some of them over at the end."""
-    items.sort(key=lambda item: not item.nodeid.startswith("tests/spark/"))
+    items.sort(key=lambda item: next(at for at, first in enumerate(ORDER) if item.nodeid.startswith(first)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is imported and collected stays to the end: looking for cycles in it again and again takes minutes."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -74,6 +117,53 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
     asyncio.run(limited())
     return True
+
+
+class Unseen(logging.Handler):
+    """Failures of background work that nobody looked at, as they are logged."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.told: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        # Of what the event loop logs, only tasks and futures that were dropped with their exceptions.
+        if record.name != "asyncio" or "exception was never retrieved" in record.getMessage():
+            self.told.append(logging.Formatter().format(record))
+
+    def check(self) -> None:
+        told, self.told = self.told, []
+        if told:
+            pytest.fail("nobody looked at the failure of background work:\n" + "\n".join(told), pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def unseen_failures() -> Unseen:
+    return Unseen()
+
+
+@pytest.fixture(autouse=True)
+def unseen(unseen_failures: Unseen) -> Iterator[list[str]]:
+    """What background work failed with and nobody looked at. A test that wants it empties the list."""
+    unseen_failures.told = []
+    # For each test anew: what tests run may configure the logs of their process, and does not put them back.
+    with contextlib.ExitStack() as stack:
+        for logger in map(logging.getLogger, ("asyncio", "persist.background")):
+            logger.addHandler(unseen_failures)
+            stack.callback(logger.removeHandler, unseen_failures)
+        yield unseen_failures.told
+    unseen_failures.check()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def unseen_in_cycles(unseen_failures: Unseen) -> Iterator[None]:
+    """Tasks that only a garbage collection finds, once for each module."""
+    yield
+    logger = logging.getLogger("asyncio")
+    logger.addHandler(unseen_failures)
+    gc.collect()
+    logger.removeHandler(unseen_failures)
+    unseen_failures.check()
 
 
 @pytest.fixture(scope="session")

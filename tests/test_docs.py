@@ -40,7 +40,7 @@ def anchors(page: Path) -> set[str]:
 def finding_names() -> set[str]:
     """Names of all findings the storage adapters can report."""
     names: set[str] = set()
-    for path in (ROOT / "clients/persist/storage").glob("*.py"):
+    for path in (ROOT / "clients/persist/storage").rglob("*.py"):
         text = path.read_text()
         names |= set(re.findall(r'name="([a-z0-9]+-[a-z-]+)"', text))
         for prefix, table in (("redis", "_RULES"), ("postgres", "_RULES"), ("s3", "_CONSEQUENCES")):
@@ -60,7 +60,7 @@ def test_every_finding_has_its_remedy_in_the_runbook() -> None:
 
 
 def test_every_spark_option_is_documented() -> None:
-    names = pytest.importorskip("pyspark_persist.names")
+    names = pytest.importorskip("pyspark_persist.options.names")
     page = (ROOT / "docs/spark.md").read_text()
     spellings = {spelling for option in names.OPTIONS for spelling in (option.name, *option.aliases)}
     assert not {spelling for spelling in spellings if f"`{spelling}`" not in page}

@@ -204,9 +204,9 @@ READS_ENVIRONMENT = re.compile(r"\bos\.(?:environ|getenv)\b|\bsys\.argv\b")
 MAY_READ_ENVIRONMENT = {
     "clients/persist/settings.py",
     "clients/persist/testing/servers.py",
-    "spark/pyspark_persist/jobs/server.py",
-    "spark/pyspark_persist/jobs/session.py",
-    "spark/pyspark_persist/location.py",
+    "spark/examples/server.py",
+    "spark/pyspark_persist/session.py",
+    "clients/persist_ingest/location.py",
 }
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import persist
 from bench.rows import Sum
 from persist import aio
-from persist.client.remote import RemoteShards
+from persist.client.remote.shards import RemoteShards
 from persist.core.frontier import Antichain, Description
 from persist.core.ids import ShardId, Token, WriterId, part_key
 from persist.core.shard.batch import HollowBatch, Part, Run

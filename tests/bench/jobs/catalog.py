@@ -20,9 +20,9 @@ import uvloop
 from bench.measure import resident_mb
 from persist import aio
 from persist.client.catalog.durable import DurableCatalog
+from persist.client.catalog.log.stash_log import open_stash_log
 from persist.client.catalog.port import OpenableCatalog
 from persist.client.catalog.remote import RemoteCatalog
-from persist.client.catalog.stash_log import open_stash_log
 from persist.core.catalog.kinds import AUDIT_LOG, ITEM
 from persist.core.catalog.objects import AuditLogKey, Item, ItemKey
 from persist.core.catalog.values import Acl, AuditEventType, AuditNamedV1, Id, ObjectType, RoleRef, Space, Unit

@@ -15,10 +15,10 @@ import uvloop
 
 from bench import ours, peers, rows
 from bench.measure import Peak
-from persist.core.data.cursors import PartSource
-from persist.core.data.merge import merge
-from persist.machine.compactor import Compactor
-from persist.machine.shards import LocalShards
+from persist.core.data.merging.cursors import PartSource
+from persist.core.data.merging.merge import merge
+from persist.machine.compaction.compactor import Compactor
+from persist.machine.local_shards import LocalShards
 from persist.runtime import system
 from persist.settings import Settings
 from persist.storage.open import open_blob, open_consensus

@@ -20,7 +20,7 @@ from bench.floor.spark_source import FloorSource
 from bench.measure import clock, median
 from bench.rows import Sum
 from pyspark_persist import register
-from pyspark_persist.jobs.session import local_session
+from pyspark_persist.session import local_session
 
 FEED_SECONDS = 0.02
 WARM_BATCHES = 5

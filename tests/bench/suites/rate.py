@@ -15,7 +15,7 @@ from bench.measure import Spread, clock, quantile, ratios
 from bench.outcome import Outcome
 from bench.plan import Plan
 from bench.stage import Stage
-from persist.client.remote import RemoteShards
+from persist.client.remote.shards import RemoteShards
 from persist.core.data.update import consolidate, normalise
 from persist.core.shard.batch import Part
 from persist.settings import Settings

@@ -15,9 +15,9 @@ from bench.plan import Plan
 from bench.processes import Child, child
 from bench.stage import Stage
 from bench.suites.rate import CHANNELS, PAYLOAD, Step, drive
+from persist.core.binding.binding_log import MintRules
 from persist.core.ids import ShardId
-from persist.core.time.binding_log import MintRules
-from persist.core.time.source_time import Point, SourceKind
+from persist.core.source.source_time import Point, SourceKind
 from persist.core.time.timeline import oracle_shards, timeline_of
 from persist.v1 import minter_pb2 as pb
 from persist.v1 import oracle_pb2 as oracle_pb
@@ -166,7 +166,7 @@ def _bank(plan: Plan, outcome: Outcome) -> None:
     seconds, rate = plan.pick(20, 60), CHANGES // 4
     plan.say(f"P13 TPC-B at {rate:,} transactions/s for {seconds} s")
     arguments = ["--seconds", str(seconds), "--rate", str(rate), "--scale", "10", "--no-kill", "--json"]
-    with child("pyspark_persist.jobs.tpcb", arguments) as process:
+    with child("examples.tpcb", arguments) as process:
         found = process.answer()
     outcome.keep("bank", found)
     outcome.gate("P13", "the books balance and every row is PostgreSQL's", expected=True, found=found["agrees"])
