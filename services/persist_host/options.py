@@ -7,6 +7,8 @@ from persist.settings import Settings
 METADATA_BYTES_MAX: Final = 8 << 10
 STREAMS_PER_CONNECTION: Final = 2048
 """Calls and streams of one connection at a time; its client lets more of them wait."""
+PENDING_CALLS: Final = 32_768
+"""Calls that have come and are not yet looked at, because the process was busy or stood still."""
 
 
 def server_options(settings: Settings) -> list[tuple[str, int]]:
@@ -18,6 +20,10 @@ def server_options(settings: Settings) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", settings.max_message_bytes),
         ("grpc.max_metadata_size", METADATA_BYTES_MAX),
         ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION),
+        # By default some calls are ended as CANCELLED from 1,000 waiting on, and all from 3,000: a caller cannot tell
+        # that from its own doing. What is too much is refused by the guard, with a reason and a delay.
+        ("grpc.server.max_pending_requests", PENDING_CALLS),
+        ("grpc.server.max_pending_requests_hard_limit", PENDING_CALLS),
         # Clients ping every 30 s, also without calls; the default would end their connection with "too many pings".
         # SUBTLE: gRPC ignores names it does not know; the C macro for this one says MIN_RECV_PING, the name does not.
         ("grpc.http2.min_ping_interval_without_data_ms", 10_000),

@@ -141,3 +141,18 @@ async def test_backup_keeps_the_write_version_and_is_refused_where_it_is_unknown
     await consensus.close()
     assert record is not None
     assert record.write_version == STATE_FORMAT
+
+
+async def test_format_is_believed_only_of_what_was_written_there() -> None:
+    """Another record in a shard's place says another format: it is damage, and no upgrade mends it."""
+    blob, consensus = memory_stores()
+    shard = new_shard()
+    await machine(blob, consensus).open(shard, timeout=5)
+    newest, record = await consensus.head(shard, timeout=5), await consensus.head(LOCATION_KEY, timeout=5)
+    assert newest is not None
+    assert record is not None
+    older = newest.data[:4] + b"\1" + newest.data[5:]
+    for seqno, data in enumerate((record.data, older), start=newest.seqno):
+        assert await consensus.compare_and_set(shard, seqno, data, timeout=5)
+        with pytest.raises(CorruptData):
+            await machine(blob, consensus).open(shard, timeout=5)

@@ -32,7 +32,6 @@ from persist.runtime import Runtime
 from persist.settings import Settings
 from persist.storage.ports import Blob, Consensus, Entry
 from persist.wire.checksum import crc32c
-from persist.wire.frame import format_of
 from persist.wire.state import OLDEST_FORMAT, decode_diff, decode_rollup, encode_diff, encode_rollup
 
 T = TypeVar("T")
@@ -82,9 +81,9 @@ class Versions:
             head = await self._head(shard, deadline)
             if head is None:
                 return None
-            if not older:
-                check_upgraded(head, shard)
             newest = decode_diff(head.data, shard, head.seqno)
+            if not older:
+                check_upgraded(newest.format, shard)
             seqno, rollup = newest.latest_rollup
             state = await self.rollup(shard, seqno, rollup, deadline)
             if state is None:
@@ -252,9 +251,8 @@ class Versions:
         return await self._attempts.repeat(deadline, call, limit_ms=limit_ms)
 
 
-def check_upgraded(head: Entry, shard: ShardId) -> None:
+def check_upgraded(found: int, shard: ShardId) -> None:
     """Raise VersionMismatch when a shard stands in an older format: it may be read then, but nothing be added."""
-    found = format_of(head.data)
     if OLDEST_FORMAT <= found < FIRST_FORMAT:
         raise VersionMismatch(
             "this location was written by an older release",

@@ -5,6 +5,7 @@ import contextlib
 import gc
 import inspect
 import logging
+import signal
 import time
 
 import grpc
@@ -338,15 +339,21 @@ async def test_request_that_can_never_be_taken_is_told_so():
 
 @pytest.mark.timeout_s(60)
 async def test_thousands_of_idle_sessions_stop_neither_calls_nor_health(tmp_path):
+    """However busy the server is as they come: it is stopped until all of them stand in its sockets."""
     async with shard_process(tmp_path) as process, contextlib.AsyncExitStack() as stack:
         channels = [await stack.enter_async_context(channel_to(process.endpoint)) for _ in range(20)]
+        await asyncio.gather(*(channel.channel_ready() for channel in channels))
+        process.signal(signal.SIGSTOP)
         sessions = [channels[i % 20].stream_stream(SESSION)() for i in range(5000)]
+        # A session is connected once its beginning was written, which the kernel takes for a process that stands still.
         await asyncio.gather(*(session.wait_for_connection() for session in sessions))
+        process.signal(signal.SIGCONT)
         async with channel_to(process.endpoint) as channel:
             for _ in range(20):
                 await PersistShardStub(channel).GetLocation(pb.GetLocationRequest(), timeout=10)
             health = health_pb2_grpc.HealthStub(channel)
             assert (await health.Check(health_pb2.HealthCheckRequest(), timeout=10)).status == 1
+        assert [await session.code() for session in sessions if session.done()] == []
 
 
 async def test_streams_beyond_the_limit_are_refused_and_all_else_goes_on():

@@ -18,8 +18,7 @@ from persist.retry.attempts import Attempts
 from persist.retry.deadline import Deadline
 from persist.runtime import Runtime
 from persist.settings import Settings
-from persist.wire.frame import format_of
-from persist.wire.state import encode_diff
+from persist.wire.state import decode_diff, encode_diff
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,12 +73,15 @@ class Upgrade:
         return list(found.values())
 
     async def format(self, shard: ShardId, deadline: Deadline) -> int | None:
-        """The format of a shard's newest state; None when it was never initialised. One Consensus read."""
+        """The format of a shard's newest state; None when it was never initialised. One Consensus read.
+
+        Raises CorruptData: bytes are asked for their format only once they are known to be what was written here.
+        """
         limit = self._settings.store_timeout_ms
         head = await self._attempts.read(
             deadline, lambda seconds: self._versions.consensus.head(shard, timeout=seconds), limit_ms=limit
         )
-        return None if head is None else format_of(head.data)
+        return None if head is None else decode_diff(head.data, shard, head.seqno).format
 
     async def move(self, shard: ShardId, deadline: Deadline) -> bool:
         """Commit the newest state in a format that is written, and a rollup of it. False: it was in one already.
