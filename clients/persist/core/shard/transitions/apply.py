@@ -108,7 +108,8 @@ def _living(readers: Mapping[str, LeasedReader], now_ms: int) -> Mapping[str, Le
 
 
 @transition.register
-def _(command: c.CompareAndAppend, state: State, context: Context) -> tuple[State, Any]:
+def compare_and_append(command: c.CompareAndAppend, state: State, context: Context) -> tuple[State, Any]:
+    """Add a batch if the upper is its lower, or return what became of the attempt that did."""
     # Before anything else: a repeated attempt learns what the first one did, even if that closed the shard.
     known = _known_outcome(command, state)
     if known is not None:
@@ -234,7 +235,8 @@ def _with_transaction(command: c.CompareAndAppend, state: State, outcome: c.Appe
 
 
 @transition.register
-def _(command: c.CloseCall, state: State, context: Context) -> tuple[State, Any]:
+def close_call(command: c.CloseCall, state: State, context: Context) -> tuple[State, Any]:
+    """Fence a call: it has taken effect by now, or never will."""
     found = met(state, command.call)
     if isinstance(found, c.CannotTell):
         return state, found
@@ -246,7 +248,8 @@ def _(command: c.CloseCall, state: State, context: Context) -> tuple[State, Any]
 
 
 @transition.register
-def _(command: c.ExpireWriter, state: State, context: Context) -> tuple[State, c.Expired]:
+def expire_writer(command: c.ExpireWriter, state: State, context: Context) -> tuple[State, c.Expired]:
+    """Forget a writer; what it appended stays."""
     if command.writer_id not in state.writers:
         return state, c.Expired(existed=False)
     return state.evolved(writers=state.writers.without([command.writer_id])), c.Expired(existed=True)
@@ -256,7 +259,10 @@ def _(command: c.ExpireWriter, state: State, context: Context) -> tuple[State, c
 
 
 @transition.register
-def _(command: c.RegisterLeasedReader, state: State, context: Context) -> tuple[State, c.ReaderRegistered]:
+def register_leased_reader(
+    command: c.RegisterLeasedReader, state: State, context: Context
+) -> tuple[State, c.ReaderRegistered]:
+    """Hold since and seqno back for a reader, for as long as it beats."""
     known = state.leased_readers.get(command.reader_id)
     if known is None:
         if state.is_tombstone:
@@ -277,7 +283,8 @@ def _(command: c.RegisterLeasedReader, state: State, context: Context) -> tuple[
 
 
 @transition.register
-def _(command: c.DowngradeSince, state: State, context: Context) -> tuple[State, c.SinceDowngraded]:
+def downgrade_since(command: c.DowngradeSince, state: State, context: Context) -> tuple[State, c.SinceDowngraded]:
+    """Move what a leased reader holds back, never backwards."""
     known = _leased(state, command.reader_id)
     held = state.seqno + 1 if command.outstanding_seqno is None else command.outstanding_seqno
     reader = replace(
@@ -294,21 +301,26 @@ def _(command: c.DowngradeSince, state: State, context: Context) -> tuple[State,
 
 
 @transition.register
-def _(command: c.HeartbeatReader, state: State, context: Context) -> tuple[State, c.Heartbeaten]:
+def heartbeat_reader(command: c.HeartbeatReader, state: State, context: Context) -> tuple[State, c.Heartbeaten]:
+    """Renew a reader's lease. Raises LeaseExpired for one that is not known any more."""
     known = _leased(state, command.reader_id)
     reader = replace(known, heartbeat_ms=max(known.heartbeat_ms, context.now_ms))
     return _with_reader(state, command.reader_id, reader), c.Heartbeaten()
 
 
 @transition.register
-def _(command: c.ExpireReader, state: State, context: Context) -> tuple[State, c.Expired]:
+def expire_reader(command: c.ExpireReader, state: State, context: Context) -> tuple[State, c.Expired]:
+    """Forget a leased reader, and let since and seqno go on."""
     if command.reader_id not in state.leased_readers:
         return state, c.Expired(existed=False)
     return state.evolved(leased_readers=_without(state.leased_readers, command.reader_id)), c.Expired(existed=True)
 
 
 @transition.register
-def _(command: c.RegisterCriticalReader, state: State, context: Context) -> tuple[State, c.CriticalRegistered]:
+def register_critical_reader(
+    command: c.RegisterCriticalReader, state: State, context: Context
+) -> tuple[State, c.CriticalRegistered]:
+    """Hold since back under an id, until it is expired by name."""
     known = state.critical_readers.get(command.critical_id)
     if command.call is not None and _taken_effect(state, command.call):
         if known is None:
@@ -345,7 +357,10 @@ def _done(state: State, call: c.Call | None, context: Context) -> State:
 
 
 @transition.register
-def _(command: c.CompareAndDowngradeSince, state: State, context: Context) -> tuple[State, Any]:
+def compare_and_downgrade_since(
+    command: c.CompareAndDowngradeSince, state: State, context: Context
+) -> tuple[State, Any]:
+    """Move a critical hold if its opaque value is the expected one."""
     if command.incarnation is not None:
         check_incarnation(state, command.incarnation)
     known = state.critical_readers.get(command.critical_id)
@@ -364,7 +379,8 @@ def _(command: c.CompareAndDowngradeSince, state: State, context: Context) -> tu
 
 
 @transition.register
-def _(command: c.ExpireCriticalReader, state: State, context: Context) -> tuple[State, c.Expired]:
+def expire_critical_reader(command: c.ExpireCriticalReader, state: State, context: Context) -> tuple[State, c.Expired]:
+    """Forget a critical hold, and let since go on."""
     if command.call is not None and _taken_effect(state, command.call):
         return state, c.Expired(existed=True)
     existed = command.critical_id in state.critical_readers
@@ -402,7 +418,8 @@ def _with_since(state: State) -> State:
 
 
 @transition.register
-def _(command: c.RegisterSchema, state: State, context: Context) -> tuple[State, c.SchemaRegistered]:
+def register_schema(command: c.RegisterSchema, state: State, context: Context) -> tuple[State, c.SchemaRegistered]:
+    """Return the entry of a schema, which becomes the first one of a shard without any. Raises SchemaMismatch."""
     for entry in reversed(state.schemas):
         if entry.codec == command.codec and same_schema(entry.schema, command.schema):
             return state, c.SchemaRegistered(entry=entry)
@@ -412,7 +429,8 @@ def _(command: c.RegisterSchema, state: State, context: Context) -> tuple[State,
 
 
 @transition.register
-def _(command: c.EvolveSchema, state: State, context: Context) -> tuple[State, c.SchemaRegistered]:
+def evolve_schema(command: c.EvolveSchema, state: State, context: Context) -> tuple[State, c.SchemaRegistered]:
+    """Add the next schema, if rows of the newest one can be read with it."""
     if not state.schemas:
         raise SchemaMismatch("the shard has no schema to evolve", hint="register one first", shard=state.shard)
     newest = state.schemas[-1]

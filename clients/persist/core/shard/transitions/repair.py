@@ -43,7 +43,8 @@ class TakeOutParts(Command["PartsTakenOut | NotTakenOut"]):
 
 
 @transition.register
-def _(command: TakeOutParts, state: State, context: Context) -> tuple[State, Any]:
+def take_out_parts(command: TakeOutParts, state: State, context: Context) -> tuple[State, Any]:
+    """Take damaged parts out of the trace, so that what is left can be read."""
     trace, parts = state.trace, 0
     for each in command.lost:
         found = k.found(trace, (each.batch,))

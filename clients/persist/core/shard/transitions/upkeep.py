@@ -25,7 +25,8 @@ _TAKEOVER_MS_MAX: Final = 86_400_000
 
 
 @transition.register
-def _(command: c.AddRollup, state: State, context: Context) -> tuple[State, c.RollupAdded]:
+def add_rollup(command: c.AddRollup, state: State, context: Context) -> tuple[State, c.RollupAdded]:
+    """Name a rollup of a state, so that nothing before it is needed to open the shard."""
     check_blob_key(command.rollup.key, state.shard)
     if not command.rollup.key.startswith(f"{state.shard}/rollup/{command.seqno}-"):
         raise InvalidId("a rollup's key names its seqno", seqno=command.seqno, key=command.rollup.key)
@@ -39,7 +40,8 @@ def _(command: c.AddRollup, state: State, context: Context) -> tuple[State, c.Ro
 
 
 @transition.register
-def _(command: c.RemoveRollups, state: State, context: Context) -> tuple[State, c.RollupsRemoved]:
+def remove_rollups(command: c.RemoveRollups, state: State, context: Context) -> tuple[State, c.RollupsRemoved]:
+    """Forget rollups below one that is kept."""
     gone = {seqno for seqno in state.rollups if seqno < command.below}
     if gone and (command.below not in state.rollups or command.below > state.seqno_since):
         raise InvalidArgument(
@@ -63,9 +65,10 @@ def _(command: c.RemoveRollups, state: State, context: Context) -> tuple[State, 
 
 
 @transition.register
-def _(
+def claim_compaction(
     command: c.ClaimCompaction, state: State, context: Context
 ) -> tuple[State, c.CompactionClaimed | c.NothingToCompact]:
+    """Give a piece of merging to one owner at a time."""
     if not 0 <= command.takeover_ms <= _TAKEOVER_MS_MAX:
         raise InvalidArgument("a takeover time is at most a day", takeover_ms=command.takeover_ms)
     check_alive(state, command.owner)
@@ -101,7 +104,8 @@ def _claimed(state: State, each: Any) -> c.CompactionClaimed:
 
 
 @transition.register
-def _(command: c.ReleaseCompaction, state: State, context: Context) -> tuple[State, c.ClaimReleased]:
+def release_compaction(command: c.ReleaseCompaction, state: State, context: Context) -> tuple[State, c.ClaimReleased]:
+    """Give up what an owner claimed."""
     trace = k.released(state.trace, command.owner)
     if trace is None:
         return state, c.ClaimReleased(existed=False)
@@ -109,7 +113,8 @@ def _(command: c.ReleaseCompaction, state: State, context: Context) -> tuple[Sta
 
 
 @transition.register
-def _(command: c.ApplyMerge, state: State, context: Context) -> tuple[State, c.MergeApplied | c.MergeRefused]:
+def apply_merge(command: c.ApplyMerge, state: State, context: Context) -> tuple[State, c.MergeApplied | c.MergeRefused]:
+    """Replace runs by their merge, if all of them are still there."""
     if not command.inputs or any(len(each) != 16 for each in command.inputs):
         raise InvalidArgument("a merge names its inputs by fingerprints of 16 bytes", inputs=len(command.inputs))
     place = k.found(state.trace, command.inputs)
@@ -150,7 +155,8 @@ def _silent(writer_id: WriterId) -> LeaseExpired:
 
 
 @transition.register
-def _(command: c.FenceWriters, state: State, context: Context) -> tuple[State, c.WritersFenced]:
+def fence_writers(command: c.FenceWriters, state: State, context: Context) -> tuple[State, c.WritersFenced]:
+    """Refuse, from now on, first appends of writers born before a time."""
     if not 0 <= command.born_before_ms <= context.now_ms:
         raise InvalidArgument("only writers of the past can be fenced", born_before_ms=command.born_before_ms)
     # Who is known is not fenced off: of those that are silent the shard is told only now and then.
@@ -166,7 +172,8 @@ def _(command: c.FenceWriters, state: State, context: Context) -> tuple[State, c
 
 
 @transition.register
-def _(command: c.Finalize, state: State, context: Context) -> tuple[State, c.Finalized]:
+def finalize(command: c.Finalize, state: State, context: Context) -> tuple[State, c.Finalized]:
+    """Make the shard a tombstone, which holds nothing and takes nothing."""
     if not (state.upper.is_empty and state.since.is_empty):
         if not command.force:
             raise InvalidArgument(
