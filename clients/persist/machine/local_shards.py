@@ -90,7 +90,7 @@ class LocalShards:
         self._runtime = runtime or system()
         self._versions = Versions(blob, consensus, settings=self._settings, runtime=self._runtime)
         self._counts = counts
-        self._intake = Intake(settings=self._settings, runtime=self._runtime)
+        self._intake = Intake(self._versions.blob, settings=self._settings, runtime=self._runtime)
         self._tasks = Tasks(counts)
         self._hints = Hints()
         self._owner = f"{self._runtime.hostname}:{self._runtime.random_bytes(4).hex()}"
