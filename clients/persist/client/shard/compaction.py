@@ -90,7 +90,10 @@ class Compaction:
 
     @classmethod
     async def begin(cls, location: Location, shard: ShardId) -> "Compaction | None":
-        """Claim all of a shard that nobody else compacts; None when it is as compact as it can be."""
+        """Claim all of a shard that nobody else compacts; None when it is as compact as it can be.
+
+        Raises LocationError.
+        """
         compactor = Compactor(location.shards, location)
         owner = compactor.new_owner()
         claim = await compactor.claim(shard, owner, whole=True)
@@ -160,10 +163,16 @@ class Compaction:
         )
 
     async def abandon(self, results: Sequence[bytes] = ()) -> None:
-        """Give the claim up and delete what these pieces wrote. Nothing of it was or will be committed."""
+        """Give the claim up and delete what these pieces wrote. Nothing of it was or will be committed.
+
+        Raises LocationError: the claim runs out by itself, and the sweeper finds the parts.
+        """
         await self._end()
         await self._compactor.release(self._shard, self._owner)
         await self._delete([part for result in results for part in batch_from_bytes(result).parts])
+
+    def __repr__(self) -> str:
+        return f"<Compaction of {self._shard}: {self.rows:,} rows, {self.encoded_bytes:,} bytes>"
 
     async def _end(self) -> None:
         self._keeping.cancel()

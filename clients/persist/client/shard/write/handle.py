@@ -34,6 +34,11 @@ class WriteHandle:
     commit, and each upload by itself, not the time that sorting and encoding a large input take.
     """
 
+    shard: ShardId
+    """The shard."""
+    schema: Schema
+    """What rows look like."""
+
     def __init__(
         self,
         location: Location,
@@ -141,8 +146,12 @@ class WriteHandle:
         return await self._once(writer_id, runs, bounds, token, transaction, deadline, builder)
 
     def batch_spec(self) -> BatchSpec:
-        """What another process needs to write parts for this shard: picklable and small. No RPC."""
+        """What another process needs to write parts for this shard: picklable and small.
+
+        No RPC. Raises UsageError once the client is closed.
+        """
         location = self._location
+        location.check_open()
         return BatchSpec(
             blob_uri=location.blob.uri,
             shard=self.shard,
@@ -232,8 +241,9 @@ class WriteHandle:
     async def expire(self, *, timeout: float | None = None) -> None:
         """Let what this writer left in Blob and nothing names be swept early. Optional. One RPC.
 
-        Nothing more comes of calls in doubt afterwards: see ``resolve``.
+        Nothing more comes of calls in doubt afterwards: see ``resolve``. Raises LocationError: repeat it.
         """
+        self._location.check_open()
         await self._appender.resolve_earlier(self._location.attempts.deadline(timeout))
         command = ExpireWriter(writer_id=self._ids.current)
         await self._location.attempts.repeat(
@@ -241,6 +251,9 @@ class WriteHandle:
             lambda seconds: self._location.shards.apply(self.shard, command, timeout=seconds),
         )
         self._ids.renew()
+
+    def __repr__(self) -> str:
+        return f"<WriteHandle of {self.shard} upper={self._upper}>"
 
     async def _once(
         self,
