@@ -52,9 +52,11 @@ class WriteHandle(Held):
 
         Several writers may append the same definite data at once: the shard takes each time interval from whoever
         comes first. ``[]`` as ``new_upper`` closes the shard for writes; empty updates move the upper only, and with
-        ``new_upper == upper`` are a heartbeat. Cost: one RPC, one upload per part unless inline; bounded memory (see
-        BatchBuilder). Raises InvalidBounds, EmptyInterval, SchemaMismatch, InvalidArgument, ShardClosed (nothing
-        happened), LocationError (repeat the call: it only promises that these bounds are written).
+        ``new_upper == upper`` are a heartbeat. Rows are Arrow, dicts of columns or ``((key, val), time, diff)``; a
+        column ``diff`` may be missing (+1), and ``ts`` in an interval of one time. Cost: one RPC, one upload per part
+        unless inline; bounded memory (see BatchBuilder). Raises InvalidBounds, EmptyInterval, SchemaMismatch,
+        InvalidArgument, ShardClosed (nothing happened), LocationError (repeat the call: it only promises that these
+        bounds are written).
         """
         return self._run(self._inner.append(updates, new_upper, timeout=timeout))
 

@@ -14,7 +14,6 @@ from persist.client.table.rows import (
     check_distinct,
     key_range,
     keys_of,
-    plain,
     replacing,
     updates_of,
     with_keys,
@@ -90,7 +89,7 @@ class Table:
             return await self.wal.commit(
                 {self.shard: updates_of(rows, self.schema)}, marker=transaction, timeout=timeout
             )
-        return await self._append(plain(rows, self.schema), transaction, timeout)
+        return await self._append(rows, transaction, timeout)
 
     async def retract(
         self, rows: RowsLike, *, transaction: Transaction | None = None, timeout: float | None = None

@@ -138,7 +138,7 @@ class Oracle:
     ) -> "Oracle":
         """The oracle of a timeline, made if missing, after ``initially`` was applied. Two RPCs, six for a new one.
 
-        ``times``: whom to ask, the timeline's shards unless told.
+        ``times``: whom to ask, the timeline's shards unless told. Raises ClockAhead, InvalidBounds, LocationError.
         """
         deadline = client.location.attempts.deadline(timeout)
         times = times or await Registers.open(client, timeline, deadline)

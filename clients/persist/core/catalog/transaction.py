@@ -239,6 +239,9 @@ class Transaction:
         """The fingerprint of what it wants, see ``bodies``. Raises InvalidArgument for what cannot be stored."""
         return self.told_body or fingerprint(self._wanted(codec))
 
+    def __repr__(self) -> str:
+        return f"<Transaction of a catalog: {sum(map(len, self._pending.values()))} objects changed>"
+
     # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _current(self) -> None:
