@@ -148,7 +148,7 @@ class Writer(ast.NodeTransformer):
 
     def text(self) -> str:
         """All of it, formatted."""
-        code = "\n\n".join(self.top(*path.rsplit(".", 1), to) for path, to in self.given.items())
+        code = "\n\n".join(self.top(path, to) for path, to in self.given.items())
         used = {each.id for each in ast.walk(ast.parse(code)) if isinstance(each, ast.Name)}
         self.origins |= {it: f"{place}.{it}" for place, names in PLACES.items() for it in names if it in used}
         variables = [name for name, origin in self.origins.items() if origin == TYPE_VARIABLE]
@@ -159,18 +159,19 @@ class Writer(ast.NodeTransformer):
         doc = f"Blocking {', '.join(self.given.values())}: calls run on their client's loop, and wait.\n\n"
         return formatted(f'{HEADER}"""{doc}{SOURCE}"""\n{imports}\n\n{code}')
 
-    def top(self, module: str, name: str, to: str) -> str:
+    def top(self, path: str, to: str) -> str:
         """A class, or a function that opens a client."""
+        module, _, name = path.rpartition(".")
         self.source = source_of(module)
         node = self.source.defined[name]
         if isinstance(node, Function):
-            self.origins[f"aio_{name}"] = f"{module}.{name}"
+            self.origins[f"aio_{name}"] = path
             node.returns = ast.Name("Client")
             return self.function(node, f"return Client(partial(aio_{name}, {_passed(node, {})}))")
         doc = ast.get_docstring(node) or ""
         members = dict(self.members(node, to))
         if to != "Client":
-            self.origins[f"Aio{name}"] = f"{module}.{name}"
+            self.origins[f"Aio{name}"] = path
             members[""] = f"_inner: Aio{name}"
         if to in ENDS:
             members["__enter__"] = "def __enter__(self) -> Self:\n    return self"
@@ -327,7 +328,7 @@ def _name(node: ast.AST) -> str:
 
 
 def _worded(doc: str) -> str:
-    return functools.reduce(lambda text, word: text.replace(*word), WORDS.items(), doc)
+    return functools.reduce(lambda text, word: text.replace(*word), WORDS.items(), doc.replace("\\", "\\\\"))
 
 
 def _import(name: str, origin: str) -> str:
