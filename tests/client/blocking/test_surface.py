@@ -69,13 +69,18 @@ def methods(owner: type) -> Iterator[tuple[str, Any]]:
             yield name, function
 
 
-def can_raise(function: Any) -> bool:
-    """Whether it awaits, or raises an error of ours itself."""
+def can_raise(function: Any, seen: frozenset[Any] = frozenset()) -> bool:
+    """Whether it awaits, or raises an error of ours: itself, or in a function that it calls by its name."""
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         return True
-    nodes = ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function))))
+    nodes = list(ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function)))))
     raised = [node.exc for node in nodes if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call)]
-    return bool({getattr(error.func, "id", "") for error in raised} & set(kinds(errors.PersistError)))
+    if {getattr(error.func, "id", "") for error in raised} & set(kinds(errors.PersistError)):
+        return True
+    names = {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    called = {found for name in names if inspect.isfunction(found := function.__globals__.get(name))} - seen
+    ours = [found for found in called if found.__module__.startswith("persist")]
+    return any(can_raise(each, seen | called) for each in ours)
 
 
 def says(function: Any) -> bool:

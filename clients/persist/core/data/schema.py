@@ -50,7 +50,7 @@ class Schema:
 
     @classmethod
     def of(cls, codec: Codec) -> "Schema":
-        """The schema of what a codec writes."""
+        """The schema of what a codec writes. Raises TypeNotSupported, InvalidArgument."""
         return cls(codec.key, codec.val, codec=codec)
 
     @classmethod

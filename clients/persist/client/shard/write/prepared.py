@@ -71,7 +71,7 @@ class PreparedBatch:
         return dataclasses.replace(self, schema_id=schema_id, runs=runs)
 
     def to_bytes(self) -> bytes:
-        """The batch as bytes that any release reading this format understands."""
+        """The batch as bytes that any release reading this format understands. Raises nothing."""
         batch = HollowBatch(desc=Description(lower=Antichain.of(0), upper=Antichain()), runs=self.runs)
         return self.shard.encode() + self.schema_id.to_bytes(4, "little") + batch_to_bytes(batch)
 
@@ -96,7 +96,7 @@ class BatchSpec:
     settings: Settings
 
     def open(self) -> "PreparedBuilder":
-        """A builder in this process, over this process's own connection to Blob."""
+        """A builder in this process, over this process's own connection to Blob. Raises InvalidUri, LocationError."""
         return PreparedBuilder(self)
 
 
