@@ -25,9 +25,11 @@ T = TypeVar("T")
 
 
 class Client(ShardClient):
-    """Shards, timelines, tables, bindings and catalogs of one location. See ShardClient.
+    """Shards, timelines, tables, bindings and catalogs of one location.
 
-    ``timeout`` is in seconds everywhere, None means ``settings.timeout_ms``.
+    Safe for many tasks at once; close it, or use it as a context manager. ``timeout`` is in seconds everywhere, None
+    means ``settings.timeout_ms``. Location errors are retried within it; usage errors are raised at once. Every call
+    may also raise LocationError, InvalidId, CorruptData, and UsageError once it is closed.
     """
 
     def __init__(self, location: Location) -> None:
@@ -137,7 +139,10 @@ class Client(ShardClient):
     async def transaction_log(
         self, timeline: TimelineLike = EPOCH_MILLISECONDS, *, timeout: float | None = None
     ) -> Wal:
-        """The log of the tables of a timeline, made if missing: for what is built on top of tables."""
+        """The log of the tables of a timeline, made if missing: for what is built on top of tables.
+
+        Raises InvalidArgument, ClockAhead, LocationError.
+        """
         the_timeline = timeline_of(timeline)
         known = self._logs.get(str(the_timeline))
         if known is not None:
@@ -155,8 +160,8 @@ class Client(ShardClient):
     ) -> AsyncIterator[TableTransaction]:
         """Writes to tables of mode ``wal`` that happen at one time, when the block ends; none after an error in it.
 
-        ``transaction``: happens once for ever. Three RPCs, however many tables. After Indeterminate all of it may have
-        happened, or nothing.
+        ``transaction``: happens once for ever. Three RPCs, however many tables. Raises InvalidArgument and, when the
+        block ends, LocationError: after Indeterminate all of it may have happened, or nothing.
         """
         log = await self.transaction_log(timeline, timeout=timeout)
         collected = TableTransaction(log, marker=transaction, timeout=timeout)
@@ -183,12 +188,15 @@ class Client(ShardClient):
         """Copy everything from the log of a timeline to its tables, and let the log forget what is copied.
 
         Needed by nobody: reading a table copies what is missing, and committing settles now and then. Any process may
-        do it at any time. About five RPCs, and ten for each table with something to copy.
+        do it at any time. About five RPCs, and ten for each table with something to copy. Raises LocationError.
         """
         await (await self.transaction_log(timeline, timeout=timeout)).settle(timeout=timeout)
 
     async def close(self) -> None:
-        """End its listens, expire its readers as far as they answer, stop background work, release connections."""
+        """End its listens, expire its readers as far as they answer, stop background work, release connections.
+
+        Closing again does nothing. Raises nothing: leases that could not be expired run out by themselves.
+        """
         await super().close()
         while self._closers:
             await self._closers.pop()()

@@ -87,7 +87,8 @@ class ShardClient:
         """What other processes need to write parts for a shard that may not have ``schema`` yet, or may not exist.
 
         Changes nothing. What they prepare cannot be appended before ``PreparedBatch.registered`` gave it the id under
-        which the shard has that very schema, by a writer of this id. One RPC to servers, the first time.
+        which the shard has that very schema, by a writer of this id. One RPC to servers, the first time. Raises
+        InvalidId, LocationError.
         """
         location = self._location
         location.check_open()
@@ -179,7 +180,7 @@ class ShardClient:
         )
 
     async def list_shards(self, *, timeout: float | None = None) -> AsyncIterator[ShardId]:
-        """Every shard ever initialised here, in any order. A scan of Consensus keys."""
+        """Every shard ever initialised here, in any order. A scan of Consensus keys. Raises LocationError."""
         location = self._location
         location.check_open()
         deadline = location.attempts.deadline(timeout)
@@ -201,7 +202,10 @@ class ShardClient:
         await finalize(self._location.shards, self._location.attempts, the_shard, force=force, timeout=timeout)
 
     async def close(self) -> None:
-        """End its listens, expire its readers as far as they answer, stop background work, release connections."""
+        """End its listens, expire its readers as far as they answer, stop background work, release connections.
+
+        Closing again does nothing. Raises nothing: leases that could not be expired run out by themselves.
+        """
         self._location.closing = True
         await self._location.end_listens()
         readers, self._readers = list(self._readers), set()
@@ -211,6 +215,9 @@ class ShardClient:
             except PersistError:
                 break  # the location is away: the leases run out by themselves
         await self._location.close()
+
+    def __repr__(self) -> str:
+        return f"<Client of {self._location}>"
 
     async def __aenter__(self) -> Self:
         return self

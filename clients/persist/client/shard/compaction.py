@@ -91,7 +91,10 @@ class Compaction:
 
     @classmethod
     async def begin(cls, location: Location, shard: ShardId) -> "Compaction | None":
-        """Claim all of a shard that nobody else compacts; None when it is as compact as it can be."""
+        """Claim all of a shard that nobody else compacts; None when it is as compact as it can be.
+
+        Raises LocationError.
+        """
         compactor = Compactor(location.shards, location)
         owner = compactor.new_owner()
         claim = await compactor.claim(shard, owner, whole=True)
@@ -162,13 +165,17 @@ class Compaction:
         """Give the claim up and delete what these pieces wrote.
 
         Once ``commit`` was called nothing is deleted, however that ended: the shard may name the parts, or come to name
-        them. What it does not name is left to ``persist admin sweep``.
+        them. What it does not name is left to ``persist admin sweep``. Raises LocationError: the claim runs out by
+        itself, and the sweeper finds the parts.
         """
         await self._end()
         await self._compactor.release(self._shard, self._owner)
         if self._offered:
             return
         await self._delete([part for result in results for part in batch_from_bytes(result).parts])
+
+    def __repr__(self) -> str:
+        return f"<Compaction of {self._shard}: {self.rows:,} rows, {self.encoded_bytes:,} bytes>"
 
     async def _end(self) -> None:
         self._keeping.cancel()

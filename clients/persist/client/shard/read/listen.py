@@ -18,7 +18,7 @@ from persist.client.shard.read.lease import Lease, Pin
 from persist.client.shard.read.snapshot import Snapshot
 from persist.core.frontier import TIME_MAX, Antichain
 from persist.core.shard.batch import HollowBatch
-from persist.errors import LocationError, NotReadable
+from persist.errors import LocationError, NotReadable, UsageError
 from persist.machine.parts.fetch import WHOLE_BYTES_MAX
 from persist.machine.parts.reading import changes_of
 from persist.machine.parts.stream import rows
@@ -53,7 +53,9 @@ Event = Updates | Progress
 class Listen:
     """An async iterator of Updates and Progress. Ends when the shard is closed, when idle too long, or by ``aclose``.
 
-    Cost: one watch stream; a GET per part that is not inline. Holds one batch of rows and up to 32 MiB fetched ahead.
+    Iterating raises LeaseExpired, CorruptData, LocationError, and UsageError when it or its client was closed, or its
+    reader expired. Cost: one watch stream; a GET per part that is not inline. Holds one batch of rows and up to 32 MiB
+    fetched ahead.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class Listen:
         self._frontier = Antichain.of(as_of)
         self._told: Antichain | None = None
         self._began = False
+        self._closed = False
         self._events = self._run()
         location.listens.add(self)
 
@@ -91,12 +94,33 @@ class Listen:
         return self
 
     async def __anext__(self) -> Event:
-        return await self._events.__anext__()
+        try:
+            return await self._events.__anext__()
+        except StopAsyncIteration:
+            # An end that somebody made must not look like that of the shard, or of time.
+            self._location.check_open()
+            if self._closed:
+                raise UsageError(
+                    "the listen is closed",
+                    hint="listen again, as of the time before its frontier",
+                    frontier=self._frontier,
+                ) from None
+            raise
 
     async def aclose(self) -> None:
-        """End the listen and let go of what it holds. Closing again does nothing."""
+        """End the listen and let go of what it holds. Closing again does nothing. Raises nothing."""
+        self._closed = True
         await self._events.aclose()
         self._pin.release()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def __repr__(self) -> str:
+        return f"<Listen of {self._lease.shard} frontier={self._frontier}{' closed' if self._closed else ''}>"
 
     async def _run(self) -> AsyncGenerator[Event, None]:
         try:
