@@ -14,9 +14,12 @@ import itertools
 import logging
 import os
 from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
 
 import pytest
+from costs import Costs
 from hypothesis import settings
+from kinds import KINDS, kind_of
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
@@ -50,6 +53,10 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "timeout_s(seconds): limit of a coroutine test, 120 s unless told")
+    for kind, what in KINDS.items():
+        config.addinivalue_line("markers", f"{kind}: {what}")
+    if path := os.environ.get("PERSIST_TEST_COSTS"):
+        config.pluginmanager.register(Costs(Path(path).absolute()))
 
 
 class Scheduling(LoadScopeScheduling):
@@ -80,7 +87,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
     return Scheduling(config, log)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        kind = kind_of(item.nodeid)
+        if kind is None:
+            raise pytest.UsageError(f"{item.nodeid} has no kind: add its folder to tests/kinds.py")
+        item.add_marker(kind)
     items.sort(key=lambda item: next(at for at, first in enumerate(ORDER) if item.nodeid.startswith(first)))
 
 
