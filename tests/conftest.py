@@ -2,7 +2,7 @@
 
 Fixtures: ``redis_uri``, ``postgres_uri``, ``s3_uri`` start a real server at first use, one per session;
 ``fresh_redis_uri``, ``fresh_postgres_uri``, ``fresh_s3_uri`` are functions giving an empty place on it each time.
-``async def test_...`` runs under asyncio.run with a limit of 120 s, or ``@pytest.mark.timeout_s(n)``.
+``async def test_...`` runs under asyncio.run with a limit of 240 s, or ``@pytest.mark.timeout_s(n)``.
 A test fails when a background task ended with an exception nobody looked at, unless it takes ``unseen`` and empties it.
 """
 
@@ -26,7 +26,7 @@ from xdist.workermanage import WorkerController
 
 from persist.testing import servers
 
-COROUTINE_TEST_SECONDS = 120.0
+COROUTINE_TEST_SECONDS = 240.0
 
 # The same examples every time, so that a failure is the change's and not the day's. To look for new ones:
 # make test ARGS="tests/property --hypothesis-profile=explore"
@@ -52,7 +52,7 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "timeout_s(seconds): limit of a coroutine test, 120 s unless told")
+    config.addinivalue_line("markers", "timeout_s(seconds): limit of a coroutine test, 240 s unless told")
     for kind, what in KINDS.items():
         config.addinivalue_line("markers", f"{kind}: {what}")
     if path := os.environ.get("PERSIST_TEST_COSTS"):

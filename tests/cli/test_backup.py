@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from services.support import child_environment
+from forked import child_environment
 
 import persist as library
 from persist.core.ids import ShardId

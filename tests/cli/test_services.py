@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from forked import Fork
 
 import persist as library
 from persist.sources import Lsn, RemapSource, SourceKind
@@ -15,17 +16,17 @@ PERSIST = [sys.executable, "-m", "persist_cli"]
 
 
 @pytest.fixture
-def dev(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def dev(tmp_path: Path) -> Iterator[tuple[Fork, str]]:
     """``persist dev`` on a free port, and where it listens."""
-    command = [*PERSIST, "dev", "--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            told = json.loads(process.stdout.readline())
-            assert told["minter"] == told["shard"]
-            yield process, told["shard"]
-        finally:
-            process.kill()
+    words = ("dev", "--data", tmp_path / "data", "--listen", "127.0.0.1:0", "--json")
+    process = Fork("persist_cli", *words, heard=["output"])
+    try:
+        assert process.output is not None
+        told = json.loads(process.output.readline())
+        assert told["minter"] == told["shard"]
+        yield process, told["shard"]
+    finally:
+        process.close()
 
 
 def test_dev_serves_shards_until_sigterm(dev, persist, people):
@@ -35,7 +36,7 @@ def test_dev_serves_shards_until_sigterm(dev, persist, people):
     assert len(persist("shard", "snapshot", "people", "--json", *where).lines) == 2
     assert len(persist("shard", "list", "--json", *where).json) == 1
     process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 0
+    assert process.join(60) == 0
 
 
 def test_dev_keeps_its_data_where_an_embedded_client_finds_it(dev, persist, people, tmp_path):
@@ -86,13 +87,13 @@ def test_minter_says_what_is_wrong(persist, words, tmp_path, monkeypatch):
 def compacting(dev) -> Iterator[str]:
     """Where a ``persist serve compaction`` listens that works for ``dev``."""
     _, endpoint = dev
-    command = [*PERSIST, "serve", "compaction", "--listen", "127.0.0.1:0", "--endpoint", endpoint, "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            yield json.loads(process.stdout.readline())["compaction"]
-        finally:
-            process.kill()
+    words = ("serve", "compaction", "--listen", "127.0.0.1:0", "--endpoint", endpoint, "--json")
+    process = Fork("persist_cli", *words, heard=["output"])
+    try:
+        assert process.output is not None
+        yield json.loads(process.output.readline())["compaction"]
+    finally:
+        process.close()
 
 
 def test_compact_is_asked_of_a_service(dev, compacting, persist, people):

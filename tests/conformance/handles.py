@@ -10,7 +10,7 @@ from persist.settings import Settings
 from persist.storage.open import open_blob, open_consensus
 from persist.storage.ports import Blob, Consensus
 
-T = 10.0
+T = 60.0
 """Seconds a call may take."""
 
 

@@ -1,19 +1,17 @@
 """Services as real processes, forked from one that has imported them."""
 
 import asyncio
-import multiprocessing
-import os
+import functools
 import re
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
+from io import FileIO
 from pathlib import Path
 from typing import Any, Self
 
-from forked import start_module
-from services.support import asking, child_environment
+from forked import Fork, child_environment
+from services.support import asking
 
 
 class ServiceProcess:
@@ -24,23 +22,17 @@ class ServiceProcess:
     ) -> None:
         self._arguments = arguments
         self._environment = environment
-        self._process: BaseProcess | None = None
-        self._said: tuple[asyncio.StreamReader, asyncio.StreamReader] | None = None
+        self._process: Fork | None = None
+        self._said: list[asyncio.StreamReader] = []
         self.endpoint = endpoint
         self.line = ""
 
     async def start(self) -> Self:
         """Start and wait until it listens; on the port it had before, if it had one."""
-        module, *words = self._arguments(self.endpoint)
-        pipes = [multiprocessing.Pipe(duplex=False) for _ in range(2)]
-        theirs = [writer for _, writer in pipes]
-        environment = child_environment(**self._environment)
-        self._process = await asyncio.to_thread(start_module, module, words, environment, *theirs)
-        for writer in theirs:
-            writer.close()
-        output, errors = [await _stream(reader) for reader, _ in pipes]
-        self._said = output, errors
-        self.line = (await output.readline()).decode()
+        fork = functools.partial(Fork, environment=child_environment(**self._environment), heard=("output", "errors"))
+        self._process = process = await asyncio.to_thread(fork, *self._arguments(self.endpoint))
+        self._said = [await _stream(file) for file in (process.output, process.errors) if file is not None]
+        self.line = (await self._said[0].readline()).decode()
         found = re.search(r"127\.0\.0\.1:\d+", self.line)
         assert found is not None, (self.line, await self.end())
         self.endpoint = found.group()
@@ -49,25 +41,17 @@ class ServiceProcess:
     @property
     def pids(self) -> tuple[int, ...]:
         """Of the process, while it is there."""
-        return () if self._process is None else (self._pid,)
-
-    @property
-    def _pid(self) -> int:
-        assert self._process is not None
-        assert self._process.pid is not None
-        return self._process.pid
+        return () if self._process is None else (self._process.pid,)
 
     def signal(self, number: signal.Signals) -> None:
-        os.kill(self._pid, number)
+        assert self._process is not None
+        self._process.send_signal(number)
 
     async def end(self) -> tuple[int, str]:
         """Wait for the process to end; its exit code and what it said on standard error."""
         assert self._process is not None
-        assert self._said is not None
         _, said = await asyncio.gather(*(stream.read() for stream in self._said))
-        await asyncio.to_thread(self._process.join)
-        code, self._process, self._said = self._process.exitcode, None, None
-        assert code is not None
+        code, self._process = await self._process.wait(), None
         return code, said.decode()
 
     async def kill(self) -> None:
@@ -76,11 +60,9 @@ class ServiceProcess:
             await self.end()
 
 
-async def _stream(reader: Connection) -> asyncio.StreamReader:
+async def _stream(file: FileIO) -> asyncio.StreamReader:
     """What comes out of a pipe."""
     stream = asyncio.StreamReader()
-    file = os.fdopen(os.dup(reader.fileno()), "rb", buffering=0)
-    reader.close()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stream), file)
     return stream
 

@@ -2,12 +2,12 @@
 
 import asyncio
 import dataclasses
-import multiprocessing
 import pickle
 import random
 
 import pytest
 from client.support import SCHEMA, SMALL, Ledger, Place, client_of, file_place, rows_of, some_rows, table
+from forked import forks
 
 from persist import ShardId
 from persist.errors import InvalidArgument, LeaseExpired, ShardNotFound
@@ -38,7 +38,7 @@ async def test_pieces_run_by_other_processes_are_committed_as_one_run(tmp_path, 
         assert 12 * 100 < compaction.rows <= 12 * 150
         made = compaction.pieces(pieces)
         assert len(made) == 1 if pieces == 1 else 2 <= len(made) <= 5
-        with multiprocessing.get_context("spawn").Pool(2) as pool:
+        with forks().Pool(2) as pool:
             results = pool.map(work, [pickle.dumps(piece) for piece in made])
         done = await compaction.commit(results)
         assert done.applied

@@ -23,7 +23,7 @@ from persist_ingest.location import Location, Target
 from pyspark_persist import DefaultSource, register
 from pyspark_persist.read.keeper import Keeper, ask
 
-LEASE_SECONDS = 2
+LEASE_SECONDS = 4
 PARTITIONS = 8
 SCHEMA = persist.Schema(key={"id": pa.int64()}, val={"name": pa.string()})
 KEYS = 400
@@ -32,7 +32,7 @@ KEYS = 400
 def slow(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Hold a task slot for a while: tasks that come after it begin late."""
     yield from batches
-    time.sleep(2.3)
+    time.sleep(3.5)
 
 
 def changed(at: int) -> pa.Table:

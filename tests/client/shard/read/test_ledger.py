@@ -24,7 +24,7 @@ async def write(client, shard, ledger: Ledger, entropy: random.Random, *, batche
 
 
 @pytest.mark.everywhere
-@pytest.mark.timeout_s(120)
+@pytest.mark.timeout_s(240)
 async def test_reads_equal_the_model_at_every_time(place: Place):
     entropy, ledger, shard = random.Random(f"{place.blob[:4]}{place.access}"), Ledger(), ShardId.new()
     async with client_of(place) as client:
