@@ -18,6 +18,7 @@ from io import FileIO
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
+from multiprocessing.pool import Pool
 
 import pytest
 
@@ -36,6 +37,11 @@ def forks() -> ForkServerContext:
         environment.setenv("PYTHONPATH", child_environment()["PYTHONPATH"])
         forkserver.ensure_running()
     return context
+
+
+def pool(processes: int) -> Pool:
+    """So many forks that run functions, in the environment of now."""
+    return forks().Pool(processes, _settle, (dict(os.environ),))
 
 
 def child_environment(**more: str) -> dict[str, str]:
@@ -120,6 +126,11 @@ def _file(pipe: tuple[Connection, Connection] | None) -> FileIO | None:
     return file
 
 
+def _settle(environment: Mapping[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+
+
 def _be(
     module: str, words: list[str], environment: dict[str, str], output: Connection | None, errors: Connection | None
 ) -> None:
@@ -127,8 +138,7 @@ def _be(
         if pipe is not None:
             os.dup2(pipe.fileno(), number)
             pipe.close()
-    os.environ.clear()
-    os.environ.update(environment)
+    _settle(environment)
     sys.argv = [module, *words]
     sys.orig_argv = [sys.executable, "-m", module, *words]  # by which a program begins again
     runpy.run_module(module, run_name="__main__", alter_sys=True)

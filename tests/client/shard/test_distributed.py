@@ -7,7 +7,7 @@ import random
 
 import pytest
 from client.support import SCHEMA, SMALL, Ledger, Place, client_of, file_place, rows_of, some_rows, table
-from forked import forks
+from forked import pool
 
 from persist import ShardId
 from persist.errors import InvalidArgument, LeaseExpired, ShardNotFound
@@ -38,8 +38,8 @@ async def test_pieces_run_by_other_processes_are_committed_as_one_run(tmp_path, 
         assert 12 * 100 < compaction.rows <= 12 * 150
         made = compaction.pieces(pieces)
         assert len(made) == 1 if pieces == 1 else 2 <= len(made) <= 5
-        with forks().Pool(2) as pool:
-            results = pool.map(work, [pickle.dumps(piece) for piece in made])
+        with pool(2) as processes:
+            results = processes.map(work, [pickle.dumps(piece) for piece in made])
         done = await compaction.commit(results)
         assert done.applied
         state = await client.inspect(writer.shard)
