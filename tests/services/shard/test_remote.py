@@ -337,7 +337,7 @@ async def test_one_uncertain_attempt_makes_the_call_uncertain():
         remote, shard = asking(proxy.endpoint), new_shard()
         await remote.open(shard, timeout=60)
         proxy.deaf = True
-        asked = asyncio.ensure_future(remote.apply(shard, append(0, 1), timeout=1.5))
+        asked = asyncio.ensure_future(remote.apply(shard, append(0, 1), timeout=5.0))
         while server.shards.shards[shard].seqno < 1:
             await asyncio.sleep(0.001)
         server.shards.fault = Determinate("store is down")
@@ -495,7 +495,7 @@ async def test_remote_forked_connects_anew_or_says_why_not():
     async with serving() as server:
         command = [sys.executable, "-c", FORKING, server.endpoint, new_shard()]
         done = await asyncio.to_thread(
-            subprocess.run, command, capture_output=True, text=True, timeout=50, check=False, env=child_environment()
+            subprocess.run, command, capture_output=True, text=True, timeout=200, check=False, env=child_environment()
         )
         assert (done.returncode, done.stdout.strip()) == (0, str([True] * 6)), done.stderr
 
