@@ -138,7 +138,7 @@ async def collect(listen: aio.Listen, until: int | None) -> tuple[list[tuple[Any
     return updates, progress
 
 
-def run_python(program: str, *arguments: str, seconds: float = 60) -> "subprocess.CompletedProcess[str]":
+def run_python(program: str, *arguments: str, seconds: float = 200) -> "subprocess.CompletedProcess[str]":
     """A fresh interpreter that finds what this one finds."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     return subprocess.run(

@@ -22,7 +22,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     # Not through pip, which an environment made by uv has not, and which would download the build backend.
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
     (wheel,) = folder.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
@@ -34,7 +34,7 @@ def run(installed: Path, *command: str) -> subprocess.CompletedProcess[str]:
     """Run away from the checkout; the packages of the wheel come first on the path."""
     environ = {**os.environ, "PYTHONPATH": str(installed), "PERSIST_LOCATION": str(installed.parent / "data")}
     return subprocess.run(
-        command, cwd=installed.parent, env=environ, capture_output=True, text=True, timeout=60, check=False
+        command, cwd=installed.parent, env=environ, capture_output=True, text=True, timeout=200, check=False
     )
 
 
@@ -87,7 +87,7 @@ def test_server_starts_and_drains(installed: Path) -> None:
         assert server.stdout is not None
         assert "listening on" in server.stdout.readline()
         server.terminate()
-        assert server.wait(60) == 0
+        assert server.wait(200) == 0
 
 
 def test_spark_finds_the_source_by_itself(installed: Path) -> None:

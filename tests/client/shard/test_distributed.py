@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-import multiprocessing
 import pickle
 import random
 from types import SimpleNamespace
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 from client.support import SCHEMA, SMALL, Ledger, Place, client_of, file_place, rows_of, some_rows, table
+from forked import pool
 
 from persist import ShardId
 from persist.core.shard.commands import ApplyMerge, MergeApplied, MergeRefused
@@ -42,8 +42,8 @@ async def test_pieces_run_by_other_processes_are_committed_as_one_run(tmp_path, 
         assert 12 * 100 < compaction.rows <= 12 * 150
         made = compaction.pieces(pieces)
         assert len(made) == 1 if pieces == 1 else 2 <= len(made) <= 5
-        with multiprocessing.get_context("spawn").Pool(2) as pool:
-            results = pool.map(work, [pickle.dumps(piece) for piece in made])
+        with pool(2) as processes:
+            results = processes.map(work, [pickle.dumps(piece) for piece in made])
         done = await compaction.commit(results)
         assert done.applied
         state = await client.inspect(writer.shard)

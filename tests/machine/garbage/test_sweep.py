@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -272,12 +273,12 @@ async def test_sweeps_beside_writers_and_compaction_take_nothing_that_was_writte
     async with at(place, settings) as (client, tools):
         await client.open_writer(shard, schema=SCHEMA)
 
-        async def write() -> None:
+        async def write(chance: random.Random) -> None:
             nonlocal written, refused
             for number in range(6):
                 # Opened anew each time: the shard does not know it, and a sweep may come before its append.
                 writer = await client.open_writer(shard)
-                await asyncio.sleep(system().random() / 50)
+                await asyncio.sleep(chance.random() / 50)
                 # Before the first one's it surely does: the sweep after the next begins later than now.
                 until = sweeps + 2 if number == 0 else 0
                 while sweeps < until:
@@ -296,7 +297,7 @@ async def test_sweeps_beside_writers_and_compaction_take_nothing_that_was_writte
                 await asyncio.sleep(0.01)
 
         sweeping = asyncio.create_task(sweep())
-        await asyncio.gather(*(write() for _ in range(5)))
+        await asyncio.gather(*(write(random.Random(each)) for each in range(5)))
         sweeping.cancel()
         await asyncio.wait({sweeping})
         assert written + refused == 30

@@ -121,13 +121,13 @@ async def until(check: Callable[[], Awaitable[bool]]) -> None:
 
 async def batches(shards: Any, shard: ShardId) -> tuple[Any, ...]:
     """The live batches that hold anything."""
-    found = await shards.fetch(shard, MINIMUM, timeout=10)
+    found = await shards.fetch(shard, MINIMUM, timeout=60)
     return tuple(batch for batch in found.batches if batch.rows)
 
 
 async def claims(shards: Any, shard: ShardId) -> list[Any]:
     """The claims on compactions that the newest state holds."""
-    state = json.dumps(await shards.inspect(shard, timeout=10))
+    state = json.dumps(await shards.inspect(shard, timeout=60))
     return [claim for claim in _found(json.loads(state), "claim") if claim is not None]
 
 
@@ -144,7 +144,7 @@ async def unnamed(shards: Any, shard: ShardId, place: Place) -> set[str]:
     """Keys of parts in Blob that no batch of the newest state names."""
     blob = open_blob(place.blob, settings=SETTINGS, runtime=system())
     try:
-        parts = {key async for key, _ in blob.list(f"{shard}/", timeout=10) if "/rollup/" not in key}
+        parts = {key async for key, _ in blob.list(f"{shard}/", timeout=60) if "/rollup/" not in key}
     finally:
         await blob.close()
     return parts - {part.key for batch in await batches(shards, shard) for part in batch.parts}

@@ -9,9 +9,10 @@ from collections.abc import AsyncIterator, Iterator
 
 import grpc.aio
 import pytest
+from forked import child_environment
 from services.host.hostile import meaning
 from services.process import ServeProcess, serve_process
-from services.support import append, child_environment, new_shard
+from services.support import append, new_shard
 
 from persist.errors import Determinate, LocationError, PersistError, StoreReadOnly
 from persist.runtime import system
