@@ -15,6 +15,7 @@ import typer
 from persist_cli.admin import commands as admin
 from persist_cli.admin import fsck, usage
 from persist_cli.backup import commands as backup
+from persist_cli.bundles import App
 from persist_cli.catalog import commands as catalog
 from persist_cli.doctor import commands as doctor
 from persist_cli.options import Invocation
@@ -26,7 +27,7 @@ EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_REFUSED: Final = 78
 
-app = typer.Typer(
+app = App(
     name="persist",
     help="Durable, definite time-varying collections: run the services, look into shards, find out what is wrong.",
     no_args_is_help=True,

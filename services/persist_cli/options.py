@@ -1,8 +1,8 @@
 """Options that several commands share, and what they name: a persist location, reached one way or another."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -44,6 +44,7 @@ ShardArgument = Annotated[
 ]
 
 TIMEOUT_SECONDS = 30.0
+PLACES: Final = ("endpoint", "location", "blob", "consensus")
 
 
 @dataclass(kw_only=True)
@@ -80,31 +81,59 @@ class Invocation:
         return dataclasses.replace(settings, allow_unsafe=(*settings.allow_unsafe, *(allow_unsafe or ())))
 
 
-def invocation(context: typer.Context, *, json: bool = False) -> Invocation:
-    """The run a command belongs to; remembers that it wants JSON."""
-    current = context.ensure_object(Invocation)
-    current.json = json
-    return current
+@dataclass(kw_only=True)
+class Report:
+    """How a command reports: for people, or for programs."""
+
+    context: typer.Context
+    json: Json = False
+
+    def __post_init__(self) -> None:
+        """A failure is reported the same way."""
+        self.invocation.json = self.json
+
+    @property
+    def invocation(self) -> Invocation:
+        """The run of the command."""
+        return self.context.ensure_object(Invocation)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """The location the options name: exactly one of an endpoint, a directory, or a pair of stores."""
+@dataclass(kw_only=True)
+class Run(Report):
+    """How a command reports, and the settings it has."""
 
-    endpoint: str | None
-    location: str | None
-    blob: str | None
-    consensus: str | None
+    allow_unsafe: AllowUnsafe = None
 
-    @classmethod
-    def of(
-        cls, context: typer.Context, endpoint: str | None, location: str | None, blob: str | None, consensus: str | None
-    ) -> "Target":
+    def settings(self) -> "Settings":
+        """Of the environment, with the findings accepted that were named. Raises InvalidArgument."""
+        return self.invocation.settings(self.allow_unsafe)
+
+
+@dataclass(kw_only=True)
+class Where:
+    """The location options of a command."""
+
+    context: typer.Context
+    endpoint: Endpoint = None
+    location: Location = None
+    blob: BlobUri = None
+    consensus: ConsensusUri = None
+
+    @property
+    def given(self) -> dict[str, str]:
+        """What was given, on the command line or in the environment."""
+        named = {name: getattr(self, name) for name in PLACES}
+        return {name: value for name, value in named.items() if value}
+
+    @property
+    def typed(self) -> dict[str, str]:
+        """What stands on the command line."""
+        return {name: value for name, value in self.given.items() if is_typed(self.context, name)}
+
+    def target(self) -> "Target":
         """The target, when the options name just one. An option on the command line wins over the environment."""
-        given = {"endpoint": endpoint, "location": location, "blob": blob, "consensus": consensus}
-        given = {name: value for name, value in given.items() if value}
-        typed = {name: value for name, value in given.items() if is_typed(context, name)}
-        chosen = typed or given
+        given = self.given
+        chosen = self.typed or given
         kinds = [name for name in ("endpoint", "location") if name in chosen]
         stores = "consensus" in chosen or ("blob" in chosen and not kinds)
         if len(kinds) + stores != 1:
@@ -115,27 +144,29 @@ class Target:
             chosen = {name: given[name] for name in ("blob", "consensus") if name in given}
             if len(chosen) != 2:
                 raise typer.BadParameter("--blob and --consensus go together")
-        return cls(**{name: chosen.get(name) for name in given | dict.fromkeys(cls.__slots__)})
+        return Target(**{name: chosen.get(name) for name in PLACES})
 
-    @classmethod
-    def of_stores(
-        cls,
-        context: typer.Context,
-        work: str,
-        endpoint: str | None,
-        location: str | None,
-        blob: str | None,
-        consensus: str | None,
-    ) -> "Target":
+    def stores(self, work: str) -> "Target":
         """The target of a command that works on the stores themselves. PERSIST_ENDPOINT counts only without others."""
-        if endpoint and (is_typed(context, "endpoint") or not (location or blob or consensus)):
+        others = self.location or self.blob or self.consensus
+        if self.endpoint and (is_typed(self.context, "endpoint") or not others):
             raise typer.BadParameter(
                 f"{work} goes through Blob and Consensus itself, which no server does on request: give --location DIR, "
                 "or --blob URI and --consensus URI as its servers have them, not --endpoint"
             )
-        if not (location or blob or consensus):
+        if not others:
             raise typer.BadParameter("name one place: --location DIR, or --blob with --consensus")
-        return cls.of(context, None, location, blob, consensus)
+        return replace(self, endpoint=None).target()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The location the options name: exactly one of an endpoint, a directory, or a pair of stores."""
+
+    endpoint: str | None
+    location: str | None
+    blob: str | None
+    consensus: str | None
 
     def open(self, settings: "Settings", *, begin: bool = False) -> Any:
         """A client of the location: a context manager. Raises PersistError.
