@@ -4,6 +4,7 @@ import base64
 import contextlib
 import itertools
 import json
+import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time
@@ -79,6 +80,20 @@ def frontier(value: Any) -> list[int]:
 def note(text: str) -> None:
     """Tell the person something that is not part of the output."""
     print(text, file=sys.stderr)
+
+
+@contextlib.contextmanager
+def noted(log: logging.Logger) -> Iterator[None]:
+    """A block in which the person is told what a logger says from INFO on."""
+    handler, level = logging.StreamHandler(sys.stderr), log.level
+    handler.setFormatter(logging.Formatter("persist: %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
 
 
 @contextlib.contextmanager

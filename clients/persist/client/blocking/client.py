@@ -68,6 +68,8 @@ def connect(
 ) -> "Client":
     """A client of PersistShard servers: ``connect("localhost:7100")``; more endpoints separated by commas.
 
+    Port 7100 need not be written. Where nothing listens the first use raises NoServer after a few seconds
+    (``settings.first_connection_ms``); a server that was there is waited for as long as the call may take.
     Data goes straight to Blob: where the servers say, or ``blob``. With ``consensus`` (and ``blob``) the commit loop
     runs here while no server answers. Raises InvalidArgument, InvalidUri, UnsafeConfiguration, LocationError.
     """
