@@ -6,21 +6,43 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from persist_cli import completion
+
 if TYPE_CHECKING:
     from pathlib import Path
 
     from persist.settings import Settings
 
+LOCATION: Final = "Location (one of them)"
+RUN: Final = "This run"
+
 Endpoint = Annotated[
     str | None,
-    typer.Option(metavar="HOST:PORT", envvar="PERSIST_ENDPOINT", help="A PersistShard; several, comma separated."),
+    typer.Option(
+        metavar="HOST:PORT",
+        envvar="PERSIST_ENDPOINT",
+        help="A PersistShard; several, comma separated. Port 7100 if none is named.",
+        rich_help_panel=LOCATION,
+    ),
 ]
 Location = Annotated[
-    str | None, typer.Option(metavar="DIR", envvar="PERSIST_LOCATION", help="A directory, without any server.")
+    str | None,
+    typer.Option(
+        metavar="DIR",
+        envvar="PERSIST_LOCATION",
+        help="A directory, without any server.",
+        rich_help_panel=LOCATION,
+    ),
 ]
 BlobUri = Annotated[
     str | None,
-    typer.Option("--blob", metavar="URI", envvar="PERSIST_BLOB", help="Blob store: s3://bucket/prefix, file:/dir."),
+    typer.Option(
+        "--blob",
+        metavar="URI",
+        envvar="PERSIST_BLOB",
+        help="Blob store: s3://bucket/prefix, file:/dir.",
+        rich_help_panel=LOCATION,
+    ),
 ]
 ConsensusUri = Annotated[
     str | None,
@@ -29,18 +51,36 @@ ConsensusUri = Annotated[
         metavar="URI",
         envvar="PERSIST_CONSENSUS",
         help="Consensus store: postgres://…, redis://…, sqlite:/file.",
+        rich_help_panel=LOCATION,
     ),
 ]
 Timeout = Annotated[
-    float, typer.Option(metavar="SECONDS", min=0.1, envvar="PERSIST_TIMEOUT", help="Longest wait for an answer.")
+    float,
+    typer.Option(
+        metavar="SECONDS",
+        min=0.1,
+        envvar="PERSIST_TIMEOUT",
+        help="Longest wait for an answer.",
+        rich_help_panel=RUN,
+    ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.", rich_help_panel=RUN)]
 AllowUnsafe = Annotated[
     list[str] | None,
-    typer.Option("--allow-unsafe", metavar="FINDING", help="Accept one unsafe store setting by its name; repeatable."),
+    typer.Option(
+        "--allow-unsafe",
+        metavar="FINDING",
+        help="Accept one unsafe store setting by its name; repeatable.",
+        rich_help_panel=RUN,
+    ),
 ]
 ShardArgument = Annotated[
-    str, typer.Argument(metavar="SHARD", help="A shard id (s…), or a table name, whose shard id derives from it.")
+    str,
+    typer.Argument(
+        metavar="SHARD",
+        help="A shard id (s…), or a table name, whose shard id derives from it.",
+        autocompletion=completion.tables,
+    ),
 ]
 
 TIMEOUT_SECONDS = 30.0
@@ -236,12 +276,16 @@ def is_typed(context: typer.Context, name: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
+def is_shard_id(text: str) -> bool:
+    """Whether a word looks like a shard's id, and not like the name of a table."""
+    return len(text) > 30 and text.startswith("s") and text.count("-") == 4
+
+
 def shard_id(text: str) -> Any:
     """The shard a person names. Raises InvalidId for a malformed id."""
     from persist.core.ids import ShardId
 
-    looks_like_id = len(text) > 30 and text.startswith("s") and text.count("-") == 4
-    return ShardId.parse(text) if looks_like_id else ShardId.named("table", text)
+    return ShardId.parse(text) if is_shard_id(text) else ShardId.named("table", text)
 
 
 def check_file(path: "Path", refusal: str, **details: object) -> None:

@@ -31,7 +31,10 @@ def json_value(value: Any) -> Any:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str = "", caption: str = "") -> None:
-    """A table for people. Numbers are right-aligned; nothing is cut off when the output is not a terminal."""
+    """A table for people. Numbers are right-aligned; nothing is cut off when the output is not a terminal.
+
+    On a terminal in which words would have to be broken, each row is a block of its own, a line for each column.
+    """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -44,9 +47,36 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title:
         table.add_row(*(Text(shown(value)) for value in row))
     width = None if sys.stdout.isatty() else 200
     console = Console(width=width, highlight=False, soft_wrap=False)
-    for part in (title, table, caption):
+    body: Any = table
+    if len(columns) > 2 and rows and _breaks_words(console, table):
+        body = _below_each_other(columns, rows)
+    for part in (title, body, caption):
         if part:
             console.print(part, markup=False) if isinstance(part, str) else console.print(part)
+
+
+def _breaks_words(console: Any, table: Any) -> bool:
+    """Whether the table is only as narrow as the console when words in it are broken."""
+    from rich.measure import Measurement
+
+    unbounded = console.options.update(max_width=1 << 16)
+    return bool(Measurement.get(console, unbounded, table).minimum > console.width)
+
+
+def _below_each_other(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column()
+    grid.add_column(overflow="fold")
+    for number, row in enumerate(rows):
+        if number:
+            grid.add_row()
+        for column, value in zip(columns, row, strict=True):
+            if column or value:
+                grid.add_row(Text(column, style="bold"), Text(shown(value)))
+    return grid
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], *, title: str = "", caption: str = "") -> None:

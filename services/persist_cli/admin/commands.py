@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from persist_cli import completion
 from persist_cli.bundles import App
 from persist_cli.options import TIMEOUT_SECONDS, Run, ShardArgument, Timeout, Where
 
@@ -18,7 +19,10 @@ class Which:
     """The shards a command is about, and whether it is to do its work."""
 
     shard: Annotated[
-        list[str] | None, typer.Option("--shard", metavar="SHARD", help="A shard id or table name; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--shard", metavar="SHARD", help="A shard id or table name; repeatable.", autocompletion=completion.tables
+        ),
     ] = None
     every: Annotated[bool, typer.Option("--all", help="Every shard of the location.")] = False
     commit: Commit = False

@@ -4,13 +4,15 @@ from typing import Annotated
 
 import typer
 
+from persist_cli import completion
 from persist_cli.admin.commands import Age
 from persist_cli.options import Run, Where
 
 
 def usage(
     shard: Annotated[
-        list[str] | None, typer.Option("--shard", metavar="SHARD", help="Only this one; repeatable.")
+        list[str] | None,
+        typer.Option("--shard", metavar="SHARD", help="Only this one; repeatable.", autocompletion=completion.tables),
     ] = None,
     safe_age: Age = 24.0,
     metrics: Annotated[

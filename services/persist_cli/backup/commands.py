@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from persist_cli import completion
 from persist_cli.bundles import App
 from persist_cli.options import Report, Run, Target, Where
 
@@ -24,7 +25,8 @@ Chosen = Annotated[
 def create(
     destination: Destination,
     shard: Annotated[
-        list[str] | None, typer.Option("--shard", metavar="SHARD", help="Only this one; repeatable.")
+        list[str] | None,
+        typer.Option("--shard", metavar="SHARD", help="Only this one; repeatable.", autocompletion=completion.tables),
     ] = None,
     lease: Annotated[
         float, typer.Option(metavar="SECONDS", min=1.0, help="How long to hold garbage if this process stands still.")

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from persist_cli import completion
 from persist_cli.bundles import App
 from persist_cli.catalog.place import Whose
 from persist_cli.options import Run
@@ -17,7 +18,12 @@ app = App(
 )
 
 KindArgument = Annotated[
-    str, typer.Argument(metavar="KIND", help="What kind of object, as in dump: database, item, role, …")
+    str,
+    typer.Argument(
+        metavar="KIND",
+        help="What kind of object, as in dump: database, item, role, …",
+        autocompletion=completion.kinds,
+    ),
 ]
 KeyArgument = Annotated[
     str,
@@ -39,10 +45,16 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. Needed where
 @app.command("dump")
 def dump(
     kind: Annotated[
-        list[str] | None, typer.Option("--kind", "-k", metavar="KIND", help="Only this kind; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--kind", "-k", metavar="KIND", help="Only this kind; repeatable.", autocompletion=completion.kinds
+        ),
     ] = None,
     ignore: Annotated[
-        list[str] | None, typer.Option("--ignore", metavar="KIND", help="All but this kind; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--ignore", metavar="KIND", help="All but this kind; repeatable.", autocompletion=completion.kinds
+        ),
     ] = None,
     ignore_large: Annotated[
         bool, typer.Option("--ignore-large", help="Without the kinds that only grow: audit_log, storage_usage.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from persist_cli.options import Target, Where, sqlite_file
+from persist_cli.options import LOCATION, Target, Where, sqlite_file
 
 if TYPE_CHECKING:
     from persist.client.catalog.port import OpenableCatalog, RowLog
@@ -21,11 +21,15 @@ T = TypeVar("T")
 class Whose(Where):
     """The options that name a catalog."""
 
-    environment: Annotated[str, typer.Option("--environment", "-e", metavar="NAME", help="Whose catalog.")] = "default"
+    environment: Annotated[
+        str, typer.Option("--environment", "-e", metavar="NAME", help="Whose catalog.", rich_help_panel=LOCATION)
+    ] = "default"
     stash: Annotated[
         str | None,
         typer.Option(
-            metavar="URI", help="A catalog outside of any location: sqlite:PATH or postgres://user@host/database."
+            metavar="URI",
+            help="A catalog outside of any location: sqlite:PATH or postgres://user@host/database.",
+            rich_help_panel=LOCATION,
         ),
     ] = None
 

@@ -8,12 +8,13 @@ from typing import Annotated
 
 import typer
 
+from persist_cli import completion
 from persist_cli.bundles import App
 from persist_cli.options import Report, Where
 
 app = App(help="Ingest PostgreSQL, Kafka, files or generated loads.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The source's name.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The source's name.", autocompletion=completion.sources)]
 Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="One source, or several.")]
 Options = Annotated[
     list[str] | None,
@@ -45,7 +46,12 @@ def create(
     name: Name,
     type_name: Annotated[
         str,
-        typer.Option("--type", metavar="TYPE", help="postgres, kafka, files, loadgen, or package.module:attribute."),
+        typer.Option(
+            "--type",
+            metavar="TYPE",
+            help="postgres, kafka, files, loadgen, or package.module:attribute.",
+            autocompletion=completion.source_types,
+        ),
     ],
     option: Options = None,
     interval_ms: Annotated[int, typer.Option(min=1, help="Times of bindings are rounded down to multiples.")] = 1_000,
