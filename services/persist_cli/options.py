@@ -230,7 +230,7 @@ class Target:
         """
         from pathlib import Path
 
-        from persist.client.connect import CONSENSUS_NAME
+        from persist.storage.layout import CONSENSUS_NAME
 
         if self.location is not None:
             folder = Path(self.location).expanduser()
@@ -252,8 +252,8 @@ class Target:
         """A directory's Blob is there, whether or not its Consensus is. Raises InvalidArgument."""
         from pathlib import Path
 
-        from persist.client.connect import BLOB_NAME
         from persist.errors import InvalidArgument
+        from persist.storage.layout import BLOB_NAME
 
         if self.location is not None and not (Path(self.location).expanduser() / BLOB_NAME).is_dir():
             raise InvalidArgument("no persist location", hint=f"it has no {BLOB_NAME}/", directory=self.location)
@@ -311,7 +311,7 @@ def directory_stores(directory: str) -> tuple[str, str]:
     from pathlib import Path
     from urllib.parse import quote
 
-    from persist.client.connect import BLOB_NAME, CONSENSUS_NAME
+    from persist.storage.layout import BLOB_NAME, CONSENSUS_NAME
 
     root = Path(directory).expanduser().absolute()
     return f"file:{quote(str(root / BLOB_NAME))}", f"sqlite:{quote(str(root / CONSENSUS_NAME))}"

@@ -73,9 +73,13 @@ def _below_each_other(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> 
     for number, row in enumerate(rows):
         if number:
             grid.add_row()
+        mark = ""
         for column, value in zip(columns, row, strict=True):
-            if column or value:
-                grid.add_row(Text(column, style="bold"), Text(shown(value)))
+            if not column:
+                mark = f"{shown(value)} "
+            elif text := shown(value):
+                grid.add_row(Text(column, style="bold"), Text(mark + text))
+                mark = ""
     return grid
 
 

@@ -14,11 +14,9 @@ from persist.machine.local_shards import LocalShards
 from persist.machine.shards import Shards
 from persist.runtime import Runtime, system
 from persist.settings import Settings
+from persist.storage.layout import BLOB_NAME, CONSENSUS_NAME
 from persist.storage.open import check_safe, open_blob, open_consensus
 from persist.storage.ports import Blob, Consensus, Finding
-
-BLOB_NAME = "blob"
-CONSENSUS_NAME = "consensus.db"
 
 
 async def embedded(
