@@ -30,8 +30,6 @@ class Absence:
 
     async def check(self, peer: Peer, ends: Deadline) -> None:
         """Return when something listens there, or may. Raises Determinate, and NoServer when that lasts."""
-        if not self.possible:
-            return
         if await peer.listens(ends):
             self.possible = False
             return

@@ -116,7 +116,9 @@ class Peers:
         """
         peer, turn = self.choose(shard), Deadline(self._runtime, seconds)
         try:
-            await self._absence.check(peer, turn)
+            if self._absence.possible:
+                await self._absence.check(peer, turn)
+                seconds = turn.slice()
             async with aclosing(peer.stream(rpc, request, shard, seconds, quiet=quiet)) as messages:
                 async for message in messages:
                     peer.answered()
