@@ -54,6 +54,10 @@ def _offered(context: typer.Context, incomplete: str, look: Callable[["Target"],
         return sorted(name for name in set(look(target)) if name.startswith(incomplete))
     except Exception:
         return []  # whatever is wrong is told when the command runs
+    finally:
+        if hasattr(signal, "setitimer"):
+            # Python forgets its handlers while it ends: the alarm would kill the process then, and the shell say so.
+            signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _limit() -> None:
