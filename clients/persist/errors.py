@@ -157,6 +157,10 @@ class Determinate(LocationError):
     determinate = True
 
 
+class NoServer(Determinate):
+    """Nothing listens at any of the endpoints, nor ever did for this client. Nothing was sent."""
+
+
 class Indeterminate(LocationError):
     """It may or may not have happened: the same call with the same token tells, or its handle's ``resolve``."""
 

@@ -7,19 +7,26 @@ from persist_host.guard.interceptor import Guard
 from persist_host.guard.strangers import Strangers
 from persist_host.host import Host, Service
 from persist_host.process import EXIT_FAILED, EXIT_REFUSED, run_service
+from persist_host.serve import Built, ServiceSpec, serve, start
+from persist_host.shard_access import Reach
 from persist_host.telemetry import Telemetry
 
 __all__ = [
     "EXIT_FAILED",
     "EXIT_REFUSED",
     "Address",
+    "Built",
     "Durability",
     "Frames",
     "Guard",
     "Host",
+    "Reach",
     "Service",
+    "ServiceSpec",
     "Store",
     "Strangers",
     "Telemetry",
     "run_service",
+    "serve",
+    "start",
 ]

@@ -22,7 +22,8 @@ from persist.retry.attempts import Doubt
 from persist.runtime import system
 from persist.wire.checksum import crc32c
 from persist.wire.columnar import encode_inline
-from persist_shard.serve import start_shard
+from persist_host import start
+from persist_shard import shard_spec
 
 Given = tuple[int, str | None, int, int]
 
@@ -173,7 +174,9 @@ async def test_more_than_a_state_may_hold_is_not_expanded() -> None:
 @pytest.mark.parametrize("sessions", [True, False], ids=["session", "unary"])
 async def test_servers_refuse_wrong_inline_parts(sessions: bool) -> None:
     name = system().random_bytes(8).hex()
-    host, address = await start_shard("127.0.0.1:0", f"mem:{name}", f"mem:{name}", SETTINGS, with_reflection=False)
+    host, address = await start(
+        shard_spec(f"mem:{name}", f"mem:{name}"), "127.0.0.1:0", SETTINGS, with_reflection=False
+    )
     remote = RemoteShards(str(address), settings=SETTINGS, sessions=sessions)
     try:
         shard = await made(remote)
@@ -197,7 +200,7 @@ async def test_servers_refuse_wrong_inline_parts(sessions: bool) -> None:
 async def test_failover_refuses_wrong_inline_parts() -> None:
     name = system().random_bytes(8).hex()
     stores = {"blob": f"mem:{name}", "consensus": f"mem:{name}"}
-    host, address = await start_shard("127.0.0.1:0", *stores.values(), SETTINGS, with_reflection=False)
+    host, address = await start(shard_spec(*stores.values()), "127.0.0.1:0", SETTINGS, with_reflection=False)
     async with await aio.connect(str(address), settings=SETTINGS, **stores) as client:
         shards: Any = client.location.shards
         assert not isinstance(shards, LocalShards)

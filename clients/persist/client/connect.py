@@ -14,11 +14,9 @@ from persist.machine.local_shards import LocalShards
 from persist.machine.shards import Shards
 from persist.runtime import Runtime, system
 from persist.settings import Settings
+from persist.storage.layout import BLOB_NAME, CONSENSUS_NAME
 from persist.storage.open import check_safe, open_blob, open_consensus
 from persist.storage.ports import Blob, Consensus, Finding
-
-BLOB_NAME = "blob"
-CONSENSUS_NAME = "consensus.db"
 
 
 async def embedded(
@@ -53,8 +51,10 @@ async def connect(
     settings: Settings | None = None,
     runtime: Runtime | None = None,
 ) -> Client:
-    """A client of PersistShard servers, ``HOST:PORT`` separated by commas. Connects at first use.
+    """A client of PersistShard servers, ``HOST`` (port 7100) or ``HOST:PORT``, comma separated. Connects at first use.
 
+    Where nothing listens the first use raises NoServer within ``settings.first_connection_ms``; a server that was there
+    is waited for as long as the call may take.
     Data goes straight to Blob: where the servers say, or ``blob``. With ``consensus`` (and ``blob``) the commit loop
     runs here while no server answers. Raises InvalidArgument, InvalidUri, UnsafeConfiguration, LocationError.
     """
@@ -63,7 +63,7 @@ async def connect(
 
     chosen, clock = settings or Settings(), runtime or system()
     if consensus is None:
-        remote = RemoteShards(endpoints, settings=chosen, runtime=clock)
+        remote = RemoteShards(endpoints, settings=chosen, runtime=clock, hasty=True)
         store = None if blob is None else open_blob(blob, settings=chosen, runtime=clock)
         return Client(Location(remote, blob=store, settings=chosen, runtime=clock, owns_blob=True))
     if blob is None:

@@ -22,8 +22,8 @@ from persist.settings import Settings
 from persist.storage.open import open_blob
 from persist.v1 import compaction_pb2 as pb
 from persist.v1.compaction_pb2_grpc import PersistCompactionStub
-from persist_compaction import Reach, start_compaction
-from persist_host import Telemetry
+from persist_compaction import Reach, compaction_spec
+from persist_host import Telemetry, start
 
 SCHEMA = persist.Schema(key={"id": pa.int64()}, val={"name": pa.string()})
 # No inline parts, so that every append leaves a blob behind.
@@ -56,7 +56,9 @@ class Compacting:
 async def compacting(reach: Reach, settings: Settings = SETTINGS, **options: Any) -> AsyncIterator[Compacting]:
     """A server for the length of a block."""
     telemetry = Telemetry(service="test")
-    host, address = await start_compaction("127.0.0.1:0", reach, settings, telemetry=telemetry, **options)
+    host, address = await start(
+        compaction_spec(reach, settings), "127.0.0.1:0", settings, telemetry=telemetry, **options
+    )
     try:
         yield Compacting(str(address), telemetry, host)
     finally:

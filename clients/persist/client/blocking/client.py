@@ -65,8 +65,10 @@ def connect(
     settings: Settings | None = None,
     runtime: Runtime | None = None,
 ) -> "Client":
-    """A client of PersistShard servers, ``HOST:PORT`` separated by commas. Connects at first use.
+    """A client of PersistShard servers, ``HOST`` (port 7100) or ``HOST:PORT``, comma separated. Connects at first use.
 
+    Where nothing listens the first use raises NoServer within ``settings.first_connection_ms``; a server that was there
+    is waited for as long as the call may take.
     Data goes straight to Blob: where the servers say, or ``blob``. With ``consensus`` (and ``blob``) the commit loop
     runs here while no server answers. Raises InvalidArgument, InvalidUri, UnsafeConfiguration, LocationError.
     """

@@ -5,6 +5,7 @@ Source: persist-semantics.md section 2.6; reliability.md I6; performance.md A6.
 
 import asyncio
 import itertools
+import logging
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
@@ -26,6 +27,9 @@ from persist.machine.shards import Change, ShardInfo
 from persist.retry.attempts import Attempts
 from persist.retry.deadline import Backoff, Deadline
 from persist.retry.tasks import Tasks
+
+log = logging.getLogger("persist.client.listen")
+"""Interruptions, at INFO: a listen goes on by itself, but whoever watches one wants to know why nothing comes."""
 
 WATCH_SECONDS = 300.0
 """How long one watch lasts before it is asked for anew."""
@@ -222,6 +226,8 @@ class Listen:
             except LocationError as error:
                 await patience.use(error)
                 fetched = await self._fetched(self._frontier)
+                if fetched is not None:
+                    patience.back()
                 if fetched is not None and fetched.batches:
                     yield fetched
                     quiet.restart()
@@ -243,12 +249,22 @@ class _Patience:
         self._location = location
         self._attempts = Attempts(settings=location.settings, runtime=location.runtime)
         self._backoff: Backoff | None = None
+        self._lost = False
 
     def refill(self) -> None:
+        self.back()
         self._backoff = None
+
+    def back(self) -> None:
+        """Something answers, though perhaps no push does."""
+        if self._lost:
+            log.info("connected again; going on")
+        self._lost = False
 
     async def use(self, failure: LocationError) -> None:
         if self._backoff is None:
+            self._lost = True
+            log.info("lost the connection (%s); connecting again", failure.message)
             deadline = self._attempts.deadline(None)
             self._backoff = Backoff(self._location.runtime, self._location.settings, deadline)
         if not await self._backoff.pause():
