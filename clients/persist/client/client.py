@@ -20,6 +20,7 @@ from persist.core.data.schema import Schema
 from persist.core.ids import ShardId
 from persist.core.shard.commands import Transaction
 from persist.core.time.timeline import EPOCH_MILLISECONDS, Timeline, TimelineLike, timeline_of
+from persist.extras import extra
 
 T = TypeVar("T")
 
@@ -65,7 +66,8 @@ class Client(ShardClient):
         return opened if reference is not None else self._oracles.setdefault(name, opened)
 
     def _remote_times(self, timeline: Timeline, endpoints: str) -> Times:
-        from persist.client.remote.oracle import RemoteTimes
+        with extra("grpc"):
+            from persist.client.remote.oracle import RemoteTimes
 
         location = self._location
         times = RemoteTimes(endpoints, timeline, settings=location.settings, runtime=location.runtime)
@@ -80,7 +82,8 @@ class Client(ShardClient):
         location = self._location
         location.check_open()
         if endpoints:
-            from persist.client.remote.minter import RemoteMinter
+            with extra("grpc"):
+                from persist.client.remote.minter import RemoteMinter
 
             return RemoteMinter(endpoints, settings=location.settings, runtime=location.runtime)
         from persist.client.binding.local_minter import LocalMinter
@@ -94,7 +97,8 @@ class Client(ShardClient):
         client: close the catalog first. Three RPCs at most. Raises InvalidArgument.
         """
         if endpoints:
-            from persist.client.catalog.remote import RemoteCatalog
+            with extra("grpc"):
+                from persist.client.catalog.remote import RemoteCatalog
 
             location = self._location
             location.check_open()
