@@ -6,10 +6,8 @@ Source: design 001, Client; architecture.md section 8.
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from persist.client.binding.port import Minter
-from persist.client.catalog.port import OpenableCatalog
 from persist.client.shard.client import ShardClient
 from persist.client.shard.location import Location
 from persist.client.table.table import Mode, Table, open_table
@@ -21,6 +19,10 @@ from persist.core.ids import ShardId
 from persist.core.shard.commands import Transaction
 from persist.core.time.timeline import EPOCH_MILLISECONDS, Timeline, TimelineLike, timeline_of
 from persist.extras import extra
+
+if TYPE_CHECKING:
+    from persist.client.binding.port import Minter
+    from persist.client.catalog.port import OpenableCatalog
 
 T = TypeVar("T")
 
@@ -74,7 +76,7 @@ class Client(ShardClient):
         self._closers.append(times.close)
         return times
 
-    def minter(self, endpoints: str = "") -> Minter:
+    def minter(self, endpoints: str = "") -> "Minter":
         """Bindings of sources, minted here, or by the TimestampMinter servers at ``endpoints`` (HOST:PORT, commas).
 
         Borrows this client: close the minter first. Raises InvalidArgument.
@@ -90,7 +92,7 @@ class Client(ShardClient):
 
         return LocalMinter(self)
 
-    async def catalog(self, environment: str, *, endpoints: str = "") -> OpenableCatalog:
+    async def catalog(self, environment: str, *, endpoints: str = "") -> "OpenableCatalog":
         """The durable catalog of an environment: one per name and location. Nothing is opened, only found, yet.
 
         ``endpoints``: ask CatalogService servers (HOST:PORT, commas) instead of the catalog's shard. Borrows this

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from persist.client import client as aio
 from persist.client import connect as ways
-from persist.client.blocking.compaction import Compaction
-from persist.client.blocking.minter import Minter
 from persist.client.blocking.oracle import Oracle
 from persist.client.blocking.read import ReadHandle
 from persist.client.blocking.table import Table, TableTransaction, transact_of, transaction_of
@@ -33,6 +31,8 @@ from persist.settings import Settings
 
 if TYPE_CHECKING:
     from persist.client.blocking.catalog import Catalog
+    from persist.client.blocking.compaction import Compaction
+    from persist.client.blocking.minter import Minter
 
 T = TypeVar("T")
 
@@ -146,8 +146,10 @@ class Client:
         opening = core.open_since(name, shard, opaque=opaque, purpose=purpose, timeout=timeout)
         return SinceHandle(self, loop, loop.run(opening))
 
-    def begin_compaction(self, shard: ShardId | str) -> Compaction | None:
+    def begin_compaction(self, shard: ShardId | str) -> "Compaction | None":
         """Claim a whole shard for compaction by other processes. See aio.Client.begin_compaction."""
+        from persist.client.blocking.compaction import Compaction
+
         loop, core = self._core()
         begun = loop.run(core.begin_compaction(shard))
         return None if begun is None else Compaction(self, loop, begun)
@@ -166,8 +168,10 @@ class Client:
         opening = core.oracle(timeline, initially=initially, reference=reference, endpoints=endpoints, timeout=timeout)
         return Oracle(self, loop, loop.run(opening))
 
-    def minter(self, endpoints: str = "") -> Minter:
+    def minter(self, endpoints: str = "") -> "Minter":
         """Bindings of sources, minted here or by TimestampMinter servers. See aio.Client.minter."""
+        from persist.client.blocking.minter import Minter
+
         loop, core = self._core()
 
         async def make() -> Minter:
