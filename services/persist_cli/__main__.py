@@ -5,15 +5,10 @@ import sys
 from typing import Final, NoReturn
 
 EXIT_USAGE: Final = 2
-WITH_SPARK: Final = frozenset({"admin", "source"})
-"""Groups of commands that may start Spark in this process, which needs pandas."""
 
 
 def main() -> None:
     """Run one command and exit with its code: 0 done, 1 failed, 2 wrong usage, 78 refused configuration."""
-    if not WITH_SPARK.intersection(sys.argv):
-        # Arrow imports pandas where it is installed, to recognise its arrays: a third of a second, for none.
-        sys.modules["pandas"] = None  # type: ignore[assignment]  # documented: as if it were not installed
     try:
         if sys.argv[1:3] == ["serve", "compaction"]:
             # Here, and not where the service starts: only a process that has done nothing yet may begin again.
