@@ -1,8 +1,8 @@
 """What every service process shares: the gRPC server, its guard, health, telemetry, start and stop."""
 
-from persist.extras import extra
+from persist import extras
 
-with extra("server"):
+with extras.extra("server"):
     from persist_host.address import Address
     from persist_host.durability import Durability, Store
     from persist_host.guard.door import Frames

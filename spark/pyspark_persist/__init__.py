@@ -9,11 +9,11 @@
 
 from typing import TYPE_CHECKING, Any
 
-from persist.extras import extra
+from persist import extras
 
 # SUBTLE: Spark imports every ``pyspark_*`` package at its first query, and one that fails hides all of them. So this
 # module imports nothing but Spark's own classes; the rest comes with the first use.
-with extra("spark"):
+with extras.extra("spark"):
     from pyspark_persist.source import DefaultSource
 
 if TYPE_CHECKING:
