@@ -97,6 +97,8 @@ PLAIN = {
     "return record_batches(self, self._inner.output(columns), found)",
 }
 RETURNS = {"to_batches": "pa.RecordBatchReader"}
+# Most programs use none of these: they are imported when they are asked for.
+LATE = {f"{TO}.catalog.Catalog", f"{TO}.compaction.Compaction", f"{TO}.minter.Minter"}
 # Where names that only bodies use come from.
 PLACES = {
     f"{BRIDGE}.held": ("Held",),
@@ -152,9 +154,17 @@ class Writer(ast.NodeTransformer):
         used = {each.id for each in ast.walk(ast.parse(code)) if isinstance(each, ast.Name)}
         self.origins |= {it: f"{place}.{it}" for place, names in PLACES.items() for it in names if it in used}
         variables = [name for name, origin in self.origins.items() if origin == TYPE_VARIABLE]
-        imports = "".join(_import(name, origin) for name, origin in self.origins.items() if name not in variables)
+        late = {
+            name: origin for name, origin in self.origins.items() if origin in LATE and name not in self.given.values()
+        }
+        imports = "".join(
+            _import(name, origin) for name, origin in self.origins.items() if name not in {*variables, *late}
+        )
         if variables:
             imports += "from typing import TypeVar\n"
+        if late:
+            types = _indented("".join(_import(name, origin) for name, origin in late.items()))
+            imports += f"from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n{types}"
         imports += "".join(f'{name} = TypeVar("{name}")\n' for name in sorted(variables))
         doc = f"Blocking {', '.join(self.given.values())}: calls run on their client's loop, and wait.\n\n"
         return formatted(f'{HEADER}"""{doc}{SOURCE}"""\n{imports}\n\n{code}')
@@ -239,8 +249,18 @@ class Writer(ast.NodeTransformer):
         for default in [*node.args.defaults, *filter(None, node.args.kw_defaults)]:
             self.visit(default) if isinstance(default, ast.Name) else None
         returned = ast.unparse(self.visit(node.returns))
+        late = [
+            each.id for each in ast.walk(ast.parse(returned)) if isinstance(each, ast.Name) and self.is_late(each.id)
+        ]
+        if late:
+            returned = f'"{returned}"'
+            body = "".join(_import(name, self.origins[name]) for name in late) + body
         head = f"def {RENAMED.get(node.name, node.name)}({ast.unparse(node.args)}) -> {returned}:\n"
         return head + _indented(f'"""{_worded(ast.get_docstring(node) or "")}\n"""\n{body}')
+
+    def is_late(self, name: str) -> bool:
+        """Whether a name is of another module that is imported only when it is used."""
+        return self.origins.get(name) in LATE
 
     def held(self, annotation: ast.AST) -> list[str]:
         """The blocking classes of the asyncio classes in an annotation."""

@@ -184,6 +184,7 @@ class Where:
             chosen = {name: given[name] for name in ("blob", "consensus") if name in given}
             if len(chosen) != 2:
                 raise typer.BadParameter("--blob and --consensus go together")
+        _keep_pandas_out()
         return Target(**{name: chosen.get(name) for name in PLACES})
 
     def stores(self, work: str) -> "Target":
@@ -268,6 +269,34 @@ class Target:
 
     def __str__(self) -> str:
         return self.endpoint or self.location or f"{self.blob} + {self.consensus}"
+
+
+class _NoPandas:
+    """A finder of modules that knows only that there is no pandas."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError("kept out", name=name)
+
+
+def _keep_pandas_out() -> None:
+    """Have Arrow find no pandas when it looks for one, which it does once, at its first array.
+
+    It would import pandas to recognise arrays of it: a third of a second, and nothing here makes any. Whoever imports
+    pandas afterwards gets it, and so does Arrow when it is asked to convert to it.
+    """
+    import sys
+
+    if "pandas" in sys.modules:
+        return
+    import pyarrow
+
+    sys.meta_path.insert(0, _NoPandas)
+    try:
+        pyarrow.scalar(0)
+    finally:
+        sys.meta_path.remove(_NoPandas)
 
 
 def is_typed(context: typer.Context, name: str) -> bool:

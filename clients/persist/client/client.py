@@ -6,10 +6,8 @@ Source: design 001, Client; architecture.md section 8.
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from persist.client.binding.port import Minter
-from persist.client.catalog.port import OpenableCatalog
 from persist.client.shard.client import ShardClient
 from persist.client.shard.location import Location
 from persist.client.table.table import Mode, Table, open_table
@@ -20,6 +18,11 @@ from persist.core.data.schema import Schema
 from persist.core.ids import ShardId
 from persist.core.shard.commands import Transaction
 from persist.core.time.timeline import EPOCH_MILLISECONDS, Timeline, TimelineLike, timeline_of
+from persist.extras import extra
+
+if TYPE_CHECKING:
+    from persist.client.binding.port import Minter
+    from persist.client.catalog.port import OpenableCatalog
 
 T = TypeVar("T")
 
@@ -67,14 +70,15 @@ class Client(ShardClient):
         return opened if reference is not None else self._oracles.setdefault(name, opened)
 
     def _remote_times(self, timeline: Timeline, endpoints: str) -> Times:
-        from persist.client.remote.oracle import RemoteTimes
+        with extra("grpc"):
+            from persist.client.remote.oracle import RemoteTimes
 
         location = self._location
         times = RemoteTimes(endpoints, timeline, settings=location.settings, runtime=location.runtime)
         self._closers.append(times.close)
         return times
 
-    def minter(self, endpoints: str = "") -> Minter:
+    def minter(self, endpoints: str = "") -> "Minter":
         """Bindings of sources, minted here, or by the TimestampMinter servers at ``endpoints`` (HOST:PORT, commas).
 
         Borrows this client: close the minter first. Raises InvalidArgument.
@@ -82,21 +86,23 @@ class Client(ShardClient):
         location = self._location
         location.check_open()
         if endpoints:
-            from persist.client.remote.minter import RemoteMinter
+            with extra("grpc"):
+                from persist.client.remote.minter import RemoteMinter
 
             return RemoteMinter(endpoints, settings=location.settings, runtime=location.runtime)
         from persist.client.binding.local_minter import LocalMinter
 
         return LocalMinter(self)
 
-    async def catalog(self, environment: str, *, endpoints: str = "") -> OpenableCatalog:
+    async def catalog(self, environment: str, *, endpoints: str = "") -> "OpenableCatalog":
         """The durable catalog of an environment: one per name and location. Nothing is opened, only found, yet.
 
         ``endpoints``: ask CatalogService servers (HOST:PORT, commas) instead of the catalog's shard. Borrows this
         client: close the catalog first. Three RPCs at most. Raises InvalidArgument.
         """
         if endpoints:
-            from persist.client.catalog.remote import RemoteCatalog
+            with extra("grpc"):
+                from persist.client.catalog.remote import RemoteCatalog
 
             location = self._location
             location.check_open()

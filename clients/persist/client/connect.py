@@ -10,6 +10,7 @@ from urllib.parse import quote
 from persist.client.client import Client
 from persist.client.shard.location import Location
 from persist.errors import InvalidArgument, ShardNotFound
+from persist.extras import extra
 from persist.machine.local_shards import LocalShards
 from persist.machine.shards import Shards
 from persist.runtime import Runtime, system
@@ -32,8 +33,8 @@ async def embedded(
 
     Give a directory (made if missing: files and SQLite below it) or the URIs of both stores. ``create`` False: a
     directory without shards is not made, but ShardNotFound. Any number of processes may do so at once for the same
-    stores. Raises InvalidArgument, InvalidUri, UnsafeConfiguration (a store could lose acknowledged data;
-    ``settings.allow_unsafe`` accepts findings by name), LocationError.
+    stores. Raises InvalidArgument, InvalidUri, MissingExtra, UnsafeConfiguration (a store could lose acknowledged
+    data; ``settings.allow_unsafe`` accepts findings by name), LocationError.
     """
     blob_uri, consensus_uri = _uris(location, blob, consensus)
     if location is not None and not create and not (_root(location) / CONSENSUS_NAME).exists():
@@ -56,10 +57,12 @@ async def connect(
     Where nothing listens the first use raises NoServer within ``settings.first_connection_ms``; a server that was there
     is waited for as long as the call may take.
     Data goes straight to Blob: where the servers say, or ``blob``. With ``consensus`` (and ``blob``) the commit loop
-    runs here while no server answers. Raises InvalidArgument, InvalidUri, UnsafeConfiguration, LocationError.
+    runs here while no server answers. Raises InvalidArgument, InvalidUri, MissingExtra, UnsafeConfiguration,
+    LocationError.
     """
-    from persist.client.remote.failover import FailoverShards
-    from persist.client.remote.shards import RemoteShards
+    with extra("grpc"):
+        from persist.client.remote.failover import FailoverShards
+        from persist.client.remote.shards import RemoteShards
 
     chosen, clock = settings or Settings(), runtime or system()
     if consensus is None:

@@ -6,7 +6,8 @@ from typing import Any, Final, TypeVar
 
 from persist.client.remote.addresses import endpoints_of, is_listening
 from persist.core.shard.state import FIRST_FORMAT, STATE_FORMAT
-from persist.errors import InvalidArgument, PersistError
+from persist.errors import InvalidArgument, MissingExtra, PersistError
+from persist.extras import extra
 from persist.machine.gate import Gate
 from persist.retry.deadline import Deadline
 from persist.runtime import Runtime, system
@@ -129,9 +130,12 @@ async def _store(
 
 async def _endpoint(endpoint: str, timeout: float) -> list[Check]:
     """What the server says about itself."""
-    import grpc.aio
-    from grpc_health.v1 import health_pb2, health_pb2_grpc
-
+    try:
+        with extra("grpc"):
+            import grpc.aio
+            from grpc_health.v1 import health_pb2, health_pb2_grpc
+    except MissingExtra as error:
+        return [Check(f"endpoint {endpoint}", BAD, error.message, error.hint)]
     async with grpc.aio.insecure_channel(endpoint) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
 

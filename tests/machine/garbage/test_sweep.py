@@ -19,6 +19,7 @@ from persist.client.shard.write.handle import WriteHandle
 from persist.core.ids import ShardId, WriterId, part_key, rollup_key
 from persist.core.shard.commands import ClaimCompaction, FenceWriters
 from persist.errors import InvalidArgument, LeaseExpired, ShardNotFound
+from persist.machine.compaction.compactor import Compactor
 from persist.machine.garbage.inventory import Names, Verdict
 from persist.machine.upkeep.usage import Prices, usage_of
 from persist.retry.deadline import Deadline
@@ -255,7 +256,7 @@ async def test_blobs_held_for_a_reader_are_not_leaked(memory: tuple[str, str]) -
         snapshot = await reader.snapshot(9)
         before = await tools.keys(shard)
         async with at(memory, replace(OFTEN, compaction=True)) as (_, other):
-            compactor = other.shards._workers._carrier._compactor
+            compactor = Compactor(other.shards, other.shards)
             assert await compactor.compact(shard, compactor.new_owner(), whole=True) is not None
         usage = await usage_of(tools.survey, shard, fence_ms=system().now_ms(), deadline=Deadline(system(), 5))
         assert usage.blobs[Verdict.HELD] >= 10

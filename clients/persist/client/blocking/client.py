@@ -8,13 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from persist.client.blocking.bridge.opened import Opened
 from persist.client.blocking.bridge.streams import collected, entered
-from persist.client.blocking.catalog import Catalog
-from persist.client.blocking.compaction import Compaction
-from persist.client.blocking.minter import Minter
 from persist.client.blocking.oracle import Oracle
 from persist.client.blocking.read import ReadHandle
 from persist.client.blocking.table import Table, TableTransaction
@@ -31,6 +28,10 @@ from persist.core.time.timeline import EPOCH_MILLISECONDS, TimelineLike
 from persist.runtime import Runtime
 from persist.settings import Settings
 
+if TYPE_CHECKING:
+    from persist.client.blocking.catalog import Catalog
+    from persist.client.blocking.compaction import Compaction
+    from persist.client.blocking.minter import Minter
 T = TypeVar("T")
 
 
@@ -47,8 +48,8 @@ def embedded(
 
     Give a directory (made if missing: files and SQLite below it) or the URIs of both stores. ``create`` False: a
     directory without shards is not made, but ShardNotFound. Any number of processes may do so at once for the same
-    stores. Raises InvalidArgument, InvalidUri, UnsafeConfiguration (a store could lose acknowledged data;
-    ``settings.allow_unsafe`` accepts findings by name), LocationError.
+    stores. Raises InvalidArgument, InvalidUri, MissingExtra, UnsafeConfiguration (a store could lose acknowledged
+    data; ``settings.allow_unsafe`` accepts findings by name), LocationError.
     """
     return Client(
         partial(
@@ -70,7 +71,8 @@ def connect(
     Where nothing listens the first use raises NoServer within ``settings.first_connection_ms``; a server that was there
     is waited for as long as the call may take.
     Data goes straight to Blob: where the servers say, or ``blob``. With ``consensus`` (and ``blob``) the commit loop
-    runs here while no server answers. Raises InvalidArgument, InvalidUri, UnsafeConfiguration, LocationError.
+    runs here while no server answers. Raises InvalidArgument, InvalidUri, MissingExtra, UnsafeConfiguration,
+    LocationError.
     """
     return Client(partial(aio_connect, endpoints, blob=blob, consensus=consensus, settings=settings, runtime=runtime))
 
@@ -209,12 +211,14 @@ class Client(Opened):
         """
         self._stop()
 
-    def begin_compaction(self, shard: ShardId | str) -> Compaction | None:
+    def begin_compaction(self, shard: ShardId | str) -> "Compaction | None":
         """Claim a whole shard for compaction by other processes; None when it is as compact as it can be.
 
         Run ``pieces(n)`` anywhere, then ``commit`` their results, or ``abandon``. One RPC. Raises ShardNotFound,
         LocationError.
         """
+        from persist.client.blocking.compaction import Compaction
+
         found = self._run(self._inner.begin_compaction(shard))
         return None if found is None else self._give(Compaction, found)
 
@@ -243,19 +247,23 @@ class Client(Opened):
             ),
         )
 
-    def minter(self, endpoints: str = "") -> Minter:
+    def minter(self, endpoints: str = "") -> "Minter":
         """Bindings of sources, minted here, or by the TimestampMinter servers at ``endpoints`` (HOST:PORT, commas).
 
         Borrows this client: close the minter first. Raises InvalidArgument.
         """
+        from persist.client.blocking.minter import Minter
+
         return self._give(Minter, self._call(self._inner.minter, endpoints))
 
-    def catalog(self, environment: str, *, endpoints: str = "") -> Catalog:
+    def catalog(self, environment: str, *, endpoints: str = "") -> "Catalog":
         """The durable catalog of an environment: one per name and location. Nothing is opened, only found, yet.
 
         ``endpoints``: ask CatalogService servers (HOST:PORT, commas) instead of the catalog's shard. Borrows this
         client: close the catalog first. Three RPCs at most. Raises InvalidArgument.
         """
+        from persist.client.blocking.catalog import Catalog
+
         return self._give(Catalog, self._run(self._inner.catalog(environment, endpoints=endpoints)))
 
     def table(

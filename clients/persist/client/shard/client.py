@@ -6,9 +6,8 @@ Source: design 001, Client; architecture.md section 8; persist-semantics.md feat
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from persist.client.shard.compaction import Compaction
 from persist.client.shard.location import Location
 from persist.client.shard.read.handle import ReadHandle
 from persist.client.shard.read.lease import Lease
@@ -23,6 +22,9 @@ from persist.errors import InvalidArgument, PersistError, ShardNotFound, UsageEr
 from persist.machine.shards import ShardInfo
 from persist.machine.upkeep.finalizer import finalize
 from persist.retry.streams import listing
+
+if TYPE_CHECKING:
+    from persist.client.shard.compaction import Compaction
 
 LEASE_SECONDS_MIN = 1.0
 
@@ -225,12 +227,14 @@ class ShardClient:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def begin_compaction(self, shard: ShardId | str) -> Compaction | None:
+    async def begin_compaction(self, shard: ShardId | str) -> "Compaction | None":
         """Claim a whole shard for compaction by other processes; None when it is as compact as it can be.
 
         Run ``pieces(n)`` anywhere, then ``commit`` their results, or ``abandon``. One RPC. Raises ShardNotFound,
         LocationError.
         """
+        from persist.client.shard.compaction import Compaction
+
         the_shard = ShardId.parse(shard)
         await self._info(the_shard, create=False, timeout=None)
         return await Compaction.begin(self._location, the_shard)

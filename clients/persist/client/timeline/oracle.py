@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 from persist.client.timeline.call_batcher import Rounds
 from persist.client.timeline.register import Register, seconds
 from persist.client.timeline.steady_clock import SteadyClock
-from persist.core.binding.binding_log import AHEAD_MS_MAX, check_clock
 from persist.core.frontier import TIME_MAX, check_time
 from persist.core.ids import ShardId
+from persist.core.time.clock import AHEAD_MS_MAX, check_clock
 from persist.core.time.timeline import Timeline, observed, oracle_shards
 from persist.errors import Determinate, Indeterminate, InvalidArgument, InvalidBounds
 from persist.retry.deadline import Deadline
