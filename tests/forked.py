@@ -24,7 +24,8 @@ import pytest
 
 PRELOADED = (
     "forked", "persist.aio", "persist.storage.open", "persist_catalog", "persist_cli.app", "persist_compaction",
-    "persist_minter", "persist_shard.serve",
+    "persist_minter", "persist_shard.spec", "persist.client.blocking.client", "persist_cli.shard.commands",
+    "persist_cli.serve.commands", "persist.storage.blob.s3", "persist.storage.consensus.redis",
 )  # fmt: skip
 
 
