@@ -8,12 +8,14 @@ Source: design 003; sources.md; architecture.md section 7.
 """
 
 from persist_ingest.location import Location
-from persist_ingest.pipeline.creation import create, drop
+from persist_ingest.pipeline.claims import Claim, claims
+from persist_ingest.pipeline.creation import abandon, create, drop
 from persist_ingest.pipeline.pipeline import Pipeline, PipelineOptions, Step
 from persist_ingest.pipeline.records import Records, Source
 from persist_ingest.pipeline.status import SourceStatus, status
 
 __all__ = [
+    "Claim",
     "Location",
     "Pipeline",
     "PipelineOptions",
@@ -21,6 +23,8 @@ __all__ = [
     "Source",
     "SourceStatus",
     "Step",
+    "abandon",
+    "claims",
     "create",
     "drop",
     "status",

@@ -1,24 +1,38 @@
-"""Creating a source: upstream first, then its shards with the snapshot in them, the record last.
+"""Creating a source: its name is claimed, then upstream, then its shards with the snapshot in them, the record last.
 
-Until the record is there the source does not exist, so what a crash leaves behind is shards that nobody names and
-whatever the upstream keeps for it, which creating the source again replaces.
+Until the record is there the source does not exist. What is destroyed is only ever what carries the generation of the
+life, or of the attempt, that is ended: so whoever comes late destroys nothing of another, and after an uncertain answer
+nothing is destroyed at all.
 Source: sources.md section 1, consistent snapshot; catalog-semantics.md section 4.2.
 """
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import persist
-from persist import InvalidArgument, PersistError, ShardId
+from persist import Determinate, InvalidArgument, PersistError, ShardId, UsageError
 from persist.runtime import system
-from persist.sources import Reclocker, RemapTrace
+from persist.sources import Reclocker, RemapTrace, SourceFrontier
 from persist_ingest.location import Location, client
+from persist_ingest.pipeline.claims import (
+    Claim,
+    beating,
+    give_up,
+    holds,
+    publish,
+    release,
+    renew,
+    seize,
+    set_up,
+    spent,
+    take,
+)
 from persist_ingest.pipeline.records import DATA_SINCE, Records, Source
 from persist_ingest.pipeline.running import SPARK_BYTES_MIN, Runner
 from persist_ingest.pipeline.state import Contents
 from persist_ingest.pipeline.work import ExportPlan, Work, prepared
-from persist_ingest.sources.port import Beginning
+from persist_ingest.sources.port import Beginning, DropsWithin, UpstreamNotOurs
 from persist_ingest.sources.registry import source_type
 
 if TYPE_CHECKING:
@@ -38,65 +52,88 @@ def create(
     session: "Callable[[], SparkSession] | None" = None,
     spark_bytes_min: int = SPARK_BYTES_MIN,
     report: Callable[[int], None] = lambda rows: None,
+    taken_over: Callable[[Claim], None] = lambda claim: None,
 ) -> Source:
-    """Set a source up and make what it begins with durable. On any failure nothing of it exists afterwards.
+    """Set a source up and make what it begins with durable.
 
-    ``interval_ms``: times of its bindings are rounded down to multiples of it. Raises SourceExists, InvalidArgument
-    (options), SourceFailure, LocationError.
+    On a definite failure nothing of it exists afterwards. After Indeterminate it may exist: nothing was taken back, and
+    what there is can be listed, and created or dropped again. ``interval_ms``: times of its bindings are rounded down
+    to multiples of it. ``taken_over`` hears whose abandoned attempt was cleared away first.
+
+    Raises SourceExists, SourceCreating, ClaimLost, InvalidArgument (options), SourceFailure, LocationError.
     """
     check_name(name)
-    the_client = client(location.resolved())
-    records = Records(the_client)
-    generation = records.generation(name)
     kind = source_type(type_name)
-    with kind.create(options, source=name) as beginning:
-        reader = beginning.reader
-        source = Source(
-            name=name,
-            type=type_name,
-            kind=reader.kind.value,
-            incarnation=reader.incarnation,
-            remap=str(_shard(name, "progress", generation, "_")),
-            exports={export: str(_shard(name, export, generation, ".")) for export in reader.exports()},
-            definition=dict(beginning.definition),
-            generation=generation,
-            interval_ms=interval_ms,
-            created_ms=system().now_ms(),
-        )
-        _check_fresh(the_client, source)
-        try:
-            _begin(location.resolved(), source, beginning, minter, Runner(session, spark_bytes_min), report)
-            records.add(source)
-        except BaseException:
-            _undo(the_client, source)
-            raise
+    here = location.resolved()
+    the_client = client(here)
+    records = Records(the_client)
+    claim = _claimed(the_client, records, name, type_name, taken_over)
+    doubt: BaseException | None = None
+    try:
+        with beating(records, claim), kind.create(options, source=name) as beginning:
+            source = _source(claim, beginning, interval_ms)
+            _check_fresh(the_client, source)
+            # Before any shard: whoever finds this claim finds all that there may be.
+            claim = set_up(records, claim, source)
+            _begin(here, source, beginning, minter, Runner(session, spark_bytes_min), report)
+            try:
+                publish(records, claim)
+            except (UsageError, Determinate):
+                raise
+            except BaseException as error:
+                # It may exist: what it needs upstream has to stay.
+                doubt = error
+    except BaseException:
+        _taken_back(the_client, records, claim)
+        raise
+    if doubt is not None:
+        raise doubt
     return source
 
 
 def drop(
     location: Location, name: str, *, force: bool = False, left: Callable[[PersistError], None] = lambda error: None
 ) -> Source:
-    """End a source: its record, what it set up upstream, its shards. Its ids are dead for ever.
+    """End a source: what it set up upstream, its shards, its record. Its ids are dead for ever.
 
+    The record goes last, so that nobody creates a source of this name before all of this one is gone; broken off, it is
+    to be repeated. However late it comes, it ends the life of the source that it found, and no other.
     ``force``: also when the upstream cannot be asked, for good or for now: what it keeps for the source stays there,
-    and ``left`` hears why. Raises SourceNotFound, and, unless forced, what the upstream raises.
+    and ``left`` hears why. Raises SourceNotFound, UpstreamNotOurs, and, unless forced, what the upstream raises.
     """
     the_client = client(location.resolved())
     records = Records(the_client)
     source = records.source(name)
-    try:
-        source_type(source.type).drop(source.definition)
-    except PersistError as error:
-        if not force:
-            raise
-        left(error)
-    records.remove(name, system().now_ms())
+    with _forced(force, left):
+        _drop_upstream(the_client, source)
+    _finalize(the_client, source)
+    records.remove(source, system().now_ms())
     for ingester in records.status(name):
         records.tell(name, ingester, None)
-    for shard in (source.remap, *source.exports.values()):
-        with contextlib.suppress(persist.ShardNotFound):
-            the_client.finalize(shard, force=True)
     return source
+
+
+def abandon(
+    location: Location, name: str, *, force: bool = False, left: Callable[[PersistError], None] = lambda error: None
+) -> Claim:
+    """End an attempt to create a source, with all that it made; one that is at work fails with ClaimLost.
+
+    ``force`` and ``left`` as for ``drop``. Raises SourceNotFound, ClaimLost, LocationError.
+    """
+    the_client = client(location.resolved())
+    records = Records(the_client)
+    claim = seize(records, name)
+    try:
+        if claim.source is not None:
+            with _forced(force, left):
+                _drop_unread(claim.source)
+            _finalize(the_client, claim.source)
+        release(records, claim, spent(claim))
+    except BaseException:
+        with contextlib.suppress(PersistError):
+            give_up(records, claim)
+        raise
+    return claim
 
 
 def check_name(name: str) -> None:
@@ -108,6 +145,43 @@ def check_name(name: str) -> None:
         )
 
 
+def _claimed(
+    the_client: Any, records: Records, name: str, type_name: str, taken_over: Callable[[Claim], None]
+) -> Claim:
+    """The name is this attempt's, and nothing is left of an earlier one."""
+    claim, earlier = take(records, name, type_name)
+    if earlier is None:
+        return claim
+    try:
+        if claim.source is not None:
+            with beating(records, claim):
+                _drop_unread(claim.source)
+                _finalize(the_client, claim.source)
+        claim = renew(records, claim)
+    except BaseException:
+        with contextlib.suppress(PersistError):
+            give_up(records, claim)
+        raise
+    taken_over(earlier)
+    return claim
+
+
+def _source(claim: Claim, beginning: Beginning, interval_ms: int) -> Source:
+    reader, name, generation = beginning.reader, claim.name, claim.generation
+    return Source(
+        name=name,
+        type=claim.type,
+        kind=reader.kind.value,
+        incarnation=reader.incarnation,
+        remap=str(_shard(name, "progress", generation, "_")),
+        exports={export: str(_shard(name, export, generation, ".")) for export in reader.exports()},
+        definition=dict(beginning.definition),
+        generation=generation,
+        interval_ms=interval_ms,
+        created_ms=system().now_ms(),
+    )
+
+
 def _shard(name: str, export: str, generation: int, separator: str) -> ShardId:
     """The first source of a name has shards that are read as tables ``name.export`` and ``name_progress``."""
     table = f"{name}{separator}{export}"
@@ -115,16 +189,13 @@ def _shard(name: str, export: str, generation: int, separator: str) -> ShardId:
 
 
 def _check_fresh(the_client: Any, source: Source) -> None:
-    """What an earlier attempt left behind must not be mixed in. Raises InvalidArgument."""
+    """Shards that are there already are not this attempt's, whatever they hold. Raises InvalidArgument."""
     for name, shard in {**source.exports, "progress": source.remap}.items():
         with contextlib.suppress(persist.ShardNotFound):
-            if the_client.recent_upper(shard) != persist.Antichain((0,)):
-                raise InvalidArgument(
-                    "a shard of this name holds something already",
-                    hint=f"finalize it (persist shard finalize {shard} --force), or choose another name",
-                    shard=shard,
-                    export=name,
-                )
+            the_client.recent_upper(shard)
+            raise InvalidArgument(
+                "there is a shard of this name already", hint="choose another name", shard=shard, export=name
+            )
 
 
 def _begin(
@@ -159,10 +230,87 @@ def _begin(
     done = runner.run(works, report) if works else []
     # Also without a snapshot: what lies before the first binding is none of this source's.
     for name, writer in writers.items():
-        writer.compare_and_append_batches(prepared(done, name), [0], trace.upper)
+        outcome = writer.compare_and_append_batches(prepared(done, name), [0], trace.upper)
+        if isinstance(outcome, persist.UpperMismatch):
+            raise InvalidArgument(
+                "another program wrote to a shard of this source while it was created",
+                hint="create it again",
+                export=name,
+                upper=outcome.upper,
+            )
 
 
-def _undo(the_client: Any, source: Source) -> None:
-    for shard in (source.remap, *source.exports.values()):
+def _taken_back(the_client: Any, records: Records, claim: Claim) -> None:
+    """After a failure that is certain: what this attempt made goes, then its claim. What stays, the claim tells of."""
+    try:
+        if claim.source is not None:
+            # Upstream that was done at the way out, as far as it answered.
+            _finalize(the_client, claim.source)
+            if holds(records, claim):
+                _drop_unread(claim.source)
+        release(records, claim, spent(claim))
+    except PersistError:
         with contextlib.suppress(PersistError):
+            give_up(records, claim)
+
+
+def _finalize(the_client: Any, source: Source) -> None:
+    """Exports first: while the bindings can be read, what the source did upstream is known."""
+    for shard in (*source.exports.values(), source.remap):
+        with contextlib.suppress(persist.ShardNotFound):
             the_client.finalize(shard, force=True)
+
+
+@contextlib.contextmanager
+def _forced(force: bool, left: Callable[[PersistError], None]) -> Iterator[None]:
+    try:
+        yield
+    except PersistError as error:
+        if not force:
+            raise
+        left(error)
+
+
+def _drop_upstream(the_client: Any, source: Source) -> None:
+    """What this life of the source has upstream, and nothing that another set up since under the same names."""
+    kind = source_type(source.type)
+    bound = _bound(the_client, source)
+    if bound is None:
+        return
+    if not isinstance(kind, DropsWithin):
+        kind.drop(source.definition)
+        return
+    while True:
+        try:
+            kind.drop_within(source.definition, bound)
+        except UpstreamNotOurs:
+            # Or ours, and its pipelines got on meanwhile.
+            before, bound = bound, _bound(the_client, source)
+            if bound is None or bound == before:
+                raise
+        else:
+            return
+
+
+def _bound(the_client: Any, source: Source) -> SourceFrontier | None:
+    """How far the source is bound, beyond which it told nothing upstream; None: all of it went before the shard did."""
+    minter = the_client.minter()
+    try:
+        if the_client.recent_upper(source.remap).is_empty:
+            return None
+        trace: RemapTrace = minter.bindings(source.remap_source)
+        return trace.frontier
+    except (persist.ShardNotFound, persist.ShardClosed):
+        return None
+    finally:
+        minter.close()
+
+
+def _drop_unread(source: Source) -> None:
+    """What an attempt set up upstream, of which nothing was read on."""
+    kind = source_type(source.type)
+    if isinstance(kind, DropsWithin):
+        with contextlib.suppress(UpstreamNotOurs):
+            kind.drop_within(source.definition, None)
+    else:
+        kind.drop(source.definition)

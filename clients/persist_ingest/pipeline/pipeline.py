@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import persist
-from persist import Antichain, LeaseExpired, LocationError, PersistError, ShardId, UpperMismatch
+from persist import Antichain, LeaseExpired, LocationError, NotReadable, PersistError, ShardId, UpperMismatch
 from persist.runtime import system
 from persist.sources import (
     BindingLog,
@@ -281,8 +281,9 @@ class Pipeline:
                 return self._carry(reader, trace)
             except SchemaGrew as grown:
                 self._evolve(reader, grown)
-            except UpstreamLost:
-                # Others may have made it durable and had it thrown away while this one rested.
+            except (UpstreamLost, NotReadable):
+                # Others may have made it durable while this one rested, and had thrown away what it would read:
+                # upstream, or of what an export held, which upserts and truncations refer to.
                 begun = self._least(trace)
                 self._ask_uppers()
                 if not begun.less_than(self._least(trace)):

@@ -4,15 +4,26 @@ Key: ``kind`` (``source`` or ``status``) and ``name``; val: ``record``, a JSON o
 Source: sources.md section 1 (store the identity of the upstream in the source's definition).
 """
 
+import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
 import persist
-from persist import InvalidArgument, ShardId, ShardNotFound, UpperMismatch, UsageError, VersionMismatch
+from persist import (
+    Indeterminate,
+    InvalidArgument,
+    OutcomeForgotten,
+    PersistError,
+    ShardId,
+    ShardNotFound,
+    UpperMismatch,
+    UsageError,
+    VersionMismatch,
+)
 from persist.sources import MintRules, RemapSource, SourceKind
 
 RECORDS: Final = ShardId.named("persist", "sources")
@@ -28,6 +39,8 @@ _SCHEMA: Final = persist.Schema(
 )
 _SINCE: Final = "sources"
 _ATTEMPTS: Final = 64
+Place: TypeAlias = Callable[[Mapping[str, Any] | None], dict[str, Any] | None]
+"""What a record becomes, from what it is; None: there is none."""
 
 
 class SourceExists(UsageError):
@@ -103,24 +116,9 @@ class Records:
             raise SourceNotFound("no such source", hint=f"create it; there are: {known}", source=name)
         return found[name]
 
-    def generation(self, name: str) -> int:
-        """The generation the next source of this name has. Raises SourceExists."""
-        record = self._read("source").get(name)
-        if record is None:
-            return 1
-        if not record.get("dropped"):
-            raise SourceExists("this source exists already", hint="choose another name, or drop it", source=name)
-        return int(record["generation"]) + 1
-
-    def add(self, source: Source) -> None:
-        """Record a source: from now on it exists. Raises SourceExists."""
-
-        def place(before: Mapping[str, Any] | None) -> dict[str, Any]:
-            if before is not None and not before.get("dropped"):
-                raise SourceExists("this source exists already", hint="choose another name", source=source.name)
-            return asdict(source)
-
-        self._change("source", source.name, place)
+    def raw(self) -> dict[str, dict[str, Any]]:
+        """What is recorded of every name: sources, those that were dropped, and attempts to create one."""
+        return self._read("source")
 
     def revise(self, source: Source) -> None:
         """Record with what definition a source is opened from now on, if this life of it is there still."""
@@ -130,17 +128,23 @@ class Records:
                 return None if before is None else dict(before)
             return {**before, "definition": dict(source.definition)}
 
-        self._change("source", source.name, place)
+        self.change("source", source.name, place)
 
-    def remove(self, name: str, now_ms: int) -> None:
-        """Record that a source is no more. Raises SourceNotFound."""
+    def remove(self, source: Source, now_ms: int) -> None:
+        """Record that this life of a source is no more. Raises SourceNotFound, also where another life of it is."""
 
         def place(before: Mapping[str, Any] | None) -> dict[str, Any]:
             if before is None or before.get("dropped"):
-                raise SourceNotFound("no such source", hint="it may have been dropped already", source=name)
-            return asdict(Tombstone(generation=int(before["generation"]), dropped_ms=now_ms))
+                raise SourceNotFound("no such source", hint="it may have been dropped already", source=source.name)
+            if before["generation"] != source.generation:
+                raise SourceNotFound(
+                    "this source was dropped already, and another one has its name now",
+                    hint="drop that one, too, if it is not wanted",
+                    source=source.name,
+                )
+            return asdict(Tombstone(generation=source.generation, dropped_ms=now_ms))
 
-        self._change("source", name, place)
+        self.change("source", source.name, place)
 
     def status(self, name: str) -> dict[str, Mapping[str, Any]]:
         """What each ingester of a source said last, by its id."""
@@ -149,7 +153,7 @@ class Records:
 
     def tell(self, name: str, ingester: str, record: Mapping[str, Any] | None) -> None:
         """Say how an ingester of a source fares; None: forget it."""
-        self._change("status", f"{name}/{ingester}", lambda _: None if record is None else dict(record))
+        self.change("status", f"{name}/{ingester}", lambda _: None if record is None else dict(record))
 
     def _read(self, kind: str) -> dict[str, dict[str, Any]]:
         return self._now(kind)[1]
@@ -173,7 +177,11 @@ class Records:
             rows = reader.snapshot(upper - 1).to_pylist() if upper else []
         return upper, {row["name"]: json.loads(row["record"]) for row in rows if row["kind"] == kind}
 
-    def _change(self, kind: str, name: str, place: Any) -> None:
+    def change(self, kind: str, name: str, place: Place) -> Mapping[str, Any] | None:
+        """Replace one record by what ``place`` makes of the present one, which may be asked several times; the result.
+
+        Errors of ``place``, UsageError and Determinate: nothing changed. Indeterminate: nobody can tell for now.
+        """
         writer = self._client.open_writer(RECORDS, schema=_SCHEMA)
         since = self._client.open_since(_SINCE, RECORDS, purpose="records of sources")
         for _ in range(_ATTEMPTS):
@@ -181,13 +189,30 @@ class Records:
             before = records.get(name)
             after = place(before)
             if after == before:
-                return
+                return after
             updates = [_update(kind, name, before, at, -1)] if before is not None else []
             updates += [_update(kind, name, after, at, 1)] if after is not None else []
-            if not isinstance(writer.compare_and_append(updates, [at], [at + 1]), UpperMismatch):
-                since.compare_and_downgrade(since.opaque, [at])
-                return
+            if _appended(writer, updates, at):
+                # It happened: what only lets history go must not make it look as if it had not.
+                with contextlib.suppress(PersistError):
+                    since.compare_and_downgrade(since.opaque, [at])
+                return after
         raise InvalidArgument("the records of sources change all the time", hint="fewer ingesters", source=name)
+
+
+def _appended(writer: Any, updates: list[Any], at: int) -> bool:
+    """Whether this append happened; if not, it never will. Raises Indeterminate when that cannot be found out now."""
+    try:
+        return not isinstance(writer.compare_and_append(updates, [at], [at + 1]), UpperMismatch)
+    except OutcomeForgotten:
+        # Nothing more comes of it: what is there says whether it happened.
+        return False
+    except Indeterminate as doubt:
+        try:
+            outcomes = writer.resolve()
+        except PersistError:
+            raise doubt from None
+        return any(each.appended is not None for each in outcomes)
 
 
 def _update(kind: str, name: str, record: Mapping[str, Any], ts: int, diff: int) -> Any:

@@ -50,6 +50,12 @@ class HeldUp(Determinate):
     reason = "HELD_UP"
 
 
+class UpstreamNotOurs(SourceFailure):
+    """What has the name upstream that this source's slot had was made by another. Nothing was dropped."""
+
+    reason = "UPSTREAM_NOT_OURS"
+
+
 class SchemaGrew(SourceFailure):
     """An export has new nullable columns from some message on: evolve it, ``adopt`` the schema, and plan again."""
 
@@ -226,5 +232,21 @@ class SourceType(Protocol):
         ...
 
     def drop(self, definition: Mapping[str, Any]) -> None:
-        """Remove what ``create`` set up upstream (a replication slot, ...). Doing it again does nothing."""
+        """Remove what ``create`` set up upstream (a replication slot, ...). Doing it again does nothing.
+
+        Only what the ``create`` that made this definition set up: a drop may come late, when another source that was
+        created meanwhile has things of the same names.
+        """
+        ...
+
+
+@runtime_checkable
+class DropsWithin(Protocol):
+    """A SourceType that tells what it made from what another made under the same name by how far that was read."""
+
+    def drop_within(self, definition: Mapping[str, Any], bound: SourceFrontier | None) -> None:
+        """``drop``, of a source that never committed beyond ``bound``; None: nothing of it was ever committed.
+
+        Raises as ``drop``, and UpstreamNotOurs.
+        """
         ...

@@ -60,7 +60,7 @@ def create(
     at: Where,
     report: Report,
 ) -> None:
-    """Set a source up and ingest what is there already. Fails whole: afterwards it exists, or nothing of it does.
+    """Set a source up and ingest what is there already. Fails whole; without an answer: source list.
 
     persist source create shop --type postgres -o dsn=postgresql://me@db/shop -o tables=public.orders
     """

@@ -70,6 +70,7 @@ def create_source(
             minter=minter,
             session=session,
             report=report,
+            taken_over=lambda claim: note(f"an abandoned attempt to create {name} was cleared away: {claim.described}"),
         )
     if run.json:
         print_json(_shown(source))
@@ -81,12 +82,17 @@ def create_source(
 
 def show_sources(run: Invocation, target: Target) -> None:
     """All sources."""
-    sources = ingest.Records(_client(target)).sources()
+    records = ingest.Records(_client(target))
+    sources, creating = records.sources(), ingest.claims(records)
     if run.json:
-        print_json({"sources": [_shown(source) for source in sources.values()]})
+        shown = {"sources": [_shown(source) for source in sources.values()]}
+        print_json(
+            {**shown, **({"creating": [dataclasses.asdict(each) for each in creating.values()]} if creating else {})}
+        )
         return
     columns = ("source", "type", "export", "shard")
     rows = [[s.name, s.type, export, shard] for s in sources.values() for export, shard in s.exports.items()]
+    rows += [[each.name, each.type, f"creating {each.described}", ""] for each in creating.values()]
     print_table(columns, rows)
     note(counted(len(sources), "source"))
 
@@ -162,6 +168,19 @@ def drop_source(run: Invocation, target: Target, name: str, *, commit: bool, for
     """Drop it, or say what that would do."""
     location = _location(target)
     left: list[str] = []
+    attempt = ingest.claims(ingest.Records(_client(target))).get(name)
+    if attempt is not None:
+        if commit:
+            ingest.abandon(location, name, force=force, left=lambda error: left.append(str(error)))
+        if run.json:
+            print_json({"dropped": commit, **({"left": left} if left else {}), "creating": dataclasses.asdict(attempt)})
+            return
+        for each in left:
+            note(f"what {attempt.type} keeps for {name} stays there: {each}")
+        note(f"{'dropped' if commit else 'would drop'} the attempt to create {name} {attempt.described}")
+        if not commit:
+            note("nothing was done; add --commit")
+        return
     if commit:
         source = ingest.drop(location, name, force=force, left=lambda error: left.append(str(error)))
     else:

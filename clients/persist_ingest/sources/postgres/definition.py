@@ -15,9 +15,10 @@ from persist_ingest.sources.port import SourceFailure
 from persist_ingest.sources.postgres.column_types import ColumnType, column_type
 from persist_ingest.sources.postgres.form import Form
 
-FORMAT: Final = 3
-_SAYING_LESS: Final = (1, 2)
-"""Definitions without tables' forms, or without what publishes them: the first look is taken for what it was then."""
+FORMAT: Final = 4
+_SAYING_LESS: Final = (1, 2, 3)
+"""Definitions without tables' forms, or without what publishes them: the first look is taken for what it was then.
+Those of format 3 and before do not say where their slot began."""
 _UNSUPPORTED: Final = "cast it in another column, move it to another table, or leave this table out"
 
 
@@ -70,7 +71,11 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
-    """A source. ``publishes``: what its publication lets through; ``made_publication``: dropped with the source."""
+    """A source. ``publishes``: what its publication lets through; ``made_publication``: dropped with the source.
+
+    ``slot_point``: where its slot began. Each slot begins beyond all that was read of one of its name before, so with
+    how far the source got it tells its slot from any other.
+    """
 
     dsn: str
     system: str
@@ -82,6 +87,7 @@ class Definition:
     publishes: tuple[str, ...]
     made_publication: bool
     tables: tuple[Table, ...]
+    slot_point: int = 0
 
     @property
     def incarnation(self) -> str:

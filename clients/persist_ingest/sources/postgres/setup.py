@@ -7,13 +7,13 @@ agree. No longer: whoever waits for that lock to end makes everybody else wait. 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from persist import Determinate, InvalidArgument, LocationError, PersistError, Schema, UsageError
 from persist.runtime import system
-from persist.sources import SourceFrontier
-from persist_ingest.sources.port import Beginning, SourceFailure, SourceReader
+from persist.sources import OFFSET_MAX, Lsn, SourceFrontier
+from persist_ingest.sources.port import Beginning, SourceFailure, SourceReader, UpstreamNotOurs
 from persist_ingest.sources.postgres import catalog
 from persist_ingest.sources.postgres.catalog import FULL, Listed, quoted
 from persist_ingest.sources.postgres.definition import Definition, Table
@@ -64,23 +64,38 @@ class PostgresSource:
             with ExitStack() as stack:
                 yield _begun(parsed, dsn, stack, undo)
         except BaseException:
-            _undo(dsn, undo)
+            _undo(dsn, parsed.slot, undo)
             raise
 
     def open(self, definition: Mapping[str, Any], schemas: Mapping[str, Schema]) -> SourceReader:
         return PostgresReader(Definition.from_json(definition), schemas)
 
     def drop(self, definition: Mapping[str, Any]) -> None:
+        self._drop(Definition.from_json(definition), OFFSET_MAX)
+
+    def drop_within(self, definition: Mapping[str, Any], bound: SourceFrontier | None) -> None:
+        """See DropsWithin. A slot is moved to what is durable, so never beyond what is bound."""
         given = Definition.from_json(definition)
+        self._drop(given, given.slot_point if bound is None else bound.bound(0) or 0)
+
+    def _drop(self, given: Definition, most: int) -> None:
         with Session(given.dsn) as session:
             server, _, database = catalog.identity(session)
             if (server, database) != (given.system, given.database):
                 return
-            if catalog.slot(session, given.slot) is not None:
-                _drop_slot(session, given.slot)
-            found = catalog.publication(session, given.publication)
-            if given.made_publication and found is not None and found.oid == given.publication_oid:
-                session.run(f"DROP PUBLICATION IF EXISTS {quoted(given.publication)}")
+            _drop_slot(session, given.slot, given.slot_point, most)
+            found = catalog.slot(session, given.slot)
+            if found is not None:
+                raise UpstreamNotOurs(
+                    "the replication slot of that name is not the one that this source made, or was moved by hand",
+                    hint="drop the source with --force: the slot stays; if it is not another's: "
+                    f"SELECT pg_drop_replication_slot('{given.slot}')",
+                    slot=given.slot,
+                    began=Lsn(given.slot_point),
+                    confirmed=Lsn(found.confirmed),
+                )
+            if given.made_publication:
+                _drop_publication(session, given.publication, given.publication_oid)
 
 
 POSTGRES: Final = PostgresSource()
@@ -101,11 +116,13 @@ def _begun(options: Options, dsn: str, stack: ExitStack, undo: list[_Step]) -> B
     chosen = _chosen(session, options, undo)
     holder = stack.enter_context(Session(dsn))
     _lock(holder, chosen)
-    definition = _define(holder, options, dsn, chosen, made=any(step.what == "publication" for step in undo))
+    made = any(step.what == "publication" for step in undo)
+    definition = _define(holder, options, dsn, chosen, made=made)
     schemas = {table.export: _schema(table) for table in definition.tables}
     exporter = stack.enter_context(Session(dsn, replication=True))
     point, snapshot = _make_slot(session, exporter, options.slot)
-    undo.append(_Step("slot", lambda later: _drop_slot(later, options.slot)))
+    undo.append(_Step("slot", lambda later: _drop_slot(later, options.slot, point, point)))
+    definition = replace(definition, slot_point=point)
     holder.run("COMMIT")
     reader = PostgresReader(definition, schemas)
     stack.callback(reader.close)
@@ -117,12 +134,17 @@ def _begun(options: Options, dsn: str, stack: ExitStack, undo: list[_Step]) -> B
     )
 
 
-def _undo(dsn: str, steps: Sequence[_Step]) -> None:
-    """Take back what was set up, last things first; what cannot be taken back now is left for replaceSlot."""
+def _undo(dsn: str, slot: str, steps: Sequence[_Step]) -> None:
+    """Take back what was set up, last things first; what cannot be taken back now is left for replaceSlot.
+
+    Where another has a slot of that name meanwhile, that one relies on publication and replica identities.
+    """
     if not steps:
         return
     with suppress(PersistError), Session(dsn) as session:
         for step in reversed(steps):
+            if step.what != "slot" and catalog.slot(session, slot) is not None:
+                return
             with suppress(PersistError):
                 step.undo(session)
 
@@ -170,7 +192,9 @@ def _chosen(session: Session, options: Options, undo: list[_Step]) -> list[Liste
     if existing is None:
         names = ", ".join(quoted(table.schema, table.name) for table in tables)
         session.run(f"CREATE PUBLICATION {quoted(options.publication)} FOR TABLE {names}")
-        undo.append(_Step("publication", lambda later: later.run(f"DROP PUBLICATION {quoted(options.publication)}")))
+        made = catalog.publication(session, options.publication)
+        oid = 0 if made is None else made.oid
+        undo.append(_Step("publication", lambda later: _drop_publication(later, options.publication, oid)))
     return tables
 
 
@@ -343,7 +367,7 @@ def _free_slot(session: Session, options: Options) -> None:
             active_pid=found.active_pid,
         )
     _check_unused(session, found, options.slot)
-    _drop_slot(session, options.slot)
+    _drop_slot(session, options.slot, found.confirmed, found.confirmed)
 
 
 def _check_unused(session: Session, found: catalog.Slot, name: str) -> None:
@@ -364,9 +388,22 @@ def _check_unused(session: Session, found: catalog.Slot, name: str) -> None:
         threading.Event().wait(0.1)
 
 
-def _drop_slot(session: Session, name: str) -> None:
-    sql = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %(slot)s"
-    patiently(lambda: session.rows(sql, {"slot": name}))
+def _drop_slot(session: Session, name: str, least: int, most: int) -> None:
+    """Drop the slot of that name if it was confirmed within this range, in one statement; another one stays."""
+    sql = """
+    SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots
+    WHERE slot_name = %(slot)s AND confirmed_flush_lsn BETWEEN %(least)s AND %(most)s
+    """
+    params = {"slot": name, "least": str(Lsn(least)), "most": str(Lsn(most))}
+    patiently(lambda: session.rows(sql, params))
+
+
+def _drop_publication(session: Session, name: str, oid: int) -> None:
+    """Drop the publication if it is that one, in one statement."""
+    session.run(
+        f"DO $persist$ BEGIN IF EXISTS (SELECT FROM pg_publication WHERE oid = {oid}) THEN "
+        f"DROP PUBLICATION IF EXISTS {quoted(name)}; END IF; END $persist$"
+    )
 
 
 def _make_slot(session: Session, exporter: Session, name: str) -> tuple[int, str]:

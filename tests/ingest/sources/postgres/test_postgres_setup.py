@@ -8,7 +8,7 @@ import pytest
 
 from persist import Determinate, InvalidArgument, LocationError
 from persist.testing import servers
-from persist_ingest.sources.port import SourceFailure
+from persist_ingest.sources.port import SourceFailure, UpstreamNotOurs
 from persist_ingest.sources.postgres import POSTGRES, setup, snapshot
 from persist_ingest.sources.postgres.options import default_name, parse_options
 
@@ -279,3 +279,20 @@ def test_a_role_without_rights_is_told_which(upstream: Any) -> None:
         reader.close()
     finally:
         upstream.run(f"DROP OWNED BY able_{name}", f"DROP ROLE weak_{name}", f"DROP ROLE able_{name}")
+
+
+def test_a_late_undo_or_drop_leaves_the_slot_of_another_alone(upstream: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(setup, "WATCH_SECONDS", 0.2)
+    upstream.run(ITEMS, FULL)
+    late = upstream.create("public.items")
+    first = late.__enter__()
+    with upstream.create("public.items", replaceSlot="true") as second:
+        pass
+    assert not late.__exit__(Stop, Stop(), None)
+    assert upstream.select(LEFT) == [(1, 1)]
+    for bound in (None, first.bound):
+        with pytest.raises(UpstreamNotOurs):
+            POSTGRES.drop_within(first.definition, bound)
+    assert upstream.select(LEFT) == [(1, 1)]
+    POSTGRES.drop_within(second.definition, None)
+    assert upstream.select(LEFT) == [(0, 1)]
