@@ -141,11 +141,11 @@ class _Call:
     def session(self, behavior: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
         """One coroutine per stream, which reads frames with the memory taken for them, and writes for itself."""
 
-        async def guarded(frames: AsyncIterator[bytes], context: Any) -> Any:
+        async def guarded(_: Any, context: Any) -> Any:
             began = self._runtime.monotonic()
             try:
                 with self._admission.stream(self._name), self._telemetry.span(self._name):
-                    await behavior(Frames(frames, self._door), context)
+                    await behavior(Frames(context, self._door), context)
                 self._count(self._fine, began)
             except Exception as error:
                 await self._fail(error, context, began)
