@@ -14,8 +14,10 @@ from persist.core.data.schema import Schema
 from persist.core.shard.batch import HollowBatch
 from persist.core.shard.commands import Command, CompareAndAppend, InlineBackpressure, SchemaEntry
 from persist.core.shard.state import State
-from persist.errors import InvalidArgument, PersistError
+from persist.errors import InvalidArgument, LocationError, PersistError, ShardNotFound
 from persist.machine.applier import Applier
+from persist.machine.unforeseen import Unforeseen
+from persist.retry.counts import UNCOUNTED, Counts
 from persist.retry.deadline import Deadline
 from persist.runtime import Runtime
 from persist.settings import Settings
@@ -32,9 +34,10 @@ _ON_LOOP_BYTES_MAX: Final = 64 << 10
 class Intake:
     """Looks at the commands that come in. Keeps nothing but schemas it has parsed."""
 
-    def __init__(self, *, settings: Settings, runtime: Runtime) -> None:
+    def __init__(self, *, settings: Settings, runtime: Runtime, counts: Counts = UNCOUNTED) -> None:
         self._settings = settings
         self._runtime = runtime
+        self._unforeseen = Unforeseen(runtime, counts)
 
     async def refused(self, applier: Applier, commands: Sequence[Command[Any]], deadline: Deadline) -> dict[int, Any]:
         """Why some commands are not to be applied: outcomes or errors by their places. Empty as a rule.
@@ -44,7 +47,15 @@ class Intake:
         found: dict[int, Any] = {}
         for place, command in enumerate(commands):
             if isinstance(command, CompareAndAppend) and command.batch.inline_bytes:
-                outcome = await self._outcome(applier, command.batch, deadline)
+                try:
+                    outcome = await self._outcome(applier, command.batch, deadline)
+                except (LocationError, ShardNotFound):
+                    raise
+                except PersistError as error:
+                    outcome = error
+                except Exception as error:
+                    # Whatever is wrong with one append says nothing about the other commands.
+                    outcome = self._unforeseen.of(command, error)
                 if outcome is not None:
                     found[place] = outcome
         return found
