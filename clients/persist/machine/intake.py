@@ -46,7 +46,7 @@ class Intake:
         """
         found: dict[int, Any] = {}
         for place, command in enumerate(commands):
-            if isinstance(command, CompareAndAppend) and command.batch.inline_bytes:
+            if isinstance(command, CompareAndAppend):
                 try:
                     outcome = await self._outcome(applier, command.batch, deadline)
                 except (LocationError, ShardNotFound):
@@ -61,6 +61,8 @@ class Intake:
         return found
 
     async def _outcome(self, applier: Applier, batch: HollowBatch, deadline: Deadline) -> Any:
+        if not batch.inline_bytes:
+            return None
         size = sum(inline_message_bytes(part) for part in batch.parts)
         limit = self._settings.inline_total_bytes_max
         if batch.inline_bytes >= limit or size > limit * EXPANSION_MAX:
