@@ -82,10 +82,16 @@ class Settings:
     request_memory_bytes: int = 256 << 20
     """Memory that the requests a server works on may take, as told from their bytes and elements before they are
     parsed. More is refused with RESOURCE_EXHAUSTED and a delay."""
+    answer_memory_bytes: int = 64 << 20
+    """Memory that answers on their way to readers may take, twelve times their bytes each; those of one connection a
+    quarter of it. Others wait, or are refused with RESOURCE_EXHAUSTED and a delay. Up to 8 KiB nothing is counted."""
     calls_max: int = 4096
     """Calls that end by themselves which a server works on at a time."""
     streams_max: int = 8192
-    """Sessions a server serves at a time, and as many watches, snapshots and fetches. Not among the calls above."""
+    """Streams of each method that a server serves at a time: sessions, watches, snapshots, fetches, lists, dumps. Not
+    among the calls above. One connection may have a quarter of them."""
+    stream_stall_ms: int = 60_000
+    """A stream whose reader takes nothing of an answer for so long ends; clients go on from there."""
     session_idle_ms: int = 120_000
     """A session ends once nothing is under way on it and no frame came for so long."""
     store_pulse_ms: int = 5_000

@@ -16,10 +16,11 @@ from typing import Any, Final, Protocol
 from persist.core.ids import ShardId
 from persist.core.shard.commands import Command
 from persist.errors import Determinate, Indeterminate, Overloaded, PersistError, RequestTooLarge
+from persist.machine.unforeseen import CannotApply
 from persist.retry.tasks import Tasks
 from persist.runtime import Runtime
 from persist.settings import Settings
-from persist_host import Telemetry
+from persist_host import Strangers, Telemetry
 from persist_shard.lane import Lane, Waiting
 from persist_shard.stillness import Stillness
 
@@ -37,7 +38,6 @@ IDLE_MAX: Final = 1024
 """Lanes without work whose habits (how crowded, how slow) are remembered."""
 _RETRY_MS_MIN: Final = 10.0
 
-_log = logging.getLogger("persist.shard")
 _mutations = logging.getLogger("persist.mutations")
 
 
@@ -63,6 +63,7 @@ class Lanes:
         self._stillness = Stillness(runtime)
         self._beating = False
         self._tasks = Tasks(telemetry)
+        self._strangers = Strangers(runtime)
         self._closed = False
 
     def __len__(self) -> int:
@@ -190,7 +191,7 @@ class Lanes:
         self._telemetry.count("persist_lane_commands_total", by=len(fold))
         try:
             outcomes = await self._shards.commit(shard, [waiting.command for waiting in fold], timeout=seconds)
-        except RequestTooLarge as error:
+        except (RequestTooLarge, CannotApply) as error:
             await self._halve(shard, lane, fold, error)
         except PersistError as error:
             self._fail(shard, fold, error)
@@ -200,9 +201,11 @@ class Lanes:
             )
             raise
         except Exception as error:
-            _log.exception("unexpected failure of a commit", extra={"shard": shard})
             unsure = Indeterminate(
-                "internal error while committing", hint="see the server's log", kind=type(error).__name__
+                "internal error while committing",
+                hint="see the server's log",
+                kind=type(error).__name__,
+                error_id=self._strangers.unexpected(error, "a commit"),
             )
             self._fail(shard, fold, unsure)
         else:
@@ -210,8 +213,8 @@ class Lanes:
         finally:
             timer.cancel()
 
-    async def _halve(self, shard: ShardId, lane: Lane, fold: list[Waiting], error: RequestTooLarge) -> None:
-        """Together they were too large for one value, which says nothing about each alone. Nothing was applied."""
+    async def _halve(self, shard: ShardId, lane: Lane, fold: list[Waiting], error: PersistError) -> None:
+        """Together they were too large for one value, or failed: that says nothing about each. Nothing was applied."""
         if len(fold) == 1:
             self._fail(shard, fold, error)
             return

@@ -130,6 +130,8 @@ class ServerSession:
             self._memory += memory
             self._telemetry.count("persist_session_calls_total", by=len(frame.calls))
             await self._begin_all(frame, memory)
+            # The next one may be long in coming, and nothing counts this one any more.
+            del frame
 
     async def _begin_all(self, frame: pb.SessionRequest, memory: int) -> None:
         share = memory // max(1, len(frame.calls))

@@ -13,6 +13,8 @@ from persist.v1 import shard_pb2 as pb
 from persist.wire.rpc_reads import chunks, frontier_message, info_message
 
 _CACHED_MAX: Final = 256
+_CACHED_BYTES_MAX: Final = 8 << 10
+"""Larger messages are made for each watcher: so many of them would take too much."""
 _Key = tuple[object, ...]
 
 
@@ -57,10 +59,12 @@ class Pushes:
         if known is not None:
             yield known
             return
-        pieces = [pb.WatchResponse(change=piece) for piece in change_pieces(change, schemas=schemas)]
-        # Long catch-ups are seen by one watcher only and would take memory for nothing.
-        if len(pieces) == 1 and len(change.batches) <= 1:
-            self._cached[key] = pieces[0]
-            if len(self._cached) > _CACHED_MAX:
-                self._cached.popitem(last=False)
-        yield from pieces
+        # One at a time: those of a long catch-up together may be as large as the state.
+        for number, piece in enumerate(change_pieces(change, schemas=schemas)):
+            message = pb.WatchResponse(change=piece)
+            alone = not number and piece.chunk.last and len(change.batches) <= 1
+            if alone and message.ByteSize() <= _CACHED_BYTES_MAX:
+                self._cached[key] = message
+                if len(self._cached) > _CACHED_MAX:
+                    self._cached.popitem(last=False)
+            yield message

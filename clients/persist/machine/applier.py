@@ -24,8 +24,10 @@ from persist.errors import (
     PersistError,
     ShardNotFound,
 )
+from persist.machine.unforeseen import Unforeseen
 from persist.machine.versions import Version, Versions
 from persist.retry.attempts import Attempts, unsure
+from persist.retry.counts import UNCOUNTED, Counts
 from persist.retry.deadline import Deadline
 from persist.runtime import Runtime
 from persist.settings import Settings
@@ -36,9 +38,11 @@ from persist.wire.state import encode_diff
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """What a fold of commands came to: the successor (None: nothing to commit) and each command's outcome or error."""
+    """What a fold of commands came to: the successor (None: nothing to commit), the diff to it as it is written, and
+    each command's outcome or error."""
 
     successor: State | None
+    data: bytes
     outcomes: list[Any]
 
 
@@ -54,6 +58,7 @@ class Applier:
         runtime: Runtime,
         owner: str,
         compactor: str = "",
+        counts: Counts = UNCOUNTED,
     ) -> None:
         """``owner`` names this process in claims, ``compactor`` in those on compactions (empty: it does none)."""
         self.shard = shard
@@ -65,6 +70,7 @@ class Applier:
         self._settings = settings
         self._runtime = runtime
         self._attempts = Attempts(settings=settings, runtime=runtime)
+        self._unforeseen = Unforeseen(runtime, counts)
         self._committing = asyncio.Lock()
         self._version: Version | None = None
         self._moved = asyncio.Event()
@@ -98,7 +104,7 @@ class Applier:
 
         One attempt: a lost race is run again and a compare-and-set in doubt resolved, but one that failed is told. All
         outcomes are linearized, also those that change nothing. Raises LocationError for all commands at once:
-        Indeterminate when they may have been committed.
+        Indeterminate when they may have been committed, CannotApply when some of them alone might be.
         """
         try:
             # SUBTLE: wait_for may swallow a cancellation that meets the lock being freed; timeout does not.
@@ -125,9 +131,8 @@ class Applier:
                 if self._newest() is base:
                     return folded.outcomes
                 continue
-            data = encode_diff(diff(base.state, folded.successor), self.shard)
-            if await self._compare_and_set(base.seqno, data, deadline):
-                self._install(Version(state=folded.successor, diff_checksum=crc32c(data)))
+            if await self._compare_and_set(base.seqno, folded.data, deadline):
+                self._install(Version(state=folded.successor, diff_checksum=crc32c(folded.data)))
                 self.on_commit()
                 return folded.outcomes
             await self.refresh(deadline)
@@ -146,12 +151,20 @@ class Applier:
                 state, outcome = apply(state, command, context)
             except PersistError as error:
                 outcome = error
+            except Exception as error:
+                # Applying is pure: nothing happened, and it says nothing about the other commands.
+                outcome = self._unforeseen.of(command, error)
             outcomes.append(outcome)
         if state is base:
-            return Folded(None, outcomes)
-        successor = finish(base, state, context)
-        check_cheap(base, successor)
-        return Folded(successor, outcomes)
+            return Folded(None, b"", outcomes)
+        try:
+            successor = finish(base, state, context)
+            check_cheap(base, successor)
+            return Folded(successor, encode_diff(diff(base, successor), self.shard), outcomes)
+        except PersistError:
+            raise
+        except Exception as error:
+            raise self._unforeseen.together(error) from error
 
     def _context(self) -> Context:
         return Context(

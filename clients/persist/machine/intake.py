@@ -22,8 +22,10 @@ from persist.core.shard.commands import (
     SchemaEntry,
 )
 from persist.core.shard.state import State
-from persist.errors import InvalidArgument, PersistError
+from persist.errors import InvalidArgument, LocationError, PersistError, ShardNotFound
 from persist.machine.applier import Applier
+from persist.machine.unforeseen import Unforeseen
+from persist.retry.counts import UNCOUNTED, Counts
 from persist.retry.deadline import Deadline
 from persist.runtime import Runtime
 from persist.settings import Settings
@@ -41,10 +43,11 @@ _ON_LOOP_BYTES_MAX: Final = 64 << 10
 class Intake:
     """Looks at the commands that come in. Keeps nothing but schemas it has parsed."""
 
-    def __init__(self, blob: Blob, *, settings: Settings, runtime: Runtime) -> None:
+    def __init__(self, blob: Blob, *, settings: Settings, runtime: Runtime, counts: Counts = UNCOUNTED) -> None:
         self._blob = blob
         self._settings = settings
         self._runtime = runtime
+        self._unforeseen = Unforeseen(runtime, counts)
 
     async def refused(self, applier: Applier, commands: Sequence[Command[Any]], deadline: Deadline) -> dict[int, Any]:
         """Why some commands are not to be applied: outcomes or errors by their places. Empty as a rule.
@@ -53,14 +56,27 @@ class Intake:
         """
         found: dict[int, Any] = {}
         for place, command in enumerate(commands):
-            if isinstance(command, CompareAndAppend) and command.batch.inline_bytes:
-                outcome = await self._outcome(applier, command.batch, deadline)
+            if isinstance(command, CompareAndAppend | ApplyMerge):
+                try:
+                    outcome = await self._outcome_of(applier, command, deadline)
+                except (LocationError, ShardNotFound):
+                    raise
+                except PersistError as error:
+                    outcome = error
+                except Exception as error:
+                    # Whatever is wrong with one of them says nothing about the other commands.
+                    outcome = self._unforeseen.of(command, error)
                 if outcome is not None:
                     found[place] = outcome
-            elif isinstance(command, ApplyMerge) and not await self._written(command, deadline):
-                # It may also have been applied long ago, and its parts collected since: nothing changes either way.
-                found[place] = MergeRefused(reason="its parts are not in Blob in the sizes it says")
         return found
+
+    async def _outcome_of(self, applier: Applier, command: CompareAndAppend | ApplyMerge, deadline: Deadline) -> Any:
+        if isinstance(command, CompareAndAppend):
+            return await self._outcome(applier, command.batch, deadline)
+        if await self._written(command, deadline):
+            return None
+        # It may also have been applied long ago, and its parts collected since: nothing changes either way.
+        return MergeRefused(reason="its parts are not in Blob in the sizes it says")
 
     async def _written(self, merge: ApplyMerge, deadline: Deadline) -> bool:
         """Whether what the owner wrote for a merge is there. Other parts are the state's, and compared with it."""
@@ -76,6 +92,8 @@ class Intake:
         return not wanted
 
     async def _outcome(self, applier: Applier, batch: HollowBatch, deadline: Deadline) -> Any:
+        if not batch.inline_bytes:
+            return None
         size = sum(inline_message_bytes(part) for part in batch.parts)
         limit = self._settings.inline_total_bytes_max
         if batch.inline_bytes >= limit or size > limit * EXPANSION_MAX:

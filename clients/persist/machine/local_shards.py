@@ -62,7 +62,9 @@ class _Shard:
         runtime: Runtime,
         counts: Counts,
     ) -> None:
-        self.applier = Applier(shard, versions, settings=settings, runtime=runtime, owner=owner, compactor=compactor)
+        self.applier = Applier(
+            shard, versions, settings=settings, runtime=runtime, owner=owner, compactor=compactor, counts=counts
+        )
         self.follower = Follower(
             self.applier, versions.consensus, tasks, settings=settings, runtime=runtime, counts=counts
         )
@@ -90,7 +92,7 @@ class LocalShards:
         self._runtime = runtime or system()
         self._versions = Versions(blob, consensus, settings=self._settings, runtime=self._runtime)
         self._counts = counts
-        self._intake = Intake(self._versions.blob, settings=self._settings, runtime=self._runtime)
+        self._intake = Intake(self._versions.blob, settings=self._settings, runtime=self._runtime, counts=counts)
         self._tasks = Tasks(counts)
         self._hints = Hints()
         self._owner = f"{self._runtime.hostname}:{self._runtime.random_bytes(4).hex()}"

@@ -17,7 +17,7 @@ from persist.v1 import types_pb2
 from persist.wire import batch as wire_batch
 from persist.wire.frame import other_release
 
-CHUNK_BYTES: Final = 1 << 20
+CHUNK_BYTES: Final = 64 << 10
 """Bytes of batches in one message; a single part may exceed it."""
 
 
@@ -93,8 +93,12 @@ def chunks(batches: Iterable[HollowBatch], limit: int = CHUNK_BYTES) -> Iterator
             yield chunk
             chunk, size = pb.BatchChunk(), 0
         if weight > limit:
-            *whole, chunk = _cut(message, limit)
-            yield from whole
+            pieces = _cut(message, limit)
+            chunk = next(pieces)
+            # One at a time: together they are as large as the batch.
+            for piece in pieces:
+                yield chunk
+                chunk = piece
             size = chunk.ByteSize()
             continue
         chunk.batches.append(message)
@@ -105,20 +109,20 @@ def chunks(batches: Iterable[HollowBatch], limit: int = CHUNK_BYTES) -> Iterator
 
 def _cut(message: types_pb2.HollowBatch, limit: int) -> Iterator[pb.BatchChunk]:
     """One batch in several chunks, cut between parts."""
-    shell = types_pb2.HollowBatch()
-    shell.CopyFrom(message)
-    del shell.runs[:]
+    # Not a copy without its runs: what was copied would stay as long as the pieces.
+    about = {field.name: value for field, value in message.ListFields() if field.name != "runs"}
+    shell = types_pb2.HollowBatch(**about)
     chunk = pb.BatchChunk(batches=[shell])
-    size = shell.ByteSize()
+    size = bare = shell.ByteSize()
     for run in message.runs:
         chunk.batches[0].runs.add()
         for part in run.parts:
             weight = part.ByteSize()
-            if size + weight > limit:
+            if size > bare and size + weight > limit:
                 yield chunk
                 chunk = pb.BatchChunk(batches=[shell], continues_batch=True, continues_run=True)
                 chunk.batches[0].runs.add()
-                size = shell.ByteSize()
+                size = bare
             chunk.batches[0].runs[-1].parts.append(part)
             size += weight
     yield chunk

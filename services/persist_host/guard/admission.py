@@ -1,4 +1,4 @@
-"""How much a server takes on at once: calls, streams of each kind, and the memory of the requests among them.
+"""How much a server takes on at once: calls, streams of each kind, and the memory of requests and answers.
 
 Whatever is beyond is refused at once, with a delay, before work is done for it. Health and reflection are in none of
 these. Source: reliability.md section 5, back-pressure; docs/runbook.md, limits.
@@ -6,9 +6,9 @@ these. Source: reliability.md section 5, back-pressure; docs/runbook.md, limits.
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 from persist.errors import Overloaded
 from persist.settings import Settings
@@ -20,12 +20,21 @@ FRAME_SECONDS: Final = 10.0
 """How long a frame of a session waits for memory before its stream is ended. Its client sends no more meanwhile."""
 
 
-class Memory:
-    """A budget of bytes over all requests that are being served."""
+SHARE: Final = 4
+"""One connection takes no more than one in so many of the streams of a method, and of the memory of answers."""
+CALLS_SHARE: Final = 2
+SHARE_MIN: Final = 64
+"""Calls or streams that one connection may have in any case, where there are so many."""
 
-    def __init__(self, limit: int, telemetry: Telemetry) -> None:
+
+class Memory:
+    """A budget of bytes over all that is being served. ``what``: requests or answers."""
+
+    def __init__(self, limit: int, telemetry: Telemetry, what: str = "requests", gauge: str = "") -> None:
         self._limit = limit
         self._telemetry = telemetry
+        self._what = what
+        self._gauge = gauge
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._wanted = 0
         self.used = 0
@@ -34,7 +43,7 @@ class Memory:
         """Take that much, ``of`` so much altogether. Raises Overloaded (not now), RequestTooLarge (never)."""
         self._check(max(size, of))
         if self.used + size > self._limit:
-            raise self._full()
+            raise self.full()
         self._add(size)
 
     async def wait(self, size: int, seconds: float) -> None:
@@ -47,7 +56,7 @@ class Memory:
             self._add(size)
             return
         if self._wanted + size > self._limit:
-            raise self._full()
+            raise self.full()
         turn = asyncio.get_running_loop().create_future()
         self._waiting.append((size, turn))
         self._wanted += size
@@ -59,7 +68,7 @@ class Memory:
             # SUBTLE: its turn may have come in the very moment it was called off.
             self.give(size if turn.done() and not turn.cancelled() else 0)
             if isinstance(error, TimeoutError):
-                raise self._full() from None
+                raise self.full() from None
             raise
 
     def give(self, size: int) -> None:
@@ -79,15 +88,74 @@ class Memory:
 
     def _add(self, size: int) -> None:
         self.used += size
-        self._telemetry.gauge("persist_request_memory_bytes", (), self.used)
+        if self._gauge:
+            self._telemetry.gauge(self._gauge, (), self.used)
 
     def _check(self, size: int) -> None:
         if size > self._limit:
             raise beyond_memory(size, self._limit)
 
-    def _full(self) -> Overloaded:
-        self._telemetry.count("persist_refused_total", (("limit", "memory"),))
-        return Overloaded("requests take all memory they may", hint="slow down", retry_after_ms=RETRY_MS)
+    def full(self) -> Overloaded:
+        """What is raised when there is no room now; counted."""
+        self._telemetry.count(
+            "persist_refused_total", (("limit", "memory" if self._what == "requests" else self._what),)
+        )
+        return Overloaded(f"{self._what} take all memory they may", hint="slow down", retry_after_ms=RETRY_MS)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is taken, and nobody waits."""
+        return not self.used and not self._waiting
+
+
+class Answers:
+    """The memory of answers on their way, of which no connection takes all."""
+
+    def __init__(self, limit: int, telemetry: Telemetry) -> None:
+        self._telemetry = telemetry
+        self._all = Memory(limit, telemetry, "answers", "persist_answer_memory_bytes")
+        self._share = max(1, limit // SHARE)
+        self._shares: dict[str, Memory] = {}
+        self._limit = limit
+        self._wanted = 0
+
+    def fitting(self, cost: int) -> int:
+        """What to take for an answer of that cost: one that is larger than a share leaves alone."""
+        return min(cost, self._share)
+
+    async def wait(self, connection: str, cost: int, seconds: float) -> None:
+        """Take that much as soon as it is there. Raises Overloaded.
+
+        At once when those who wait would together take more than there is: what waits takes memory, too.
+        """
+        share = self._shares.get(connection)
+        if share is None:
+            share = self._shares[connection] = Memory(self._share, self._telemetry, "answers")
+        self._wanted += cost
+        try:
+            if self._wanted > self._limit:
+                raise share.full()
+            # In this order everywhere: whoever holds of all holds of its share, so nobody waits for each other.
+            await share.wait(cost, seconds)
+            try:
+                await self._all.wait(cost, seconds)
+            except BaseException:
+                share.give(cost)
+                raise
+        finally:
+            self._wanted -= cost
+            self._forget(connection, share)
+
+    def give(self, connection: str, cost: int) -> None:
+        """Give back what was taken."""
+        share = self._shares[connection]
+        self._all.give(cost)
+        share.give(cost)
+        self._forget(connection, share)
+
+    def _forget(self, connection: str, share: Memory) -> None:
+        if share.idle:
+            self._shares.pop(connection, None)
 
 
 class Admission:
@@ -98,37 +166,45 @@ class Admission:
         self._streams_max = settings.streams_max
         self._telemetry = telemetry
         self._calls = 0
+        self._calls_of: Counter[str] = Counter()
         self._streams: Counter[str] = Counter()
-        self.memory = Memory(settings.request_memory_bytes, telemetry)
+        self._streams_of: Counter[tuple[str, str]] = Counter()
+        self.memory = Memory(settings.request_memory_bytes, telemetry, gauge="persist_request_memory_bytes")
+        self.answers = Answers(settings.answer_memory_bytes, telemetry)
         # One large request at a time is looked at: each that is shares the interpreter with the event loop, and with
         # many of them whoever asks for little would wait for all.
         self.large = asyncio.Semaphore(1)
 
     @contextmanager
-    def call(self) -> Iterator[None]:
+    def call(self, connection: str) -> Iterator[None]:
         """A block that serves a call which ends by itself. Raises Overloaded."""
-        if self._calls >= self._calls_max:
+        if self._calls >= self._calls_max or self._calls_of[connection] >= _share(self._calls_max, CALLS_SHARE):
             raise self._refusal("calls")
         self._calls += 1
+        self._calls_of[connection] += 1
         try:
             yield
         finally:
             self._calls -= 1
+            _less(self._calls_of, connection)
 
     @contextmanager
-    def stream(self, method: str) -> Iterator[None]:
-        """A block that serves a stream which lasts as long as its caller likes. Raises Overloaded.
+    def stream(self, method: str, connection: str) -> Iterator[None]:
+        """A block that serves a stream, which lasts as long as its caller likes. Raises Overloaded.
 
         Each method has room of its own: idle sessions keep nobody from watching.
         """
-        if self._streams[method] >= self._streams_max:
+        own = method, connection
+        if self._streams[method] >= self._streams_max or self._streams_of[own] >= _share(self._streams_max, SHARE):
             raise self._refusal("streams")
         self._streams[method] += 1
+        self._streams_of[own] += 1
         self._tell(method)
         try:
             yield
         finally:
             self._streams[method] -= 1
+            _less(self._streams_of, own)
             self._tell(method)
 
     def _tell(self, method: str) -> None:
@@ -137,3 +213,14 @@ class Admission:
     def _refusal(self, limit: str) -> Overloaded:
         self._telemetry.count("persist_refused_total", (("limit", limit),))
         return Overloaded(f"this server serves as many {limit} as it may", hint="ask another", retry_after_ms=RETRY_MS)
+
+
+def _share(limit: int, of: int) -> int:
+    return max(limit // of, min(limit, SHARE_MIN))
+
+
+def _less(counts: Counter[Any], key: Hashable) -> None:
+    """One less; what is none is forgotten, as connections come and go."""
+    counts[key] -= 1
+    if not counts[key]:
+        del counts[key]

@@ -13,6 +13,7 @@ from persist.settings import Settings
 SMALL_BYTES: Final = 64 << 10
 """What a method takes unless it is named below."""
 TINY_BYTES: Final = 8 << 10
+"""What every method takes whose answers are a stream: gRPC holds its request as long as that lasts."""
 SCHEMA_BYTES: Final = 1 << 20
 UNKNOWN_MAX: Final = 64
 """Fields of one message that this release does not know."""
@@ -57,9 +58,16 @@ BYTES: Final[Mapping[str, int | str]] = {
     "PersistShard/Session": "max_message_bytes",
     "PersistShard/RegisterSchema": SCHEMA_BYTES,
     "PersistShard/EvolveSchema": SCHEMA_BYTES,
+    "PersistShard/Snapshot": TINY_BYTES,
+    "PersistShard/Fetch": TINY_BYTES,
+    "PersistShard/Inspect": TINY_BYTES,
+    "PersistShard/ListShards": TINY_BYTES,
     "PersistShard/Watch": TINY_BYTES,
     "PersistShard/WatchWork": TINY_BYTES,
+    "CatalogService/ReadRows": TINY_BYTES,
+    "CatalogService/DumpRows": TINY_BYTES,
     "CatalogService/WatchChanges": TINY_BYTES,
+    "TimestampMinter/ListBindings": TINY_BYTES,
     "TimestampMinter/WatchBindings": TINY_BYTES,
     "PersistCompaction/Compact": TINY_BYTES,
     "CatalogService/Commit": "max_message_bytes",
@@ -70,20 +78,6 @@ BYTES: Final[Mapping[str, int | str]] = {
     "TimestampMinter/CompactBindings": SCHEMA_BYTES,
 }
 """Bytes of one request of a method (of one frame of a stream); a name is that of the setting that says it."""
-
-LASTING: Final = frozenset(
-    {
-        "PersistShard/Session",
-        "PersistShard/Snapshot",
-        "PersistShard/Fetch",
-        "PersistShard/Watch",
-        "PersistShard/WatchWork",
-        "CatalogService/WatchChanges",
-        "TimestampMinter/WatchBindings",
-        "PersistCompaction/Compact",
-    }
-)
-"""Streams that last, or wait, as long as their callers like: each method has room of its own, outside of calls."""
 
 
 def count_of(field: str, settings: Settings) -> int | None:

@@ -3,9 +3,9 @@
 Source: reliability.md section 5, sizes and back-pressure; docs/runbook.md, limits.
 """
 
-from collections.abc import AsyncIterator
 from typing import Any, Final, Self
 
+import grpc.aio
 from google.protobuf.message import DecodeError
 
 from persist.errors import RequestTooLarge
@@ -99,15 +99,21 @@ class Frames:
     Nothing more of the stream is read while a frame waits for memory. Raises as ``Door.enter``.
     """
 
-    def __init__(self, frames: AsyncIterator[bytes], door: Door) -> None:
-        self._frames = frames
+    def __init__(self, context: Any, door: Door) -> None:
+        """``context``: the call's, of which nobody else reads."""
+        self._context = context
         self._door = door
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> tuple[Any, int]:
-        return await self._door.enter_waiting(await anext(self._frames))
+        # SUBTLE: not through the iterator that gRPC gives to handlers: a generator of its own stands still at its last
+        # message. It holds the bytes of that until the next one comes, and for ever when nobody asks for another.
+        data = await self._context.read()
+        if data is grpc.aio.EOF:
+            raise StopAsyncIteration
+        return await self._door.enter_waiting(data)
 
     def leave(self, memory: int) -> None:
         """Give back what a frame took, or a share of it."""

@@ -5,7 +5,9 @@ Handlers are wrapped once per method, not once per call. Source: reliability.md 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import traceback
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from typing import Any, Final
 
 import grpc
@@ -16,8 +18,8 @@ from persist.runtime import Runtime
 from persist.settings import Settings
 from persist.wire.rpc_errors import DETAILS_KEY, status_of
 from persist_host.guard.admission import Admission
-from persist_host.guard.bounds import LASTING
 from persist_host.guard.door import Door, Frames
+from persist_host.guard.outlet import Outlet, hold_answer
 from persist_host.guard.strangers import Strangers
 from persist_host.telemetry import Labels, Telemetry
 
@@ -89,7 +91,7 @@ class _Call:
         self._admission = guard._admission
         self._strangers = guard._strangers
         self._dated = name not in guard._undated
-        self._lasting = name.rpartition(".")[2] in LASTING
+        self._stall_seconds = guard._settings.stream_stall_ms / 1000
         self._seconds_max = guard._settings.watch_ms_max / 1000
         self._seconds = (("method", name),)
         self._fine = (("method", name), ("code", "OK"))
@@ -101,11 +103,12 @@ class _Call:
             began, memory = self._runtime.monotonic(), 0
             try:
                 self._check_deadline(context)
-                with self._admission.call():
+                with self._admission.call(context.peer()):
                     request, memory = await self._door.enter(data)
                     self._check_route(request, context)
                     with self._telemetry.span(self._name):
                         response = await behavior(request, context)
+                    await hold_answer(response, context.peer(), self._admission)
                 self._count(self._fine, began)
                 return response
             except Exception as error:
@@ -116,41 +119,52 @@ class _Call:
         return guarded
 
     def streaming(
-        self, behavior: Callable[[Any, Any], AsyncIterator[Any]]
-    ) -> Callable[[bytes, Any], AsyncIterator[Any]]:
-        """One generator per call."""
+        self, behavior: Callable[[Any, Any], AsyncGenerator[Any, None]]
+    ) -> Callable[[bytes, Any], Awaitable[None]]:
+        """One coroutine per stream, which writes what the behavior yields."""
 
-        async def guarded(data: bytes, context: Any) -> AsyncIterator[Any]:
-            began = self._runtime.monotonic()
-            try:
-                self._check_deadline(context)
-                with self._admission.stream(self._name) if self._lasting else self._admission.call():
-                    request, memory = await self._door.enter(data)
-                    # The requests of streams are small, and the streams are counted.
-                    self._door.leave(memory)
-                    self._check_route(request, context)
-                    with self._telemetry.span(self._name):
-                        async for response in behavior(request, Capped(context, self._seconds_max)):
-                            yield response
-                self._count(self._fine, began)
-            except Exception as error:
-                await self._fail(error, context, began)
+        async def serve(data: bytes, context: Any, outlet: Outlet) -> None:
+            self._check_deadline(context)
+            with self._admission.stream(self._name, context.peer()):
+                request, memory = await self._door.enter(data)
+                # The requests of streams are small, and the streams are counted.
+                self._door.leave(memory)
+                self._check_route(request, context)
+                with self._telemetry.span(self._name):
+                    async with aclosing(behavior(request, Capped(context, self._seconds_max))) as responses:
+                        async for response in responses:
+                            await outlet.write(response)
+
+        async def guarded(data: bytes, context: Any) -> None:
+            await self._lasting(context, lambda outlet: serve(data, context, outlet))
 
         return guarded
 
-    def session(self, behavior: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
+    def session(self, behavior: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[None]]:
         """One coroutine per stream, which reads frames with the memory taken for them, and writes for itself."""
 
-        async def guarded(frames: AsyncIterator[bytes], context: Any) -> Any:
-            began = self._runtime.monotonic()
-            try:
-                with self._admission.stream(self._name), self._telemetry.span(self._name):
-                    await behavior(Frames(frames, self._door), context)
-                self._count(self._fine, began)
-            except Exception as error:
-                await self._fail(error, context, began)
+        async def serve(context: Any, outlet: Outlet) -> None:
+            with self._admission.stream(self._name, context.peer()), self._telemetry.span(self._name):
+                await behavior(Frames(context, self._door), outlet)
+
+        async def guarded(_: Any, context: Any) -> None:
+            await self._lasting(context, lambda outlet: serve(context, outlet))
 
         return guarded
+
+    async def _lasting(self, context: Any, serve: Callable[[Outlet], Awaitable[None]]) -> None:
+        """A stream to its end, that of its status included: until then gRPC may hold what was written."""
+        began = self._runtime.monotonic()
+        outlet = Outlet(context, self._admission, self._stall_seconds)
+        try:
+            await serve(outlet)
+            self._count(self._fine, began)
+        except Exception as error:
+            # What was to be written is in the frames that were left: nothing of it is held while the status waits.
+            traceback.clear_frames(error.__traceback__)
+            await self._fail(error, context, began)
+        finally:
+            outlet.close()
 
     def _check_deadline(self, context: Any) -> None:
         if not self._dated:

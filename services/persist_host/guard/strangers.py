@@ -7,6 +7,7 @@ Source: reliability.md section 5, errors.
 
 import logging
 import re
+import traceback
 from collections import OrderedDict
 from typing import Final
 
@@ -59,14 +60,20 @@ class Strangers:
 
     def unexpected(self, error: Exception, method: str) -> str:
         """The id of a failure that nobody foresaw. Logs it with its traceback."""
-        id_ = self._fresh()
-        _log.error("unexpected failure in %s", method, exc_info=error, extra={"error_id": id_})
+        # Its text may hold what a caller sent: by that alone, every repetition would be another one.
+        id_, known = self._same((type(error).__name__, method, _raised_at(error)))
+        if not known:
+            _log.error("unexpected failure in %s", method, exc_info=error, extra={"error_id": id_})
         return id_
 
     def _id(self, error: PersistError) -> tuple[str, bool]:
         """An id for a failure, and whether the log has it already."""
+        return self._same(
+            (error.reason, error.message, *sorted(f"{name}={value}" for name, value in error.details.items()))
+        )
+
+    def _same(self, key: tuple[str, ...]) -> tuple[str, bool]:
         now = self._runtime.monotonic()
-        key = (error.reason, error.message, *sorted(f"{name}={value}" for name, value in error.details.items()))
         id_, until = self._ids.get(key, ("", now))
         if now < until:
             return id_, True
@@ -83,6 +90,12 @@ class Strangers:
 
 def _tells(error: PersistError, name: str) -> bool:
     return name in _TOLD if isinstance(error, LocationError) else name not in _WITHHELD
+
+
+def _raised_at(error: Exception) -> str:
+    """File and line."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 
 def _extras(error: PersistError) -> dict[str, str]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from persist.core.data.codec import ArrowCodec, Codec, UnknownCodec, built_in
 from persist.core.data.types import Role, storage_type
-from persist.errors import CodecMismatch, InvalidArgument, SchemaMismatch
+from persist.errors import CodecMismatch, InvalidArgument, PersistError, SchemaMismatch
 
 TS: Final = pa.field("ts", pa.uint64(), nullable=False)
 DIFF: Final = pa.field("diff", pa.int64(), nullable=False)
@@ -121,20 +121,9 @@ class Schema:
 
         Raises InvalidArgument (not a schema), CodecMismatch (``codec`` has another name), TypeNotSupported.
         """
-        try:
-            stored = pa.ipc.read_schema(pa.py_buffer(data))
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise InvalidArgument("these bytes are not a schema", hint="pass what Schema.to_bytes gave") from error
-        name = (stored.metadata or {}).get(_CODEC, b"").decode(errors="replace")
-        roles: dict[bytes, list[pa.Field]] = {b"key": [], b"val": []}
-        for field in stored:
-            role = (field.metadata or {}).get(_ROLE)
-            if role not in roles or not name:
-                raise InvalidArgument("these bytes are not a schema", hint="pass what Schema.to_bytes gave")
-            roles[role].append(field)
+        name, key, val = _stored(data)
         if codec is not None and codec.name != name:
             raise CodecMismatch("written with another codec", hint=f"open it with {name}", got=codec.name, codec=name)
-        key, val = pa.schema(roles[b"key"]), pa.schema(roles[b"val"])
         return cls(key, val, codec=codec or built_in(name, key, val) or UnknownCodec(name, key, val))
 
     def check_evolution(self, newer: "Schema") -> None:
@@ -206,6 +195,26 @@ class Schema:
     def __reduce__(self) -> tuple[Callable[..., "Schema"], tuple[bytes, Codec | None]]:
         kept = None if built_in(self.codec_name, self._key, self._val) else self._codec
         return Schema.from_bytes, (self.to_bytes(), None if isinstance(kept, UnknownCodec) else kept)
+
+
+def _stored(data: bytes) -> tuple[str, pa.Schema, pa.Schema]:
+    """The codec's name and the key and val columns that bytes tell of. Raises InvalidArgument, TypeNotSupported."""
+    try:
+        stored = pa.ipc.read_schema(pa.py_buffer(data))
+        name = (stored.metadata or {}).get(_CODEC, b"").decode(errors="replace")
+        roles: dict[bytes, list[pa.Field]] = {b"key": [], b"val": []}
+        for field in stored if name else ():
+            roles[(field.metadata or {})[_ROLE]].append(field)
+        # Arrow reads texts when they are asked for: by now all names, also those inside columns, were.
+        key, val = _fields(pa.schema(roles[b"key"]), "key"), _fields(pa.schema(roles[b"val"]), "val")
+    except PersistError:
+        raise
+    except Exception as error:
+        # Bytes of others: what Arrow and Python raise on them is many things.
+        raise InvalidArgument("these bytes are not a schema", hint="pass what Schema.to_bytes gave") from error
+    if not name:
+        raise InvalidArgument("these bytes are not a schema", hint="pass what Schema.to_bytes gave")
+    return name, key, val
 
 
 def _fields(given: FieldsLike, role: Role) -> pa.Schema:

@@ -201,7 +201,7 @@ class Fetcher:
         if data is None:
             if self._verify is not None:
                 await self._verify()
-            raise CorruptData("a part is missing", hint="its lease ran out, or it was deleted by hand", key=one.key)
+            raise CorruptData("a part is missing", hint="persist fsck tells what else is missing", key=one.key)
         if len(data) != one.end - one.start:
             raise CorruptData(
                 "a part is not as long as recorded",

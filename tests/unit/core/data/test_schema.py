@@ -5,7 +5,7 @@ import pytest
 
 from persist.core.data.codec import BytesCodec, JsonCodec
 from persist.core.data.schema import Schema
-from persist.errors import CodecMismatch, InvalidArgument, SchemaMismatch, TypeNotSupported
+from persist.errors import CodecMismatch, InvalidArgument, PersistError, SchemaMismatch, TypeNotSupported
 
 INT = pa.int64()
 STRUCT = pa.struct([pa.field("a", pa.large_string(), nullable=False), pa.field("b", pa.date64())])
@@ -259,3 +259,18 @@ def test_schema_from_arrow_refuses_with_a_next_step(fields, key):
     with pytest.raises(InvalidArgument) as refused:
         Schema.from_arrow(fields, key)
     assert refused.value.hint
+
+
+def test_bytes_that_were_changed_anywhere_are_a_schema_or_refused():
+    nested = pa.struct({"inner": pa.list_(pa.struct({"deep": pa.timestamp("us", "UTC")}))})
+    data = Schema({"key": INT}, {"val": pa.string(), "nested": nested}).to_bytes()
+    refused = 0
+    for at in range(len(data)):
+        for byte in (0x00, 0x7F, 0xFF):
+            try:
+                found = Schema.from_bytes(data[:at] + bytes([byte]) + data[at + 1 :])
+                assert Schema.from_bytes(found.to_bytes()) == found
+                assert repr(found)
+            except PersistError:
+                refused += 1
+    assert refused > 100
