@@ -18,8 +18,8 @@ from persist.core.frontier import CLOSED, Antichain, Description
 from persist.core.ids import ReaderId, ShardId, Token, WriterId
 from persist.core.shard.batch import HollowBatch, Part, Run
 from persist.core.shard.commands import CompareAndAppend, RegisterSchema
-from persist.machine.shards import Shards
 from persist.errors import PersistError
+from persist.machine.shards import Shards
 from persist.retry.attempts import Attempts, RefusedInDoubt
 from persist.runtime import system
 from persist.settings import Settings

@@ -14,6 +14,7 @@ from persist.core.shard.batch import HollowBatch
 from persist.core.shard.commands import Command, Finalized
 from persist.core.shard.state import State
 from persist.errors import (
+    Determinate,
     Indeterminate,
     InvalidId,
     LeaseExpired,
@@ -97,6 +98,7 @@ class LocalShards:
         self._shards: OrderedDict[ShardId, _Shard] = OrderedDict()
         self.attempts = Attempts(settings=self._settings, runtime=self._runtime)
         self._owners: StandingOwners | None = None
+        self._closed = False
         if self._settings.compaction:
             compactor = Compactor(self, self, counts=counts)
             self._owners = StandingOwners(compactor.new_owner, self._compact_as)
@@ -142,6 +144,9 @@ class LocalShards:
 
         A caller that goes away does not stop a commit under way. Raises LocationError for all commands together.
         """
+        if self._closed:
+            # Nobody would end or look at what is begun now.
+            raise Determinate("this process has closed the location", hint="open it again")
         work = self._tasks.start(self._commit(self._of(shard), commands, self._deadline(timeout)))
         try:
             return await asyncio.shield(work)
@@ -238,6 +243,7 @@ class LocalShards:
                 # The commit that gives a claim up would take it up again.
                 known.applier.compactor = ""
             await self._workers.close()
+        self._closed = True
         await self._tasks.close()
         await self._versions.consensus.close()
         await self._versions.blob.close()

@@ -8,7 +8,7 @@ Source: persist-semantics.md sections 2.2 and 2.5; style.md rule 18.
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from persist.errors import Determinate, Indeterminate, InvalidArgument, LocationError, PersistError, UsageError
+from persist.errors import Determinate, Indeterminate, InvalidArgument, PersistError, UsageError
 from persist.retry.deadline import Backoff, Deadline
 from persist.retry.table import REFUSALS, Refusal, Then, retry_after_seconds, row_of
 from persist.runtime import Runtime
@@ -56,6 +56,11 @@ class Attempts:
     def __init__(self, *, settings: Settings, runtime: Runtime) -> None:
         self._settings = settings
         self._runtime = runtime
+        self._ended = False
+
+    def end(self) -> None:
+        """Repeat nothing from now on: whoever these calls go to is being closed."""
+        self._ended = True
 
     def deadline(self, timeout: float | None) -> Deadline:
         """The deadline of a call; None means ``settings.timeout_ms``. Raises InvalidArgument unless it is positive."""
@@ -94,7 +99,8 @@ class Attempts:
                 return outcome
             try:
                 after = retry_after_seconds(failure) if row.then is Then.WAIT else 0.0
-                if row.then is Then.TELL or not await backoff.pause(after):
+                over = row.then is Then.TELL or self._ended
+                if over or not await backoff.pause(after) or self._ended:
                     raise _honest(failure, seen)
             finally:
                 # Its traceback holds this frame: together they would hold the caller's pins until a garbage collection.

@@ -16,7 +16,7 @@ from persist.core.binding.binding_log import AHEAD_MS_MAX, check_clock
 from persist.core.frontier import TIME_MAX, check_time
 from persist.core.ids import ShardId
 from persist.core.time.timeline import Timeline, observed, oracle_shards
-from persist.errors import Determinate, Indeterminate, InvalidArgument, InvalidBounds
+from persist.errors import Determinate, Indeterminate, InvalidArgument, InvalidBounds, PersistError
 from persist.retry.deadline import Deadline
 
 if TYPE_CHECKING:
@@ -226,11 +226,13 @@ class Oracle:
 
 
 async def acknowledge(oracle: Oracle, ts: int, deadline: Deadline) -> None:
-    """Apply the time of a write that has happened. Raises Indeterminate where it was not applied for certain."""
+    """Apply the time of a write that has happened. Raises Indeterminate, whatever keeps it from being applied."""
     try:
         await oracle.apply_write(ts, timeout=seconds(deadline))
-    except Determinate as error:
-        raise Indeterminate("written, but perhaps not read yet", hint="apply_write(ts)", ts=ts) from error
+    except PersistError as error:
+        # SUBTLE: whatever the error says of itself, the write it is told of has happened.
+        message = f"written, but perhaps not read yet: {error.message}"
+        raise Indeterminate(message, hint="apply_write(ts)", **{**error.details, "ts": ts}) from error
 
 
 def _applicable(ts: int) -> int:

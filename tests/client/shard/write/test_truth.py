@@ -1,11 +1,13 @@
-"""What is told of an append whose first attempt was applied, and whose later ones meet something else than its shard."""
+"""What is told of an append whose first attempt was applied, when later ones meet something else than its shard."""
 
+import asyncio
+import gc
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from client.support import SCHEMA, SMALL, client_of, memory_place, rows_of, table
+from client.support import SCHEMA, SMALL, client_of, file_place, memory_place, rows_of, table
 
 import persist
 from persist import Appended, ShardId, aio
@@ -96,3 +98,31 @@ async def test_refusal_of_the_only_attempt_is_told_as_it_is(refusal):
             await writer.compare_and_append(table([ROW]), 10, 20)
         assert await writer.resolve() == ()
         assert isinstance(await writer.compare_and_append(table([ROW]), 10, 20), persist.Appended)
+
+
+async def test_close_during_many_appends_tells_the_truth_of_each_and_logs_nothing(tmp_path):
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: complaints.append(what))
+    place, shard, begun = file_place(tmp_path), ShardId.new(), asyncio.Event()
+    async with client_of(place) as client:
+        writer = await client.open_writer(shard, schema=SCHEMA)
+        right = client.location.shards.apply
+
+        async def noted(*arguments: Any, **more: Any) -> Any:
+            begun.set()
+            return await right(*arguments, **more)
+
+        client.location.shards.apply = noted  # type: ignore[method-assign]
+        calls = [asyncio.create_task(writer.append_at_upper(table([(n, "a", 0, 1)]), timeout=60)) for n in range(30)]
+        await begun.wait()
+    told = await asyncio.gather(*calls, return_exceptions=True)
+    async with client_of(place) as client:
+        reader = await client.open_reader(shard)
+        upper = (await client.recent_upper(shard)).elements[0]
+        there = {row[0] for row in rows_of(await (await reader.snapshot(upper - 1)).to_arrow())} if upper else set()
+    for n, outcome in enumerate(told):
+        assert isinstance(outcome, Appended | Indeterminate | Determinate)
+        assert isinstance(outcome, Indeterminate) or (n in there) is isinstance(outcome, Appended)
+    calls.clear()
+    gc.collect()
+    assert complaints == []
