@@ -172,7 +172,10 @@ class LocalShards:
         """The outcomes, once a tombstone has nothing left in the stores; the failure in their place otherwise."""
         try:
             await known.finalizer.bury(deadline)
-        except LocationError as error:
+        except LocationError as failure:
+            # SUBTLE: the tombstone is committed, whatever a store says of the last that it was asked.
+            message = f"finalized, but not all that it held is deleted: {failure.message}"
+            error = Indeterminate(message, hint="finalize it again", **failure.details)
             return [error if outcome == Finalized(done=True) else outcome for outcome in outcomes]
         return outcomes
 

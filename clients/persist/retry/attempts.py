@@ -112,7 +112,7 @@ class Attempts:
 
 
 async def certain(reading: Awaitable[T]) -> T:
-    """The answer of one attempt to read: it changes nothing, so that no answer came is Determinate."""
+    """The answer of what changes nothing that can be read: that no answer came is Determinate."""
     try:
         return await reading
     except Indeterminate as error:

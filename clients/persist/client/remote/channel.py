@@ -127,6 +127,10 @@ class Peer:
                     return await session.call(method, request, timeout)
             except SessionUnsupported:
                 self._sessions = False
+            except LocationError:
+                # Whoever repeats this one makes unary calls.
+                self._sessions = not session.unsupported
+                raise
         response = await self.unary(method.rpc, request, shard, timeout)
         return outcome_of(method, response)
 

@@ -174,8 +174,9 @@ class Oracle:
         One RPC, shared, when this process was given ``ts`` or one later; else two. Repeating it is safe. Raises
         ClockAhead (a time that was never given out and lies too far ahead of this clock), InvalidBounds.
         """
-        await self.check_ahead(_applicable(ts), timeout=timeout)
-        await self._applies.call(ts, timeout)
+        deadline = self._client.location.attempts.deadline(timeout)
+        await self.check_ahead(_applicable(ts), timeout=seconds(deadline))
+        await self._applies.call(ts, seconds(deadline))
 
     async def observe(self, shards: Iterable[ShardId | str], *, timeout: float | None = None) -> int | None:
         """Apply the greatest time that is complete in all these shards, and that time: for timelines without a clock.
@@ -183,10 +184,11 @@ class Oracle:
         None, and nothing applied, when no shard has a complete time or all are closed. One RPC for each shard, and
         those of ``apply_write``. Raises ShardNotFound.
         """
-        uppers = await asyncio.gather(*(self._client.recent_upper(shard, timeout=timeout) for shard in shards))
-        ts = observed(uppers)
+        deadline = self._client.location.attempts.deadline(timeout)
+        asked = (self._client.recent_upper(shard, timeout=seconds(deadline)) for shard in shards)
+        ts = observed(await asyncio.gather(*asked))
         if ts is not None:
-            await self.apply_write(ts, timeout=timeout)
+            await self.apply_write(ts, timeout=seconds(deadline))
         return ts
 
     async def _take(self, calls: Sequence[None], deadline: Deadline) -> Sequence[int]:

@@ -1,6 +1,7 @@
 """What is told of an append whose first attempt was applied, when later ones meet something else than its shard."""
 
 import asyncio
+import dataclasses
 import gc
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -126,3 +127,25 @@ async def test_close_during_many_appends_tells_the_truth_of_each_and_logs_nothin
     calls.clear()
     gc.collect()
     assert complaints == []
+
+
+async def test_upload_without_an_answer_is_certain_as_nothing_was_sent_to_the_shard():
+    settings = dataclasses.replace(SMALL, inline_part_bytes_max=0)
+    async with client_of(memory_place(), settings=settings) as client:
+        writer = await client.open_writer(ShardId.new(), schema=SCHEMA)
+        blob: Any = client.location.blob
+        right, lost = blob.set, 0
+
+        async def lose(*arguments: Any, timeout: float) -> None:
+            nonlocal lost
+            lost += 1
+            await right(*arguments, timeout=timeout)
+            raise Indeterminate("no answer")
+
+        blob.set = lose
+        with pytest.raises(Determinate):
+            await writer.compare_and_append(table([ROW]), 0, 20, timeout=1)
+        blob.set = right
+        assert lost
+        assert await writer.resolve() == ()
+        assert isinstance(await writer.compare_and_append(table([ROW]), 0, 20), Appended)

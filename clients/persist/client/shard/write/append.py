@@ -296,9 +296,8 @@ class Appender:
                 return append, outcome
             it.doubt.maybe_applied = True
             builder = append.builder or self._builder_for(append.writer_id)
-            append = replace(
-                append, runs=await builder.spill(append.runs, functools.partial(self._schema, it.deadline))
-            )
+            schema_of = functools.partial(self._schema, it.deadline)
+            append = replace(append, runs=await builder.spill(append.runs, schema_of, it.deadline))
 
     async def _schema(self, deadline: Deadline, schema_id: int) -> Schema:
         """A schema of the shard that is not this handle's. One RPC. Raises InvalidArgument, LocationError."""
