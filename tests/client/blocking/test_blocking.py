@@ -274,6 +274,51 @@ def test_close_during_a_call_leaves_in_doubt_what_was_sent(tmp_path: Path):
         assert client.recent_upper(shard) == Antichain.of(1)
 
 
+CLOSE = """
+import gc, sys, threading, persist
+import pyarrow as pa
+where, shard = sys.argv[1:3]
+with persist.embedded(where) as client:
+    client.open_writer(shard, schema=persist.Schema(key={"id": pa.int64()}))
+told = {}
+def append(writer, first, some):
+    for n in range(first, first + 10_000):
+        try:
+            told[n] = writer.append_at_upper([(({"id": n}, None), 0, 1)], timeout=60)
+        except BaseException as error:
+            told[n] = error
+            return
+        some.release()
+for turn in range(4):
+    client = persist.embedded(where)
+    writer, some = client.open_writer(shard), threading.Semaphore(0)
+    places = [(turn * 16 + n) * 10_000 for n in range(16)]
+    threads = [threading.Thread(target=append, args=(writer, place, some)) for place in places]
+    for thread in threads:
+        thread.start()
+    for _ in range(40):
+        some.acquire()
+    client.close()
+    for thread in threads:
+        thread.join(60)
+    gc.collect()
+with persist.embedded(where) as client:
+    upper = client.recent_upper(shard).elements[0]
+    there = {row["id"] for row in client.open_reader(shard).snapshot(upper - 1).to_pylist()} if upper else set()
+assert len([answer for answer in told.values() if isinstance(answer, Exception)]) == 64
+for n, answer in told.items():
+    untrue = n in there if isinstance(answer, (persist.UsageError, persist.Determinate)) else False
+    lost = isinstance(answer, persist.Appended) and n not in there
+    assert not untrue and not lost, (n, answer)
+print("done", flush=True)
+"""
+
+
+def test_close_during_appends_of_many_threads_tells_the_truth_and_prints_nothing(tmp_path: Path):
+    done = run_python(CLOSE, str(tmp_path), ShardId.new(), seconds=200)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
 def test_blocking_call_inside_the_loop_is_refused(client: persist.Client):
     async def inside() -> None:
         client.list_shards()

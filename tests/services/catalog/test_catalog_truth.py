@@ -112,14 +112,17 @@ async def test_one_token_or_one_request_with_two_bodies_is_refused():
 
 
 async def test_edit_without_an_answer_tells_no_value_of_its_own_as_the_one_before():
-    async with catalog_server(memory_place(), generation=1) as server, Losing([server.endpoint]) as proxy:
-        async with remote_catalog(proxy.endpoint) as catalog:
-            assert await catalog.edit(SETTING, KEY, Setting("1")) is None
-            for value in (Setting("2"), None):
-                proxy.losing = "EditRow"
-                with pytest.raises(Indeterminate, match="look what is there"):
-                    await catalog.edit(SETTING, KEY, value)
-                assert proxy.losing == ""
-                assert (await catalog.open_read_only()).get(SETTING, KEY) == value
-            assert await catalog.edit(SETTING, KEY, Setting("3")) is None
-            assert await catalog.edit(SETTING, KEY, Setting("4")) == Setting("3")
+    async with (
+        catalog_server(memory_place(), generation=1) as server,
+        Losing([server.endpoint]) as proxy,
+        remote_catalog(proxy.endpoint) as catalog,
+    ):
+        assert await catalog.edit(SETTING, KEY, Setting("1")) is None
+        for value in (Setting("2"), None):
+            proxy.losing = "EditRow"
+            with pytest.raises(Indeterminate, match="look what is there"):
+                await catalog.edit(SETTING, KEY, value)
+            assert proxy.losing == ""
+            assert (await catalog.open_read_only()).get(SETTING, KEY) == value
+        assert await catalog.edit(SETTING, KEY, Setting("3")) is None
+        assert await catalog.edit(SETTING, KEY, Setting("4")) == Setting("3")

@@ -51,36 +51,42 @@ class NotFoundProxy(TwiceProxy):
 
 @pytest.mark.parametrize("answered", [False, True], ids=["fresh session", "answered session"])
 async def test_call_that_was_sent_is_in_doubt_when_its_session_is_not_found(answered: bool):
-    async with server_of(memory_place()) as endpoint, NotFoundProxy([endpoint]) as proxy:
-        async with await aio.connect(proxy.endpoint) as client:
-            shard = ShardId.new()
-            writer = await client.open_writer(shard, schema=SCHEMA)
-            if answered:
-                await writer.compare_and_append([], 0, 10)
-            else:
-                # Registering the schema used the session; the next call begins another one.
-                [peer] = client.location.shards._peers._connections  # type: ignore[attr-defined]
-                peer._retired, peer._session = [peer._session], None
-            proxy.armed = True
-            lower = 10 if answered else 0
-            with pytest.raises(Indeterminate) as told:
-                await writer.compare_and_append(table([(1, "a", lower, 1)]), lower, 20, timeout=2)
-            assert told.value.details["call"]
-            proxy.refusing = False
-            async with asyncio.timeout(60):
-                while True:
-                    try:
-                        [resolved] = await writer.resolve()
-                        break
-                    except Indeterminate:
-                        continue
-            assert resolved.appended is not None
-            assert resolved.appended.upper.elements == (20,)
+    async with (
+        server_of(memory_place()) as endpoint,
+        NotFoundProxy([endpoint]) as proxy,
+        await aio.connect(proxy.endpoint) as client,
+    ):
+        shard = ShardId.new()
+        writer = await client.open_writer(shard, schema=SCHEMA)
+        if answered:
+            await writer.compare_and_append([], 0, 10)
+        else:
+            # Registering the schema used the session; the next call begins another one.
+            [peer] = client.location.shards._peers._connections  # type: ignore[attr-defined]
+            peer._retired, peer._session = [peer._session], None
+        proxy.armed = True
+        lower = 10 if answered else 0
+        with pytest.raises(Indeterminate) as told:
+            await writer.compare_and_append(table([(1, "a", lower, 1)]), lower, 20, timeout=2)
+        assert told.value.details["call"]
+        proxy.refusing = False
+        async with asyncio.timeout(60):
+            while True:
+                try:
+                    [resolved] = await writer.resolve()
+                    break
+                except Indeterminate:
+                    continue
+        assert resolved.appended is not None
+        assert resolved.appended.upper.elements == (20,)
 
 
 async def test_server_without_sessions_is_asked_by_unary_calls():
-    async with server_of(memory_place()) as endpoint, TwiceProxy([endpoint, endpoint], sessions=False) as proxy:
-        async with await aio.connect(proxy.endpoint) as client:
-            writer = await client.open_writer(ShardId.new(), schema=SCHEMA)
-            assert isinstance(await writer.compare_and_append(table([(1, "a", 0, 1)]), 0, 10), Appended)
-            assert proxy.delivered["CompareAndAppend"] >= 1
+    async with (
+        server_of(memory_place()) as endpoint,
+        TwiceProxy([endpoint, endpoint], sessions=False) as proxy,
+        await aio.connect(proxy.endpoint) as client,
+    ):
+        writer = await client.open_writer(ShardId.new(), schema=SCHEMA)
+        assert isinstance(await writer.compare_and_append(table([(1, "a", 0, 1)]), 0, 10), Appended)
+        assert proxy.delivered["CompareAndAppend"] >= 1

@@ -105,8 +105,9 @@ class Fsck:
         safe_age_ms: int = SAFE_AGE_MS,
         report: Report = lambda steps: None,
     ) -> list[Problem]:
-        """Everything wrong with a shard, and notes of what it costs too much; empty when it is sound. ``deep`` reads every blob and checks its bytes.
+        """Everything wrong with a shard, and notes of what it costs too much; empty when it is sound.
 
+        ``deep`` reads every blob and checks its bytes.
         ``report`` is told each number of steps done: one per blob listed, live diff, and blob read. Raises
         LocationError.
         """
