@@ -30,7 +30,8 @@ check: setup-python ## what a change is tried with first: format, lint, contract
 	@$(BIN)/ruff check -q .
 	@$(BIN)/lint-imports >/dev/null || $(BIN)/lint-imports
 	@$(BIN)/mypy
-	@$(BIN)/python -m pytest -q -n 2 tests/unit tests/test_tidy.py tests/test_citations.py $(ARGS)
+	@$(BIN)/python deploy/blocking.py --check
+	@$(BIN)/python -m pytest -q -n 2 -m unit tests/unit tests/test_tidy.py tests/test_citations.py $(ARGS)
 
 test: setup ## run the tests, in three processes (ARGS="-k name" to choose, ARGS="-n 0" for one process)
 	@$(IN_ENV) python -m pytest -n 3 $(ARGS)
@@ -51,19 +52,21 @@ sim: setup-python ## simulate and soak at length (PART=worlds|fleets|search|mode
 		$(BIN)/python -m pytest -q -s -o faulthandler_timeout=0 $(foreach part,$(PART),$(sim_$(part))) \
 		$(if $(SEED),-k keep_every_promise) $(ARGS)
 
-lint: setup-python ## ruff, import contracts, house rules
+lint: setup-python ## ruff, import contracts, generated code, house rules
 	@$(BIN)/ruff format --check -q .
 	@$(BIN)/ruff check .
 	@$(BIN)/lint-imports
+	@$(BIN)/python deploy/blocking.py --check
 	@$(BIN)/python -m pytest -q tests/test_tidy.py tests/test_citations.py
 
 types: setup-python ## mypy --strict
 	@$(BIN)/mypy
 
-proto: setup-python ## generate clients/persist/v1 from protos/
+proto: setup-python ## generate clients/persist/v1 from protos/, and the blocking client from the asyncio one
 	@deploy/stubs.sh clients
+	@$(BIN)/python deploy/blocking.py
 
-proto-check: setup-python ## buf lint, buf breaking, and committed stubs equal generated ones
+proto-check: setup-python ## buf lint, buf breaking, and what is generated and committed is up to date
 	@deploy/proto-check.sh
 
 docs: setup-python ## renew the tables in docs/ that repeat what the code knows

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Lints the protos, compares them with the last committed main, and the committed stubs with generated ones.
+# Lints the protos, compares them with the last committed main, and what is committed of generated code with a fresh run.
 #
 # PROTO_BASE names another git ref to compare with.
 set -eu
@@ -29,3 +29,6 @@ else
     echo "stubs differ from the protos: run 'make proto' and commit clients/persist/v1" >&2
     exit 1
 fi
+
+"$bin/python" deploy/blocking.py --check
+echo "blocking client: equal to the asyncio client"

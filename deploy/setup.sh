@@ -120,12 +120,12 @@ write_env() { # $1: JAVA_HOME or empty
 
 case $what in
 all)
-    python_packages stamp spark,dev
+    python_packages stamp dev
     provide_java
     ;;
-python) python_packages stamp spark,dev ;;
+python) python_packages stamp dev ;;
 bench)
-    python_packages stamp-bench spark,dev,bench,fast
+    python_packages stamp-bench dev,bench
     fingerprint >.venv/stamp
     provide_java
     ;;

@@ -2,7 +2,7 @@
 
 Fixtures: ``redis_uri``, ``postgres_uri``, ``s3_uri`` start a real server at first use, one per session;
 ``fresh_redis_uri``, ``fresh_postgres_uri``, ``fresh_s3_uri`` are functions giving an empty place on it each time.
-``async def test_...`` runs under asyncio.run with a limit of 120 s, or ``@pytest.mark.timeout_s(n)``.
+``async def test_...`` runs under asyncio.run with a limit of 240 s, or ``@pytest.mark.timeout_s(n)``.
 A test fails when a background task ended with an exception nobody looked at, unless it takes ``unseen`` and empties it.
 """
 
@@ -14,16 +14,19 @@ import itertools
 import logging
 import os
 from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
 
 import pytest
+from costs import Costs
 from hypothesis import settings
+from kinds import KINDS, kind_of
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
 from persist.testing import servers
 
-COROUTINE_TEST_SECONDS = 120.0
+COROUTINE_TEST_SECONDS = 240.0
 
 # The same examples every time, so that a failure is the change's and not the day's. To look for new ones:
 # make test ARGS="tests/property --hypothesis-profile=explore"
@@ -49,7 +52,11 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "timeout_s(seconds): limit of a coroutine test, 120 s unless told")
+    config.addinivalue_line("markers", "timeout_s(seconds): limit of a coroutine test, 240 s unless told")
+    for kind, what in KINDS.items():
+        config.addinivalue_line("markers", f"{kind}: {what}")
+    if path := os.environ.get("PERSIST_TEST_COSTS"):
+        config.pluginmanager.register(Costs(Path(path).absolute()))
 
 
 class Scheduling(LoadScopeScheduling):
@@ -80,7 +87,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
     return Scheduling(config, log)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        kind = kind_of(item.nodeid)
+        if kind is None:
+            raise pytest.UsageError(f"{item.nodeid} has no kind: add its folder to tests/kinds.py")
+        item.add_marker(kind)
     items.sort(key=lambda item: next(at for at, first in enumerate(ORDER) if item.nodeid.startswith(first)))
 
 
@@ -157,11 +170,15 @@ def unseen(unseen_failures: Unseen) -> Iterator[list[str]]:
 
 @pytest.fixture(autouse=True, scope="module")
 def unseen_in_cycles(unseen_failures: Unseen) -> Iterator[None]:
-    """Tasks that only a garbage collection finds, once for each module."""
+    """Tasks that only a garbage collection finds, once for each module.
+
+    What is left then is not looked at again: going over all that was ever imported, each time, was a tenth of the run.
+    """
     yield
     logger = logging.getLogger("asyncio")
     logger.addHandler(unseen_failures)
     gc.collect()
+    gc.freeze()
     logger.removeHandler(unseen_failures)
     unseen_failures.check()
 

@@ -143,6 +143,10 @@ class UnsafeConfiguration(UsageError):
     reason = "UNSAFE_CONFIGURATION"
 
 
+class MissingExtra(UsageError, ImportError):
+    """Something needs a package that is not installed. ``details['extra']``: the extra of persist that brings it."""
+
+
 class LocationError(PersistError):
     """A store or a server did not answer as it must. ``determinate`` tells whether nothing happened for certain."""
 
@@ -155,6 +159,10 @@ class Determinate(LocationError):
 
     reason = "DETERMINATE"
     determinate = True
+
+
+class NoServer(Determinate):
+    """Nothing listens at any of the endpoints, nor ever did for this client. Nothing was sent."""
 
 
 class Indeterminate(LocationError):

@@ -61,6 +61,8 @@ class Settings:
     """Longest pause between polls."""
     timeout_ms: int = 30_000
     """Default deadline of a call that names none."""
+    first_connection_ms: int = 3_000
+    """A client that no server has answered yet gives up where nothing listens for so long. 0: with the call's time."""
     store_timeout_ms: int = 10_000
     """Deadline of one Consensus call."""
     blob_timeout_ms: int = 90_000

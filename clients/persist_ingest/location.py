@@ -67,7 +67,7 @@ class Target:
 
     def client(self, *, create: bool = False) -> Any:
         """This process's client for the location. Raises ShardNotFound for a directory that ``create`` may not make."""
-        return client(self.location, create=create)
+        return client(self.location, create=create, patient=True)
 
 
 def shard_of(name: str, *, kind: str) -> str:
@@ -82,15 +82,16 @@ def shard_of(name: str, *, kind: str) -> str:
         raise
 
 
-def client(location: Location, *, create: bool = True) -> Any:
+def client(location: Location, *, create: bool = True, patient: bool = False) -> Any:
     """The client of this process for ``location``; opened at the first call, kept until it is released.
 
-    ``create`` False: a directory without shards is not made, but ShardNotFound.
+    ``create`` False: a directory without shards is not made, but ShardNotFound. ``patient``: a server that this process
+    has not met is waited for like others, as other processes of the same job met it.
     """
     # SUBTLE: the pid is part of the key because a forked child inherits the clients but not their threads.
     key = location, os.getpid()
     if key not in _clients:
-        opened = _opened(location, create=create)
+        opened = _opened(location, create=create, patient=patient)
         if _clients.setdefault(key, opened) is not opened:
             opened.close()  # another thread was first
     return _clients[key]
@@ -106,9 +107,10 @@ def release(location: Location) -> None:
 _clients: Final[dict[tuple[Location, int], Any]] = {}
 
 
-def _opened(location: Location, *, create: bool) -> Any:
+def _opened(location: Location, *, create: bool, patient: bool) -> Any:
     if location.endpoint is not None:
-        return persist.connect(location.endpoint, blob=location.blob)
+        settings = persist.Settings(first_connection_ms=0) if patient else None
+        return persist.connect(location.endpoint, blob=location.blob, settings=settings)
     if location.directory is not None:
         return persist.embedded(location.directory, create=create)
     return persist.embedded(blob=location.blob, consensus=location.consensus)

@@ -1,7 +1,10 @@
 """CatalogService: the durable catalog of one environment, led by one process and followed by any number."""
 
-from persist_catalog.serve import open_catalog, serve_catalog, start_catalog
-from persist_catalog.service import CatalogService, Duty
-from persist_host.shard_access import Reach
+from persist import extras
 
-__all__ = ["CatalogService", "Duty", "Reach", "open_catalog", "serve_catalog", "start_catalog"]
+with extras.extra("server"):
+    from persist_catalog.service import CatalogService, Duty
+    from persist_catalog.spec import catalog_spec, open_catalog
+    from persist_host.shard_access import Reach
+
+__all__ = ["CatalogService", "Duty", "Reach", "catalog_spec", "open_catalog"]

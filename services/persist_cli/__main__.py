@@ -2,18 +2,38 @@
 
 import os
 import sys
+from typing import Final, NoReturn
 
-from persist_cli.app import run
+EXIT_USAGE: Final = 2
 
 
 def main() -> None:
     """Run one command and exit with its code: 0 done, 1 failed, 2 wrong usage, 78 refused configuration."""
-    if sys.argv[1:3] == ["serve", "compaction"]:
-        # Here, and not where the service starts: only a process that has done nothing yet may begin again.
-        from persist_compaction.allocator import settle_allocator
+    # Also of servers: what gRPC has to say for itself is for those who ask.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    try:
+        if sys.argv[1:3] == ["serve", "compaction"]:
+            # Here, and not where the service starts: only a process that has done nothing yet may begin again.
+            from persist_compaction.allocator import settle_allocator
 
-        settle_allocator(os.environ)
+            settle_allocator(os.environ)
+        from persist_cli.app import run
+    except ImportError as error:
+        _lack(error)
     sys.exit(run(sys.argv[1:], os.environ))
+
+
+def _lack(error: ImportError) -> NoReturn:
+    """The script `persist` is in every installation, what it runs on is not. Imported here: ``--help`` is quick."""
+    from persist.errors import MissingExtra
+    from persist.extras import missing
+
+    if isinstance(error, ModuleNotFoundError):
+        error = missing("cli", error.name or "")
+    if not isinstance(error, MissingExtra):
+        raise error
+    print(f"persist: {error}", file=sys.stderr)
+    sys.exit(EXIT_USAGE)
 
 
 if __name__ == "__main__":

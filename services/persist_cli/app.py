@@ -11,10 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, TextIO, cast
 
 import typer
+from typer.core import TyperGroup
 
 from persist_cli.admin import commands as admin
 from persist_cli.admin import fsck, usage
 from persist_cli.backup import commands as backup
+from persist_cli.bundles import App
 from persist_cli.catalog import commands as catalog
 from persist_cli.doctor import commands as doctor
 from persist_cli.options import Invocation
@@ -26,24 +28,40 @@ EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_REFUSED: Final = 78
 
-app = typer.Typer(
+ORDER: Final = ("dev", "doctor", "shard", "source", "catalog", "serve", "backup", "usage", "fsck", "admin")
+
+
+class _Root(TyperGroup):
+    """All commands, in the order in which people come to need them."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(super().list_commands(ctx), key=ORDER.index)
+
+
+app = App(
     name="persist",
+    cls=_Root,
     help="Durable, definite time-varying collections: run the services, look into shards, find out what is wrong.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("dev")(serve.dev)
-app.add_typer(serve.app, name="serve")
-app.add_typer(shards.app, name="shard")
-app.add_typer(admin.app, name="admin")
-app.add_typer(backup.app, name="backup")
-app.add_typer(sources.app, name="source")
-app.add_typer(catalog.app, name="catalog")
+BEGIN: Final = "Begin here"
+DATA: Final = "Data"
+RUN: Final = "Run it"
+KEEP: Final = "Keep it well"
+
+app.command("dev", rich_help_panel=BEGIN, short_help="All services in one process, on this machine.")(serve.dev)
+app.command("doctor", rich_help_panel=BEGIN, short_help="What is wrong here, and what to do.")(doctor.doctor)
+app.add_typer(shards.app, name="shard", rich_help_panel=DATA)
+app.add_typer(sources.app, name="source", rich_help_panel=DATA)
+app.add_typer(catalog.app, name="catalog", rich_help_panel=DATA, short_help="Look into catalogs, and repair them.")
+app.add_typer(serve.app, name="serve", rich_help_panel=RUN)
+app.add_typer(backup.app, name="backup", rich_help_panel=KEEP)
+app.command("usage", rich_help_panel=KEEP, short_help="What shards keep in Blob, and what it costs.")(usage.usage)
+app.command("fsck", rich_help_panel=KEEP, short_help="Check that all that shards need is there.")(fsck.fsck)
+app.add_typer(admin.app, name="admin", rich_help_panel=KEEP, short_help="Clean up and mend, with --commit.")
 shards.app.command("finalize")(admin.finalize)
-app.command("usage")(usage.usage)
-app.command("fsck")(fsck.fsck)
-app.command("doctor")(doctor.doctor)
 
 
 def _version(wanted: bool) -> None:

@@ -1,26 +1,48 @@
 """Options that several commands share, and what they name: a persist location, reached one way or another."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+
+from persist_cli import completion
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from persist.settings import Settings
 
+LOCATION: Final = "Location (one of them)"
+RUN: Final = "This run"
+
 Endpoint = Annotated[
     str | None,
-    typer.Option(metavar="HOST:PORT", envvar="PERSIST_ENDPOINT", help="A PersistShard; several, comma separated."),
+    typer.Option(
+        metavar="HOST:PORT",
+        envvar="PERSIST_ENDPOINT",
+        help="A PersistShard; several, comma separated. Port 7100 if none is named.",
+        rich_help_panel=LOCATION,
+    ),
 ]
 Location = Annotated[
-    str | None, typer.Option(metavar="DIR", envvar="PERSIST_LOCATION", help="A directory, without any server.")
+    str | None,
+    typer.Option(
+        metavar="DIR",
+        envvar="PERSIST_LOCATION",
+        help="A directory, without any server.",
+        rich_help_panel=LOCATION,
+    ),
 ]
 BlobUri = Annotated[
     str | None,
-    typer.Option("--blob", metavar="URI", envvar="PERSIST_BLOB", help="Blob store: s3://bucket/prefix, file:/dir."),
+    typer.Option(
+        "--blob",
+        metavar="URI",
+        envvar="PERSIST_BLOB",
+        help="Blob store: s3://bucket/prefix, file:/dir.",
+        rich_help_panel=LOCATION,
+    ),
 ]
 ConsensusUri = Annotated[
     str | None,
@@ -29,21 +51,40 @@ ConsensusUri = Annotated[
         metavar="URI",
         envvar="PERSIST_CONSENSUS",
         help="Consensus store: postgres://…, redis://…, sqlite:/file.",
+        rich_help_panel=LOCATION,
     ),
 ]
 Timeout = Annotated[
-    float, typer.Option(metavar="SECONDS", min=0.1, envvar="PERSIST_TIMEOUT", help="Longest wait for an answer.")
+    float,
+    typer.Option(
+        metavar="SECONDS",
+        min=0.1,
+        envvar="PERSIST_TIMEOUT",
+        help="Longest wait for an answer.",
+        rich_help_panel=RUN,
+    ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.", rich_help_panel=RUN)]
 AllowUnsafe = Annotated[
     list[str] | None,
-    typer.Option("--allow-unsafe", metavar="FINDING", help="Accept one unsafe store setting by its name; repeatable."),
+    typer.Option(
+        "--allow-unsafe",
+        metavar="FINDING",
+        help="Accept one unsafe store setting by its name; repeatable.",
+        rich_help_panel=RUN,
+    ),
 ]
 ShardArgument = Annotated[
-    str, typer.Argument(metavar="SHARD", help="A shard id (s…), or a table name, whose shard id derives from it.")
+    str,
+    typer.Argument(
+        metavar="SHARD",
+        help="A shard id (s…), or a table name, whose shard id derives from it.",
+        autocompletion=completion.tables,
+    ),
 ]
 
 TIMEOUT_SECONDS = 30.0
+PLACES: Final = ("endpoint", "location", "blob", "consensus")
 
 
 @dataclass(kw_only=True)
@@ -80,31 +121,59 @@ class Invocation:
         return dataclasses.replace(settings, allow_unsafe=(*settings.allow_unsafe, *(allow_unsafe or ())))
 
 
-def invocation(context: typer.Context, *, json: bool = False) -> Invocation:
-    """The run a command belongs to; remembers that it wants JSON."""
-    current = context.ensure_object(Invocation)
-    current.json = json
-    return current
+@dataclass(kw_only=True)
+class Report:
+    """How a command reports: for people, or for programs."""
+
+    context: typer.Context
+    json: Json = False
+
+    def __post_init__(self) -> None:
+        """A failure is reported the same way."""
+        self.invocation.json = self.json
+
+    @property
+    def invocation(self) -> Invocation:
+        """The run of the command."""
+        return self.context.ensure_object(Invocation)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """The location the options name: exactly one of an endpoint, a directory, or a pair of stores."""
+@dataclass(kw_only=True)
+class Run(Report):
+    """How a command reports, and the settings it has."""
 
-    endpoint: str | None
-    location: str | None
-    blob: str | None
-    consensus: str | None
+    allow_unsafe: AllowUnsafe = None
 
-    @classmethod
-    def of(
-        cls, context: typer.Context, endpoint: str | None, location: str | None, blob: str | None, consensus: str | None
-    ) -> "Target":
+    def settings(self) -> "Settings":
+        """Of the environment, with the findings accepted that were named. Raises InvalidArgument."""
+        return self.invocation.settings(self.allow_unsafe)
+
+
+@dataclass(kw_only=True)
+class Where:
+    """The location options of a command."""
+
+    context: typer.Context
+    endpoint: Endpoint = None
+    location: Location = None
+    blob: BlobUri = None
+    consensus: ConsensusUri = None
+
+    @property
+    def given(self) -> dict[str, str]:
+        """What was given, on the command line or in the environment."""
+        named = {name: getattr(self, name) for name in PLACES}
+        return {name: value for name, value in named.items() if value}
+
+    @property
+    def typed(self) -> dict[str, str]:
+        """What stands on the command line."""
+        return {name: value for name, value in self.given.items() if is_typed(self.context, name)}
+
+    def target(self) -> "Target":
         """The target, when the options name just one. An option on the command line wins over the environment."""
-        given = {"endpoint": endpoint, "location": location, "blob": blob, "consensus": consensus}
-        given = {name: value for name, value in given.items() if value}
-        typed = {name: value for name, value in given.items() if is_typed(context, name)}
-        chosen = typed or given
+        given = self.given
+        chosen = self.typed or given
         kinds = [name for name in ("endpoint", "location") if name in chosen]
         stores = "consensus" in chosen or ("blob" in chosen and not kinds)
         if len(kinds) + stores != 1:
@@ -115,27 +184,30 @@ class Target:
             chosen = {name: given[name] for name in ("blob", "consensus") if name in given}
             if len(chosen) != 2:
                 raise typer.BadParameter("--blob and --consensus go together")
-        return cls(**{name: chosen.get(name) for name in given | dict.fromkeys(cls.__slots__)})
+        _keep_pandas_out()
+        return Target(**{name: chosen.get(name) for name in PLACES})
 
-    @classmethod
-    def of_stores(
-        cls,
-        context: typer.Context,
-        work: str,
-        endpoint: str | None,
-        location: str | None,
-        blob: str | None,
-        consensus: str | None,
-    ) -> "Target":
+    def stores(self, work: str) -> "Target":
         """The target of a command that works on the stores themselves. PERSIST_ENDPOINT counts only without others."""
-        if endpoint and (is_typed(context, "endpoint") or not (location or blob or consensus)):
+        others = self.location or self.blob or self.consensus
+        if self.endpoint and (is_typed(self.context, "endpoint") or not others):
             raise typer.BadParameter(
                 f"{work} goes through Blob and Consensus itself, which no server does on request: give --location DIR, "
                 "or --blob URI and --consensus URI as its servers have them, not --endpoint"
             )
-        if not (location or blob or consensus):
+        if not others:
             raise typer.BadParameter("name one place: --location DIR, or --blob with --consensus")
-        return cls.of(context, None, location, blob, consensus)
+        return replace(self, endpoint=None).target()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The location the options name: exactly one of an endpoint, a directory, or a pair of stores."""
+
+    endpoint: str | None
+    location: str | None
+    blob: str | None
+    consensus: str | None
 
     def open(self, settings: "Settings", *, begin: bool = False) -> Any:
         """A client of the location: a context manager. Raises PersistError.
@@ -159,7 +231,7 @@ class Target:
         """
         from pathlib import Path
 
-        from persist.client.connect import CONSENSUS_NAME
+        from persist.storage.layout import CONSENSUS_NAME
 
         if self.location is not None:
             folder = Path(self.location).expanduser()
@@ -181,8 +253,8 @@ class Target:
         """A directory's Blob is there, whether or not its Consensus is. Raises InvalidArgument."""
         from pathlib import Path
 
-        from persist.client.connect import BLOB_NAME
         from persist.errors import InvalidArgument
+        from persist.storage.layout import BLOB_NAME
 
         if self.location is not None and not (Path(self.location).expanduser() / BLOB_NAME).is_dir():
             raise InvalidArgument("no persist location", hint=f"it has no {BLOB_NAME}/", directory=self.location)
@@ -199,18 +271,50 @@ class Target:
         return self.endpoint or self.location or f"{self.blob} + {self.consensus}"
 
 
+class _NoPandas:
+    """A finder of modules that knows only that there is no pandas."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError("kept out", name=name)
+
+
+def _keep_pandas_out() -> None:
+    """Have Arrow find no pandas when it looks for one, which it does once, at its first array.
+
+    It would import pandas to recognise arrays of it: a third of a second, and nothing here makes any. Whoever imports
+    pandas afterwards gets it, and so does Arrow when it is asked to convert to it.
+    """
+    import sys
+
+    if "pandas" in sys.modules:
+        return
+    import pyarrow
+
+    sys.meta_path.insert(0, _NoPandas)
+    try:
+        pyarrow.scalar(0)
+    finally:
+        sys.meta_path.remove(_NoPandas)
+
+
 def is_typed(context: typer.Context, name: str) -> bool:
     """Whether an option stands on the command line, and not only in the environment."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 
 
+def is_shard_id(text: str) -> bool:
+    """Whether a word looks like a shard's id, and not like the name of a table."""
+    return len(text) > 30 and text.startswith("s") and text.count("-") == 4
+
+
 def shard_id(text: str) -> Any:
     """The shard a person names. Raises InvalidId for a malformed id."""
     from persist.core.ids import ShardId
 
-    looks_like_id = len(text) > 30 and text.startswith("s") and text.count("-") == 4
-    return ShardId.parse(text) if looks_like_id else ShardId.named("table", text)
+    return ShardId.parse(text) if is_shard_id(text) else ShardId.named("table", text)
 
 
 def check_file(path: "Path", refusal: str, **details: object) -> None:
@@ -236,7 +340,7 @@ def directory_stores(directory: str) -> tuple[str, str]:
     from pathlib import Path
     from urllib.parse import quote
 
-    from persist.client.connect import BLOB_NAME, CONSENSUS_NAME
+    from persist.storage.layout import BLOB_NAME, CONSENSUS_NAME
 
     root = Path(directory).expanduser().absolute()
     return f"file:{quote(str(root / BLOB_NAME))}", f"sqlite:{quote(str(root / CONSENSUS_NAME))}"

@@ -4,6 +4,7 @@ import base64
 import contextlib
 import itertools
 import json
+import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time
@@ -30,7 +31,10 @@ def json_value(value: Any) -> Any:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str = "", caption: str = "") -> None:
-    """A table for people. Numbers are right-aligned; nothing is cut off when the output is not a terminal."""
+    """A table for people. Numbers are right-aligned; nothing is cut off when the output is not a terminal.
+
+    On a terminal in which words would have to be broken, each row is a block of its own, a line for each column.
+    """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -43,9 +47,40 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title:
         table.add_row(*(Text(shown(value)) for value in row))
     width = None if sys.stdout.isatty() else 200
     console = Console(width=width, highlight=False, soft_wrap=False)
-    for part in (title, table, caption):
+    body: Any = table
+    if len(columns) > 2 and rows and _breaks_words(console, table):
+        body = _below_each_other(columns, rows)
+    for part in (title, body, caption):
         if part:
             console.print(part, markup=False) if isinstance(part, str) else console.print(part)
+
+
+def _breaks_words(console: Any, table: Any) -> bool:
+    """Whether the table is only as narrow as the console when words in it are broken."""
+    from rich.measure import Measurement
+
+    unbounded = console.options.update(max_width=1 << 16)
+    return bool(Measurement.get(console, unbounded, table).minimum > console.width)
+
+
+def _below_each_other(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column()
+    grid.add_column(overflow="fold")
+    for number, row in enumerate(rows):
+        if number:
+            grid.add_row()
+        mark = ""
+        for column, value in zip(columns, row, strict=True):
+            if not column:
+                mark = f"{shown(value)} "
+            elif text := shown(value):
+                grid.add_row(Text(column, style="bold"), Text(mark + text))
+                mark = ""
+    return grid
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], *, title: str = "", caption: str = "") -> None:
@@ -79,6 +114,20 @@ def frontier(value: Any) -> list[int]:
 def note(text: str) -> None:
     """Tell the person something that is not part of the output."""
     print(text, file=sys.stderr)
+
+
+@contextlib.contextmanager
+def noted(log: logging.Logger) -> Iterator[None]:
+    """A block in which the person is told what a logger says from INFO on."""
+    handler, level = logging.StreamHandler(sys.stderr), log.level
+    handler.setFormatter(logging.Formatter("persist: %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
 
 
 @contextlib.contextmanager

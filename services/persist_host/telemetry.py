@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
-from persist.errors import InvalidArgument
+from persist.extras import extra
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -109,15 +109,11 @@ def _escape(text: str) -> str:
 
 
 def _tracing(service: str, endpoint: str) -> tuple[Any, Any]:
-    try:
+    with extra("otlp"):
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
-    except ImportError as error:
-        raise InvalidArgument(
-            "traces need the OTLP exporter", hint="install persist-tvc[otlp], or name no collector", endpoint=endpoint
-        ) from error
     provider = TracerProvider(resource=Resource.create({"service.name": service}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint, insecure=True)))
     return provider, provider.get_tracer("persist")

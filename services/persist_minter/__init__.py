@@ -1,7 +1,10 @@
 """TimestampMinter: binds source times to times, and tells where sources go on."""
 
-from persist_host.shard_access import Reach
-from persist_minter.serve import open_minter, serve_minter, start_minter
-from persist_minter.service import MinterService
+from persist import extras
 
-__all__ = ["MinterService", "Reach", "open_minter", "serve_minter", "start_minter"]
+with extras.extra("server"):
+    from persist_host.shard_access import Reach
+    from persist_minter.service import MinterService
+    from persist_minter.spec import minter_spec, open_minter
+
+__all__ = ["MinterService", "Reach", "minter_spec", "open_minter"]

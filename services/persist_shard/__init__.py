@@ -1,7 +1,10 @@
 """PersistShard: the state machine behind gRPC, one lane per shard."""
 
-from persist_shard.lanes import Lanes
-from persist_shard.serve import serve_shard, start_shard
-from persist_shard.service import ShardService
+from persist import extras
 
-__all__ = ["Lanes", "ShardService", "serve_shard", "start_shard"]
+with extras.extra("server"):
+    from persist_shard.lanes import Lanes
+    from persist_shard.service import ShardService
+    from persist_shard.spec import shard_spec
+
+__all__ = ["Lanes", "ShardService", "shard_spec"]

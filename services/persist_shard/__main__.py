@@ -8,7 +8,8 @@ from typing import TextIO, cast
 from persist.errors import PersistError
 from persist.redaction import Scrubbed, learn, learn_environment
 from persist.settings import Settings
-from persist_shard.serve import serve_shard
+from persist_host import serve
+from persist_shard.spec import shard_spec
 
 
 def main() -> int:
@@ -30,7 +31,9 @@ def _serve() -> int:
         print(f"persist: {error}", file=sys.stderr)
         return 2
     listen, blob, consensus = sys.argv[1:]
-    return serve_shard(listen, blob, consensus, settings, log_level=os.environ.get("PERSIST_LOG_LEVEL", "warning"))
+    return serve(
+        shard_spec(blob, consensus), listen, settings, log_level=os.environ.get("PERSIST_LOG_LEVEL", "warning")
+    )
 
 
 if __name__ == "__main__":

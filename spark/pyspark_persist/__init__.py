@@ -9,9 +9,12 @@
 
 from typing import TYPE_CHECKING, Any
 
+from persist import extras
+
 # SUBTLE: Spark imports every ``pyspark_*`` package at its first query, and one that fails hides all of them. So this
 # module imports nothing but Spark's own classes; the rest comes with the first use.
-from pyspark_persist.source import DefaultSource
+with extras.extra("spark"):
+    from pyspark_persist.source import DefaultSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

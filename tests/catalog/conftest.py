@@ -22,7 +22,8 @@ from persist.client.catalog.remote import RemoteCatalog
 from persist.client.catalog.shadow.catalog import ShadowCatalog
 from persist.runtime import system
 from persist.settings import Settings
-from persist_catalog import Duty, Reach, start_catalog
+from persist_catalog import Duty, Reach, catalog_spec
+from persist_host import start
 
 Logs: TypeAlias = Callable[[], Awaitable[RowLog]]
 Catalogs: TypeAlias = Callable[[], Awaitable[OpenableCatalog]]
@@ -112,7 +113,7 @@ async def grpc(path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Cata
     stores = f"mem:{system().random_bytes(8).hex()}"
     reach = Reach(blob_uri=stores, consensus_uri=stores)
     # It leads when the first catalog is opened, as others do.
-    host, address = await start_catalog("127.0.0.1:0", reach, Duty(environment=ENVIRONMENT), Settings())
+    host, address = await start(catalog_spec(reach, Duty(environment=ENVIRONMENT)), "127.0.0.1:0", Settings())
     async with AsyncExitStack() as stack:
         stack.push_async_callback(host.stop, notice=0, grace=0)
 

@@ -215,7 +215,7 @@ async def test_who_stands_still_while_it_opens_leads_in_the_end():
     assert counted.asked.count("snapshot") == 2
 
 
-@pytest.mark.timeout_s(30)
+@pytest.mark.timeout_s(240)
 async def test_a_leader_that_commits_without_a_pause_is_deposed(log: LogPlace):
     async with log as another:
         leader = await DurableCatalog(await another()).open(1)

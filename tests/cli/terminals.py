@@ -20,7 +20,7 @@ def on_a_terminal(*words: object, columns: int = 100, rows: int = 40) -> str:
         written = b""
         while data := _read(ours):
             written += data
-        assert process.wait(60) == 0, written.decode()
+        assert process.wait(200) == 0, written.decode()
     os.close(ours)
     return written.decode()
 

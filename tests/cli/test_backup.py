@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from services.support import child_environment
+from forked import child_environment
 
 import persist as library
 from persist.core.ids import ShardId
@@ -33,7 +33,7 @@ async def stand_still(part):
 
 async def main(backup, key, blob, consensus):
     source = store_at(backup)
-    _, manifest = await read_manifest(source.blob, key, timeout=10)
+    _, manifest = await read_manifest(source.blob, key, timeout=60)
     consensus = open_consensus(consensus, settings=BUSY, runtime=system())
     await Restorer(source, manifest, store_at(blob, stand_still), consensus).restore()
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from forked import Fork
 
 import persist as library
 from persist.sources import Lsn, RemapSource, SourceKind
@@ -15,17 +16,17 @@ PERSIST = [sys.executable, "-m", "persist_cli"]
 
 
 @pytest.fixture
-def dev(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def dev(tmp_path: Path) -> Iterator[tuple[Fork, str]]:
     """``persist dev`` on a free port, and where it listens."""
-    command = [*PERSIST, "dev", "--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            told = json.loads(process.stdout.readline())
-            assert told["minter"] == told["shard"]
-            yield process, told["shard"]
-        finally:
-            process.kill()
+    words = ("dev", "--data", tmp_path / "data", "--listen", "127.0.0.1:0", "--json")
+    process = Fork("persist_cli", *words, heard=["output"])
+    try:
+        assert process.output is not None
+        told = json.loads(process.output.readline())
+        assert told["minter"] == told["shard"]
+        yield process, told["shard"]
+    finally:
+        process.close()
 
 
 def test_dev_serves_shards_until_sigterm(dev, persist, people):
@@ -35,7 +36,7 @@ def test_dev_serves_shards_until_sigterm(dev, persist, people):
     assert len(persist("shard", "snapshot", "people", "--json", *where).lines) == 2
     assert len(persist("shard", "list", "--json", *where).json) == 1
     process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 0
+    assert process.join(60) == 0
 
 
 def test_dev_keeps_its_data_where_an_embedded_client_finds_it(dev, persist, people, tmp_path):
@@ -86,13 +87,13 @@ def test_minter_says_what_is_wrong(persist, words, tmp_path, monkeypatch):
 def compacting(dev) -> Iterator[str]:
     """Where a ``persist serve compaction`` listens that works for ``dev``."""
     _, endpoint = dev
-    command = [*PERSIST, "serve", "compaction", "--listen", "127.0.0.1:0", "--endpoint", endpoint, "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            yield json.loads(process.stdout.readline())["compaction"]
-        finally:
-            process.kill()
+    words = ("serve", "compaction", "--listen", "127.0.0.1:0", "--endpoint", endpoint, "--json")
+    process = Fork("persist_cli", *words, heard=["output"])
+    try:
+        assert process.output is not None
+        yield json.loads(process.output.readline())["compaction"]
+    finally:
+        process.close()
 
 
 def test_compact_is_asked_of_a_service(dev, compacting, persist, people):
@@ -136,7 +137,7 @@ def test_compact_of_a_server_that_only_serves_shards_says_which_one_to_name(dev,
 def test_second_service_on_a_port_exits_with_1(dev):
     _, endpoint = dev
     command = [*PERSIST, "serve", "shard", "--listen", endpoint, "--blob", "mem:a", "--consensus", "mem:a"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
 
@@ -148,7 +149,7 @@ def test_unsafe_store_exits_with_78_and_names_the_setting(tmp_path):
     with tempfile.TemporaryDirectory(dir="/dev/shm") as volatile:
         command = [*PERSIST, "serve", "shard", "--listen", "127.0.0.1:0", "--blob", f"file:{tmp_path}/blob"]
         command += ["--consensus", f"sqlite:{volatile}/consensus.db"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
         assert done.returncode == 78
         assert "sqlite-filesystem" in done.stderr
         assert "power cut" in done.stderr
@@ -171,13 +172,13 @@ def test_unsafe_store_is_served_when_its_finding_is_accepted_by_name(tmp_path):
 
 def test_help_is_quick_and_imports_nothing_heavy():
     code = "import sys; from persist_cli.app import run; run(['--help'], {}); print(*sys.modules, file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=True)
     assert "doctor" in done.stdout
     assert not {"grpc", "pyarrow", "boto3", "pyspark", "pandas", "persist"} & set(done.stderr.split())
 
 
 def test_version_is_told():
-    done = subprocess.run([*PERSIST, "--version"], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([*PERSIST, "--version"], capture_output=True, text=True, timeout=200, check=True)
     assert done.stdout.startswith("persist 0.")
 
 

@@ -2,11 +2,11 @@
 
 import json
 import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
 import pytest
+from forked import run_fork
 
 import persist
 from persist.core.shard.state import STATE_FORMAT
@@ -27,9 +27,7 @@ def old(tmp_path: Path) -> Path:
 
 
 def command(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "persist_cli", *map(str, words)], capture_output=True, text=True, check=False
-    )
+    return run_fork("persist_cli", *words)
 
 
 def contents(client: persist.Client, name: str, as_of: int) -> list[tuple[int, str]]:

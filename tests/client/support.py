@@ -17,7 +17,8 @@ import persist
 from persist import aio
 from persist.runtime import system
 from persist.settings import Settings
-from persist_shard.serve import start_shard
+from persist_host import start
+from persist_shard import shard_spec
 
 # Small enough that a few hundred rows make several chunks, runs, parts and row groups.
 SMALL = Settings(
@@ -70,7 +71,7 @@ async def client_of(place: Place, *, settings: Settings = SMALL) -> AsyncIterato
 @asynccontextmanager
 async def server_of(place: Place, settings: Settings = SMALL, *, listen: str = "127.0.0.1:0") -> AsyncIterator[str]:
     """A server in this loop; its HOST:PORT."""
-    host, address = await start_shard(listen, place.blob, place.consensus, settings, with_reflection=False)
+    host, address = await start(shard_spec(place.blob, place.consensus), listen, settings, with_reflection=False)
     try:
         yield str(address)
     finally:
@@ -138,7 +139,7 @@ async def collect(listen: aio.Listen, until: int | None) -> tuple[list[tuple[Any
     return updates, progress
 
 
-def run_python(program: str, *arguments: str, seconds: float = 60) -> "subprocess.CompletedProcess[str]":
+def run_python(program: str, *arguments: str, seconds: float = 200) -> "subprocess.CompletedProcess[str]":
     """A fresh interpreter that finds what this one finds."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     return subprocess.run(

@@ -101,10 +101,10 @@ async def test_list_pages_through_more_than_a_thousand_keys(blob_uri: str) -> No
     if not blob_uri.startswith("s3:"):
         keys = set(sorted(keys)[:50])
     async with blobs(blob_uri) as [blob]:
-        # A hundred at a time: each may open a connection, and a user may have no more than a thousand files.
+        # Fifty at a time: each may open a connection, and a user may have no more than a thousand files.
         ordered = sorted(keys)
-        for start in range(0, len(ordered), 100):
-            await asyncio.gather(*(blob.set(key, b"x", timeout=T) for key in ordered[start : start + 100]))
+        for start in range(0, len(ordered), 50):
+            await asyncio.gather(*(blob.set(key, b"x", timeout=T) for key in ordered[start : start + 50]))
         assert {key async for key, _ in blob.list(f"{one}/", timeout=T)} == keys
 
 

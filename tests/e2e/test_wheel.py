@@ -17,14 +17,9 @@ PACKAGES = (
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with what ``pip install persist-tvc`` would add to site-packages, without what it depends on."""
-    folder = tmp_path_factory.mktemp("wheel")
-    # Not through pip, which an environment made by uv has not, and which would download the build backend.
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    (wheel,) = folder.glob("*.whl")
+    folder = tmp_path_factory.mktemp("unpacked")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder / "site")
     return folder / "site"
@@ -34,7 +29,7 @@ def run(installed: Path, *command: str) -> subprocess.CompletedProcess[str]:
     """Run away from the checkout; the packages of the wheel come first on the path."""
     environ = {**os.environ, "PYTHONPATH": str(installed), "PERSIST_LOCATION": str(installed.parent / "data")}
     return subprocess.run(
-        command, cwd=installed.parent, env=environ, capture_output=True, text=True, timeout=60, check=False
+        command, cwd=installed.parent, env=environ, capture_output=True, text=True, timeout=200, check=False
     )
 
 
@@ -52,10 +47,28 @@ def test_types_and_generated_stubs_are_shipped(installed: Path) -> None:
             assert (installed / "persist" / "v1" / f"{proto.stem}{suffix}").is_file()
 
 
+def test_clients_can_be_generated_from_the_protos_in_the_wheel(installed: Path, tmp_path: Path) -> None:
+    protos = sorted(path.relative_to(installed) for path in (installed / "persist" / "v1").glob("*.proto"))
+    assert [path.name for path in protos] == sorted(path.name for path in (ROOT / "protos/persist/v1").glob("*.proto"))
+    command = ["-m", "grpc_tools.protoc", "-I", ".", "--descriptor_set_out", str(tmp_path / "all"), *map(str, protos)]
+    done = subprocess.run(
+        [sys.executable, *command], cwd=installed, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"PersistShard" in (tmp_path / "all").read_bytes()
+
+
 def test_nothing_else_is_shipped(installed: Path) -> None:
     (metadata,) = installed.glob("*.dist-info")
     assert {path.name for path in installed.iterdir()} == {*PACKAGES, metadata.name}
     assert (metadata / "licenses" / "LICENSE").is_file()
+    assert not (installed / "persist" / "testing").exists()
+    assert {path.suffix for path in installed.rglob("*.*") if path.is_file() and metadata not in path.parents} == {
+        ".proto",
+        ".py",
+        ".pyi",
+        ".typed",
+    }
 
 
 def command_of(installed: Path) -> list[str]:

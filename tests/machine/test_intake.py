@@ -22,7 +22,8 @@ from persist.retry.attempts import RefusedInDoubt
 from persist.runtime import system
 from persist.wire.checksum import crc32c
 from persist.wire.columnar import encode_inline
-from persist_shard.serve import start_shard
+from persist_host import start
+from persist_shard import shard_spec
 
 Given = tuple[int, str | None, int, int]
 
@@ -100,8 +101,8 @@ def append(part: Part, lower: int = 0, *more: Part) -> CompareAndAppend:
 
 async def made(shards: Shards) -> ShardId:
     shard = new_shard()
-    await shards.open(shard, timeout=10)
-    await shards.apply(shard, RegisterSchema(schema=SCHEMA.to_bytes(), codec=SCHEMA.codec_name), timeout=10)
+    await shards.open(shard, timeout=60)
+    await shards.apply(shard, RegisterSchema(schema=SCHEMA.to_bytes(), codec=SCHEMA.codec_name), timeout=60)
     return shard
 
 
@@ -110,11 +111,11 @@ async def test_wrong_inline_part_is_refused_and_changes_nothing(name: str) -> No
     shards = machine(*memory_stores())
     try:
         shard = await made(shards)
-        before = await shards.inspect(shard, timeout=10)
+        before = await shards.inspect(shard, timeout=60)
         with pytest.raises(InvalidArgument):
-            await shards.apply(shard, append(WRONG[name]()), timeout=10)
-        assert await shards.inspect(shard, timeout=10) == before
-        assert isinstance(await shards.apply(shard, append(good()), timeout=10), Appended)
+            await shards.apply(shard, append(WRONG[name]()), timeout=60)
+        assert await shards.inspect(shard, timeout=60) == before
+        assert isinstance(await shards.apply(shard, append(good()), timeout=60), Appended)
     finally:
         await shards.close()
 
@@ -125,9 +126,9 @@ async def test_parts_of_a_run_lie_one_behind_the_other() -> None:
     try:
         shard = await made(shards)
         with pytest.raises(InvalidArgument, match="behind"):
-            await shards.apply(shard, append(low, 0, high), timeout=10)
+            await shards.apply(shard, append(low, 0, high), timeout=60)
         beyond = as_given((5, "b", 0, 1), (9, "a", 0, 1))
-        assert isinstance(await shards.apply(shard, append(low, 0, beyond), timeout=10), Appended)
+        assert isinstance(await shards.apply(shard, append(low, 0, beyond), timeout=60), Appended)
     finally:
         await shards.close()
 
@@ -137,7 +138,7 @@ async def test_refused_one_does_not_keep_others_of_its_commit_from_being_applied
     try:
         shard = await made(shards)
         commands = [append(good()), append(WRONG["checksum"]()), append(good(10), 10)]
-        first, wrong, last = await shards.commit(shard, commands, timeout=10)
+        first, wrong, last = await shards.commit(shard, commands, timeout=60)
         assert (first.upper, type(wrong), last.upper) == (Antichain.of(10), InvalidArgument, Antichain.of(20))
         assert first.seqno == last.seqno
     finally:
@@ -149,12 +150,12 @@ async def test_schema_that_another_process_registered_is_asked_for() -> None:
     knows, asks = machine(*stores), machine(*stores)
     try:
         shard = new_shard()
-        await asks.open(shard, timeout=10)
-        await knows.open(shard, timeout=10)
-        await knows.apply(shard, RegisterSchema(schema=SCHEMA.to_bytes(), codec=SCHEMA.codec_name), timeout=10)
+        await asks.open(shard, timeout=60)
+        await knows.open(shard, timeout=60)
+        await knows.apply(shard, RegisterSchema(schema=SCHEMA.to_bytes(), codec=SCHEMA.codec_name), timeout=60)
         with pytest.raises(InvalidArgument):
-            await asks.apply(shard, append(WRONG["unsorted keys"]()), timeout=10)
-        assert isinstance(await asks.apply(shard, append(good()), timeout=10), Appended)
+            await asks.apply(shard, append(WRONG["unsorted keys"]()), timeout=60)
+        assert isinstance(await asks.apply(shard, append(good()), timeout=60), Appended)
     finally:
         await knows.close()
 
@@ -165,7 +166,7 @@ async def test_more_than_a_state_may_hold_is_not_expanded() -> None:
     shards = machine(*memory_stores())
     try:
         shard = await made(shards)
-        assert await shards.apply(shard, append(bomb), timeout=10) == InlineBackpressure()
+        assert await shards.apply(shard, append(bomb), timeout=60) == InlineBackpressure()
     finally:
         await shards.close()
 
@@ -173,14 +174,16 @@ async def test_more_than_a_state_may_hold_is_not_expanded() -> None:
 @pytest.mark.parametrize("sessions", [True, False], ids=["session", "unary"])
 async def test_servers_refuse_wrong_inline_parts(sessions: bool) -> None:
     name = system().random_bytes(8).hex()
-    host, address = await start_shard("127.0.0.1:0", f"mem:{name}", f"mem:{name}", SETTINGS, with_reflection=False)
+    host, address = await start(
+        shard_spec(f"mem:{name}", f"mem:{name}"), "127.0.0.1:0", SETTINGS, with_reflection=False
+    )
     remote = RemoteShards(str(address), settings=SETTINGS, sessions=sessions)
     try:
         shard = await made(remote)
         for part in (WRONG["checksum"](), WRONG["unsorted keys"](), WRONG["more rows"]()):
             with pytest.raises(InvalidArgument):
-                await remote.apply(shard, append(part), timeout=10)
-        assert isinstance(await remote.apply(shard, append(good()), timeout=10), Appended)
+                await remote.apply(shard, append(part), timeout=60)
+        assert isinstance(await remote.apply(shard, append(good()), timeout=60), Appended)
         async with await aio.connect(str(address), settings=SETTINGS) as client:
             reader = await client.open_reader(shard)
             found = await (await reader.snapshot(9)).to_arrow()
@@ -197,7 +200,7 @@ async def test_servers_refuse_wrong_inline_parts(sessions: bool) -> None:
 async def test_failover_refuses_wrong_inline_parts() -> None:
     name = system().random_bytes(8).hex()
     stores = {"blob": f"mem:{name}", "consensus": f"mem:{name}"}
-    host, address = await start_shard("127.0.0.1:0", *stores.values(), SETTINGS, with_reflection=False)
+    host, address = await start(shard_spec(*stores.values()), "127.0.0.1:0", SETTINGS, with_reflection=False)
     async with await aio.connect(str(address), settings=SETTINGS, **stores) as client:
         shards: Any = client.location.shards
         assert not isinstance(shards, LocalShards)

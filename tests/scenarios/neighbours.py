@@ -108,9 +108,9 @@ class Program:
 
     def close(self) -> None:
         """Let it end in order."""
-        self._process.communicate(timeout=60)
+        self._process.communicate(timeout=200)
 
     def kill(self) -> None:
         """kill -9, wherever it is."""
         self._process.kill()
-        self._process.communicate(timeout=60)
+        self._process.communicate(timeout=200)

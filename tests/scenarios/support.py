@@ -48,7 +48,7 @@ class Server:
         """kill -9, and wait until it is gone."""
         if self.process is not None:
             self.process.send_signal(signal.SIGKILL)
-            self.process.wait(30)
+            self.process.wait(100)
             if self.process.stdout is not None:
                 self.process.stdout.close()
             self.process = None

@@ -39,7 +39,7 @@ def rows(time_: int, ids: list[int]) -> pa.Table:
     )
 
 
-@pytest.mark.timeout_s(120)
+@pytest.mark.timeout_s(240)
 @pytest.mark.parametrize("client", ["boto3", "obstore"])
 async def test_shard_on_s3_that_refuses_a_third_of_all_requests(
     client: str, fresh_s3_uri: Callable[[], str], fresh_redis_uri: Callable[[], str]
@@ -62,7 +62,7 @@ async def test_shard_on_s3_that_refuses_a_third_of_all_requests(
             healed = time.monotonic()
             await _append(writer, rows(60, [1]), 60)
             found = await (await reader.snapshot(60)).to_arrow()
-            assert time.monotonic() - healed < 10
+            assert time.monotonic() - healed < 50
             assert _ids(found) == sorted([*expected, 1])
             await reader.downgrade_since(60)
             await _quiet(opened, writer)

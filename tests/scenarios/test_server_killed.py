@@ -16,7 +16,7 @@ from persist.runtime import system
 KILLS = 50 if FULL else 5
 WRITERS = 4
 CALL_SECONDS = 8.0
-SLACK_SECONDS = 12.0
+SLACK_SECONDS = 40.0
 
 
 class Writer:

@@ -1,15 +1,17 @@
-"""Services as real processes."""
+"""Services as real processes, forked from one that has imported them."""
 
 import asyncio
+import functools
 import re
 import signal
-import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from io import FileIO
 from pathlib import Path
 from typing import Any, Self
 
-from services.support import asking, child_environment
+from forked import Fork, child_environment
+from services.support import asking
 
 
 class ServiceProcess:
@@ -20,18 +22,17 @@ class ServiceProcess:
     ) -> None:
         self._arguments = arguments
         self._environment = environment
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: Fork | None = None
+        self._said: list[asyncio.StreamReader] = []
         self.endpoint = endpoint
         self.line = ""
 
     async def start(self) -> Self:
         """Start and wait until it listens; on the port it had before, if it had one."""
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", *self._arguments(self.endpoint),
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=child_environment(**self._environment),
-        )  # fmt: skip
-        assert self._process.stdout is not None
-        self.line = (await self._process.stdout.readline()).decode()
+        fork = functools.partial(Fork, environment=child_environment(**self._environment), heard=("output", "errors"))
+        self._process = process = await asyncio.to_thread(fork, *self._arguments(self.endpoint))
+        self._said = [await _stream(file) for file in (process.output, process.errors) if file is not None]
+        self.line = (await self._said[0].readline()).decode()
         found = re.search(r"127\.0\.0\.1:\d+", self.line)
         assert found is not None, (self.line, await self.end())
         self.endpoint = found.group()
@@ -49,15 +50,21 @@ class ServiceProcess:
     async def end(self) -> tuple[int, str]:
         """Wait for the process to end; its exit code and what it said on standard error."""
         assert self._process is not None
-        _, said = await self._process.communicate()
-        code, self._process = self._process.returncode, None
-        assert code is not None
+        _, said = await asyncio.gather(*(stream.read() for stream in self._said))
+        code, self._process = await self._process.wait(), None
         return code, said.decode()
 
     async def kill(self) -> None:
         if self._process is not None:
             self.signal(signal.SIGKILL)
             await self.end()
+
+
+async def _stream(file: FileIO) -> asyncio.StreamReader:
+    """What comes out of a pipe."""
+    stream = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stream), file)
+    return stream
 
 
 class ShardProcess(ServiceProcess):

@@ -1,8 +1,6 @@
 """A PersistShard in the test's event loop, and short ways to say commands."""
 
 import functools
-import os
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -32,11 +30,6 @@ SCHEMA_ID = 0
 ANY_PORT = Address("127.0.0.1", 0)
 
 
-def child_environment(**more: str) -> dict[str, str]:
-    """The environment of a child process that imports what this one can."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), **more}
-
-
 def new_shard() -> ShardId:
     return ShardId.of(system().random_bytes(16))
 
@@ -48,9 +41,9 @@ def new_token() -> Token:
 async def create(shards: Shards, shard: ShardId) -> None:
     """Initialise a shard with a schema, whose id is the one ``append`` uses."""
     schema = Schema(key={"k": pa.int64()})
-    await shards.open(shard, timeout=10)
+    await shards.open(shard, timeout=60)
     registered = await shards.apply(
-        shard, RegisterSchema(schema=schema.to_bytes(), codec=schema.codec_name), timeout=10
+        shard, RegisterSchema(schema=schema.to_bytes(), codec=schema.codec_name), timeout=60
     )
     assert registered.entry.schema_id == SCHEMA_ID
 

@@ -22,7 +22,7 @@ from persist.core.shard.transitions import apply as transitions
 from persist.core.shard.transitions.dispatch import transition
 from persist.core.shard.transitions.upkeep import check_alive
 from persist.errors import LocationError, PersistError
-from persist.machine import applier
+from persist.machine import applier, intake
 from persist.machine import local_shards as shards
 from persist.machine.compaction import compactor
 from persist.machine.garbage import collector
@@ -38,7 +38,7 @@ Plant = Callable[[], contextlib.AbstractContextManager[None]]
 BUGS: dict[str, Plant] = {}
 MODELLED = {"merge_applied_by_bounds"}
 """Those that the model finds sooner than a world does."""
-SOONEST = {"sweep_by_age_only": 15}
+SOONEST = {"sweep_by_age_only": 15, "listen_keeps_the_progress_of_empty_batches": 1}
 """Worlds that showed a bug when it was planted: asked first, which only saves time."""
 
 
@@ -65,14 +65,21 @@ def bug(plant: Plant) -> Plant:
 def output_deleted_when_a_merge_gets_no_answer() -> Any:
     right = compactor.Compactor.offer
 
-    async def offer(self: Any, shard: Any, owner: Any, claim: Any, output: Any, discard: Any) -> bool:
+    async def discard(self: Any, claim: Any, output: Any) -> None:
+        kept = {part.key for batch in claim.batches for part in batch.parts}
+        for part in output.parts:
+            if part.key is not None and part.key not in kept:
+                with contextlib.suppress(PersistError):
+                    await self._place.blob.delete(part.key, timeout=5)
+
+    async def offer(self: Any, shard: Any, owner: Any, claim: Any, output: Any) -> bool:
         try:
-            applied = await right(self, shard, owner, claim, output, discard)
+            applied = await right(self, shard, owner, claim, output)
         except PersistError:
-            await discard()
+            await discard(self, claim, output)
             raise
         if not applied:
-            await discard()
+            await discard(self, claim, output)
         return applied
 
     return swapped(compactor.Compactor, offer=offer)
@@ -202,7 +209,16 @@ def merge_applied_by_bounds() -> Any:
                         return state.evolved(trace=trace), c.MergeApplied()
         return after, outcome
 
-    return transition_of(c.ApplyMerge, apply)
+    async def written(self: Any, merge: c.ApplyMerge, deadline: Any) -> bool:
+        return True
+
+    @contextlib.contextmanager
+    def planted() -> Iterator[None]:
+        # A late merge whose parts were collected would be noticed by that alone.
+        with transition_of(c.ApplyMerge, apply), swapped(intake.Intake, _written=written):
+            yield
+
+    return planted()
 
 
 @bug

@@ -3,11 +3,11 @@
 import concurrent.futures
 import dataclasses
 import gc
-import multiprocessing
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from forked import forks
 from simulation.budget import PROCESSES, PROGRESS_WORLDS, SEED
 
 from persist.testing.world.world import Outcome
@@ -59,8 +59,7 @@ def live(world: World, seeds: Sequence[int], least: dict[str, float]) -> Tally:
     """Live through all of them; the first that fails ends it. ``world`` must be importable."""
     seeds = [int(SEED)] if SEED else seeds
     tally = Tally(len(seeds), {} if SEED else least)
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(PROCESSES, mp_context=context, initializer=_begin) as pool:
+    with concurrent.futures.ProcessPoolExecutor(PROCESSES, mp_context=forks(), initializer=_begin) as pool:
         work = {pool.submit(_timed, world, seed): seed for seed in seeds}
         for done in concurrent.futures.as_completed(work):
             try:

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from client.support import SCHEMA, Ledger, Place, client_of, rows_of, table
 from client.table.table_worker import tables_of, transfer, transfers_at
+from forked import child_environment
 from services.process import ServiceProcess
-from services.support import child_environment
 from soak.support import FULL, LIMIT_SECONDS, pick
 
 from persist import aio

@@ -22,7 +22,7 @@ from persist.errors import LocationError, StoreFull
 
 TIMES = pick(2, 30)
 DISK_MIB = 8
-RECOVERY_SECONDS = 10.0
+RECOVERY_SECONDS = 50.0
 # What lies in memory does not survive a power cut, and that is accepted by name.
 UNSAFE = "file-filesystem", "sqlite-filesystem"
 
@@ -98,7 +98,7 @@ async def test_full_disk_refuses_changes_nothing_and_goes_on_once_there_is_room(
             disk.fill(server)
             try:
                 with pytest.raises(StoreFull) as full:
-                    await append(1000, 5)
+                    await append(1000, 30)
                 assert full.value.hint
                 for _ in range(10):
                     try:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import child_environment
 from services.process import ServeProcess, ServiceProcess
-from services.support import child_environment
 from soak.support import LIMIT_SECONDS, pick
 
 import persist

@@ -17,7 +17,7 @@ from persist.testing.servers import free_port
 from pyspark_persist.session import export_python
 
 HOME = Path(pyspark.__file__).parent
-SECONDS = 60
+SECONDS = 120
 ADDRESSES = ("127.0.0.2", "127.0.0.3")
 
 
@@ -45,6 +45,7 @@ def _jvm(directory: Path, what: str, address: str, *arguments: str) -> Iterator[
         "SPARK_HOME": str(HOME),
         "SPARK_LOCAL_IP": address,
         "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": os.environ["SPARK_SUBMIT_OPTS"],
         "SPARK_NO_DAEMONIZE": "1",
     }
     command = [str(HOME / "bin" / "spark-class"), name, "--webui-port", "0", *arguments]

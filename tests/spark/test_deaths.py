@@ -108,7 +108,7 @@ def driver(*arguments: str, cwd: Path) -> Iterator[subprocess.Popen[bytes]]:
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait(30)
+        process.wait(100)
 
 
 @pytest.mark.parametrize("fault", ["persist_stream_stops", "persist_stream_commit_stops"])

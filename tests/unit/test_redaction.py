@@ -97,7 +97,7 @@ HOSTILE = [
 def test_scrubbing_takes_time_in_proportion_to_the_text(piece):
     text = piece * (LENGTH // len(piece))
     took = min(cpu_seconds(text) for _ in range(3))
-    assert took < 0.05
+    assert took < 0.5
 
 
 def cpu_seconds(text: str) -> float:

@@ -6,10 +6,8 @@ Source: design 001, Client; architecture.md section 8.
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from persist.client.binding.port import Minter
-from persist.client.catalog.port import OpenableCatalog
 from persist.client.shard.client import ShardClient
 from persist.client.shard.location import Location
 from persist.client.table.table import Mode, Table, open_table
@@ -20,14 +18,21 @@ from persist.core.data.schema import Schema
 from persist.core.ids import ShardId
 from persist.core.shard.commands import Transaction
 from persist.core.time.timeline import EPOCH_MILLISECONDS, Timeline, TimelineLike, timeline_of
+from persist.extras import extra
+
+if TYPE_CHECKING:
+    from persist.client.binding.port import Minter
+    from persist.client.catalog.port import OpenableCatalog
 
 T = TypeVar("T")
 
 
 class Client(ShardClient):
-    """Shards, timelines, tables, bindings and catalogs of one location. See ShardClient.
+    """Shards, timelines, tables, bindings and catalogs of one location.
 
-    ``timeout`` is in seconds everywhere, None means ``settings.timeout_ms``.
+    Safe for many tasks at once; close it, or use it as a context manager. ``timeout`` is in seconds everywhere, None
+    means ``settings.timeout_ms``. Location errors are retried within it; usage errors are raised at once. Every call
+    may also raise LocationError, InvalidId, CorruptData, and UsageError once it is closed.
     """
 
     def __init__(self, location: Location) -> None:
@@ -65,14 +70,15 @@ class Client(ShardClient):
         return opened if reference is not None else self._oracles.setdefault(name, opened)
 
     def _remote_times(self, timeline: Timeline, endpoints: str) -> Times:
-        from persist.client.remote.oracle import RemoteTimes
+        with extra("grpc"):
+            from persist.client.remote.oracle import RemoteTimes
 
         location = self._location
         times = RemoteTimes(endpoints, timeline, settings=location.settings, runtime=location.runtime)
         self._closers.append(times.close)
         return times
 
-    def minter(self, endpoints: str = "") -> Minter:
+    def minter(self, endpoints: str = "") -> "Minter":
         """Bindings of sources, minted here, or by the TimestampMinter servers at ``endpoints`` (HOST:PORT, commas).
 
         Borrows this client: close the minter first. Raises InvalidArgument.
@@ -80,21 +86,23 @@ class Client(ShardClient):
         location = self._location
         location.check_open()
         if endpoints:
-            from persist.client.remote.minter import RemoteMinter
+            with extra("grpc"):
+                from persist.client.remote.minter import RemoteMinter
 
             return RemoteMinter(endpoints, settings=location.settings, runtime=location.runtime)
         from persist.client.binding.local_minter import LocalMinter
 
         return LocalMinter(self)
 
-    async def catalog(self, environment: str, *, endpoints: str = "") -> OpenableCatalog:
+    async def catalog(self, environment: str, *, endpoints: str = "") -> "OpenableCatalog":
         """The durable catalog of an environment: one per name and location. Nothing is opened, only found, yet.
 
         ``endpoints``: ask CatalogService servers (HOST:PORT, commas) instead of the catalog's shard. Borrows this
         client: close the catalog first. Three RPCs at most. Raises InvalidArgument.
         """
         if endpoints:
-            from persist.client.catalog.remote import RemoteCatalog
+            with extra("grpc"):
+                from persist.client.catalog.remote import RemoteCatalog
 
             location = self._location
             location.check_open()
@@ -137,7 +145,10 @@ class Client(ShardClient):
     async def transaction_log(
         self, timeline: TimelineLike = EPOCH_MILLISECONDS, *, timeout: float | None = None
     ) -> Wal:
-        """The log of the tables of a timeline, made if missing: for what is built on top of tables."""
+        """The log of the tables of a timeline, made if missing: for what is built on top of tables.
+
+        Raises InvalidArgument, ClockAhead, LocationError.
+        """
         the_timeline = timeline_of(timeline)
         known = self._logs.get(str(the_timeline))
         if known is not None:
@@ -155,8 +166,8 @@ class Client(ShardClient):
     ) -> AsyncIterator[TableTransaction]:
         """Writes to tables of mode ``wal`` that happen at one time, when the block ends; none after an error in it.
 
-        ``transaction``: happens once for ever. Three RPCs, however many tables. After Indeterminate all of it may have
-        happened, or nothing.
+        ``transaction``: happens once for ever. Three RPCs, however many tables. Raises InvalidArgument and, when the
+        block ends, LocationError: after Indeterminate all of it may have happened, or nothing.
         """
         log = await self.transaction_log(timeline, timeout=timeout)
         collected = TableTransaction(log, marker=transaction, timeout=timeout)
@@ -183,12 +194,15 @@ class Client(ShardClient):
         """Copy everything from the log of a timeline to its tables, and let the log forget what is copied.
 
         Needed by nobody: reading a table copies what is missing, and committing settles now and then. Any process may
-        do it at any time. About five RPCs, and ten for each table with something to copy.
+        do it at any time. About five RPCs, and ten for each table with something to copy. Raises LocationError.
         """
         await (await self.transaction_log(timeline, timeout=timeout)).settle(timeout=timeout)
 
     async def close(self) -> None:
-        """End its listens, expire its readers as far as they answer, stop background work, release connections."""
+        """End its listens, expire its readers as far as they answer, stop background work, release connections.
+
+        Closing again does nothing. Raises nothing: leases that could not be expired run out by themselves.
+        """
         await super().close()
         while self._closers:
             await self._closers.pop()()

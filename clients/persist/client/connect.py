@@ -10,15 +10,14 @@ from urllib.parse import quote
 from persist.client.client import Client
 from persist.client.shard.location import Location
 from persist.errors import InvalidArgument, ShardNotFound
+from persist.extras import extra
 from persist.machine.local_shards import LocalShards
 from persist.machine.shards import Shards
 from persist.runtime import Runtime, system
 from persist.settings import Settings
+from persist.storage.layout import BLOB_NAME, CONSENSUS_NAME
 from persist.storage.open import check_safe, open_blob, open_consensus
 from persist.storage.ports import Blob, Consensus, Finding
-
-BLOB_NAME = "blob"
-CONSENSUS_NAME = "consensus.db"
 
 
 async def embedded(
@@ -34,8 +33,8 @@ async def embedded(
 
     Give a directory (made if missing: files and SQLite below it) or the URIs of both stores. ``create`` False: a
     directory without shards is not made, but ShardNotFound. Any number of processes may do so at once for the same
-    stores. Raises InvalidArgument, InvalidUri, UnsafeConfiguration (a store could lose acknowledged data;
-    ``settings.allow_unsafe`` accepts findings by name), LocationError.
+    stores. Raises InvalidArgument, InvalidUri, MissingExtra, UnsafeConfiguration (a store could lose acknowledged
+    data; ``settings.allow_unsafe`` accepts findings by name), LocationError.
     """
     blob_uri, consensus_uri = _uris(location, blob, consensus)
     if location is not None and not create and not (_root(location) / CONSENSUS_NAME).exists():
@@ -53,17 +52,21 @@ async def connect(
     settings: Settings | None = None,
     runtime: Runtime | None = None,
 ) -> Client:
-    """A client of PersistShard servers, ``HOST:PORT`` separated by commas. Connects at first use.
+    """A client of PersistShard servers, ``HOST`` (port 7100) or ``HOST:PORT``, comma separated. Connects at first use.
 
+    Where nothing listens the first use raises NoServer within ``settings.first_connection_ms``; a server that was there
+    is waited for as long as the call may take.
     Data goes straight to Blob: where the servers say, or ``blob``. With ``consensus`` (and ``blob``) the commit loop
-    runs here while no server answers. Raises InvalidArgument, InvalidUri, UnsafeConfiguration, LocationError.
+    runs here while no server answers. Raises InvalidArgument, InvalidUri, MissingExtra, UnsafeConfiguration,
+    LocationError.
     """
-    from persist.client.remote.failover import FailoverShards
-    from persist.client.remote.shards import RemoteShards
+    with extra("grpc"):
+        from persist.client.remote.failover import FailoverShards
+        from persist.client.remote.shards import RemoteShards
 
     chosen, clock = settings or Settings(), runtime or system()
     if consensus is None:
-        remote = RemoteShards(endpoints, settings=chosen, runtime=clock)
+        remote = RemoteShards(endpoints, settings=chosen, runtime=clock, hasty=True)
         store = None if blob is None else open_blob(blob, settings=chosen, runtime=clock)
         return Client(Location(remote, blob=store, settings=chosen, runtime=clock, owns_blob=True))
     if blob is None:

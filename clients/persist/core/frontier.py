@@ -38,7 +38,7 @@ class Antichain:
 
     @staticmethod
     def of(time: int) -> "Antichain":
-        """The frontier at one time."""
+        """The frontier at one time. Raises InvalidArgument for what is no time."""
         return Antichain((time,))
 
     @staticmethod

@@ -36,7 +36,7 @@ class _Id(str):
 
     @classmethod
     def of(cls, raw: bytes) -> Self:
-        """The id made of 16 given bytes."""
+        """The id made of 16 given bytes. Raises InvalidId for another number of them."""
         return cls(cls.prefix + _dashed(raw))
 
     @classmethod

@@ -1,8 +1,9 @@
 """What is taken in is readable: inline parts are compared with their descriptions before they are acknowledged.
 
 Anybody may send an append, with parts that another program made. A part in Blob is taken as it is described, as looking
-at it costs a request; an inline one is at hand, and checking it costs less than the commit does. Every command that
-comes from outside passes here, once, before it is folded.
+at it costs a request; an inline one is at hand, and checking it costs less than the commit does. A merge takes the
+place of rows that others wrote, so its parts must at least be there, in the size it says: one listing beside minutes of
+merging. Every command that comes from outside passes here, once, before it is folded.
 Source: design 001, compare_and_append; docs/formats.md, parts; reliability.md I24.
 """
 
@@ -12,13 +13,21 @@ from typing import Any, Final
 
 from persist.core.data.schema import Schema
 from persist.core.shard.batch import HollowBatch
-from persist.core.shard.commands import Command, CompareAndAppend, InlineBackpressure, SchemaEntry
+from persist.core.shard.commands import (
+    ApplyMerge,
+    Command,
+    CompareAndAppend,
+    InlineBackpressure,
+    MergeRefused,
+    SchemaEntry,
+)
 from persist.core.shard.state import State
 from persist.errors import InvalidArgument, PersistError
 from persist.machine.applier import Applier
 from persist.retry.deadline import Deadline
 from persist.runtime import Runtime
 from persist.settings import Settings
+from persist.storage.ports import Blob
 from persist.wire.columnar.inline import inline_message_bytes
 from persist.wire.columnar.verify import PartFlaw, verify_inline_run
 
@@ -32,7 +41,8 @@ _ON_LOOP_BYTES_MAX: Final = 64 << 10
 class Intake:
     """Looks at the commands that come in. Keeps nothing but schemas it has parsed."""
 
-    def __init__(self, *, settings: Settings, runtime: Runtime) -> None:
+    def __init__(self, blob: Blob, *, settings: Settings, runtime: Runtime) -> None:
+        self._blob = blob
         self._settings = settings
         self._runtime = runtime
 
@@ -47,7 +57,23 @@ class Intake:
                 outcome = await self._outcome(applier, command.batch, deadline)
                 if outcome is not None:
                     found[place] = outcome
+            elif isinstance(command, ApplyMerge) and not await self._written(command, deadline):
+                # It may also have been applied long ago, and its parts collected since: nothing changes either way.
+                found[place] = MergeRefused(reason="its parts are not in Blob in the sizes it says")
         return found
+
+    async def _written(self, merge: ApplyMerge, deadline: Deadline) -> bool:
+        """Whether what the owner wrote for a merge is there. Other parts are the state's, and compared with it."""
+        wanted = {
+            part.key: part.encoded_bytes for part in merge.output.parts if part.key and merge.owner.hex in part.key
+        }
+        for folder in {key.rpartition("/")[0] for key in wanted}:
+            async for key, size in self._blob.list(
+                f"{folder}/", timeout=deadline.slice(self._settings.store_timeout_ms)
+            ):
+                if wanted.get(key) == size:
+                    del wanted[key]
+        return not wanted
 
     async def _outcome(self, applier: Applier, batch: HollowBatch, deadline: Deadline) -> Any:
         size = sum(inline_message_bytes(part) for part in batch.parts)

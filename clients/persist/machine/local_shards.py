@@ -6,7 +6,7 @@ The same code runs inside the service and embedded in a user's process. Source: 
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, ShardId, WriterId
@@ -23,10 +23,7 @@ from persist.errors import (
     PersistError,
 )
 from persist.machine.applier import Applier
-from persist.machine.compaction.carrier import Carrier
-from persist.machine.compaction.compactor import Compactor
 from persist.machine.compaction.owners import StandingOwners
-from persist.machine.compaction.workers import Workers
 from persist.machine.follower import Follower
 from persist.machine.hints import Hints
 from persist.machine.intake import Intake
@@ -44,6 +41,9 @@ from persist.storage.ports import Blob, Consensus
 from persist.wire.state_json import state_to_json
 
 R = TypeVar("R")
+
+if TYPE_CHECKING:
+    from persist.machine.compaction.workers import Workers
 
 _SHARDS_CACHED_MAX = 10_000
 
@@ -91,7 +91,7 @@ class LocalShards:
         self._runtime = runtime or system()
         self._versions = Versions(blob, consensus, settings=self._settings, runtime=self._runtime)
         self._counts = counts
-        self._intake = Intake(settings=self._settings, runtime=self._runtime)
+        self._intake = Intake(self._versions.blob, settings=self._settings, runtime=self._runtime)
         self._tasks = Tasks(counts)
         self._hints = Hints()
         self._owner = f"{self._runtime.hostname}:{self._runtime.random_bytes(4).hex()}"
@@ -99,12 +99,10 @@ class LocalShards:
         self.attempts = Attempts(settings=self._settings, runtime=self._runtime)
         self._owners: StandingOwners | None = None
         self._closed = False
+        self._workers: Workers | None = None
         if self._settings.compaction:
-            compactor = Compactor(self, self, counts=counts)
-            self._owners = StandingOwners(compactor.new_owner, self._compact_as)
-            carrier = Carrier(self, self, compactor, self._owners, counts=counts)
-            self._workers = Workers(carrier, settings=self._settings, runtime=self._runtime, counts=counts)
-            self._hints.tell_also(self._workers.offer)
+            self._owners = StandingOwners(self._new_owner, self._compact_as)
+            self._hints.tell_also(self._offer)
 
     @property
     def settings(self) -> Settings:
@@ -245,11 +243,31 @@ class LocalShards:
             for known in self._shards.values():
                 # The commit that gives a claim up would take it up again.
                 known.applier.compactor = ""
-            await self._workers.close()
+            if self._workers is not None:
+                await self._workers.close()
         self._closed = True
         await self._tasks.close()
         await self._versions.consensus.close()
         await self._versions.blob.close()
+
+    def _new_owner(self) -> WriterId:
+        return WriterId.born(self._runtime.now_ms(), self._runtime.random_bytes(16))
+
+    def _offer(self, shard: ShardId) -> None:
+        """Have a shard compacted in its turn. What compacts is imported and made for the first: readers need none."""
+        if self._owners is None:
+            return
+        if self._workers is None:
+            self._workers = self._hire(self._owners)
+        self._workers.offer(shard)
+
+    def _hire(self, owners: StandingOwners) -> "Workers":
+        from persist.machine.compaction.carrier import Carrier
+        from persist.machine.compaction.compactor import Compactor
+        from persist.machine.compaction.workers import Workers
+
+        carrier = Carrier(self, self, Compactor(self, self, counts=self._counts), owners, counts=self._counts)
+        return Workers(carrier, settings=self._settings, runtime=self._runtime, counts=self._counts)
 
     def _compact_as(self, shard: ShardId, owner: WriterId) -> None:
         known = self._shards.get(shard)

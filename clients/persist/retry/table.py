@@ -4,7 +4,8 @@
   because it is idempotent, is how the outcome is learned.
 * A **refusal** says that its own attempt changed nothing. It says nothing of an earlier attempt in doubt, and so cannot
   be told as if it did: the caller would clean up what is in use.
-* What only a person can mend (a full store, a read-only one) is told at once: repeating it helps nobody.
+* What only a person can mend (a full store, a read-only one, a server that was never there) is told at once: repeating
+  it helps nobody.
 
 Source: style.md rules 14 to 18; docs/concepts.md, errors.
 """
@@ -20,6 +21,7 @@ from persist.errors import (
     Indeterminate,
     LeaseExpired,
     LocationError,
+    NoServer,
     NotYetAvailable,
     Overloaded,
     PersistError,
@@ -55,6 +57,7 @@ TABLE: Final[Mapping[type[PersistError], Row]] = {
     LocationError: Row(Then.REPEAT, maybe_applied=True, refusal=False),
     Determinate: Row(Then.REPEAT, maybe_applied=False, refusal=True),
     Indeterminate: Row(Then.REPEAT, maybe_applied=True, refusal=False),
+    NoServer: Row(Then.TELL, maybe_applied=False, refusal=True),
     Overloaded: Row(Then.WAIT, maybe_applied=False, refusal=True),
     NotYetAvailable: Row(Then.TELL, maybe_applied=False, refusal=False),
     StoreFull: Row(Then.TELL, maybe_applied=False, refusal=True),

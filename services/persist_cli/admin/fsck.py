@@ -4,37 +4,35 @@ from typing import Annotated, Any
 
 import typer
 
+from persist_cli import completion
 from persist_cli.admin.commands import Age
-from persist_cli.options import AllowUnsafe, BlobUri, ConsensusUri, Endpoint, Json, Location, Target, invocation
+from persist_cli.options import Run, Where
 
 
 def fsck(
-    context: typer.Context,
     shard: Annotated[
-        list[str] | None, typer.Option("--shard", metavar="SHARD", help="Only this one; repeatable.")
+        list[str] | None,
+        typer.Option("--shard", metavar="SHARD", help="Only this one; repeatable.", autocompletion=completion.tables),
     ] = None,
     deep: Annotated[bool, typer.Option("--deep", help="Read every blob and check its bytes.")] = False,
     safe_age: Age = 24.0,
-    endpoint: Endpoint = None,
-    location: Location = None,
-    blob: BlobUri = None,
-    consensus: ConsensusUri = None,
-    json: Json = False,
-    allow_unsafe: AllowUnsafe = None,
+    *,
+    at: Where,
+    run: Run,
 ) -> None:
     """Check shards: all that live states name is there and whole. Exits with 1 when something is not.
 
     What only costs room, as crashed writers and cut calls leave it, is noted. Changes nothing, and may run beside
     everything else.
     """
-    target = Target.of_stores(context, "persist fsck", endpoint, location, blob, consensus)
-    settings = invocation(context, json=json).settings(allow_unsafe)
+    target = at.stores("persist fsck")
+    settings = run.settings()
     from persist_cli.admin import administration as machine
 
     problems = machine.run(
         target,
         settings,
-        lambda m: _check(m, shard or [], deep=deep, safe_age_ms=int(safe_age * 3_600_000), json=json),
+        lambda m: _check(m, shard or [], deep=deep, safe_age_ms=int(safe_age * 3_600_000), json=run.json),
     )
     raise typer.Exit(1 if problems else 0)
 

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from persist.errors import UsageError
+from persist.extras import extra
 from persist_cli.options import Target
 from persist_cli.terminal import counted, note, print_json, print_table
 
@@ -49,12 +48,10 @@ def _row(shard: str, done: Any) -> dict[str, Any]:
 @contextlib.contextmanager
 def session(master: str | None, name: str) -> Iterator[Any]:
     """A session on the cluster named, or on this machine."""
-    try:
+    with extra("spark"):
         from pyspark.sql import SparkSession
 
         from pyspark_persist.session import java_problem, local_session
-    except ImportError as error:
-        raise typer.BadParameter("this needs PySpark: pip install 'persist-tvc[spark]'") from error
     problem = java_problem()
     if problem is not None:
         raise UsageError(problem)

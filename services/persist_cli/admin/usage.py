@@ -4,14 +4,15 @@ from typing import Annotated
 
 import typer
 
+from persist_cli import completion
 from persist_cli.admin.commands import Age
-from persist_cli.options import AllowUnsafe, BlobUri, ConsensusUri, Endpoint, Json, Location, Target, invocation
+from persist_cli.options import Run, Where
 
 
 def usage(
-    context: typer.Context,
     shard: Annotated[
-        list[str] | None, typer.Option("--shard", metavar="SHARD", help="Only this one; repeatable.")
+        list[str] | None,
+        typer.Option("--shard", metavar="SHARD", help="Only this one; repeatable.", autocompletion=completion.tables),
     ] = None,
     safe_age: Age = 24.0,
     metrics: Annotated[
@@ -22,16 +23,13 @@ def usage(
     price_put: Annotated[float, typer.Option(min=0.0, help="Of 1,000 requests that write or list.")] = 0.005,
     price_get: Annotated[float, typer.Option(min=0.0, help="Of 1,000 requests that read.")] = 0.0004,
     price_storage: Annotated[float, typer.Option(min=0.0, help="Of 1 GB for a month.")] = 0.023,
-    endpoint: Endpoint = None,
-    location: Location = None,
-    blob: BlobUri = None,
-    consensus: ConsensusUri = None,
-    json: Json = False,
-    allow_unsafe: AllowUnsafe = None,
+    *,
+    at: Where,
+    run: Run,
 ) -> None:
     """Show what shards keep in Blob: current, held for readers, unlinked, leaked; and what it costs."""
-    target = Target.of_stores(context, "persist usage", endpoint, location, blob, consensus)
-    settings = invocation(context, json=json).settings(allow_unsafe)
+    target = at.stores("persist usage")
+    settings = run.settings()
     from persist.machine.upkeep.usage import Prices
     from persist_cli.admin import administration as machine
     from persist_cli.admin import usage_work
@@ -47,6 +45,6 @@ def usage(
             metrics=metrics or [],
             over=over,
             prices=prices,
-            json=json,
+            json=run.json,
         ),
     )

@@ -4,9 +4,11 @@ from typing import Annotated
 
 import typer
 
-from persist_cli.options import AllowUnsafe, BlobUri, ConsensusUri, Endpoint, Json, Location, Target, invocation
+from persist_cli import completion
+from persist_cli.bundles import App
+from persist_cli.options import Report, Run, Target, Where
 
-app = typer.Typer(help="Back a location up while it is used, and restore it elsewhere.", no_args_is_help=True)
+app = App(help="Back a location up while it is used, and restore it elsewhere.", no_args_is_help=True)
 
 Destination = Annotated[
     str, typer.Argument(metavar="DEST", help="Where backups lie: a directory, or file:/dir, s3://bucket/prefix.")
@@ -21,59 +23,55 @@ Chosen = Annotated[
 
 @app.command()
 def create(
-    context: typer.Context,
     destination: Destination,
     shard: Annotated[
-        list[str] | None, typer.Option("--shard", metavar="SHARD", help="Only this one; repeatable.")
+        list[str] | None,
+        typer.Option("--shard", metavar="SHARD", help="Only this one; repeatable.", autocompletion=completion.tables),
     ] = None,
     lease: Annotated[
         float, typer.Option(metavar="SECONDS", min=1.0, help="How long to hold garbage if this process stands still.")
     ] = 900.0,
-    endpoint: Endpoint = None,
-    location: Location = None,
-    blob: BlobUri = None,
-    consensus: ConsensusUri = None,
-    json: Json = False,
-    allow_unsafe: AllowUnsafe = None,
+    *,
+    at: Where,
+    run: Run,
 ) -> None:
     """Copy all that the newest states name, beside whatever else runs. What an earlier backup has is not copied again.
 
     Cut off, run it again: it goes on. Exits with 1 when a damaged shard had to be left out.
     """
-    target = Target.of_stores(context, "persist backup create", endpoint, location, blob, consensus)
-    settings = invocation(context, json=json).settings(allow_unsafe)
+    target = at.stores("persist backup create")
+    settings = run.settings()
     from persist_cli.admin import administration as machine
     from persist_cli.backup import work as backup_work
 
     code = machine.run(
         target,
         settings,
-        lambda m: backup_work.create(m, target, destination, shard or [], lease_ms=int(lease * 1000), json=json),
+        lambda m: backup_work.create(m, target, destination, shard or [], lease_ms=int(lease * 1000), json=run.json),
     )
     raise typer.Exit(code)
 
 
 @app.command("list")
-def list_(context: typer.Context, destination: Destination, json: Json = False) -> None:
+def list_(destination: Destination, *, report: Report) -> None:
     """The finished backups of a destination."""
-    settings = invocation(context, json=json).settings()
+    settings = report.invocation.settings()
     from persist_cli.backup import work as backup_work
 
-    backup_work.show(destination, settings, json=json)
+    backup_work.show(destination, settings, json=report.json)
 
 
 @app.command()
-def verify(context: typer.Context, destination: Destination, backup: Chosen = None, json: Json = False) -> None:
+def verify(destination: Destination, backup: Chosen = None, *, report: Report) -> None:
     """Read back and decode every byte a backup stands for. Exits with 1 when something cannot be restored."""
-    settings = invocation(context, json=json).settings()
+    settings = report.invocation.settings()
     from persist_cli.backup import work as backup_work
 
-    raise typer.Exit(backup_work.verify_all(destination, backup, settings, json=json))
+    raise typer.Exit(backup_work.verify_all(destination, backup, settings, json=report.json))
 
 
 @app.command()
 def restore(
-    context: typer.Context,
     destination: Destination,
     to: Annotated[str | None, typer.Option("--to", metavar="DIR", help="A new directory to restore into.")] = None,
     to_blob: Annotated[str | None, typer.Option("--to-blob", metavar="URI", help="Or an empty Blob …")] = None,
@@ -84,15 +82,15 @@ def restore(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with a restore of it that was killed. Is it gone? Look first.")
     ] = False,
-    json: Json = False,
-    allow_unsafe: AllowUnsafe = None,
+    *,
+    run: Run,
 ) -> None:
     """Restore a backup into an empty location: Blob first, then Consensus. One that failed goes on when run again.
 
     Two at a time into one location are not possible: the second is refused. So is one after a restore that was killed,
     until --resume says that nobody works on it any more.
     """
-    settings = invocation(context, json=json).settings(allow_unsafe)
+    settings = run.settings()
     if bool(to) == bool(to_blob or to_consensus) or bool(to_blob) != bool(to_consensus):
         raise typer.BadParameter("name one empty place: --to DIR, or --to-blob with --to-consensus")
     if (to_blob or "").startswith("mem:") or (to_consensus or "").startswith("mem:"):
@@ -100,4 +98,4 @@ def restore(
     target = Target(endpoint=None, location=to, blob=to_blob, consensus=to_consensus)
     from persist_cli.backup import work as backup_work
 
-    backup_work.restore(destination, backup, target, settings, resume=resume, json=json)
+    backup_work.restore(destination, backup, target, settings, resume=resume, json=run.json)

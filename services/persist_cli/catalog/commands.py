@@ -7,23 +7,23 @@ from typing import Annotated
 
 import typer
 
-from persist_cli.catalog.place import Place
-from persist_cli.options import AllowUnsafe, BlobUri, ConsensusUri, Endpoint, Json, Location, invocation
+from persist_cli import completion
+from persist_cli.bundles import App
+from persist_cli.catalog.place import Whose
+from persist_cli.options import Run
 
-app = typer.Typer(
+app = App(
     help="Look into the catalog of an environment (its databases, schemas, items, roles, …), and repair it by hand.",
     no_args_is_help=True,
 )
 
-Environment = Annotated[str, typer.Option("--environment", "-e", metavar="NAME", help="Whose catalog.")]
-Stash = Annotated[
-    str | None,
-    typer.Option(
-        metavar="URI", help="A catalog outside of any location: sqlite:PATH or postgres://user@host/database."
-    ),
-]
 KindArgument = Annotated[
-    str, typer.Argument(metavar="KIND", help="What kind of object, as in dump: database, item, role, …")
+    str,
+    typer.Argument(
+        metavar="KIND",
+        help="What kind of object, as in dump: database, item, role, …",
+        autocompletion=completion.kinds,
+    ),
 ]
 KeyArgument = Annotated[
     str,
@@ -44,12 +44,17 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. Needed where
 
 @app.command("dump")
 def dump(
-    context: typer.Context,
     kind: Annotated[
-        list[str] | None, typer.Option("--kind", "-k", metavar="KIND", help="Only this kind; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--kind", "-k", metavar="KIND", help="Only this kind; repeatable.", autocompletion=completion.kinds
+        ),
     ] = None,
     ignore: Annotated[
-        list[str] | None, typer.Option("--ignore", metavar="KIND", help="All but this kind; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--ignore", metavar="KIND", help="All but this kind; repeatable.", autocompletion=completion.kinds
+        ),
     ] = None,
     ignore_large: Annotated[
         bool, typer.Option("--ignore-large", help="Without the kinds that only grow: audit_log, storage_usage.")
@@ -60,43 +65,31 @@ def dump(
             "--consolidate/--no-consolidate", help="What is there now; or every change that can still be told, by time."
         ),
     ] = True,
-    environment: Environment = "default",
-    stash: Stash = None,
-    endpoint: Endpoint = None,
-    location: Location = None,
-    blob: BlobUri = None,
-    consensus: ConsensusUri = None,
-    json: Json = False,
-    allow_unsafe: AllowUnsafe = None,
+    *,
+    at: Whose,
+    run: Run,
 ) -> None:
     """Print all objects as one JSON document: for each kind a list of key, value, time and diff (1 came, -1 went).
 
     Disturbs nobody. Key and value of an object may be changed and given to edit. What this release cannot read (a
     catalog of another data version) is shown in hexadecimal digits: key_hex, value_hex. With --json all is on one line.
     """
-    place = Place.of(context, environment, stash, endpoint, location, blob, consensus)
-    settings = invocation(context, json=json).settings(allow_unsafe)
+    place, settings = at.place(), run.settings()
     from persist_cli.catalog import reads as catalog_reads
 
     tags = catalog_reads.chosen_tags(kind or [], ignore or [], ignore_large=ignore_large)
-    catalog_reads.dump(place, settings, tags, asked=bool(kind), consolidated=consolidate, json=json)
+    catalog_reads.dump(place, settings, tags, asked=bool(kind), consolidated=consolidate, json=run.json)
 
 
 @app.command("edit")
 def edit(
-    context: typer.Context,
     kind: KindArgument,
     key: KeyArgument,
     value: ValueArgument = None,
     yes: Yes = False,
-    environment: Environment = "default",
-    stash: Stash = None,
-    endpoint: Endpoint = None,
-    location: Location = None,
-    blob: BlobUri = None,
-    consensus: ConsensusUri = None,
-    json: Json = False,
-    allow_unsafe: AllowUnsafe = None,
+    *,
+    at: Whose,
+    run: Run,
 ) -> None:
     """Set one object to a value, or insert it, and print its previous value. For repairs: check the value yourself.
 
@@ -105,101 +98,73 @@ def edit(
 
     persist catalog edit setting '{"name": "motto"}' '{"value": "carpe diem"}' --location DIR
     """
-    place = Place.of(context, environment, stash, endpoint, location, blob, consensus)
-    settings = invocation(context, json=json).settings(allow_unsafe)
+    place, settings = at.place(), run.settings()
     from persist_cli.catalog import writes as catalog_writes
 
     wanted = catalog_writes.wanted_edit(kind, key, value)
-    catalog_writes.change(place, settings, wanted, yes=yes, json=json)
+    catalog_writes.change(place, settings, wanted, yes=yes, json=run.json)
 
 
 @app.command("delete")
 def delete(
-    context: typer.Context,
     kind: KindArgument,
     key: KeyArgument,
     yes: Yes = False,
-    environment: Environment = "default",
-    stash: Stash = None,
-    endpoint: Endpoint = None,
-    location: Location = None,
-    blob: BlobUri = None,
-    consensus: ConsensusUri = None,
-    json: Json = False,
-    allow_unsafe: AllowUnsafe = None,
+    *,
+    at: Whose,
+    run: Run,
 ) -> None:
     """Delete one object and print its previous value; when there is none, say so and do nothing.
 
     Whoever writes to the catalog meanwhile is fenced: it ends with an error and has to open the catalog again. What
     refers to the object keeps doing so: delete that, too.
     """
-    place = Place.of(context, environment, stash, endpoint, location, blob, consensus)
-    settings = invocation(context, json=json).settings(allow_unsafe)
+    place, settings = at.place(), run.settings()
     from persist_cli.catalog import writes as catalog_writes
 
-    catalog_writes.change(place, settings, catalog_writes.wanted_delete(kind, key), yes=yes, json=json)
+    catalog_writes.change(place, settings, catalog_writes.wanted_delete(kind, key), yes=yes, json=run.json)
 
 
 @app.command("epoch")
 def epoch(
-    context: typer.Context,
-    environment: Environment = "default",
-    stash: Stash = None,
-    endpoint: Endpoint = None,
-    location: Location = None,
-    blob: BlobUri = None,
-    consensus: ConsensusUri = None,
-    json: Json = False,
-    allow_unsafe: AllowUnsafe = None,
+    *,
+    at: Whose,
+    run: Run,
 ) -> None:
     """Print who leads: deploy generation and epoch of the process that opened the catalog for writing last.
 
     Disturbs nobody. The epoch is one more after every such opening, and after every edit and delete.
     """
-    place = Place.of(context, environment, stash, endpoint, location, blob, consensus)
-    settings = invocation(context, json=json).settings(allow_unsafe)
+    place, settings = at.place(), run.settings()
     from persist_cli.catalog import reads as catalog_reads
 
-    catalog_reads.epoch(place, settings, json=json)
+    catalog_reads.epoch(place, settings, json=run.json)
 
 
 @app.command("upgrade-check")
 def upgrade_check(
-    context: typer.Context,
-    environment: Environment = "default",
-    stash: Stash = None,
-    endpoint: Endpoint = None,
-    location: Location = None,
-    blob: BlobUri = None,
-    consensus: ConsensusUri = None,
-    json: Json = False,
-    allow_unsafe: AllowUnsafe = None,
+    *,
+    at: Whose,
+    run: Run,
 ) -> None:
     """Tell whether this release can go on with the catalog, and what it would change when it first opens it.
 
     Changes nothing and disturbs nobody, so run it before a deployment beside the old release. Exits with 0 when it can.
     """
-    place = Place.of(context, environment, stash, endpoint, location, blob, consensus)
-    settings = invocation(context, json=json).settings(allow_unsafe)
+    place, settings = at.place(), run.settings()
     from persist_cli.catalog import reads as catalog_reads
 
-    catalog_reads.upgrade_check(place, settings, json=json)
+    catalog_reads.upgrade_check(place, settings, json=run.json)
 
 
 @app.command("repair")
 def repair(
-    context: typer.Context,
     commit: Annotated[
         bool, typer.Option("--commit", help="Do it. Without, say what is wrong and what would change, and do nothing.")
     ] = False,
-    environment: Environment = "default",
-    stash: Stash = None,
-    endpoint: Endpoint = None,
-    location: Location = None,
-    blob: BlobUri = None,
-    consensus: ConsensusUri = None,
-    json: Json = False,
-    allow_unsafe: AllowUnsafe = None,
+    *,
+    at: Whose,
+    run: Run,
 ) -> None:
     """Make a catalog whole that nobody can open because its rows do not sum up, and print what that changes.
 
@@ -208,8 +173,7 @@ def repair(
     one append, which fences whoever leads; where nothing is wrong nothing is done. Exits with 1 while something is
     wrong.
     """
-    place = Place.of(context, environment, stash, endpoint, location, blob, consensus)
-    settings = invocation(context, json=json).settings(allow_unsafe)
+    place, settings = at.place(), run.settings()
     from persist_cli.catalog import repairs as catalog_repairs
 
-    catalog_repairs.repair(place, settings, commit=commit, json=json)
+    catalog_repairs.repair(place, settings, commit=commit, json=run.json)

@@ -4,17 +4,48 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from persist_cli.options import Target, is_typed, sqlite_file
+from persist_cli.options import LOCATION, Target, Where, sqlite_file
 
 if TYPE_CHECKING:
     from persist.client.catalog.port import OpenableCatalog, RowLog
     from persist.settings import Settings
 
 T = TypeVar("T")
+
+
+@dataclass(kw_only=True)
+class Whose(Where):
+    """The options that name a catalog."""
+
+    environment: Annotated[
+        str, typer.Option("--environment", "-e", metavar="NAME", help="Whose catalog.", rich_help_panel=LOCATION)
+    ] = "default"
+    stash: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URI",
+            help="A catalog outside of any location: sqlite:PATH or postgres://user@host/database.",
+            rich_help_panel=LOCATION,
+        ),
+    ] = None
+
+    def place(self) -> "Place":
+        """The place that the options name. Raises BadParameter unless it is one."""
+        if not self.environment:
+            raise typer.BadParameter("--environment needs a name")
+        if self.stash is None and not self.given:
+            raise typer.BadParameter(
+                "name one place: --location DIR, or --blob with --consensus, or --endpoint HOST:PORT, or --stash URI"
+            )
+        if self.stash is None:
+            return Place(self.environment, self.target())
+        for name in self.typed:
+            raise typer.BadParameter(f"name one place: --stash URI or --{name}, not both")
+        return Place(self.environment, stash=self.stash)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,22 +55,6 @@ class Place:
     environment: str
     target: Target | None = None
     stash: str | None = None
-
-    @classmethod
-    def of(cls, context: typer.Context, environment: str, stash: str | None, *location: str | None) -> "Place":
-        """The place that the options name. Raises BadParameter unless it is one."""
-        if not environment:
-            raise typer.BadParameter("--environment needs a name")
-        if stash is None and not any(location):
-            raise typer.BadParameter(
-                "name one place: --location DIR, or --blob with --consensus, or --endpoint HOST:PORT, or --stash URI"
-            )
-        if stash is None:
-            return cls(environment, Target.of(context, *location))
-        for name in ("endpoint", "location", "blob", "consensus"):
-            if is_typed(context, name):
-                raise typer.BadParameter(f"name one place: --stash URI or --{name}, not both")
-        return cls(environment, stash=stash)
 
     def run(self, settings: "Settings", work: Callable[["OpenableCatalog"], Awaitable[T]], *, begun: bool = False) -> T:
         """Open the catalog, work with it, close it. Raises Uninitialized: nobody begins a catalog by looking.

@@ -1,6 +1,7 @@
 """Checks of this machine: Python, the packages, the generated stubs. A check tells what it found and what to do."""
 
 import importlib
+import importlib.util
 import platform
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,10 @@ BAD: Final = "bad"
 
 _MARKS: Final = {OK: "✓", WARN: "!", BAD: "✗"}
 _DISTRIBUTION: Final = "persist-tvc"
-_STUBS: Final = ("types_pb2", "errors_pb2", "state_pb2", "shard_pb2", "shard_pb2_grpc")
+_NOT_FOR_USERS: Final = ("all", "bench", "dev")
+_MISSING: Final = "missing"
+_STUBS: Final = ("types_pb2", "errors_pb2", "state_pb2", "shard_pb2")
+_GRPC_STUBS: Final = ("shard_pb2_grpc",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,7 @@ def _python() -> Check:
 
 
 def _packages() -> Iterator[Check]:
-    """Every required package and its version; what is missing or older than required is bad."""
+    """Every required package and its version, and the extras; what is missing or older than required is bad."""
     try:
         wanted = requires(_DISTRIBUTION) or []
         yield Check("persist", OK, version(_DISTRIBUTION))
@@ -74,6 +78,21 @@ def _packages() -> Iterator[Check]:
     yield from (check for check in checks if check.state != OK)
     fine = [f"{check.name} {check.found}" for check in checks if check.state == OK]
     yield Check("packages", OK, ", ".join(fine))
+    yield from _extras(wanted)
+
+
+def _extras(wanted: Sequence[str]) -> Iterator[Check]:
+    """Which extras are there. One that is not is no fault; a package of one that is older than required is."""
+    groups: dict[str, list[Check]] = {}
+    for requirement in wanted:
+        _, marked, name = requirement.partition("extra == ")
+        if marked and (name := name.strip("'\"")) not in _NOT_FOR_USERS:
+            groups.setdefault(name, []).append(_package(requirement))
+    lacking = {name for name, checks in groups.items() if any(check.found == _MISSING for check in checks)}
+    old = {check.name: check for checks in groups.values() for check in checks if check.state != OK}
+    yield from (check for check in old.values() if check.found != _MISSING)
+    there = ", ".join(sorted(groups.keys() - lacking)) or "none"
+    yield Check("extras", OK, f"{there}; not installed: {', '.join(sorted(lacking))}" if lacking else there)
 
 
 def _package(requirement: str) -> Check:
@@ -82,7 +101,7 @@ def _package(requirement: str) -> Check:
     try:
         found = version(bare)
     except PackageNotFoundError:
-        return Check(bare, BAD, "missing", f"pip install '{name}'")
+        return Check(bare, BAD, _MISSING, f"pip install '{name}'")
     lowest = name.partition(">=")[2].split(",")[0]
     if lowest and _numbers(found) < _numbers(lowest):
         return Check(bare, BAD, f"{found}, older than {lowest}", f"pip install '{name}'")
@@ -95,10 +114,11 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 def _stubs() -> Check:
     """Generated code refuses a runtime older than its generator, at import."""
+    has_grpc = importlib.util.find_spec("grpc") is not None
     try:
-        for stub in _STUBS:
+        for stub in (*_STUBS, *(_GRPC_STUBS if has_grpc else ())):
             importlib.import_module(f"persist.v1.{stub}")
     except Exception as error:
         step = "install grpcio and protobuf at least as new as the stubs, or run `make proto`"
         return Check("stubs", BAD, str(error).splitlines()[0], step)
-    return Check("stubs", OK, "the installed gRPC and protobuf accept them")
+    return Check("stubs", OK, f"the installed {'gRPC and ' * has_grpc}protobuf accept them")

@@ -4,39 +4,23 @@ from typing import Annotated
 
 import typer
 
-from persist_cli.options import (
-    AllowUnsafe,
-    BlobUri,
-    ConsensusUri,
-    Endpoint,
-    Json,
-    Location,
-    Target,
-    invocation,
-    is_typed,
-)
+from persist_cli.options import Run, Where
 
 EXIT_FAILED = 1
 DOCTOR_SECONDS = 10.0
 
 
 def doctor(
-    context: typer.Context,
     spark: Annotated[bool, typer.Option("--spark", help="Also Java, PySpark and the Python its workers use.")] = False,
-    endpoint: Endpoint = None,
-    location: Location = None,
-    blob: BlobUri = None,
-    consensus: ConsensusUri = None,
+    *,
+    at: Where,
     timeout: Annotated[
         float, typer.Option(metavar="SECONDS", min=0.1, help="Longest wait per check.")
     ] = DOCTOR_SECONDS,
-    json: Json = False,
-    allow_unsafe: AllowUnsafe = None,
+    run: Run,
 ) -> None:
     """Check this machine, and the location if one is named. Exits with 1 when something must be mended."""
-    run = invocation(context, json=json)
-    named = any((endpoint, location, blob, consensus))
-    target = Target.of(context, endpoint, location, blob, consensus) if named else None
+    target = at.target() if at.given else None
     from persist_cli.doctor import checks
     from persist_cli.doctor import location as checks_location
     from persist_cli.doctor import spark as checks_spark
@@ -44,12 +28,12 @@ def doctor(
 
     found = list(checks.machine())
     if spark:
-        found += checks_spark.spark(run.environ)
+        found += checks_spark.spark(run.invocation.environ)
     if target is not None:
-        typed = any(is_typed(context, name) for name in ("location", "blob", "consensus"))
-        found += checks_location.location(target, run.settings(allow_unsafe), timeout, typed=typed)
+        typed = bool(at.typed.keys() - {"endpoint"})
+        found += checks_location.location(target, run.settings(), timeout, typed=typed)
     found = [check.scrubbed() for check in found]
-    if json:
+    if run.json:
         print_json([check.as_json() for check in found])
     else:
         rows = [(check.mark, check.name, check.found, check.next_step) for check in found]

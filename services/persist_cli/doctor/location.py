@@ -4,8 +4,10 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final, TypeVar
 
+from persist.client.remote.addresses import endpoints_of, is_listening
 from persist.core.shard.state import FIRST_FORMAT, STATE_FORMAT
-from persist.errors import InvalidArgument, PersistError
+from persist.errors import InvalidArgument, MissingExtra, PersistError
+from persist.extras import extra
 from persist.machine.gate import Gate
 from persist.retry.deadline import Deadline
 from persist.runtime import Runtime, system
@@ -26,8 +28,8 @@ SHARDS_LOOKED_AT: Final = 100
 def location(target: Target, settings: Settings, timeout: float, *, typed: bool = True) -> Iterator[Check]:
     """Everything about the location the options name; ``typed``: on the command line, so that it may be mistyped."""
     if target.endpoint is not None:
-        for endpoint in target.endpoint.split(","):
-            yield from asyncio.run(_endpoint(endpoint.strip(), timeout))
+        for endpoint in endpoints_of(target.endpoint):
+            yield from asyncio.run(_endpoint(endpoint, timeout))
     else:
         try:
             target.check_there()
@@ -128,9 +130,12 @@ async def _store(
 
 async def _endpoint(endpoint: str, timeout: float) -> list[Check]:
     """What the server says about itself."""
-    import grpc.aio
-    from grpc_health.v1 import health_pb2, health_pb2_grpc
-
+    try:
+        with extra("grpc"):
+            import grpc.aio
+            from grpc_health.v1 import health_pb2, health_pb2_grpc
+    except MissingExtra as error:
+        return [Check(f"endpoint {endpoint}", BAD, error.message, error.hint)]
     async with grpc.aio.insecure_channel(endpoint) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
 
@@ -141,6 +146,9 @@ async def _endpoint(endpoint: str, timeout: float) -> list[Check]:
         try:
             states = {service: await ask(service) for service in (*SERVICES, DURABLE)}
         except grpc.aio.AioRpcError as error:
+            if not await is_listening(endpoint, timeout):
+                step = "`persist dev` starts one, `persist serve shard` one for many; is the port open?"
+                return [Check(f"endpoint {endpoint}", BAD, "nothing listens there", step)]
             step = "is `persist serve shard` running there, and is the port open?"
             return [Check(f"endpoint {endpoint}", BAD, f"{error.code().name}: {error.details()}", step)]
     return [

@@ -5,68 +5,46 @@ from typing import Annotated
 
 import typer
 
-from persist_cli.options import (
-    TIMEOUT_SECONDS,
-    AllowUnsafe,
-    BlobUri,
-    ConsensusUri,
-    Endpoint,
-    Json,
-    Location,
-    ShardArgument,
-    Target,
-    Timeout,
-    invocation,
-)
+from persist_cli.bundles import App
+from persist_cli.options import TIMEOUT_SECONDS, Run, ShardArgument, Timeout, Where
 from persist_cli.times import AsOf, From, NewUpper, RowTime, Until
 
-app = typer.Typer(help="Look into shards, append to them, read them, follow them.", no_args_is_help=True)
+app = App(help="Look into shards, append to them, read them, follow them.", no_args_is_help=True)
 
 
 @app.command("list")
 def list_shards(
-    context: typer.Context,
-    endpoint: Endpoint = None,
-    location: Location = None,
-    blob: BlobUri = None,
-    consensus: ConsensusUri = None,
+    *,
+    at: Where,
+    run: Run,
     timeout: Timeout = TIMEOUT_SECONDS,
-    json: Json = False,
-    allow_unsafe: AllowUnsafe = None,
 ) -> None:
     """List every shard of a location with its frontiers."""
-    target = Target.of(context, endpoint, location, blob, consensus)
-    settings = invocation(context, json=json).settings(allow_unsafe)
+    target, settings = at.target(), run.settings()
     from persist_cli.shard import reads as shard_reads
 
     with target.open(settings) as client:
-        shard_reads.list_shards(client, timeout=timeout, json=json)
+        shard_reads.list_shards(client, timeout=timeout, json=run.json)
 
 
 @app.command()
 def inspect(
-    context: typer.Context,
     shard: ShardArgument,
-    endpoint: Endpoint = None,
-    location: Location = None,
-    blob: BlobUri = None,
-    consensus: ConsensusUri = None,
+    *,
+    at: Where,
+    run: Run,
     timeout: Timeout = TIMEOUT_SECONDS,
-    json: Json = False,
-    allow_unsafe: AllowUnsafe = None,
 ) -> None:
     """Show a shard's state: frontiers, batches, readers, writers, schemas. All of it with --json."""
-    target = Target.of(context, endpoint, location, blob, consensus)
-    settings = invocation(context, json=json).settings(allow_unsafe)
+    target, settings = at.target(), run.settings()
     from persist_cli.shard import reads as shard_reads
 
     with target.open(settings) as client:
-        shard_reads.inspect(client, shard, timeout=timeout, json=json)
+        shard_reads.inspect(client, shard, timeout=timeout, json=run.json)
 
 
 @app.command()
 def append(
-    context: typer.Context,
     shard: ShardArgument,
     file: Annotated[str, typer.Argument(help="A CSV, JSON lines, Parquet or Arrow file; - for standard input.")] = "-",
     file_format: Annotated[
@@ -81,17 +59,13 @@ def append(
         int | None, typer.Option(help="The diff of every row: -1 takes rows away. Otherwise the diff column, or 1.")
     ] = None,
     new_upper: NewUpper = None,
-    endpoint: Endpoint = None,
-    location: Location = None,
-    blob: BlobUri = None,
-    consensus: ConsensusUri = None,
+    *,
+    at: Where,
+    run: Run,
     timeout: Timeout = TIMEOUT_SECONDS,
-    json: Json = False,
-    allow_unsafe: AllowUnsafe = None,
 ) -> None:
     """Append rows in one commit. A new shard is made when --key names its key columns."""
-    target = Target.of(context, endpoint, location, blob, consensus)
-    settings = invocation(context, json=json).settings(allow_unsafe)
+    target, settings = at.target(), run.settings()
     from persist_cli.shard import writes as shard_writes
 
     request = shard_writes.Append(
@@ -107,12 +81,11 @@ def append(
     if request.key and not target.is_there():
         shard_writes.check_new(request)
     with target.open(settings, begin=bool(request.key)) as client:
-        shard_writes.append(client, request, timeout=timeout, json=json)
+        shard_writes.append(client, request, timeout=timeout, json=run.json)
 
 
 @app.command()
 def snapshot(
-    context: typer.Context,
     shard: ShardArgument,
     as_of: AsOf = None,
     where: Annotated[str | None, typer.Option(help="For example: id >= 5 and name = 'x'")] = None,
@@ -122,17 +95,13 @@ def snapshot(
         str | None, typer.Option("--format", help="table, json (lines), csv, tsv, parquet or arrow.")
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None,
-    endpoint: Endpoint = None,
-    location: Location = None,
-    blob: BlobUri = None,
-    consensus: ConsensusUri = None,
+    *,
+    at: Where,
+    run: Run,
     timeout: Timeout = TIMEOUT_SECONDS,
-    json: Json = False,
-    allow_unsafe: AllowUnsafe = None,
 ) -> None:
     """Read what a shard holds at a time. The answer for a time is the same for ever."""
-    target = Target.of(context, endpoint, location, blob, consensus)
-    settings = invocation(context, json=json).settings(allow_unsafe)
+    target, settings = at.target(), run.settings()
     from persist_cli.shard import reads as shard_reads
 
     request = shard_reads.Snapshot(
@@ -145,33 +114,28 @@ def snapshot(
         output=output,
     )
     with target.open(settings) as client:
-        shard_reads.snapshot(client, request, timeout=timeout, json=json)
+        shard_reads.snapshot(client, request, timeout=timeout, json=run.json)
 
 
 @app.command()
 def listen(
-    context: typer.Context,
     shard: ShardArgument,
     start: From = None,
     until: Until = None,
     idle: Annotated[
         float | None, typer.Option(metavar="SECONDS", min=0.1, help="End after so long without news.")
     ] = None,
-    endpoint: Endpoint = None,
-    location: Location = None,
-    blob: BlobUri = None,
-    consensus: ConsensusUri = None,
+    *,
+    at: Where,
+    run: Run,
     timeout: Timeout = TIMEOUT_SECONDS,
-    json: Json = False,
-    allow_unsafe: AllowUnsafe = None,
 ) -> None:
     """Follow the changes of a shard as they commit. Ends with Ctrl-C, or when the shard is closed."""
-    target = Target.of(context, endpoint, location, blob, consensus)
-    settings = invocation(context, json=json).settings(allow_unsafe)
+    target, settings = at.target(), run.settings()
     from persist_cli.shard import reads as shard_reads
 
     with target.open(settings) as client:
-        shard_reads.listen(client, shard, start=start, until=until, idle=idle, timeout=timeout, json=json)
+        shard_reads.listen(client, shard, start=start, until=until, idle=idle, timeout=timeout, json=run.json)
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -9,12 +9,23 @@ from typing import Any
 import pyarrow as pa
 
 from persist import Progress
+from persist.client.shard.read.listen import log as interruptions
 from persist.core.frontier import TIME_MAX
 from persist.errors import NotReadable
 from persist.runtime import system
 from persist_cli.options import shard_id
 from persist_cli.shard import rows_out as tables_out
-from persist_cli.terminal import counted, frontier, note, print_json, print_json_line, print_table, progress, shown
+from persist_cli.terminal import (
+    counted,
+    frontier,
+    note,
+    noted,
+    print_json,
+    print_json_line,
+    print_table,
+    progress,
+    shown,
+)
 from persist_cli.times import dated
 
 
@@ -165,13 +176,14 @@ def listen(
     with client.open_reader(the_shard, purpose="persist shard listen", timeout=timeout) as reader:
         upper = reader.upper.time
         first = start if start is not None else TIME_MAX if upper is None else max(upper, 1) - 1
-        try:
-            for event in reader.listen(as_of=first, timeout=idle):
-                _tell(event, json=json)
-                if until is not None and isinstance(event, Progress) and event.upper.beyond(until - 1):
-                    return
-        except KeyboardInterrupt:
-            note("")
+        with noted(interruptions):
+            try:
+                for event in reader.listen(as_of=first, timeout=idle):
+                    _tell(event, json=json)
+                    if until is not None and isinstance(event, Progress) and event.upper.beyond(until - 1):
+                        return
+            except KeyboardInterrupt:
+                note("")
 
 
 def _tell(event: Any, *, json: bool) -> None:

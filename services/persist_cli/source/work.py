@@ -1,4 +1,4 @@
-"""The work behind ``persist source``. Imports PySpark's data source, so only when a command needs it."""
+"""The work behind ``persist source``. Spark is imported when something is to run there."""
 
 import contextlib
 import dataclasses
@@ -11,14 +11,11 @@ from typing import Any
 
 import typer
 
+import persist_ingest as ingest
+from persist.errors import MissingExtra
 from persist.runtime import system
 from persist_cli.options import Invocation, Target
 from persist_cli.terminal import counted, note, print_json, print_json_line, print_table, progress
-
-try:
-    import persist_ingest as ingest
-except ImportError as _error:
-    raise typer.BadParameter("sources need PySpark: pip install 'persist-tvc[spark]'") from _error
 
 LINE_SECONDS = 10.0
 """Between two lines about a running source where there is no terminal."""
@@ -208,18 +205,26 @@ def _shown(source: Any) -> dict[str, Any]:
     return shown
 
 
+def _spark_problem() -> str | None:
+    """Why Spark cannot start here; None when it can."""
+    try:
+        from pyspark_persist.session import java_problem
+    except MissingExtra as error:
+        return str(error)
+    return java_problem()
+
+
 @contextlib.contextmanager
 def _sessions(wanted: bool, master: str | None, name: str) -> Iterator[Any]:
     """What makes the Spark session at its first use; None when Spark is not wanted or not possible here."""
-    from persist_cli.admin.spark import session
-    from pyspark_persist.session import java_problem
-
-    problem = java_problem() if wanted else None
+    problem = _spark_problem() if wanted else None
     if not wanted or problem is not None:
         if problem is not None:
             note(f"everything runs in this process: {problem}")
         yield None
         return
+    from persist_cli.admin.spark import session
+
     with contextlib.ExitStack() as stack:
 
         @functools.cache

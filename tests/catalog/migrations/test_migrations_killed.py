@@ -1,14 +1,13 @@
 """kill -9 of a process at every append of a migration: the next one leaves the catalog that a whole one does."""
 
 import asyncio
-import os
 import signal
-import sys
 from pathlib import Path
 
 import pytest
 from catalog.migrations.dying import ENVIRONMENT
 from catalog.migrations.test_migrations import net, rows_of
+from forked import Fork
 from simulation.budget import FULL
 
 from persist import aio
@@ -37,10 +36,7 @@ class Home:
 
     async def run(self, at: int, when: str) -> int:
         """How the process ended."""
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        arguments = ("-m", "catalog.migrations.dying", *self.stores, str(at), when)
-        process = await asyncio.create_subprocess_exec(sys.executable, *arguments, env=environment)
-        return await process.wait()
+        return await (await asyncio.to_thread(Fork, "catalog.migrations.dying", *self.stores, at, when)).wait()
 
     async def opened(self) -> Dump:
         """What the next process makes of it."""

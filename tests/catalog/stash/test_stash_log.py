@@ -276,9 +276,9 @@ async def test_forgetting_goes_on_in_bounded_steps(database: Place) -> None:
         await log.append([], 2, expected_upper=2)
         stash = database.stash(1)
         try:
-            more = [await stash.forget("test", 3, timeout=10.0) for _ in range(3)]
+            more = [await stash.forget("test", 3, timeout=60.0) for _ in range(3)]
             assert more == [True, True, False]
-            assert not await stash.forget("test", 3, timeout=10.0)
+            assert not await stash.forget("test", 3, timeout=60.0)
         finally:
             await stash.close()
         assert (await log.updates(0)).updates == [RowUpdate(rows[0], 0, 1)]
@@ -295,7 +295,7 @@ async def test_forgetters_and_writers_at_once_lose_nothing(database: Place) -> N
             done = 0
             while done < 20:
                 try:
-                    await stash.forget("test", upper, timeout=10.0)
+                    await stash.forget("test", upper, timeout=60.0)
                 except Determinate:
                     continue
                 done += upper > 3 * HISTORY
@@ -439,15 +439,15 @@ async def test_repeated_append_is_done_once(database: Place) -> None:
         token = secrets.token_bytes(16)
         arguments = {"token": token, "timeout": 10.0}
         assert await stash.append("test", [], expected=0, ts=4, **arguments) is None
-        assert await stash.append("test", [], expected=5, ts=5, token=b"other", timeout=10.0) is None
+        assert await stash.append("test", [], expected=5, ts=5, token=b"other", timeout=60.0) is None
         assert await stash.append("test", [], expected=0, ts=4, again=True, **arguments) is None
-        assert await stash.append("test", [], expected=0, ts=4, again=True, token=b"never", timeout=10.0) == 6
-        assert await stash.upper("test", timeout=10.0) == 6
+        assert await stash.append("test", [], expected=0, ts=4, again=True, token=b"never", timeout=60.0) == 6
+        assert await stash.upper("test", timeout=60.0) == 6
         with pytest.raises(Indeterminate):
             # It may be on its way still, and happen when somebody else makes the upper 9.
-            await stash.append("test", [], expected=9, ts=9, again=True, token=b"early", timeout=10.0)
+            await stash.append("test", [], expected=9, ts=9, again=True, token=b"early", timeout=60.0)
         for upper in range(6, 6 + HISTORY):
-            assert await stash.append("test", [], expected=upper, ts=upper, token=b"%d" % upper, timeout=10.0) is None
+            assert await stash.append("test", [], expected=upper, ts=upper, token=b"%d" % upper, timeout=60.0) is None
         with pytest.raises(Indeterminate):
             await stash.append("test", [], expected=0, ts=4, again=True, **arguments)
     finally:

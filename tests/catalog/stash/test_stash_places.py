@@ -101,9 +101,9 @@ async def test_one_file_holds_a_consensus_and_a_stash(tmp_path: Path) -> None:
     consensus = open_consensus(uri, settings=Settings(), runtime=system())
     async with opened(Place("sqlite", uri)) as place:
         log = await place.log()
-        assert await consensus.compare_and_set("key", -1, b"x", timeout=10.0)
+        assert await consensus.compare_and_set("key", -1, b"x", timeout=60.0)
         assert await log.append([(A, 1)], 0, expected_upper=0) is None
-        assert await consensus.head("key", timeout=10.0)
+        assert await consensus.head("key", timeout=60.0)
     await consensus.close()
 
 

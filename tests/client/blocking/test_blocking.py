@@ -6,8 +6,6 @@ starts, forks or ends clients of its own is about this process alone, and embedd
 
 import asyncio
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +16,7 @@ from urllib.parse import quote
 import pyarrow as pa
 import pytest
 from client.support import SCHEMA, rows_of, run_python, table
+from forked import Fork
 
 import persist
 from persist import Antichain, Appended, Progress, ShardId, Updates, UpperMismatch
@@ -42,14 +41,12 @@ def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[persist.C
 @contextmanager
 def server_process(blob: str, consensus: str) -> Iterator[str]:
     """A server over these stores; its HOST:PORT."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-m", "persist_shard", "127.0.0.1:0", blob, consensus]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as server:
-        try:
-            assert server.stdout is not None
-            yield server.stdout.readline().split()[-1]
-        finally:
-            server.kill()
+    server = Fork("persist_shard", "127.0.0.1:0", blob, consensus, heard=["output"])
+    try:
+        assert server.output is not None
+        yield server.output.readline().decode().split()[-1]
+    finally:
+        server.close()
 
 
 def test_blocking_client_does_all_the_asynchronous_one_does(client: persist.Client):
@@ -248,7 +245,7 @@ def test_close_during_a_call_leaves_in_doubt_what_was_sent(tmp_path: Path):
     shard, sent, told = ShardId.new(), threading.Event(), list[BaseException]()
     with persist.embedded(tmp_path) as client:
         writer = client.open_writer(shard, schema=SCHEMA)
-        shards = client._client.location.shards
+        shards = client._inner.location.shards
         right = shards.apply
 
         async def lost(*arguments: object, **more: object) -> None:

@@ -29,6 +29,7 @@ from client.support import (
     table,
     total,
 )
+from simulation.budget import FULL
 
 import persist
 from persist import ShardId
@@ -39,6 +40,8 @@ BUSY = dataclasses.replace(SMALL, rollup_every=8)
 MANUAL = dataclasses.replace(SMALL, compaction=False)
 TINY = Budget(memory_bytes=1, part_bytes=1 << 16)
 """Every pass merges two runs, into parts of 64 KiB."""
+TIMES = 400 if FULL else 160
+"""Appends beside which somebody listens."""
 WIDER = persist.Schema(key={"id": pa.int64()}, val={"name": pa.string(), "age": pa.int32()})
 
 
@@ -147,7 +150,7 @@ class History:
         self.compared += 1
 
 
-@pytest.mark.timeout_s(120)
+@pytest.mark.timeout_s(240)
 @pytest.mark.parametrize("seed", range(2))
 async def test_snapshots_equal_the_ledger_whatever_is_compacted_collected_and_restarted(stores: Place, seed: int):
     history = History(stores, seed)
@@ -163,20 +166,20 @@ async def test_listen_across_compactions_neither_skips_nor_repeats(stores: Place
     async with client_of(stores, settings=BUSY) as client, client_of(stores, settings=BUSY) as other:
         writer, reader = await client.open(ShardId.new(), schema=SCHEMA)
         await writer.append([], 1)
-        following = asyncio.create_task(collect(await reader.listen(0, timeout=30, downgrade=True), until=400))
+        following = asyncio.create_task(collect(await reader.listen(0, timeout=30, downgrade=True), until=TIMES))
         slow = await (await other.open_reader(writer.shard)).listen(0, timeout=30)
-        for time in range(1, 401):
+        for time in range(1, TIMES + 1):
             rows = some_rows(entropy, entropy.choice([0, 1, 20]), time, time + 1)
             ledger.updates += rows
             await writer.append(table(rows), time + 1)
             if time % 50 == 0:
                 await compact(client, writer.shard)
         updates, progress = await following
-        assert total(updates) == ledger.between(1, 401)
+        assert total(updates) == ledger.between(1, TIMES + 1)
         assert all(one.less_than(two) for one, two in itertools.pairwise(progress))
         # One that begins when all is compacted, below what the other had been told to give up.
-        updates, progress = await collect(slow, until=400)
-        assert total(updates) == ledger.between(1, 401)
+        updates, progress = await collect(slow, until=TIMES)
+        assert total(updates) == ledger.between(1, TIMES + 1)
         assert all(one.less_than(two) for one, two in itertools.pairwise(progress))
 
 
@@ -272,7 +275,7 @@ async def test_merge_in_many_passes_gives_the_same_rows_and_one_run_and_leaves_n
         named = {part["key"] for part in await parts_of(client, writer.shard)}
         # What was merged away waits for the collection; nothing else is there.
         assert await blobs_of(client, writer.shard) == named | before
-        for as_of in range(40, 150, 3):
+        for as_of in range(40, 150, 3 if FULL else 12):
             await check(reader, ledger, as_of)
         naive = total((key, name, max(ts, 40), diff) for key, name, ts, diff in ledger.updates)
         assert done.rows_after == len(naive)

@@ -2,15 +2,19 @@
 
 import asyncio
 import dataclasses
-import multiprocessing
 import pickle
 import random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from client.support import SCHEMA, SMALL, Ledger, Place, client_of, file_place, rows_of, some_rows, table
+from forked import pool
 
 from persist import ShardId
-from persist.errors import InvalidArgument, LeaseExpired, ShardNotFound
+from persist.core.shard.commands import ApplyMerge, MergeApplied, MergeRefused
+from persist.errors import InvalidArgument, LeaseExpired, ShardNotFound, StoreReadOnly
+from persist.wire.batch import batch_from_bytes, batch_to_bytes
 
 MANUAL = dataclasses.replace(SMALL, compaction=False)
 
@@ -38,8 +42,8 @@ async def test_pieces_run_by_other_processes_are_committed_as_one_run(tmp_path, 
         assert 12 * 100 < compaction.rows <= 12 * 150
         made = compaction.pieces(pieces)
         assert len(made) == 1 if pieces == 1 else 2 <= len(made) <= 5
-        with multiprocessing.get_context("spawn").Pool(2) as pool:
-            results = pool.map(work, [pickle.dumps(piece) for piece in made])
+        with pool(2) as processes:
+            results = processes.map(work, [pickle.dumps(piece) for piece in made])
         done = await compaction.commit(results)
         assert done.applied
         state = await client.inspect(writer.shard)
@@ -78,6 +82,64 @@ async def test_abandoned_compaction_leaves_nothing_and_can_be_claimed_again(plac
         again = await client.begin_compaction(writer.shard)
         assert again is not None
         await again.abandon()
+        assert rows_of(await (await reader.snapshot(119)).to_arrow()) == ledger.at(119)
+
+
+async def test_compaction_that_was_committed_deletes_nothing_however_it_is_cleaned_up(place: Place):
+    """`except: abandon` is what callers write, whatever the commit came to."""
+    async with client_of(place, settings=MANUAL) as client:
+        writer, reader, ledger = await grown(client)
+        compaction = await client.begin_compaction(writer.shard)
+        results = [await asyncio.to_thread(piece.run) for piece in compaction.pieces(3)]
+        assert (await compaction.commit(results)).applied
+        await compaction.abandon(results)
+        assert rows_of(await (await reader.snapshot(119)).to_arrow()) == ledger.at(119)
+
+
+@pytest.mark.parametrize("answer", ["refused", "error"])
+async def test_merge_that_is_delivered_again_after_a_final_answer_finds_its_parts(place: Place, answer: str):
+    async with client_of(place, settings=MANUAL) as client:
+        writer, reader, ledger = await grown(client)
+        shards = client._location.shards
+        compaction = await client.begin_compaction(writer.shard)
+        results = [await asyncio.to_thread(piece.run) for piece in compaction.pieces(2)]
+        late: list[Any] = []
+
+        async def apply(shard: ShardId, command: Any, *, timeout: float) -> Any:
+            if not isinstance(command, ApplyMerge):
+                return await right(shard, command, timeout=timeout)
+            late.append(command)
+            if answer == "error":
+                raise StoreReadOnly("as it was for a while")
+            return MergeRefused(reason="as another copy of the same call was answered")
+
+        right, compaction._compactor._shards = shards.apply, SimpleNamespace(apply=apply)
+        if answer == "error":
+            with pytest.raises(StoreReadOnly):
+                await compaction.commit(results)
+        else:
+            assert not (await compaction.commit(results)).applied
+        await compaction.abandon(results)
+        assert isinstance(await right(writer.shard, late[0], timeout=30), MergeApplied)
+        assert rows_of(await (await reader.snapshot(119)).to_arrow()) == ledger.at(119)
+
+
+@pytest.mark.parametrize("lie", ["missing", "other size"])
+async def test_merge_whose_parts_are_not_there_takes_nothing_away(place: Place, lie: str):
+    async with client_of(place, settings=MANUAL) as client:
+        writer, reader, ledger = await grown(client)
+        compaction = await client.begin_compaction(writer.shard)
+        results = [await asyncio.to_thread(piece.run) for piece in compaction.pieces(1)]
+        [part, *_] = batch_from_bytes(results[0]).parts
+        if lie == "missing":
+            await client._location.blob.delete(part.key, timeout=30)
+        else:
+            batch = batch_from_bytes(results[0])
+            [run] = batch.runs
+            other = dataclasses.replace(part, encoded_bytes=part.encoded_bytes + 1)
+            runs = (dataclasses.replace(run, parts=(other, *run.parts[1:])),)
+            results = [batch_to_bytes(dataclasses.replace(batch, runs=runs))]
+        assert not (await compaction.commit(results)).applied
         assert rows_of(await (await reader.snapshot(119)).to_arrow()) == ledger.at(119)
 
 

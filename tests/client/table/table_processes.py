@@ -1,21 +1,18 @@
 """Processes that make transfers between tables, what they told, and what is there after them."""
 
 import asyncio
-import os
-import sys
-from asyncio.subprocess import Process
 from pathlib import Path
 
 from client.support import Place, client_of
 from client.table.table_worker import tables_of, transfer, transfers_at
+from forked import Fork
 
 from persist import ShardId
 
 
-async def start(place: Place, number: int, count: int, file: Path, where: str = "-") -> Process:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    words = ("-m", "client.table.table_worker", place.blob, place.consensus, str(number), str(count), str(file), where)
-    return await asyncio.create_subprocess_exec(sys.executable, *words, env=environment)
+async def start(place: Place, number: int, count: int, file: Path, where: str = "-") -> Fork:
+    words = (place.blob, place.consensus, number, count, file, where)
+    return await asyncio.to_thread(Fork, "client.table.table_worker", *words)
 
 
 def told(*files: Path) -> set[int]:

@@ -1,15 +1,13 @@
 """Several processes at one oracle, some of them killed: together they hear what one oracle could have said."""
 
 import asyncio
-import os
 import signal
-import sys
-from asyncio.subprocess import Process
 from pathlib import Path
 
 import pytest
 from client.support import Place, client_of
 from client.timeline.oracle_history import NEVER, calls_in, faults_in
+from forked import Fork
 
 import persist
 
@@ -17,22 +15,12 @@ CALLS = 40
 """Calls of each of the four tasks of a process."""
 
 
-async def start(place: Place, timeline: str, seed: int, file: Path) -> Process:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    arguments = (
-        "-m",
-        "client.timeline.oracle_history",
-        place.blob,
-        place.consensus,
-        timeline,
-        str(seed),
-        str(CALLS),
-        str(file),
-    )
-    return await asyncio.create_subprocess_exec(sys.executable, *arguments, env=environment)
+async def start(place: Place, timeline: str, seed: int, file: Path) -> Fork:
+    words = (place.blob, place.consensus, timeline, seed, CALLS, file)
+    return await asyncio.to_thread(Fork, "client.timeline.oracle_history", *words)
 
 
-async def kill_amid(process: Process, file: Path, lines: int) -> None:
+async def kill_amid(process: Fork, file: Path, lines: int) -> None:
     """kill -9 once it has recorded that many lines; calls are under way then, as its tasks always have one."""
     while not file.exists() or file.read_bytes().count(b"\n") < lines:
         assert process.returncode is None

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from persist import InvalidArgument
+from persist import InvalidArgument, MissingExtra
 from persist_ingest.sources.options import check_options, columns, keyed, listed, number, one_of, required
 from persist_ingest.sources.registry import BUILT_IN, source_type
 
@@ -43,7 +43,7 @@ def test_a_missing_package_is_named_with_what_installs_it(tmp_path: Path, monkey
     (tmp_path / "needs_other.py").write_text("import some_package_that_is_not_there\nIT = 1\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
-    with pytest.raises(InvalidArgument, match=r'needs confluent_kafka .*pip install "persist-tvc\[kafka\]"'):
+    with pytest.raises(MissingExtra, match=r"confluent_kafka is not installed .*pip install 'persist-tvc\[kafka\]'"):
         source_type("needs_kafka:IT")
     with pytest.raises(InvalidArgument, match="pip install some_package_that_is_not_there"):
         source_type("needs_other:IT")

@@ -112,7 +112,7 @@ async def restored(source: Store, manifest: Manifest, place: tuple[str, str], *,
 async def check(place: tuple[str, str], manifest: Manifest, shards: list[Shard]) -> None:
     """Everything in a restored place is sound, and reads at every time as the ledgers say."""
     async with at(place, BUSY) as (client, tools):
-        assert sorted([shard async for shard in tools.shards.list(timeout=10)]) == [e.shard for e in manifest.shards]
+        assert sorted([shard async for shard in tools.shards.list(timeout=60)]) == [e.shard for e in manifest.shards]
         for entry in manifest.shards:
             shard = next(each for each in shards if each.id == entry.shard)
             assert await tools.fsck.check(shard.id, deep=True) == []
@@ -156,7 +156,7 @@ async def test_backup_amid_appends_compaction_and_collection_restores(
         assert {entry.shard: entry.upper for entry in manifest.shards} == expected
         # The holds are gone, and so is what they kept: copied from the place as it is now, the states were worthless.
         for shard in shards:
-            state = await tools.shards.inspect(shard.id, timeout=10)
+            state = await tools.shards.inspect(shard.id, timeout=60)
             assert state["leased_readers"] == {}
             await clean(tools, shard.id)
         backup = store_at(destination)
@@ -170,7 +170,7 @@ async def test_backup_amid_appends_compaction_and_collection_restores(
         assert (again.copied.there, again.manifest.left_out) == (0, ())
     assert await restored(backup, manifest, elsewhere) == 2
     await check(elsewhere, manifest, shards)
-    key, newest = await read_manifest(backup.blob, None, timeout=10)
+    key, newest = await read_manifest(backup.blob, None, timeout=60)
     assert (key, newest) == (again.key, again.manifest)
 
 
@@ -411,7 +411,7 @@ async def test_blob_under_another_name_is_no_other_place(
         alias = store_at(spelled_otherwise(place[0], tmp_path / "a"))
         with pytest.raises(InvalidArgument, match="own location"):
             await back_up(tools, alias)
-        assert await manifests(alias.blob, timeout=10) == []
+        assert await manifests(alias.blob, timeout=60) == []
         assert await tools.keys(shard.id) == before
         assert await tools.survey.strangers() == {}
         to = store_at(backup[0])
@@ -421,7 +421,7 @@ async def test_blob_under_another_name_is_no_other_place(
         with pytest.raises(InvalidArgument):
             await restored(to, created.manifest, (target, f"sqlite:{tmp_path}/new.db"))
     assert await to.sizes("") == there
-    assert await manifests(to.blob, timeout=10) == [created.key]
+    assert await manifests(to.blob, timeout=60) == [created.key]
 
 
 async def test_location_without_shards_is_not_backed_up(tmp_path: Path, request: pytest.FixtureRequest) -> None:

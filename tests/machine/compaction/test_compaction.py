@@ -182,6 +182,7 @@ async def test_compaction_that_is_ended_with_its_process_releases_its_claim_and_
         async with client_of(place, settings=own) as client:
             shards = client._location.shards
             slow = SlowBlob(shards)
+            shards._workers = shards._hire(shards._owners)
             shards._workers._carrier._compactor = Compactor(shards, slow)
             last = await client.open_writer(writer.shard)
             await last.append([], 13)
@@ -198,7 +199,8 @@ async def test_compaction_that_fails_is_not_tried_again_at_once():
         for key in await parts_in_blob(keeper._location.shards, writer.shard):
             await keeper._location.blob.delete(key, timeout=5)
         async with client_of(place, settings=dataclasses.replace(MANUAL, compaction=True)) as client:
-            workers = client._location.shards._workers
+            shards = client._location.shards
+            workers = shards._workers = shards._hire(shards._owners)
             last = await client.open_writer(writer.shard)
             await last.append([], 13)
             while writer.shard not in workers._aside:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from client.support import Place, client_of, file_place
+from forked import child_environment
 from machine.compaction.limited import ALLOWANCE, WRITING, Input, keys_of, vals_of
-from services.support import child_environment
 from simulation.budget import FULL
 
 from persist import ShardId

@@ -81,7 +81,7 @@ async def test_busy_shard_does_not_keep_another_from_its_turn():
 
         working = asyncio.create_task(work())
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(100):
                 while await batches(client, busy) < 8:
                     await asyncio.sleep(0.01)
                 await append(other, 0, 64)
@@ -136,12 +136,12 @@ async def test_damaged_parts_are_set_aside_and_the_rest_is_compacted(missing, ca
             async with client_of(place, settings=IN_BLOB) as client:
                 last = await client.open_writer(shard)
                 await append(last, 8, 20)
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(100):
                     while await batches(client, shard) > missing + 8:
                         # A range that is set aside leaves room for others when the shard has its next turn.
                         await asyncio.sleep(0.05)
                 await append(last, 20, 120)
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(100):
                     while await batches(client, shard) > missing + 16:
                         await asyncio.sleep(0.05)
                 before = await seqno(client, shard)
@@ -165,7 +165,7 @@ async def test_merged_around_damage_is_what_was_there():
         async with client_of(place, settings=IN_BLOB) as client:
             last = await client.open_writer(writer.shard)
             await append(last, 20, 40)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(100):
                 while await batches(client, writer.shard) > 9:
                     await asyncio.sleep(0.05)
             await blob.set(key, data, timeout=5)

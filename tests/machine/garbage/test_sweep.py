@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from persist.client.shard.write.handle import WriteHandle
 from persist.core.ids import ShardId, WriterId, part_key, rollup_key
 from persist.core.shard.commands import ClaimCompaction, FenceWriters
 from persist.errors import InvalidArgument, LeaseExpired, ShardNotFound
+from persist.machine.compaction.compactor import Compactor
 from persist.machine.garbage.inventory import Names, Verdict
 from persist.machine.upkeep.usage import Prices, usage_of
 from persist.retry.deadline import Deadline
@@ -254,7 +256,7 @@ async def test_blobs_held_for_a_reader_are_not_leaked(memory: tuple[str, str]) -
         snapshot = await reader.snapshot(9)
         before = await tools.keys(shard)
         async with at(memory, replace(OFTEN, compaction=True)) as (_, other):
-            compactor = other.shards._workers._carrier._compactor
+            compactor = Compactor(other.shards, other.shards)
             assert await compactor.compact(shard, compactor.new_owner(), whole=True) is not None
         usage = await usage_of(tools.survey, shard, fence_ms=system().now_ms(), deadline=Deadline(system(), 5))
         assert usage.blobs[Verdict.HELD] >= 10
@@ -272,12 +274,12 @@ async def test_sweeps_beside_writers_and_compaction_take_nothing_that_was_writte
     async with at(place, settings) as (client, tools):
         await client.open_writer(shard, schema=SCHEMA)
 
-        async def write() -> None:
+        async def write(chance: random.Random) -> None:
             nonlocal written, refused
             for number in range(6):
                 # Opened anew each time: the shard does not know it, and a sweep may come before its append.
                 writer = await client.open_writer(shard)
-                await asyncio.sleep(system().random() / 50)
+                await asyncio.sleep(chance.random() / 50)
                 # Before the first one's it surely does: the sweep after the next begins later than now.
                 until = sweeps + 2 if number == 0 else 0
                 while sweeps < until:
@@ -296,7 +298,7 @@ async def test_sweeps_beside_writers_and_compaction_take_nothing_that_was_writte
                 await asyncio.sleep(0.01)
 
         sweeping = asyncio.create_task(sweep())
-        await asyncio.gather(*(write() for _ in range(5)))
+        await asyncio.gather(*(write(random.Random(each)) for each in range(5)))
         sweeping.cancel()
         await asyncio.wait({sweeping})
         assert written + refused == 30

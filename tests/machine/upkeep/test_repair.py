@@ -75,8 +75,8 @@ async def test_parts_of_one_run_that_overlap_are_taken_out_but_for_the_first(pla
     shard = new_shard()
     low, high = as_given((1, "a", 0, 1), (5, "a", 0, 1)), as_given((3, "a", 0, 1), (9, "a", 0, 1))
     async with at(place, SETTINGS) as (_, tools):
-        await tools.shards.open(shard, timeout=10)
-        await tools.shards.apply(shard, RegisterSchema(schema=SCHEMA.to_bytes(), codec=SCHEMA.codec_name), timeout=10)
+        await tools.shards.open(shard, timeout=60)
+        await tools.shards.apply(shard, RegisterSchema(schema=SCHEMA.to_bytes(), codec=SCHEMA.codec_name), timeout=60)
         applier = tools.shards._of(shard).applier
         await applier.commit([append(low, 0, high)], Deadline(tools.shards.runtime, 10))
         [loss] = await repair_of(tools).repair(shard)

@@ -16,8 +16,8 @@ from persist.core.ids import Token
 from persist.runtime import system
 from persist.settings import Settings
 from persist.v1.catalog_pb2_grpc import CatalogServiceStub
-from persist_catalog import Duty, Reach, start_catalog
-from persist_host import Telemetry
+from persist_catalog import Duty, Reach, catalog_spec
+from persist_host import Telemetry, start
 
 ENVIRONMENT = "default"
 QUICK = Settings(poll_first_ms=5, poll_max_ms=50, timeout_ms=10_000)
@@ -36,10 +36,9 @@ class Serving:
 async def catalog_server(place: Place, settings: Settings = QUICK, **duty: Any) -> AsyncIterator[Serving]:
     """A server for the length of a block."""
     telemetry = Telemetry(service="test")
-    host, address = await start_catalog(
+    host, address = await start(
+        catalog_spec(Reach(blob_uri=place.blob, consensus_uri=place.consensus), Duty(environment=ENVIRONMENT, **duty)),
         "127.0.0.1:0",
-        Reach(blob_uri=place.blob, consensus_uri=place.consensus),
-        Duty(environment=ENVIRONMENT, **duty),
         settings,
         telemetry=telemetry,
     )

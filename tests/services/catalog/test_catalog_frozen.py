@@ -18,7 +18,7 @@ from persist.core.catalog.errors import Fenced
 from persist.core.catalog.objects import FenceToken
 from persist.errors import Indeterminate
 
-SLOW = 8.0
+SLOW = 25.0
 """Seconds that a call next to a server that stands still may take here, where many tests share a machine."""
 
 
@@ -33,7 +33,7 @@ def soon() -> Iterator[None]:
 async def two_servers() -> AsyncIterator[tuple[RemoteCatalog, Proxy, Proxy]]:
     """A client of a leader and of a follower, each behind a proxy that can make it silent."""
     place = memory_place()
-    patient = replace(QUICK, timeout_ms=30_000)
+    patient = replace(QUICK, timeout_ms=60_000)
     async with (
         catalog_server(place, generation=1) as leader,
         catalog_server(place) as follower,
@@ -63,7 +63,7 @@ async def test_feed_survives_the_first_break_after_a_quiet_while():
                 proxy.cut()
                 await asyncio.wait([waiting], timeout=0.2)
                 await put(writer, "a", f"again {number}")
-                assert (await asyncio.wait_for(waiting, 10)).upper == begin + 2 + number
+                assert (await asyncio.wait_for(waiting, 60)).upper == begin + 2 + number
 
 
 @pytest.mark.parametrize("silent", [0, 1])
@@ -96,7 +96,7 @@ async def test_leader_that_says_nothing_is_replaced():
             await put(leading, "a", "2")
 
 
-@pytest.mark.timeout_s(120)
+@pytest.mark.timeout_s(240)
 async def test_leader_that_stands_still_is_replaced_and_fenced_when_it_goes_on(tmp_path: Path):
     place = file_place(tmp_path)
     async with (

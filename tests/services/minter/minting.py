@@ -16,8 +16,8 @@ from persist.core.ids import ShardId
 from persist.core.source.source_time import Point, SourceKind, SourceTime
 from persist.settings import Settings
 from persist.v1.minter_pb2_grpc import TimestampMinterStub
-from persist_host import Telemetry
-from persist_minter import Reach, start_minter
+from persist_host import Telemetry, start
+from persist_minter import Reach, minter_spec
 
 REMAP = ShardId.of(b"r" * 16)
 ENVIRONMENT = {"PERSIST_POLL_FIRST_MS": "5", "PERSIST_POLL_MAX_MS": "50"}
@@ -51,7 +51,7 @@ class Minting:
 async def minting(reach: Reach, settings: Settings = SMALL, **options: Any) -> AsyncIterator[Minting]:
     """A server for the length of a block."""
     telemetry = Telemetry(service="test")
-    host, address = await start_minter("127.0.0.1:0", reach, settings, telemetry=telemetry, **options)
+    host, address = await start(minter_spec(reach), "127.0.0.1:0", settings, telemetry=telemetry, **options)
     try:
         yield Minting(str(address), telemetry, host)
     finally:

@@ -38,8 +38,8 @@ async def test_slow_server_costs_the_others_one_read_and_not_as_many_as_are_made
         other.shards.gate.set()
         shards = RemoteShards(f"{one.endpoint},{other.endpoint}")
         try:
-            await shards.open(shard, timeout=10)
-            await other.shards.open(shard, timeout=10)
+            await shards.open(shard, timeout=60)
+            await other.shards.open(shard, timeout=60)
             reading = [asyncio.ensure_future(shards.inspect(shard, timeout=20)) for _ in range(READS)]
             await one.shards.all_asked.wait()
             # One is asked of the other server and answered there.

@@ -26,7 +26,7 @@ async def test_process_drains_on_sigterm_and_exits_with_zero(tmp_path):
     async with shard_process(tmp_path) as process, remote_to(process) as remote:
         shard = new_shard()
         await create(remote, shard)
-        assert (await remote.apply(shard, append(0, 1), timeout=10)).upper.time == 1
+        assert (await remote.apply(shard, append(0, 1), timeout=60)).upper.time == 1
         began = system().monotonic()
         process.signal(signal.SIGTERM)
         code, said = await process.end()
@@ -38,28 +38,28 @@ async def test_process_that_stood_still_drops_what_its_caller_gave_up(tmp_path):
     async with shard_process(tmp_path) as process, remote_to(process) as remote:
         shard = new_shard()
         await create(remote, shard)
-        await remote.apply(shard, append(0, 1), timeout=10)
+        await remote.apply(shard, append(0, 1), timeout=60)
         process.signal(signal.SIGSTOP)
         with pytest.raises(LocationError):
             await remote.apply(shard, append(1, 2), timeout=1.0)
         await asyncio.sleep(0.5)
         process.signal(signal.SIGCONT)
         await asyncio.sleep(0.5)
-        assert (await remote.open(shard, timeout=10)).upper.time == 1
-        assert (await remote.apply(shard, append(1, 3), timeout=10)).upper.time == 3
+        assert (await remote.open(shard, timeout=60)).upper.time == 1
+        assert (await remote.apply(shard, append(1, 3), timeout=60)).upper.time == 3
 
 
 async def test_process_that_stood_still_drops_what_its_caller_left(tmp_path):
     async with shard_process(tmp_path) as process:
         remote, shard = RemoteShards(process.endpoint, watched=True), new_shard()
         await create(remote, shard)
-        await remote.apply(shard, append(0, 1), timeout=10)
+        await remote.apply(shard, append(0, 1), timeout=60)
         process.signal(signal.SIGSTOP)
         with pytest.raises(Indeterminate):
             await remote.apply(shard, append(1, 2), timeout=60)
         process.signal(signal.SIGCONT)
         await asyncio.sleep(0.5)
-        assert (await remote.open(shard, timeout=10)).upper.time == 1
+        assert (await remote.open(shard, timeout=60)).upper.time == 1
         await remote.close()
 
 
@@ -122,7 +122,7 @@ async def test_process_killed_in_mid_append_loses_and_doubles_nothing(tmp_path, 
         async with asyncio.TaskGroup() as group:
             for work in (kill, write, write, write):
                 group.create_task(work())
-        change = await remote.fetch(shard, MINIMUM, timeout=10)
+        change = await remote.fetch(shard, MINIMUM, timeout=60)
         uppers = [batch.desc.upper.time for batch in change.batches]
         assert sorted(acknowledged) == list(range(1, change.info.upper.time + 1))
         assert uppers[-1] == change.info.upper.time
@@ -133,7 +133,7 @@ async def test_process_frozen_holds_no_call_beyond_its_timeout_and_the_token_res
     async with shard_process(tmp_path) as process, remote_to(process, sessions=sessions) as remote:
         shard = new_shard()
         await create(remote, shard)
-        await remote.apply(shard, append(0, 1), timeout=10)
+        await remote.apply(shard, append(0, 1), timeout=60)
         process.signal(signal.SIGSTOP)
         command = append(1, 2)
         began = system().monotonic()
@@ -142,11 +142,11 @@ async def test_process_frozen_holds_no_call_beyond_its_timeout_and_the_token_res
         assert not failed.value.determinate
         with pytest.raises(LocationError):
             await remote.fetch(shard, MINIMUM, timeout=0.5)
-        assert system().monotonic() - began < 10
+        assert system().monotonic() - began < 40
         process.signal(signal.SIGCONT)
-        outcome = await remote.apply(shard, command, timeout=10)
+        outcome = await remote.apply(shard, command, timeout=60)
         assert (outcome.upper.time, outcome.seqno) == (2, 3)
-        assert (await remote.open(shard, timeout=10)).upper.time == 2
+        assert (await remote.open(shard, timeout=60)).upper.time == 2
 
 
 async def test_two_processes_over_one_store_push_each_others_changes(tmp_path):
@@ -169,7 +169,7 @@ async def test_two_processes_over_one_store_push_each_others_changes(tmp_path):
 
         following = asyncio.ensure_future(follow())
         for upper in (*range(1, 20), None):
-            await writer.apply(shard, append((upper or 20) - 1, upper), timeout=10)
+            await writer.apply(shard, append((upper or 20) - 1, upper), timeout=60)
             assert await heard.get() == upper
         await following
         assert heard.empty()
@@ -179,5 +179,5 @@ async def test_metadata_over_the_limit_is_refused(tmp_path):
     async with shard_process(tmp_path) as process, grpc.aio.insecure_channel(process.endpoint) as channel:
         call = channel.unary_unary("/persist.v1.PersistShard/GetLocation")
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await call(b"", timeout=5, metadata=(("x-large", "x" * 40_000),))
+            await call(b"", timeout=60, metadata=(("x-large", "x" * 40_000),))
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED

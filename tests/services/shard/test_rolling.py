@@ -34,13 +34,13 @@ async def test_rolling_restart_is_seen_by_nobody(tmp_path: Path):
         async def listing() -> None:
             nonlocal listings
             while rolling:
-                assert sorted([shard async for shard in client.list_shards(timeout=10)]) == everything
+                assert sorted([shard async for shard in client.list_shards(timeout=60)]) == everything
                 listings += 1
 
         async def appending() -> int:
             count = 0
             while rolling:
-                await handles[count % SHARDS][0].append_at_upper(table([(count, "row", 0, 1)]), timeout=10)
+                await handles[count % SHARDS][0].append_at_upper(table([(count, "row", 0, 1)]), timeout=60)
                 count += 1
                 await asyncio.sleep(0.01)
             return count
@@ -87,12 +87,12 @@ async def test_hints_of_work_go_on_at_another_server(tmp_path: Path):
         listening = asyncio.ensure_future(listen())
         await asyncio.sleep(0.5)
         await first.kill()
-        async with await aio.connect(then.endpoint) as client, asyncio.timeout(20):
+        async with await aio.connect(then.endpoint) as client, asyncio.timeout(100):
             writer = await client.open_writer(new_shard(), schema=SCHEMA)
             number = 0
             while writer.shard not in heard:
                 number += 1
-                await writer.append_at_upper(table([(number, "row" * 100, 0, 1)]), timeout=10)
+                await writer.append_at_upper(table([(number, "row" * 100, 0, 1)]), timeout=60)
         listening.cancel()
         await asyncio.wait({listening})
         await remote.close()

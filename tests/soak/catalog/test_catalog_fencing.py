@@ -4,15 +4,13 @@ Source: reliability.md I16; catalog-semantics.md sections 1.2.1 and 1.2.2.
 """
 
 import asyncio
-import os
 import signal
-import sys
-from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from forked import Fork
 from soak.catalog.catalog_worker import ENVIRONMENT, Line, client_at, lines_of
 from soak.support import LIMIT_SECONDS, pick
 
@@ -26,19 +24,17 @@ OPENS = pick(24, 500)
 PROCESSES = pick(3, 8)
 
 
-async def start(role: str, *words: object) -> Process:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    arguments = ("-m", "soak.catalog.catalog_worker", role, *map(str, words))
-    return await asyncio.create_subprocess_exec(sys.executable, *arguments, env=environment)
+async def start(role: str, *words: object) -> Fork:
+    return await asyncio.to_thread(Fork, "soak.catalog.catalog_worker", role, *words)
 
 
-async def until(condition: Callable[[], object], process: Process) -> None:
+async def until(condition: Callable[[], object], process: Fork) -> None:
     while not condition():
         assert process.returncode is None
         await asyncio.sleep(0.02)
 
 
-def reap(*processes: Process) -> None:
+def reap(*processes: Fork) -> None:
     for process in processes:
         if process.returncode is None:
             process.kill()

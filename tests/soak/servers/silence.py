@@ -497,7 +497,7 @@ class Crowd:
     async def fail(self, timeout: float) -> Sequence[Figures]:
         """Each client calls once, and a watch goes on, until that fails. Raises what is no failure of a location."""
         figures = [Figures(kind) for kind in self._calls]
-        await asyncio.gather(
+        failing = asyncio.gather(
             *(
                 self._call(
                     getattr(call, "ends", call), each, lambda seconds, each=each: each.took.append([seconds]), timeout
@@ -506,6 +506,7 @@ class Crowd:
                 for call in self._calls[each.kind]
             )
         )
+        await asyncio.gather(failing, self._measure(failing))
         return figures
 
     async def _measure(self, over: "asyncio.Future[Any]") -> None:

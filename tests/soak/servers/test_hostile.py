@@ -16,7 +16,7 @@ from typing import Any, Self
 import psutil
 import pytest
 from client.support import Place, client_of
-from services.support import child_environment
+from forked import child_environment
 from soak.servers.hostile_worker import IDLE_SESSIONS, KINDS, SECRET
 from soak.support import FULL, LIMIT_SECONDS, pick
 

@@ -234,7 +234,7 @@ async def test_reader_that_was_stopped_for_three_leases_is_told_and_goes_on_with
             # More than once where the machine is so busy that a running one is late as well.
             assert {event["expired"] for event in events[heard:] if "expired" in event} == {"open a new reader"}
         follower.kill()
-        follower.wait(30)
+        follower.wait(100)
         follower.stdout.close()
     _check_followed(events, writer.upper.time)
 

@@ -50,7 +50,7 @@ def run(
     """Run to the end of what there is; the finished query."""
     writer = frame.writeStream.format(fmt).options(**sink).options(**{n: str(v) for n, v in options.items()})
     query = writer.option("checkpointLocation", str(checkpoint)).outputMode(mode).trigger(availableNow=True).start()
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(200)
     if query.exception() is not None:
         raise query.exception()
     return query
@@ -204,7 +204,7 @@ def test_stream_ends_history_only_when_asked(
 
         writer = frame.writeStream.foreachBatch(decide).option("checkpointLocation", str(tmp_path / "c"))
         query = writer.trigger(availableNow=True).start()
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(200)
         assert query.exception() is None
         assert client.inspect(source["shard"])["since"] == [since]
 

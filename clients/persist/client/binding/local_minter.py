@@ -143,6 +143,9 @@ class LocalMinter:
         for shard in shards:
             await shard.close()
 
+    def __repr__(self) -> str:
+        return f"<Minter in {self._client}: {len(self._shards)} sources>"
+
     def _deadline(self, timeout: float | None) -> Deadline:
         location = self._client.location
         location.check_open()

@@ -99,26 +99,37 @@ class Minter(Protocol):
         ...
 
     async def bindings(self, source: RemapSource, *, timeout: float | None = None) -> RemapTrace:
-        """All that is committed, at this moment or later than the call began."""
+        """All that is committed, at this moment or later than the call began.
+
+        Raises UpstreamReplaced, CorruptData, LocationError.
+        """
         ...
 
     def watch(self, source: RemapSource, *, timeout: float | None = None) -> AsyncIterator[RemapTrace]:
-        """The trace now, and again whenever it has changed, until closed or ``timeout`` seconds have passed."""
+        """The trace now, and again whenever it has changed, until closed or ``timeout`` seconds have passed.
+
+        Raises UpstreamReplaced, CorruptData, LocationError, each while iterating.
+        """
         ...
 
     async def resumption(
         self, source: RemapSource, exports: Mapping[str, ShardId], *, timeout: float | None = None
     ) -> ResumptionTold:
-        """Where the source goes on, from the uppers of its data shards as they are now. Exports that do not exist yet
-        are at the minimum."""
+        """Where the source goes on, from the uppers of its data shards as they are now.
+
+        Exports that do not exist yet are at the minimum. Raises UpstreamReplaced, CorruptData, LocationError.
+        """
         ...
 
     async def compact(
         self, source: RemapSource, exports: Mapping[str, ShardId], *, timeout: float | None = None
     ) -> Antichain:
-        """Let the remap shard forget what lies before resumption - 1; its since afterwards. Never goes back."""
+        """Let the remap shard forget what lies before resumption - 1; its since afterwards. Never goes back.
+
+        Raises UpstreamReplaced, CorruptData, LocationError.
+        """
         ...
 
     async def close(self) -> None:
-        """Let go of what it holds."""
+        """Let go of what it holds: leases run out by themselves where that fails. Raises LocationError."""
         ...

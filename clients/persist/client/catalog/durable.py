@@ -121,6 +121,9 @@ class DurableCatalog:
         """See OpenableCatalog."""
         await self._log.close()
 
+    def __repr__(self) -> str:
+        return f"<Catalog over {self._log}>"
+
     async def _opened(
         self, log: RowLog, raw: RawCatalog, mode: Mode, claim: Claim, token: FenceToken | None
     ) -> OpenedCatalog:

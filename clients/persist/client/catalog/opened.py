@@ -145,6 +145,9 @@ class OpenedCatalog:
     async def close(self) -> None:
         """See ReadOnlyCatalog. The log goes with the catalog this was opened from."""
 
+    def __repr__(self) -> str:
+        return f"<Catalog open as {self._mode.name.lower()} upper={self._upper} over {self._log}>"
+
     # ---- writing -----------------------------------------------------------------------------------------------------
 
     def transaction(self, *, token: Token | None = None) -> Transaction:

@@ -128,15 +128,15 @@ class ReadOnlyCatalog(Protocol):
         ...
 
     def get(self, kind: Kind[K, V], key: K) -> V | None:
-        """The object with a key. Raises InvalidArgument for append-only kinds."""
+        """The object with a key. Raises InvalidArgument for append-only kinds, Fenced."""
         ...
 
     def objects(self, kind: Kind[K, V]) -> Mapping[K, V]:
-        """All objects of a kind, a copy. Raises InvalidArgument for append-only kinds."""
+        """All objects of a kind, a copy. Raises InvalidArgument for append-only kinds, Fenced."""
         ...
 
     def count(self, kind: AnyKind) -> int:
-        """How many objects a kind has, append-only ones too."""
+        """How many objects a kind has, append-only ones too. Raises Fenced."""
         ...
 
     async def sync(
@@ -149,19 +149,25 @@ class ReadOnlyCatalog(Protocol):
         ...
 
     async def audit_logs(self) -> list[AuditLogKey]:
-        """All audit events in the order of their ids, read from where they are durable."""
+        """All audit events in the order of their ids, read from where they are durable.
+
+        Raises Fenced, LocationError.
+        """
         ...
 
     async def storage_usage(self) -> list[StorageUsageKey]:
-        """All measurements of storage in the order of their ids, read from where they are durable."""
+        """All measurements of storage in the order of their ids, read from where they are durable.
+
+        Raises Fenced, LocationError.
+        """
         ...
 
     async def dump(self, *, consolidated: bool = True, kinds: Iterable[str] | None = None) -> Dump:
-        """All rows as they are durable; of these tags only if given."""
+        """All rows as they are durable; of these tags only if given. Raises Fenced, LocationError, CorruptData."""
         ...
 
     async def close(self) -> None:
-        """Give back what is held. Nothing durable changes."""
+        """Give back what is held. Nothing durable changes. Raises LocationError where a server is to hear of it."""
         ...
 
 
@@ -169,7 +175,10 @@ class ReadWriteCatalog(ReadOnlyCatalog, Protocol):
     """A catalog open for writing, or a savepoint, whose writes go to its memory only."""
 
     def transaction(self, *, token: Token | None = None) -> Transaction:
-        """Changes to make together. With a ``token`` it is committed once, however often it is repeated."""
+        """Changes to make together. With a ``token`` it is committed once, however often it is repeated.
+
+        Raises Fenced, NotWritable.
+        """
         ...
 
     async def commit(self, transaction: Transaction, *, ts: int = 0) -> int:
@@ -184,7 +193,10 @@ class ReadWriteCatalog(ReadOnlyCatalog, Protocol):
         ...
 
     async def set(self, kind: Kind[K, V], objects: Mapping[K, V | None]) -> int:
-        """Insert, change or (None) delete objects in a transaction of their own; the new upper. See ``commit``."""
+        """Insert, change or (None) delete objects in a transaction of their own; the new upper. See ``commit``.
+
+        Raises UniquenessViolation, InvalidArgument, Fenced, NotWritable, LocationError.
+        """
         ...
 
     async def allocate(self, name: str, count: int = 1) -> range:
@@ -200,7 +212,10 @@ class ReadWriteCatalog(ReadOnlyCatalog, Protocol):
         ...
 
     async def prune_storage_usage(self, retention_ms: int | None, boot_ms: int) -> list[StorageUsageKey]:
-        """Retract measurements taken more than the retention before boot; those that stay. None keeps all."""
+        """Retract measurements taken more than the retention before boot; those that stay. None keeps all.
+
+        Raises Fenced, NotWritable, LocationError.
+        """
         ...
 
 
@@ -208,11 +223,14 @@ class OpenableCatalog(Protocol):
     """A catalog that nobody opened yet: what can be known and done before."""
 
     async def is_initialized(self) -> bool:
-        """Whether there is a catalog."""
+        """Whether there is a catalog. Raises LocationError."""
         ...
 
     async def fence_token(self) -> FenceToken | None:
-        """Deploy generation and epoch of whoever opened it last; None before that."""
+        """Deploy generation and epoch of whoever opened it last; None before that.
+
+        Raises LocationError, CorruptData.
+        """
         ...
 
     async def open(self, generation: int) -> ReadWriteCatalog:
@@ -233,7 +251,10 @@ class OpenableCatalog(Protocol):
         ...
 
     async def dump(self, *, consolidated: bool = True, kinds: Iterable[str] | None = None) -> Dump:
-        """All rows as they are durable, whatever their data version; of these tags only if given."""
+        """All rows as they are durable, whatever their data version; of these tags only if given.
+
+        Raises LocationError, CorruptData.
+        """
         ...
 
     async def edit(self, kind: AnyKind, key: Any, value: Any) -> Any:
@@ -253,5 +274,5 @@ class OpenableCatalog(Protocol):
         ...
 
     async def close(self) -> None:
-        """Give back what is held."""
+        """Give back what is held; what was opened from it is of no use any more. Raises LocationError."""
         ...

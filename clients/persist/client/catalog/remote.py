@@ -191,6 +191,9 @@ class RemoteCatalog:
             await opened.close()
         await self._calls.close()
 
+    def __repr__(self) -> str:
+        return f"<Catalog {self._environment or 'of any environment'} at its servers>"
+
     async def _told(self, request: pb.WatchChangesRequest, seconds: float) -> AsyncGenerator[Updates, None]:
         """What one feed tells, put together from its pieces."""
         pieces = list[Any]()

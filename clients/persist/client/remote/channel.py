@@ -13,11 +13,13 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
+from persist.client.remote.addresses import is_listening
 from persist.client.remote.pulse import Pulse
 from persist.client.remote.session import ClientSession, SessionUnsupported
 from persist.core.ids import ShardId
 from persist.errors import InvalidArgument, LocationError, PersistError, UsageError
 from persist.forks import after_fork
+from persist.retry.deadline import Deadline
 from persist.retry.tasks import Tasks
 from persist.retry.twice import only_reads
 from persist.runtime import Runtime
@@ -30,6 +32,8 @@ SECONDS_MAX: Final = 30 * 86_400.0
 DOWN_SECONDS: Final = 1.0
 """How long a server that failed is left before it is asked whether it is well; twice as long each further time."""
 DOWN_SECONDS_MAX: Final = 60.0
+LISTEN_SECONDS: Final = 1.0
+"""How long a connection to a server that nobody met may take, and a second look at whether anything listens."""
 
 
 # gRPC is one per process and does not survive a fork while a connection is open: the child would hang or crash. So the
@@ -108,6 +112,23 @@ class Peer:
         self._returning: asyncio.Task[None] | None = None
         _OPEN.add(self)
 
+    async def listens(self, ends: Deadline) -> bool:
+        """Whether anything listens there, or may: False is certain. Sends nothing but what opens a connection."""
+        try:
+            async with asyncio.timeout(min(ends.remaining(), LISTEN_SECONDS)):
+                while (state := self._channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
+                    if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+                        break
+                    await self._channel.wait_for_state_change(state)
+                else:
+                    return True
+        except TimeoutError:
+            # A packet filter that is silent, or a server that stands still: the two are told apart below.
+            pass
+        # One that takes connections and does not speak is there, and is waited for like others.
+        left = min(ends.remaining(), LISTEN_SECONDS)
+        return left <= 0 or await is_listening(self.endpoint, left)
+
     @property
     def well(self) -> bool:
         """Nothing speaks against asking it."""
@@ -142,7 +163,7 @@ class Peer:
             try:
                 response = await call
             except grpc.RpcError as error:
-                raise _error_of(error, mutation=mutation) from error
+                raise self._failure(error, mutation=mutation) from error
             except asyncio.CancelledError:
                 if one.left():
                     raise self._silent(mutation=mutation) from None
@@ -163,7 +184,7 @@ class Peer:
             except grpc.RpcError as error:
                 if quiet and _code(error) is grpc.StatusCode.DEADLINE_EXCEEDED:
                     return
-                raise _error_of(error, mutation=False) from error
+                raise self._failure(error, mutation=False) from error
             except asyncio.CancelledError:
                 if one.left():
                     raise self._silent(mutation=False) from None
@@ -203,6 +224,13 @@ class Peer:
             if await self._pulse.lives():
                 self.down = False
 
+    def _failure(self, error: grpc.RpcError, *, mutation: bool) -> PersistError:
+        if _code(error) is grpc.StatusCode.UNIMPLEMENTED:
+            return InvalidArgument(
+                "this is no persist server, or one of an older release", hint=_WHERE, endpoint=self.endpoint
+            )
+        return _error_of(error, mutation=mutation)
+
     def _silent(self, *, mutation: bool) -> LocationError:
         return bare(f"{self.endpoint} does not answer", mutation=mutation)
 
@@ -214,10 +242,13 @@ class Peer:
             self._session = session = ClientSession(
                 self._stub.Session,
                 runtime=self._runtime,
-                error_of=lambda error: _error_of(error, mutation=True),
+                error_of=lambda error: self._failure(error, mutation=True),
                 heard=self._pulse.heard,
             )
         return session
+
+
+_WHERE: Final = "is the address right? Shards are served by `persist serve shard` and `persist dev`"
 
 
 def is_unimplemented(error: PersistError) -> bool:
@@ -231,7 +262,7 @@ def offering(service: str, command: str, endpoint: str) -> Iterator[None]:
     """A block that asks a service. Raises InvalidArgument when the server offers another one."""
     try:
         yield
-    except LocationError as error:
+    except PersistError as error:
         if is_unimplemented(error):
             raise InvalidArgument(
                 f"this server does not offer {service}",

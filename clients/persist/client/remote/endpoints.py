@@ -14,9 +14,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, Final, TypeVar
 
+from persist.client.remote.absence import Absence
+from persist.client.remote.addresses import endpoints_of
 from persist.client.remote.channel import Peer, refuse_after_fork
 from persist.core.ids import ShardId
-from persist.errors import Indeterminate, InvalidArgument, LocationError, Overloaded, StoreFull, StoreReadOnly
+from persist.errors import Indeterminate, LocationError, Overloaded, StoreFull, StoreReadOnly
 from persist.retry.attempts import Attempts
 from persist.retry.deadline import Backoff, Deadline
 from persist.retry.twice import HEDGE_SECONDS, RULES, HedgeBudget, Rule
@@ -33,11 +35,12 @@ LOOK_SECONDS: Final = 0.125
 
 
 class Peers:
-    """The endpoints of one service. ``endpoints``: ``HOST:PORT``, comma separated; each shard has a preferred one.
+    """The endpoints of one service. ``endpoints``: ``HOST`` or ``HOST:PORT``, comma separated. Each shard prefers one.
 
     For calls that may be repeated. ``sessions`` False: unary calls only.
     ``watched``: a silent server is left within two seconds even when it is the only one, as the caller has another way.
-    Raises InvalidArgument (no endpoint).
+    ``hasty``: for people, who should hear soon that they named an address where nothing listens: until a server was
+    there, calls end with NoServer after ``settings.first_connection_ms``. Raises InvalidArgument (no endpoint).
     """
 
     def __init__(
@@ -49,10 +52,9 @@ class Peers:
         runtime: Runtime,
         sessions: bool = False,
         watched: bool = False,
+        hasty: bool = False,
     ) -> None:
-        self.endpoints = tuple(dict.fromkeys(name.strip() for name in endpoints.split(",") if name.strip()))
-        if not self.endpoints:
-            raise InvalidArgument("no endpoint", hint="write HOST:PORT, for example localhost:7100")
+        self.endpoints = endpoints_of(endpoints)
         self._stub_of = stub_of
         self._settings = settings
         self._attempts = Attempts(settings=settings, runtime=runtime)
@@ -60,6 +62,7 @@ class Peers:
         self._sessions = sessions
         self._watched = watched or len(self.endpoints) > 1
         self._budget = HedgeBudget()
+        self._absence = Absence(self.endpoints, settings=settings, runtime=runtime, hasty=hasty)
         self._owner: tuple[int, asyncio.AbstractEventLoop] | None = None
         self._connections: tuple[Peer, ...] = ()
 
@@ -113,6 +116,9 @@ class Peers:
         """
         peer, turn = self.choose(shard), Deadline(self._runtime, seconds)
         try:
+            if self._absence.possible:
+                await self._absence.check(peer, turn)
+                seconds = turn.slice()
             async with aclosing(peer.stream(rpc, request, shard, seconds, quiet=quiet)) as messages:
                 async for message in messages:
                     peer.answered()
@@ -153,6 +159,10 @@ class Peers:
 
     async def _ask(self, peer: Peer, attempt: Attempt[R], seconds: float) -> R:
         try:
+            if self._absence.possible:
+                ends = Deadline(self._runtime, seconds)
+                await self._absence.check(peer, ends)
+                seconds = ends.slice()
             answer = await attempt(peer, seconds)
         except (Overloaded, StoreFull, StoreReadOnly):
             # The server is well, whatever became of its store.

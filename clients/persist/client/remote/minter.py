@@ -57,6 +57,9 @@ class RemoteMinter:
         self._attempts = Attempts(settings=self._settings, runtime=self._runtime)
         self._peers = Peers(endpoints, TimestampMinterStub, settings=self._settings, runtime=self._runtime)
 
+    def __repr__(self) -> str:
+        return f"<Minter at {', '.join(self._peers.endpoints)}>"
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (",".join(self._peers.endpoints), self._settings)
 

@@ -36,7 +36,7 @@ class RemoteShards(Shards):
 
     ``endpoints``: ``HOST:PORT``, comma separated; a shard has its preferred one and moves on when that is down.
     ``sessions`` False: unary calls only. ``watched``: a silent server is left within two seconds even when it is the
-    only one, for callers who have another way.
+    only one, for callers who have another way. ``hasty``: see Peers.
     """
 
     def __init__(
@@ -47,6 +47,7 @@ class RemoteShards(Shards):
         runtime: Runtime | None = None,
         sessions: bool = True,
         watched: bool = False,
+        hasty: bool = False,
     ) -> None:
         self._settings = settings or Settings()
         self._sessions = sessions
@@ -58,6 +59,7 @@ class RemoteShards(Shards):
             runtime=runtime or system(),
             sessions=sessions,
             watched=watched,
+            hasty=hasty,
         )
         self._blob_uri = ""
 

@@ -6,9 +6,8 @@ Source: design 001, Client; architecture.md section 8; persist-semantics.md feat
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from persist.client.shard.compaction import Compaction
 from persist.client.shard.location import Location
 from persist.client.shard.read.handle import ReadHandle
 from persist.client.shard.read.lease import Lease
@@ -24,6 +23,9 @@ from persist.machine.shards import ShardInfo
 from persist.machine.upkeep.finalizer import finalize
 from persist.retry.deadline import Deadline
 from persist.retry.streams import listing
+
+if TYPE_CHECKING:
+    from persist.client.shard.compaction import Compaction
 
 LEASE_SECONDS_MIN = 1.0
 
@@ -91,7 +93,8 @@ class ShardClient:
         """What other processes need to write parts for a shard that may not have ``schema`` yet, or may not exist.
 
         Changes nothing. What they prepare cannot be appended before ``PreparedBatch.registered`` gave it the id under
-        which the shard has that very schema, by a writer of this id. One RPC to servers, the first time.
+        which the shard has that very schema, by a writer of this id. One RPC to servers, the first time. Raises
+        InvalidId, LocationError.
         """
         location = self._location
         location.check_open()
@@ -190,7 +193,7 @@ class ShardClient:
         )
 
     async def list_shards(self, *, timeout: float | None = None) -> AsyncIterator[ShardId]:
-        """Every shard ever initialised here, in any order. A scan of Consensus keys."""
+        """Every shard ever initialised here, in any order. A scan of Consensus keys. Raises LocationError."""
         location = self._location
         location.check_open()
         deadline = location.attempts.deadline(timeout)
@@ -213,7 +216,10 @@ class ShardClient:
         await finalize(self._location.shards, self._location.attempts, the_shard, force=force, timeout=deadline.slice())
 
     async def close(self) -> None:
-        """End its listens, expire its readers as far as they answer, stop background work, release connections."""
+        """End its listens, expire its readers as far as they answer, stop background work, release connections.
+
+        Closing again does nothing. Raises nothing: leases that could not be expired run out by themselves.
+        """
         self._location.closing = True
         await self._location.end_listens()
         readers, self._readers = list(self._readers), set()
@@ -224,18 +230,23 @@ class ShardClient:
                 break  # the location is away: the leases run out by themselves
         await self._location.close()
 
+    def __repr__(self) -> str:
+        return f"<Client of {self._location}>"
+
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def begin_compaction(self, shard: ShardId | str) -> Compaction | None:
+    async def begin_compaction(self, shard: ShardId | str) -> "Compaction | None":
         """Claim a whole shard for compaction by other processes; None when it is as compact as it can be.
 
         Run ``pieces(n)`` anywhere, then ``commit`` their results, or ``abandon``. One RPC. Raises ShardNotFound,
         LocationError.
         """
+        from persist.client.shard.compaction import Compaction
+
         the_shard = ShardId.parse(shard)
         await self._info(the_shard, create=False, deadline=self._location.attempts.deadline(None))
         return await Compaction.begin(self._location, the_shard)

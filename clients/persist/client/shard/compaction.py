@@ -87,10 +87,14 @@ class Compaction:
         self._keeping = location.tasks.start(self._compactor.keep(shard, owner, claim, whole=True))
         self._layout: list[Part | int] = []
         self._pieces: list[CompactionPiece] = []
+        self._offered = False
 
     @classmethod
     async def begin(cls, location: Location, shard: ShardId) -> "Compaction | None":
-        """Claim all of a shard that nobody else compacts; None when it is as compact as it can be."""
+        """Claim all of a shard that nobody else compacts; None when it is as compact as it can be.
+
+        Raises LocationError.
+        """
         compactor = Compactor(location.shards, location)
         owner = compactor.new_owner()
         claim = await compactor.claim(shard, owner, whole=True)
@@ -140,11 +144,9 @@ class Compaction:
             parts.extend([place] if isinstance(place, Part) else done[place])
         output = batch_of(self._claim, tuple(parts))
 
-        async def discard() -> None:
-            await self._delete([part for each in done for part in each])
-
+        self._offered = True
         try:
-            applied = await self._compactor.offer(self._shard, self._owner, self._claim, output, discard)
+            applied = await self._compactor.offer(self._shard, self._owner, self._claim, output)
         finally:
             await self._end()
         return Compacted(
@@ -160,10 +162,20 @@ class Compaction:
         )
 
     async def abandon(self, results: Sequence[bytes] = ()) -> None:
-        """Give the claim up and delete what these pieces wrote. Nothing of it was or will be committed."""
+        """Give the claim up and delete what these pieces wrote.
+
+        Once ``commit`` was called nothing is deleted, however that ended: the shard may name the parts, or come to name
+        them. What it does not name is left to ``persist admin sweep``. Raises LocationError: the claim runs out by
+        itself, and the sweeper finds the parts.
+        """
         await self._end()
         await self._compactor.release(self._shard, self._owner)
+        if self._offered:
+            return
         await self._delete([part for result in results for part in batch_from_bytes(result).parts])
+
+    def __repr__(self) -> str:
+        return f"<Compaction of {self._shard}: {self.rows:,} rows, {self.encoded_bytes:,} bytes>"
 
     async def _end(self) -> None:
         self._keeping.cancel()

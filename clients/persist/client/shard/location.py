@@ -51,6 +51,11 @@ class Location:
         self._blob = blob
         self._owned = blob if owns_blob else None
 
+    def __str__(self) -> str:
+        """Where its data is, and whether it is closed."""
+        where = "a place its servers tell" if self._blob is None else self._blob.uri
+        return f"{where}{' closed' if self.closing else ''}"
+
     @property
     def blob(self) -> Blob:
         """Where parts are written and read; opened at first use when the server says where it is."""

@@ -127,14 +127,15 @@ class LoopThread:
         return self.pid != os.getpid()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of a coroutine. An interrupt cancels it. Raises UsageError from the loop's own thread.
+        """The result of a coroutine. An interrupt cancels it.
 
-        Indeterminate when the place is stopped meanwhile: what the coroutine has sent may happen.
+        Raises UsageError from the loop's own thread, after ``stop``, and in a forked child; Indeterminate when the
+        place is stopped meanwhile: what the coroutine has sent may happen.
         """
         future = None if self._shared.is_current else self._submit(work)
         if future is None:
             work.close()
-            raise _not_here()
+            raise self._refusal()
         try:
             return future.result()
         except concurrent.futures.CancelledError:
@@ -176,6 +177,16 @@ class LoopThread:
             closing.cancel()
             self._shared.leave()
 
+    def _refusal(self) -> UsageError:
+        if self._shared.is_current:
+            return _not_here()
+        if self.is_foreign:
+            return UsageError(
+                "this belongs to the process that this one was forked from",
+                hint="open a client, or what is needed of it, in this process",
+            )
+        return UsageError("the client is closed", hint="open another client")
+
     def _submit(self, work: Coroutine[Any, Any, T]) -> "concurrent.futures.Future[T] | None":
         """The future of a coroutine that runs; None when it is too late for that."""
         if self.is_foreign:
@@ -206,8 +217,8 @@ class LoopThread:
 
 def _not_here() -> UsageError:
     return UsageError(
-        "a blocking call cannot be made here",
-        hint="use persist.aio inside an event loop, and open a new client after fork or close",
+        "a blocking call cannot be made on the loop that would carry it out",
+        hint="use persist.aio inside an event loop",
     )
 
 

@@ -3,15 +3,14 @@
 Source: catalog-semantics.md section 4.2, table writes.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from persist.client.shard.write.inputs import UpdatesLike, tables
-from persist.client.shard.write.prepared import with_defaults
+from persist.client.shard.write.inputs import tables, with_defaults
 from persist.core.data.encoding import encode_key
 from persist.core.data.schema import DIFF, TS, Schema
 from persist.core.data.splits import KeyRange
@@ -19,24 +18,10 @@ from persist.core.data.update import consolidate, normalise
 from persist.errors import CorruptData, InvalidArgument, SchemaMismatch
 
 RowsLike: TypeAlias = Any
-"""What an append takes, without times and diffs; or a list of dicts."""
+"""What an append takes, without times and diffs."""
 
 PAYLOAD_ROWS: Final = 65_536
 """Rows in one entry of a transaction log."""
-
-
-def plain(rows: RowsLike, schema: Schema) -> UpdatesLike:
-    """The same rows for an append: a list of dicts becomes a table. Raises InvalidArgument, SchemaMismatch."""
-    if not isinstance(rows, list | tuple) or not rows or not isinstance(rows[0], Mapping):
-        return rows
-    fields = pa.schema([*schema.key, *schema.val])
-    for row in rows:
-        if not isinstance(row, Mapping) or not set(row) <= set(fields.names):
-            raise SchemaMismatch("a row is a dict of columns", hint=f"of {fields.names}", got=repr(row)[:80])
-    try:
-        return pa.Table.from_pylist([dict(row) for row in rows], schema=fields)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise InvalidArgument("a value does not fit its column", hint=str(error)[:200]) from error
 
 
 def updates_of(rows: RowsLike, schema: Schema, *, diff: int = 1) -> pa.Table:
@@ -44,7 +29,7 @@ def updates_of(rows: RowsLike, schema: Schema, *, diff: int = 1) -> pa.Table:
 
     Raises InvalidArgument, SchemaMismatch.
     """
-    pieces = [normalise(with_defaults(piece), schema) for piece in tables(plain(rows, schema), schema)]
+    pieces = [normalise(with_defaults(piece), schema) for piece in tables(rows, schema)]
     table = pa.concat_tables(pieces) if pieces else schema.updates.empty_table()
     return consolidate(at_time(times(table, diff), 0), schema)
 
@@ -64,8 +49,7 @@ def at_time(updates: pa.Table, ts: int) -> pa.Table:
 def keys_of(rows: RowsLike, schema: Schema) -> pa.LargeBinaryArray:
     """The canonical bytes of the keys of rows that have at least the key columns. Raises as ``updates_of``."""
     only = Schema(schema.key)
-    given = plain(rows, only)
-    pieces = [piece.select(schema.key.names) for piece in _keyed(given, only)]
+    pieces = [piece.select(schema.key.names) for piece in _keyed(rows, only)]
     table = pa.concat_tables([normalise(with_defaults(piece), only) for piece in pieces]) if pieces else None
     if table is None:
         return pa.array([], pa.large_binary())

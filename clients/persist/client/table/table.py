@@ -14,7 +14,6 @@ from persist.client.table.rows import (
     check_distinct,
     key_range,
     keys_of,
-    plain,
     replacing,
     updates_of,
     with_keys,
@@ -90,12 +89,12 @@ class Table:
             return await self.wal.commit(
                 {self.shard: updates_of(rows, self.schema)}, marker=transaction, timeout=timeout
             )
-        return await self._append(plain(rows, self.schema), transaction, timeout)
+        return await self._append(rows, transaction, timeout)
 
     async def retract(
         self, rows: RowsLike, *, transaction: Transaction | None = None, timeout: float | None = None
     ) -> int:
-        """Take whole rows away, which must be there: nobody looks. As ``insert``."""
+        """Take whole rows away, which must be there: nobody looks. Raises as ``insert``."""
         updates = updates_of(rows, self.schema, diff=-1)
         if self.wal is not None:
             return await self.wal.commit({self.shard: updates}, marker=transaction, timeout=timeout)
@@ -113,7 +112,10 @@ class Table:
         return await self._replace(keys, new, timeout)
 
     async def delete(self, keys: RowsLike, *, timeout: float | None = None) -> int:
-        """Take away all rows with these keys: tables or dicts that have at least the key columns. As ``upsert``."""
+        """Take away all rows with these keys: tables or dicts that have at least the key columns.
+
+        Raises as ``upsert``.
+        """
         return await self._replace(keys_of(keys, self.schema), self.schema.updates.empty_table(), timeout)
 
     async def snapshot(self, as_of: int | None = None, *, timeout: float | None = None) -> "Snapshot":
@@ -137,14 +139,17 @@ class Table:
         return await self._complete(as_of, deadline)
 
     async def downgrade_since(self, since: AntichainLike, *, timeout: float | None = None) -> Antichain:
-        """Let go of the history before ``since``: until then this object keeps it once it has read. One RPC."""
+        """Let go of the history before ``since``: until then this object keeps it once it has read. One RPC.
+
+        Raises InvalidArgument, LeaseExpired, LocationError.
+        """
         return await self._data.downgrade_since(Antichain.coerce(since), self._location.attempts.deadline(timeout))
 
     async def resolve(self, *, timeout: float | None = None) -> tuple[Resolved, ...]:
         """What came of the writes in doubt, of which nothing more comes then. See WriteHandle.resolve.
 
         Of a table in a log those of all its tables and transactions in this client are told. An upper is one past
-        the time of the write.
+        the time of the write. Raises LocationError: repeat it.
         """
         writer = self._data.writer if self.wal is None else self.wal.writer
         deadline = self._location.attempts.deadline(timeout)
@@ -156,8 +161,14 @@ class Table:
         return resolved
 
     async def expire(self) -> None:
-        """Let go of everything this object holds for reading. One RPC at most."""
+        """Let go of everything this object holds for reading. One RPC at most.
+
+        Raises LocationError: it runs out by itself.
+        """
         await self._data.expire()
+
+    def __repr__(self) -> str:
+        return f"<Table of {self.timeline} in {self.shard} mode={self.mode}: {self.schema}>"
 
     async def _append(self, updates: RowsLike, transaction: Transaction | None, timeout: float | None) -> int:
         """SUBTLE: at the time given, or behind whatever has passed it: no read has seen that time complete without."""

@@ -34,11 +34,14 @@ class TableTransaction:
     the log, which then must not have moved when it commits. It does not read what it wrote itself.
     """
 
+    ts: int | None
+    """When it happened, once it has."""
+
     def __init__(
         self, wal: "Wal", *, marker: Transaction | None, timeout: float | None, pinned: int | None = None
     ) -> None:
         """``pinned``: where the log ends for this transaction."""
-        self.ts: int | None = None
+        self.ts = None
         self._wal = wal
         self._marker = marker
         self._timeout = timeout
@@ -51,7 +54,7 @@ class TableTransaction:
         self._add(table, updates_of(rows, table.schema))
 
     def retract(self, table: "Table", rows: RowsLike) -> None:
-        """Take whole rows away, which must be there. As ``insert``."""
+        """Take whole rows away, which must be there. Raises as ``insert``."""
         self._add(table, updates_of(rows, table.schema, diff=-1))
 
     async def snapshot(self, table: "Table", *, timeout: float | None = None) -> "Snapshot":
@@ -72,7 +75,7 @@ class TableTransaction:
         await self.replace(table, keys_of(keys, table.schema), table.schema.updates.empty_table())
 
     async def replace(self, table: "Table", keys: pa.LargeBinaryArray, new: pa.Table) -> Self:
-        """Put updates in the place of all rows with these keys, given as canonical bytes."""
+        """Put updates in the place of all rows with these keys, given as canonical bytes. Raises as ``upsert``."""
         old = table.schema.updates.empty_table()
         if len(keys):
             snapshot = await self.snapshot(table, timeout=self._timeout)
@@ -81,7 +84,7 @@ class TableTransaction:
         return self
 
     async def commit(self, deadline: Deadline) -> bool:
-        """Whether it is committed now; if not, somebody else committed since it began."""
+        """Whether it is committed now; if not, somebody else committed since it began. Raises LocationError."""
         rows = {
             shard: consolidate(pa.concat_tables(pieces), self._tables[shard].schema)
             for shard, pieces in self._rows.items()
@@ -98,6 +101,10 @@ class TableTransaction:
         await acknowledge(self._wal.oracle, self._pinned - 1, deadline)
         self.ts = self._pinned - 1
         return True
+
+    def __repr__(self) -> str:
+        state = "collecting" if self.ts is None else f"committed at {self.ts}"
+        return f"<TableTransaction of {self._wal.oracle.timeline} over {len(self._rows)} tables: {state}>"
 
     def _add(self, table: "Table", updates: pa.Table) -> None:
         self._check(table)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 from persist.client.timeline.call_batcher import Rounds
 from persist.client.timeline.register import Register, seconds
 from persist.client.timeline.steady_clock import SteadyClock
-from persist.core.binding.binding_log import AHEAD_MS_MAX, check_clock
 from persist.core.frontier import TIME_MAX, check_time
 from persist.core.ids import ShardId
+from persist.core.time.clock import AHEAD_MS_MAX, check_clock
 from persist.core.time.timeline import Timeline, observed, oracle_shards
 from persist.errors import Determinate, Indeterminate, InvalidArgument, InvalidBounds, PersistError
 from persist.retry.deadline import Deadline
@@ -101,6 +101,9 @@ class Oracle:
     ``settings.timeout_ms``. Every call may raise LocationError, ShardClosed (somebody closed the timeline's shards).
     """
 
+    timeline: Timeline
+    """What its times mean."""
+
     def __init__(
         self,
         client: "ShardClient",
@@ -135,7 +138,7 @@ class Oracle:
     ) -> "Oracle":
         """The oracle of a timeline, made if missing, after ``initially`` was applied. Two RPCs, six for a new one.
 
-        ``times``: whom to ask, the timeline's shards unless told.
+        ``times``: whom to ask, the timeline's shards unless told. Raises ClockAhead, InvalidBounds, LocationError.
         """
         deadline = client.location.attempts.deadline(timeout)
         times = times or await Registers.open(client, timeline, deadline)
@@ -154,18 +157,24 @@ class Oracle:
         return await self._writes.call(None, timeout)
 
     async def write_times(self, count: int, *, timeout: float | None = None) -> list[int]:
-        """``count`` different write times, rising. As ``write_ts``, together."""
+        """``count`` different write times, rising. Raises InvalidArgument, and as ``write_ts``, together."""
         given: object = count
         if isinstance(given, bool) or not isinstance(given, int) or given < 1:
             raise InvalidArgument("at least one time is asked for", hint="count from 1", got=repr(count)[:80])
         return sorted(await asyncio.gather(*(self.write_ts(timeout=timeout) for _ in range(count))))
 
     async def peek_write_ts(self, *, timeout: float | None = None) -> int:
-        """A time that no later write time reaches down to: the greatest given out or being applied. One RPC, shared."""
+        """A time that no later write time reaches down to: the greatest given out or being applied.
+
+        One RPC, shared. Raises LocationError.
+        """
         return await self._peeks.call(None, timeout)
 
     async def read_ts(self, *, timeout: float | None = None) -> int:
-        """The greatest time applied: all applied writes are at or before it. One RPC, shared, never cached."""
+        """The greatest time applied: all applied writes are at or before it.
+
+        One RPC, shared, never cached. Raises LocationError.
+        """
         return await self._reads.call(None, timeout)
 
     async def apply_write(self, ts: int, *, timeout: float | None = None) -> None:
@@ -190,6 +199,9 @@ class Oracle:
         if ts is not None:
             await self.apply_write(ts, timeout=seconds(deadline))
         return ts
+
+    def __repr__(self) -> str:
+        return f"<Oracle of {self.timeline}>"
 
     async def _take(self, calls: Sequence[None], deadline: Deadline) -> Sequence[int]:
         now = self._clock.now_ms() if self.timeline.has_clock else 0

@@ -8,7 +8,7 @@ Source: catalog-semantics.md section 5.2, clock goes back and clock far ahead.
 import logging
 from typing import Final
 
-from persist.core.binding.binding_log import AHEAD_MS_MAX
+from persist.core.time.clock import AHEAD_MS_MAX
 from persist.runtime import Runtime
 
 BELIEVED_AFTER_SECONDS: Final = 60.0

@@ -7,17 +7,15 @@ Source: catalog-semantics.md sections 4.2 (mint loop), 5.1 and 5.2.
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from persist.core.binding.remap import Binding, RemapTrace, RemapUpdate, changes
 from persist.core.frontier import CLOSED, MINIMUM, TIME_MAX, Antichain
 from persist.core.source.source_frontier import SourceFrontier
 from persist.core.source.source_time import SourceTime
-from persist.core.time.errors import ClockAhead, JumpTooLarge, UpstreamReplaced
+from persist.core.time.clock import AHEAD_MS_MAX, check_clock
+from persist.core.time.errors import JumpTooLarge, UpstreamReplaced
 from persist.errors import InvalidArgument, InvalidBounds, NotYetAvailable
-
-AHEAD_MS_MAX: Final = 10_000
-"""Times further ahead of the reference clock are not given out: reads would stall until it is that late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,15 +160,3 @@ class BindingLog:
         if ts >= TIME_MAX:
             raise InvalidBounds("no time is left beyond the upper", hint="close the source", upper=self.trace.upper)
         return ts
-
-
-def check_clock(ts: int, reference_ms: int, ahead_ms_max: int = AHEAD_MS_MAX) -> None:
-    """Raise ClockAhead when a time is too far ahead of the reference clock."""
-    if ts > reference_ms + ahead_ms_max:
-        raise ClockAhead(
-            "a time too far in the future was about to be given out",
-            hint="correct the clock of this machine",
-            ts=ts,
-            reference_ms=reference_ms,
-            ahead_ms_max=ahead_ms_max,
-        )

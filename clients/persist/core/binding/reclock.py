@@ -104,7 +104,10 @@ class Reclocker:
         return out
 
     def reclock_arrow(self, offsets: Any, partitions: Any | None = None) -> Any:
-        """``reclock`` for Arrow columns: integer offsets, and numbers, paths or a dictionary of them as partitions."""
+        """``reclock`` for Arrow columns: integer offsets, and numbers, paths or a dictionary of them as partitions.
+
+        Raises InvalidArgument for nulls.
+        """
         if offsets.null_count or (partitions is not None and partitions.null_count):
             raise InvalidArgument("a message has a partition and an offset", hint="drop the nulls")
         numbers = _flat(offsets).to_numpy(zero_copy_only=False)

@@ -29,7 +29,10 @@ def resumption_of(trace: RemapTrace, export: Export) -> Antichain:
 
 
 def offsets_of(trace: RemapTrace, export: Export) -> SourceFrontier:
-    """From here on the export has to read the upstream. The minimum for a new one, or one that since has passed."""
+    """From here on the export has to read the upstream. The minimum for a new one, or one that since has passed.
+
+    Raises nothing: it is never asked beyond the upper.
+    """
     return source_upper_at_frontier(trace, resumption_of(trace, export))
 
 
@@ -43,6 +46,7 @@ def offset_resumption(trace: RemapTrace, exports: Iterable[Export]) -> SourceFro
     """What may be committed upstream: everything before it is durable in every export, with its binding.
 
     None: unknown, as an export is not yet beyond since, so nothing may be committed. Closed exports do not constrain.
+    Raises nothing: it is never asked beyond the upper.
     """
     frontier = resumption(trace, exports)
     if not trace.is_initialized or frontier.less_equal(trace.since):

@@ -3,7 +3,7 @@
 Source: catalog-semantics.md sections 1.2.6, 1.2.7, 1.2.9 and 1.2.10.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -112,7 +112,7 @@ class Transaction:
             raise foreign()
 
     def next_op(self) -> int:
-        """Begin another group of operations; its number goes with the changes it makes."""
+        """Begin another group of operations; its number goes with the changes it makes. Raises nothing."""
         self._op += 1
         return self._op
 
@@ -124,7 +124,7 @@ class Transaction:
         value: V | None = self._get(kind, key)
         return value
 
-    def objects(self, kind: Kind[K, V]) -> dict[K, V]:
+    def objects(self, kind: Kind[K, V]) -> Mapping[K, V]:
         """All objects of a kind, which the transaction depends on from now on. Raises as ``get``."""
         self._begin(kind)
         self.footprint.kinds.add(kind)
@@ -158,12 +158,15 @@ class Transaction:
         return previous
 
     def set_all(self, kind: Kind[K, V], objects: Iterable[tuple[K, V | None]]) -> None:
-        """As ``set`` for each, all or none: names may change hands among them. The last value of a key counts."""
+        """As ``set`` for each, all or none: names may change hands among them. The last value of a key counts.
+
+        Raises as ``set``.
+        """
         self._begin_write(kind)
         self._write(kind, list(dict(objects).items()))
 
     def update(self, kind: Kind[K, V], change: Callable[[K, V], V | None]) -> int:
-        """Change all objects for which ``change`` returns a value; how many. All or none, as ``set_all``."""
+        """Change all objects for which ``change`` returns a value; how many. All or none. Raises as ``set``."""
         self._begin_write(kind)
         self.footprint.kinds.add(kind)
         wanted = [(key, new) for key, old in dict(self._objects(kind)).items() if (new := change(key, old)) is not None]
@@ -235,6 +238,9 @@ class Transaction:
     def body(self, codec: RowCodec) -> bytes:
         """The fingerprint of what it wants, see ``bodies``. Raises InvalidArgument for what cannot be stored."""
         return self.told_body or fingerprint(self._wanted(codec))
+
+    def __repr__(self) -> str:
+        return f"<Transaction of a catalog: {sum(map(len, self._pending.values()))} objects changed>"
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 

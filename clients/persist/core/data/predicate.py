@@ -74,7 +74,10 @@ class Predicate:
             _literals(condition, fields[condition.column].type)
 
     def may_match(self, part: Part, schema: Schema) -> bool:
-        """False only when no row of the part can match. ``schema`` is the part's or a newer one."""
+        """False only when no row of the part can match. ``schema`` is the part's or a newer one.
+
+        Raises InvalidArgument for a value that its column cannot be compared with.
+        """
         stats = {item.name: item for item in part.stats}
         types = {field.name: field.type for field in [*schema.key, *schema.val]}
         return all(

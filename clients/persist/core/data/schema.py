@@ -3,7 +3,7 @@
 Source: architecture.md section 4; kernel.md section 1, rule set.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -50,8 +50,25 @@ class Schema:
 
     @classmethod
     def of(cls, codec: Codec) -> "Schema":
-        """The schema of what a codec writes."""
+        """The schema of what a codec writes. Raises TypeNotSupported, InvalidArgument."""
         return cls(codec.key, codec.val, codec=codec)
+
+    @classmethod
+    def from_arrow(cls, fields: pa.Schema, key: Sequence[str]) -> "Schema":
+        """The schema of tables with these columns: those named in ``key`` are the key, in that order, the rest the val.
+
+        Raises InvalidArgument (a column that is not there, or named twice; no key), TypeNotSupported.
+        """
+        if not isinstance(fields, pa.Schema) or isinstance(key, str):
+            raise InvalidArgument(
+                "an Arrow schema and the names of key columns are needed",
+                hint='Schema.from_arrow(table.schema, ["id"])',
+            )
+        wrong = [name for name in key if fields.names.count(name) != 1 or list(key).count(name) != 1]
+        if wrong:
+            raise InvalidArgument("not a column, or there twice", hint=f"of {fields.names}", column=repr(wrong[0])[:80])
+        vals = [field for field in fields if field.name not in set(key)]
+        return cls(pa.schema([fields.field(name) for name in key]), pa.schema(vals))
 
     @property
     def key(self) -> pa.Schema:

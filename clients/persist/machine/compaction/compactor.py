@@ -9,7 +9,7 @@ process that commits, or in a service of its own. Source: design 001, PersistCom
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -204,7 +204,7 @@ class Compactor:
             raise
         of = claim if chosen is claim.batches else replace(claim, batches=chosen)
         output = batch_of(of, parts)
-        applied = await self.offer(shard, owner, of, output, merging.discard)
+        applied = await self.offer(shard, owner, of, output)
         await merging.tidy()
         return Compacted(
             desc=output.desc,
@@ -257,39 +257,22 @@ class Compactor:
         now = await self.claim(shard, owner, whole=whole)
         return now is not None and [*map(fingerprint, now.batches)] == [*map(fingerprint, claim.batches)]
 
-    async def offer(
-        self,
-        shard: ShardId,
-        owner: WriterId,
-        claim: CompactionClaimed,
-        output: HollowBatch,
-        discard: Callable[[], Awaitable[None]],
-    ) -> bool:
+    async def offer(self, shard: ShardId, owner: WriterId, claim: CompactionClaimed, output: HollowBatch) -> bool:
         """Put the output in place of what was claimed; whether it stands there now.
 
-        ``discard`` deletes the output's new parts; it is called when certainly no state names them or ever will.
+        From here on the output's parts are not this process's to delete, whatever the answer is: an attempt may be
+        delivered twice, the second time after everything else was answered. What no state names is left to the sweeper.
         Raises UsageError, LeaseExpired, LocationError.
         """
         inputs = tuple(map(fingerprint, claim.batches))
         command = ApplyMerge(owner=owner, inputs=inputs, output=output)
-        attempts, doubt = self._place.attempts, Doubt()
-        try:
-            outcome: MergeApplied | MergeRefused = await attempts.repeat(
-                attempts.deadline(None),
-                lambda seconds: self._shards.apply(shard, command, timeout=seconds),
-                doubt=doubt,
-            )
-        except PersistError as error:
-            if not doubt.maybe_applied and getattr(error, "determinate", True):
-                await discard()
-            raise
-        if isinstance(outcome, MergeApplied):
-            return True
-        # SUBTLE: an attempt without an answer may have been applied, and its output compacted further since. The
-        # parts are then named, or being read, or garbage: whichever, they are not this process's to delete.
-        if not doubt.maybe_applied:
-            await discard()
-        return False
+        attempts = self._place.attempts
+        # SUBTLE: an attempt without an answer may have been applied, and its output compacted further since: a refusal
+        # then says what is so now, which is all that is returned.
+        outcome: MergeApplied | MergeRefused = await attempts.repeat(
+            attempts.deadline(None), lambda seconds: self._shards.apply(shard, command, timeout=seconds), doubt=Doubt()
+        )
+        return isinstance(outcome, MergeApplied)
 
     async def release(self, shard: ShardId, owner: WriterId) -> None:
         """Give the claim up if that is possible at once; otherwise it grows old."""

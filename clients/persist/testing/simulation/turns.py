@@ -13,7 +13,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
-from persist.client.blocking import client as facade
+from persist.client.blocking.bridge import opened as facade
 from persist.client.shard.write import prepared
 from persist.errors import PersistError, UsageError
 from persist.runtime import Runtime

@@ -9,7 +9,7 @@ import pytest
 from client.support import SCHEMA, Place, client_of, collect, rows_of, table
 
 from persist import Antichain, Progress, ShardId, Updates
-from persist.errors import Determinate, LeaseExpired, NotReadable
+from persist.errors import Determinate, LeaseExpired, NotReadable, UsageError
 
 
 async def test_listen_sees_commits_of_another_client_as_they_happen(place: Place):
@@ -177,5 +177,5 @@ async def test_closing_a_client_ends_its_listens(place: Place):
         listen = await reader.listen(0)
         await listen.__anext__()
         await client.close()
-        with pytest.raises(StopAsyncIteration):
+        with pytest.raises(UsageError, match="the client is closed"):
             await listen.__anext__()

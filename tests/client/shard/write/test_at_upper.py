@@ -5,9 +5,13 @@ import asyncio
 import pyarrow as pa
 import pytest
 from client.support import SCHEMA, Place, client_of, rows_of, table
+from simulation.budget import FULL
 
 from persist import Antichain, ShardId, Token
 from persist.errors import InvalidArgument, InvalidBounds, SchemaMismatch, ShardClosed
+
+ROWS = 200 if FULL else 70
+"""Of every other append: more than are sorted at a time."""
 
 
 def bare(rows: list[tuple[int, str]]) -> pa.Table:
@@ -23,7 +27,7 @@ async def test_writers_that_race_all_succeed_at_times_of_their_own(place: Place)
         async def write(number: int) -> list[int]:
             times = []
             for step in range(6):
-                size = 1 if step % 2 else 200
+                size = 1 if step % 2 else ROWS
                 rows = bare([(number, f"{step}:{row}" + "x" * 30) for row in range(size)])
                 times.append((await others[number].append_at_upper(rows)).upper.time - 1)
             return times
@@ -34,11 +38,11 @@ async def test_writers_that_race_all_succeed_at_times_of_their_own(place: Place)
         assert flat == sorted(set(flat))
         assert len(flat) == 24
         whole = await (await reader.snapshot(flat[-1])).to_arrow()
-        assert whole.num_rows == 4 * (3 * 200 + 3)
+        assert whole.num_rows == 4 * (3 * ROWS + 3)
         for number, one in enumerate(times):
             before = await (await reader.snapshot(one[2] - 1)).to_arrow() if one[2] else whole.slice(0, 0)
             after = await (await reader.snapshot(one[2])).to_arrow()
-            assert after.num_rows - before.num_rows == 200
+            assert after.num_rows - before.num_rows == ROWS
             assert {row[0] for row in rows_of(after)} - {row[0] for row in rows_of(before)} <= {number}
 
 

@@ -1,11 +1,11 @@
 """Batches written by other processes and committed by one, as Spark does."""
 
-import multiprocessing
 import pickle
 
 import pyarrow as pa
 import pytest
 from client.support import SCHEMA, Place, client_of, rows_of, table
+from forked import pool
 
 import persist
 from persist import Appended, BatchSpec, PreparedBatch, ShardId, UpperMismatch, WriterId
@@ -33,8 +33,8 @@ async def test_prepared_batches_of_other_processes_are_one_append(place: Place):
     async with client_of(place) as client:
         writer, reader = await client.open(ShardId.new(), schema=SCHEMA)
         spec = pickle.dumps(writer.batch_spec())
-        with multiprocessing.get_context("spawn").Pool(2) as pool:
-            done = pool.starmap(work, [(spec, range(0, 300)), (spec, range(200, 500)), (spec, range(0, 0))])
+        with pool(2) as processes:
+            done = processes.starmap(work, [(spec, range(0, 300)), (spec, range(200, 500)), (spec, range(0, 0))])
         prepared = [PreparedBatch.from_bytes(data) for data in done]
         assert [batch.rows for batch in prepared] == [300, 300, 0]
         assert prepared[2].min_ts is prepared[2].max_ts is None

@@ -30,7 +30,7 @@ def begun(upstream: Any) -> Any:
 
 
 def until(condition: Callable[[], Any]) -> None:
-    give_up = time.monotonic() + 60
+    give_up = time.monotonic() + 200
     while not condition():
         assert time.monotonic() < give_up
         time.sleep(0.02)

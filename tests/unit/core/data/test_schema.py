@@ -232,3 +232,30 @@ def test_project_keeps_key_columns_and_the_vals_named():
     assert schema.project(["w"]).updates.names == ["k", "w", "ts", "diff"]
     assert schema.project(None) is schema
     assert schema.project(["v", "w"]) is schema
+
+
+def test_schema_from_arrow_has_the_named_columns_as_its_key_in_that_order():
+    fields = pa.schema(
+        [pa.field("a", pa.int64()), pa.field("b", pa.string(), nullable=False), pa.field("c", pa.date32())]
+    )
+    schema = Schema.from_arrow(fields, ["b", "a"])
+    assert schema == Schema(key=pa.schema([fields.field("b"), fields.field("a")]), val=pa.schema([fields.field("c")]))
+    assert Schema.from_arrow(fields, ("a", "b", "c")).val == pa.schema([])
+
+
+@pytest.mark.parametrize(
+    ("fields", "key"),
+    [
+        pytest.param(pa.schema({"a": pa.int64()}), ["b"], id="not-there"),
+        pytest.param(pa.schema({"a": pa.int64()}), ["a", "a"], id="named-twice"),
+        pytest.param(pa.schema([("a", pa.int64()), ("a", pa.int64())]), ["a"], id="there-twice"),
+        pytest.param(pa.schema({"a": pa.int64()}), [], id="no-key"),
+        pytest.param(pa.schema({"a": pa.int64()}), "a", id="text"),
+        pytest.param({"a": pa.int64()}, ["a"], id="dict"),
+        pytest.param(pa.schema({"a": pa.int64(), "ts": pa.uint64()}), ["a"], id="reserved"),
+    ],
+)
+def test_schema_from_arrow_refuses_with_a_next_step(fields, key):
+    with pytest.raises(InvalidArgument) as refused:
+        Schema.from_arrow(fields, key)
+    assert refused.value.hint

@@ -28,6 +28,9 @@ class RemoteLog:
         self._counting = False
         self._told: tuple[int, Updates] | None = None
 
+    def __repr__(self) -> str:
+        return "its servers"
+
     async def upper(self) -> int:
         """See RowLog."""
         upper: int = (await self._calls.read("GetStatus", pb.GetStatusRequest())).upper

@@ -20,6 +20,9 @@ class ForkedLog:
         self._appended: list[RowUpdate] = []
         self._upper = base.upper
 
+    def __repr__(self) -> str:
+        return "memory"
+
     async def upper(self) -> int:
         """See RowLog."""
         return self._upper

@@ -81,6 +81,9 @@ class ShardLog:
         self._released = self._forgot = float("-inf")
         self._let_go = 0
 
+    def __repr__(self) -> str:
+        return f"shard {self._writer.shard}"
+
     @property
     def shard(self) -> ShardId:
         """The shard."""

@@ -41,6 +41,9 @@ class ShadowTransaction(Transaction):
         self._is_quiet = is_quiet
         self._done: list[tuple[str, Callable[[Transaction], Any], Callable[[Any], Any], Outcome]] = []
 
+    def __repr__(self) -> str:
+        return f"{self.first!r} in two catalogs"
+
     def check_made_from(self, snapshot: Snapshot) -> None:
         """See Transaction. It was made from two, and is of use to its owner only."""
         raise foreign()

@@ -40,6 +40,9 @@ class ReadHandle:
     LeaseExpired on the next call: open another reader. ``timeout`` is in seconds, None means ``settings.timeout_ms``.
     """
 
+    schema: Schema
+    """The schema this handle was opened with."""
+
     def __init__(self, location: Location, lease: Lease, *, schema: Schema, upper: Antichain) -> None:
         self.schema = schema
         self._location = location
@@ -88,7 +91,10 @@ class ReadHandle:
         return self._lease.pin()
 
     async def expire(self, *, timeout: float | None = None) -> None:
-        """Let go of everything this reader holds. One RPC. Expiring again does nothing."""
+        """Let go of everything this reader holds. One RPC. Expiring again does nothing.
+
+        Raises LocationError: the lease runs out by itself.
+        """
         self._abandon.detach()
         await self._lease.expire(timeout=timeout)
 

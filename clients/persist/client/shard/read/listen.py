@@ -5,6 +5,7 @@ Source: persist-semantics.md section 2.6; reliability.md I6; performance.md A6.
 
 import asyncio
 import itertools
+import logging
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
@@ -18,7 +19,7 @@ from persist.client.shard.read.lease import Lease, Pin
 from persist.client.shard.read.snapshot import Snapshot
 from persist.core.frontier import TIME_MAX, Antichain
 from persist.core.shard.batch import HollowBatch
-from persist.errors import LocationError, NotReadable
+from persist.errors import LocationError, NotReadable, UsageError
 from persist.machine.parts.fetch import WHOLE_BYTES_MAX
 from persist.machine.parts.reading import changes_of
 from persist.machine.parts.stream import rows
@@ -26,6 +27,9 @@ from persist.machine.shards import Change, ShardInfo
 from persist.retry.attempts import Attempts
 from persist.retry.deadline import Backoff, Deadline
 from persist.retry.tasks import Tasks
+
+log = logging.getLogger("persist.client.listen")
+"""Interruptions, at INFO: a listen goes on by itself, but whoever watches one wants to know why nothing comes."""
 
 WATCH_SECONDS = 300.0
 """How long one watch lasts before it is asked for anew."""
@@ -53,7 +57,9 @@ Event = Updates | Progress
 class Listen:
     """An async iterator of Updates and Progress. Ends when the shard is closed, when idle too long, or by ``aclose``.
 
-    Cost: one watch stream; a GET per part that is not inline. Holds one batch of rows and up to 32 MiB fetched ahead.
+    Iterating raises LeaseExpired, CorruptData, LocationError, and UsageError when it or its client was closed, or its
+    reader expired. Cost: one watch stream; a GET per part that is not inline. Holds one batch of rows and up to 32 MiB
+    fetched ahead.
     """
 
     def __init__(
@@ -79,6 +85,7 @@ class Listen:
         self._frontier = Antichain.of(as_of)
         self._told: Antichain | None = None
         self._began = False
+        self._closed = False
         self._events = self._run()
         location.listens.add(self)
 
@@ -91,12 +98,33 @@ class Listen:
         return self
 
     async def __anext__(self) -> Event:
-        return await self._events.__anext__()
+        try:
+            return await self._events.__anext__()
+        except StopAsyncIteration:
+            # An end that somebody made must not look like that of the shard, or of time.
+            self._location.check_open()
+            if self._closed:
+                raise UsageError(
+                    "the listen is closed",
+                    hint="listen again, as of the time before its frontier",
+                    frontier=self._frontier,
+                ) from None
+            raise
 
     async def aclose(self) -> None:
-        """End the listen and let go of what it holds. Closing again does nothing."""
+        """End the listen and let go of what it holds. Closing again does nothing. Raises nothing."""
+        self._closed = True
         await self._events.aclose()
         self._pin.release()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def __repr__(self) -> str:
+        return f"<Listen of {self._lease.shard} frontier={self._frontier}{' closed' if self._closed else ''}>"
 
     async def _run(self) -> AsyncGenerator[Event, None]:
         try:
@@ -198,6 +226,8 @@ class Listen:
             except LocationError as error:
                 await patience.use(error)
                 fetched = await self._fetched(self._frontier)
+                if fetched is not None:
+                    patience.back()
                 if fetched is not None and fetched.batches:
                     yield fetched
                     quiet.restart()
@@ -219,12 +249,22 @@ class _Patience:
         self._location = location
         self._attempts = Attempts(settings=location.settings, runtime=location.runtime)
         self._backoff: Backoff | None = None
+        self._lost = False
 
     def refill(self) -> None:
+        self.back()
         self._backoff = None
+
+    def back(self) -> None:
+        """Something answers, though perhaps no push does."""
+        if self._lost:
+            log.info("connected again; going on")
+        self._lost = False
 
     async def use(self, failure: LocationError) -> None:
         if self._backoff is None:
+            self._lost = True
+            log.info("lost the connection (%s); connecting again", failure.message)
             deadline = self._attempts.deadline(None)
             self._backoff = Backoff(self._location.runtime, self._location.settings, deadline)
         if not await self._backoff.pause():

@@ -48,6 +48,11 @@ class SinceHandle:
     It survives every process; only ``expire`` removes it.
     """
 
+    name: str
+    """The hold's name."""
+    shard: ShardId
+    """The shard."""
+
     def __init__(
         self, location: Location, caller: Caller, *, name: str, shard: ShardId, since: Antichain, opaque: bytes
     ) -> None:
@@ -105,3 +110,6 @@ class SinceHandle:
                 deadline, lambda seconds: location.shards.apply(self.shard, command, timeout=seconds)
             )
         return outcome.existed
+
+    def __repr__(self) -> str:
+        return f"<SinceHandle {self.name} of {self.shard} since={self._since}>"

@@ -21,6 +21,9 @@ from persist.machine.parts.stream import rows
 class _Read:
     """What snapshots and change feeds have in common. Keeps its parts from being deleted while it is referenced."""
 
+    upper: Antichain
+    """A snapshot: the shard's upper when it was planned. A change feed: where it ends."""
+
     def __init__(
         self, location: Location, lease: Lease, pin: Pin, reading: Reading, *, upper: Antichain, owner: object
     ) -> None:
@@ -53,7 +56,7 @@ class _Read:
     async def to_arrow(
         self, columns: Sequence[str] | None = None, where: object = None, keys: KeysLike | None = None
     ) -> pa.Table:
-        """All rows as one table. Holds them all in memory. Arguments and errors as ``to_batches``."""
+        """All rows as one table. Holds them all in memory. Arguments as of ``to_batches``. Raises as that does."""
         reading = self._narrowed(where, keys)
         output = reading.output(columns)
         found = [batch async for batch in rows(self._location, reading, columns, verify=self._lease.verify)]
@@ -67,8 +70,8 @@ class _Read:
         ``columns``: these, in this order, and diff (rows equal in them are not summed). ``where``: a condition such as
         ``"id >= 5 and name = 'x'"`` or ``[("id", ">=", 5)]``; parts that cannot hold such rows are not read. ``keys``:
         ``(lower, upper)``, half-open, each a whole key or None. Cost: one GET per part of up to 1 MiB, about one per
-        4 MiB of larger ones; holds some 300 MB at most.
-        Raises InvalidArgument, CorruptData, LeaseExpired, LocationError.
+        4 MiB of larger ones; holds some 300 MB at most. Raises InvalidArgument, CorruptData, LeaseExpired,
+        LocationError, UsageError (the reader was expired, or its client closed).
         """
         reading = self._narrowed(where, keys)
         reading.output(columns)
@@ -77,18 +80,21 @@ class _Read:
     async def to_pandas(
         self, columns: Sequence[str] | None = None, where: object = None, keys: KeysLike | None = None
     ) -> Any:
-        """All rows as a pandas DataFrame. As ``to_arrow``; needs pandas."""
+        """All rows as a pandas DataFrame; needs pandas. Raises as ``to_arrow``."""
         return (await self.to_arrow(columns, where, keys)).to_pandas()
 
     async def to_pylist(
         self, columns: Sequence[str] | None = None, where: object = None, keys: KeysLike | None = None
     ) -> list[dict[str, Any]]:
-        """All rows as dicts: for small reads. As ``to_arrow``."""
+        """All rows as dicts: for small reads. Raises as ``to_arrow``."""
         found: list[dict[str, Any]] = (await self.to_arrow(columns, where, keys)).to_pylist()
         return found
 
     def splits(self, n: int, where: object = None, keys: KeysLike | None = None) -> list[Split]:
-        """At most ``n`` reads of disjoint key ranges, about equal in bytes, that together are this one. No RPC."""
+        """At most ``n`` reads of disjoint key ranges, about equal in bytes, that together are this one. No RPC.
+
+        Raises InvalidArgument, LeaseExpired, UsageError (the reader was expired, or its client closed).
+        """
         location = self._location
         uri = location.blob.uri
         return [
@@ -105,6 +111,9 @@ class _Read:
 
 class Snapshot(_Read):
     """The contents of a shard at ``as_of``: rows key…, val…, diff with diffs summed, none zero. The same for ever."""
+
+    as_of: int
+    """The time of the contents."""
 
     def __init__(
         self,
@@ -131,6 +140,9 @@ class Snapshot(_Read):
 
 class Diffs(_Read):
     """Every update at a time in ``[lower, upper)``: rows key…, val…, ts, diff."""
+
+    lower: Antichain
+    """Where the feed begins."""
 
     def __init__(
         self,

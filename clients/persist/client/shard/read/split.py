@@ -58,11 +58,14 @@ class Split:
         return self.reading.output(None)
 
     def to_arrow(self, columns: Sequence[str] | None = None, where: object = None) -> pa.Table:
-        """All its rows as one table. Arguments and errors as ``read``."""
+        """All its rows as one table. Arguments as of ``read``. Raises as that does."""
         return self.read(columns, where).read_all()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Its rows, as they are decoded, for whoever takes Arrow streams. Source: the Arrow PyCapsule interface."""
+        """Its rows, as they are decoded, for whoever takes Arrow streams. Raises as ``read``.
+
+        Source: the Arrow PyCapsule interface.
+        """
         return self.read().__arrow_c_stream__(requested_schema)
 
     def read(self, columns: Sequence[str] | None = None, where: object = None) -> pa.RecordBatchReader:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from persist.client.shard.write.inputs import Chunker, UpdatesLike, is_instant, tables
+from persist.client.shard.write.inputs import Chunker, UpdatesLike, is_instant, tables, within
 from persist.core.data.schema import Schema
 from persist.core.data.update import check_bounds, consolidate, normalise
 from persist.core.frontier import Antichain
@@ -98,7 +98,7 @@ class BatchBuilder:
             source = tables(updates, self._target.schema)
             instant = is_instant(updates)
             while (table := await self._pull(source, instant)) is not None:
-                await self.add(table)
+                await self.add(table if self._bounds is None else within(table, *self._bounds))
                 table = None  # the builder alone decides how long rows are held
             return await self.finish()
         except BaseException:

@@ -34,6 +34,11 @@ class WriteHandle:
     commit, and each upload by itself, not the time that sorting and encoding a large input take.
     """
 
+    shard: ShardId
+    """The shard."""
+    schema: Schema
+    """What rows look like."""
+
     def __init__(
         self,
         location: Location,
@@ -73,9 +78,11 @@ class WriteHandle:
 
         Several writers may append the same definite data at once: the shard takes each time interval from whoever
         comes first. ``[]`` as ``new_upper`` closes the shard for writes; empty updates move the upper only, and with
-        ``new_upper == upper`` are a heartbeat. Cost: one RPC, one upload per part unless inline; bounded memory (see
-        BatchBuilder). Raises InvalidBounds, EmptyInterval, SchemaMismatch, InvalidArgument, ShardClosed (nothing
-        happened), LocationError (repeat the call: it only promises that these bounds are written).
+        ``new_upper == upper`` are a heartbeat. Rows are Arrow, dicts of columns or ``((key, val), time, diff)``; a
+        column ``diff`` may be missing (+1), and ``ts`` in an interval of one time. Cost: one RPC, one upload per part
+        unless inline; bounded memory (see BatchBuilder). Raises InvalidBounds, EmptyInterval, SchemaMismatch,
+        InvalidArgument, ShardClosed (nothing happened), LocationError (repeat the call: it only promises that these
+        bounds are written).
         """
         lower, upper = self._upper, Antichain.coerce(new_upper)
         _check_bounds(lower, upper)
@@ -141,8 +148,12 @@ class WriteHandle:
         return await self._once(writer_id, runs, bounds, token, transaction, deadline, builder)
 
     def batch_spec(self) -> BatchSpec:
-        """What another process needs to write parts for this shard: picklable and small. No RPC."""
+        """What another process needs to write parts for this shard: picklable and small.
+
+        No RPC. Raises UsageError once the client is closed.
+        """
         location = self._location
+        location.check_open()
         return BatchSpec(
             blob_uri=location.blob.uri,
             shard=self.shard,
@@ -232,8 +243,9 @@ class WriteHandle:
     async def expire(self, *, timeout: float | None = None) -> None:
         """Let what this writer left in Blob and nothing names be swept early. Optional. One RPC.
 
-        Nothing more comes of calls in doubt afterwards: see ``resolve``.
+        Nothing more comes of calls in doubt afterwards: see ``resolve``. Raises LocationError: repeat it.
         """
+        self._location.check_open()
         deadline = self._location.attempts.deadline(timeout)
         await self._appender.resolve_earlier(deadline)
         command = ExpireWriter(writer_id=self._ids.current)
@@ -242,6 +254,9 @@ class WriteHandle:
             lambda seconds: self._location.shards.apply(self.shard, command, timeout=seconds),
         )
         self._ids.renew()
+
+    def __repr__(self) -> str:
+        return f"<WriteHandle of {self.shard} upper={self._upper}>"
 
     async def _once(
         self,

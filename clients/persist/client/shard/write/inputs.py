@@ -1,18 +1,21 @@
 """What users hand to an append, as bounded chunks of Arrow rows.
 
 Taken: a table, a record batch, a record batch reader or anything with an Arrow C stream, an iterable of tables or
-batches, an iterable of ``((key, val), time, diff)``, and ``[]``. Source: architecture.md section 8.
+batches, an iterable of dicts of columns, an iterable of ``((key, val), time, diff)``, and ``[]``. Source:
+architecture.md section 8.
 """
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
-from persist.core.data.schema import Schema
+from persist.core.data.schema import DIFF, TS, Schema
 from persist.core.data.update import from_rows
-from persist.errors import InvalidArgument
+from persist.core.frontier import Antichain
+from persist.errors import InvalidArgument, SchemaMismatch
 
 UpdatesLike: TypeAlias = Any
 """See the module's text."""
@@ -21,7 +24,8 @@ _ROWS_AT_ONCE = 8192
 """Python rows turned into Arrow at once."""
 
 _EXPECTED = (
-    "expected an Arrow table, record batch, record batch reader, or an iterable of those or of ((key, val), time, diff)"
+    "expected an Arrow table, record batch, record batch reader, or an iterable of those, of dicts of columns, or of "
+    "((key, val), time, diff)"
 )
 
 
@@ -78,6 +82,34 @@ class Chunker:
         return held
 
 
+def with_defaults(batch: pa.RecordBatch | pa.Table, ts: int | None = 0) -> pa.Table:
+    """The rows at ``ts`` and with a diff of +1 where those columns are missing. ``ts`` None: left as they are."""
+    table = batch if isinstance(batch, pa.Table) else pa.Table.from_batches([batch])
+    if ts is not None and TS.name not in table.schema.names:
+        table = table.append_column(TS, pa.array(np.full(table.num_rows, ts, np.uint64)))
+    if DIFF.name not in table.schema.names:
+        table = table.append_column(DIFF, pa.array(np.ones(table.num_rows, np.int64)))
+    return table
+
+
+def within(table: pa.Table, lower: Antichain, upper: Antichain) -> pa.Table:
+    """The rows as updates of ``[lower, upper)``: a diff that is missing is +1, a ts the only time there is.
+
+    Raises SchemaMismatch for rows without a ts in an interval of several times.
+    """
+    if TS.name in table.schema.names:
+        return with_defaults(table)
+    at, end = lower.time, upper.time
+    if table.num_rows and (at is None or end is None or end > at + 1):
+        raise SchemaMismatch(
+            "rows without a ts, and the interval holds several times",
+            hint="add a column ts, append an interval of one time, or use append_at_upper",
+            lower=lower,
+            upper=upper,
+        )
+    return with_defaults(table, at or 0)
+
+
 def is_instant(updates: UpdatesLike) -> bool:
     """Whether pulling from these updates takes no time worth leaving the event loop for."""
     if isinstance(updates, pa.Table | pa.RecordBatch):
@@ -98,8 +130,25 @@ def _items(items: Iterator[Any], schema: Schema) -> Iterator[pa.Table]:
     if isinstance(first, pa.RecordBatch | pa.Table):
         yield from map(_table, everything)
         return
+    if isinstance(first, Mapping):
+        given = [field for field in (TS, DIFF) if field.name in first]
+        while found := list(itertools.islice(everything, _ROWS_AT_ONCE)):
+            yield _of_dicts(found, pa.schema([*schema.key, *schema.val, *given]), {field.name for field in given})
+        return
     while rows := list(itertools.islice(everything, _ROWS_AT_ONCE)):
         yield from_rows(rows, schema)
+
+
+def _of_dicts(rows: Sequence[Any], fields: pa.Schema, needed: set[str]) -> pa.Table:
+    known = set(fields.names)
+    for row in rows:
+        if not isinstance(row, Mapping) or not needed <= set(row) <= known:
+            hint = f"of {fields.names}; all of them with {sorted(needed)}" if needed else f"of {fields.names}"
+            raise SchemaMismatch("a row is a dict of columns", hint=hint, got=repr(row)[:80])
+    try:
+        return pa.Table.from_pylist([dict(row) for row in rows], schema=fields)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise InvalidArgument("a value does not fit its column", hint=str(error)[:200]) from error
 
 
 def _table(item: Any) -> pa.Table:

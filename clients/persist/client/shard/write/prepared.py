@@ -8,13 +8,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 
 from persist.client.shard.loop_thread import process_loop
 from persist.client.shard.process_blobs import process_blob
 from persist.client.shard.write.batch import BatchBuilder, Bounds, Target
-from persist.client.shard.write.inputs import UpdatesLike, tables
+from persist.client.shard.write.inputs import UpdatesLike, tables, with_defaults
 from persist.core.data.schema import Schema
 from persist.core.frontier import Antichain, Description
 from persist.core.ids import ShardId, WriterId
@@ -72,7 +71,7 @@ class PreparedBatch:
         return dataclasses.replace(self, schema_id=schema_id, runs=runs)
 
     def to_bytes(self) -> bytes:
-        """The batch as bytes that any release reading this format understands."""
+        """The batch as bytes that any release reading this format understands. Raises nothing."""
         batch = HollowBatch(desc=Description(lower=Antichain.of(0), upper=Antichain()), runs=self.runs)
         return self.shard.encode() + self.schema_id.to_bytes(4, "little") + batch_to_bytes(batch)
 
@@ -97,7 +96,7 @@ class BatchSpec:
     settings: Settings
 
     def open(self) -> "PreparedBuilder":
-        """A builder in this process, over this process's own connection to Blob."""
+        """A builder in this process, over this process's own connection to Blob. Raises InvalidUri, LocationError."""
         return PreparedBuilder(self)
 
 
@@ -135,16 +134,6 @@ class PreparedBuilder:
     def discard(self) -> None:
         """Delete what was uploaded. Only when the batch was never handed to anybody."""
         self._loop.run(self._builder.discard())
-
-
-def with_defaults(batch: pa.RecordBatch | pa.Table) -> pa.Table:
-    """The rows with a ts of 0 and a diff of +1 where those columns are missing."""
-    table = batch if isinstance(batch, pa.Table) else pa.Table.from_batches([batch])
-    if "ts" not in table.schema.names:
-        table = table.append_column("ts", pa.array(np.zeros(table.num_rows, np.uint64)))
-    if "diff" not in table.schema.names:
-        table = table.append_column("diff", pa.array(np.ones(table.num_rows, np.int64)))
-    return table
 
 
 def completed(updates: UpdatesLike, schema: Schema) -> UpdatesLike:

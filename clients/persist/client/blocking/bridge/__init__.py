@@ -1,0 +1,1 @@
+"""What generated blocking classes stand on: holding an asyncio object, opening a client, streams and blocks."""

@@ -1,0 +1,99 @@
+"""Asynchronous iterators and blocks as Python's plain ones, and as Arrow streams.
+
+Source: architecture.md section 8; style.md rule 26; the Arrow PyCapsule interface.
+"""
+
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
+from typing import Any, Self, TypeVar, cast
+
+import pyarrow as pa
+
+from persist.client.blocking.bridge.held import H, Held
+from persist.client.shard.read.listen import Event
+
+T = TypeVar("T")
+
+
+class Events(Held):
+    """A listen as a plain iterator."""
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Event:
+        event: Event | None = self._run(_next(self._inner))
+        if event is None:
+            raise StopIteration
+        return event
+
+
+class ArrowStream(Held):
+    """A read that whoever takes Arrow streams can read: DuckDB, Polars, pyarrow, pandas."""
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """All rows, as they are decoded, for whoever takes Arrow streams: DuckDB, Polars, pyarrow, pandas.
+
+        Each asking reads anew. Raises LeaseExpired, UsageError (closed or expired); while it is read, what Arrow makes
+        of CorruptData and LocationError. Source: the Arrow PyCapsule interface.
+        """
+        batches = record_batches(self, self._inner.output(), self._inner.to_batches())
+        return batches.__arrow_c_stream__(requested_schema)
+
+
+def record_batches(owner: Held, output: pa.Schema, found: AsyncGenerator[pa.RecordBatch, None]) -> pa.RecordBatchReader:
+    """Batches as they come."""
+    return pa.RecordBatchReader.from_batches(output, iterated(owner, found))
+
+
+def iterated(owner: Held, found: AsyncIterator[T]) -> Iterator[T]:
+    """What an asynchronous iterator gives, which is closed when this one is closed or dropped.
+
+    ``owner`` lives as long: what it holds, and its client, are needed until the end.
+    """
+    try:
+        while (each := owner._run(_next(found))) is not None:
+            yield each
+    finally:
+        # Not awaited: dropping it may happen in any thread, that of the loop too.
+        owner._loop.spawn(_close(found))
+
+
+async def collected(found: AsyncIterator[T]) -> list[T]:
+    """All that an asynchronous iterator gives."""
+    return [each async for each in found]
+
+
+class _Left(Exception):
+    """A block ended with an error."""
+
+
+@contextmanager
+def entered(owner: Held, kind: type[H], block: AbstractAsyncContextManager[Any]) -> Iterator[H]:
+    """An asynchronous block as a plain one."""
+    inner = owner._run(_enter(block))
+    try:
+        yield owner._give(kind, inner)
+    except BaseException:
+        # SUBTLE: not the error itself. An interrupt raised on the loop would end the loop.
+        with contextlib.suppress(_Left):
+            owner._run(_leave(block, _Left()))
+        raise
+    owner._run(_leave(block, None))
+
+
+async def _enter(block: AbstractAsyncContextManager[T]) -> T:
+    return await block.__aenter__()
+
+
+async def _leave(block: AbstractAsyncContextManager[Any], error: _Left | None) -> None:
+    await block.__aexit__(None if error is None else _Left, error, None)
+
+
+async def _next(found: AsyncIterator[T]) -> T | None:
+    return await anext(found, None)
+
+
+async def _close(found: AsyncIterator[Any]) -> None:
+    await cast(AsyncGenerator[Any, None], found).aclose()

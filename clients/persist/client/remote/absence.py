@@ -1,0 +1,45 @@
+"""Whether anybody listens at the endpoints, which is asked before a client sends anything for the first time.
+
+Whoever mistypes an address, or has not started a server, hears so within seconds. What is found here is found before
+anything is sent, so that nothing is in doubt; and once a server was there, nothing is asked any more.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from persist.client.remote.channel import LISTEN_SECONDS, Peer
+from persist.errors import Determinate, NoServer
+from persist.retry.deadline import Deadline
+from persist.runtime import Runtime
+from persist.settings import Settings
+
+APART_SECONDS: Final = 2.0
+"""Attempts that are further apart than pauses between attempts are of different calls: the wait begins anew."""
+
+
+class Absence:
+    """That no server was there yet. ``possible``: none was, as far as is known, and the caller is in haste."""
+
+    def __init__(self, endpoints: Sequence[str], *, settings: Settings, runtime: Runtime, hasty: bool) -> None:
+        self.possible = hasty and settings.first_connection_ms > 0
+        self._endpoints = endpoints
+        self._seconds = settings.first_connection_ms / 1000
+        self._runtime = runtime
+        self._first = self._last = float("-inf")
+        """When it was found that nothing listens, in monotonic seconds: first and last in a row."""
+
+    async def check(self, peer: Peer, ends: Deadline) -> None:
+        """Return when something listens there, or may. Raises Determinate, and NoServer when that lasts."""
+        if await peer.listens(ends):
+            self.possible = False
+            return
+        now = self._runtime.monotonic()
+        if now - self._last > APART_SECONDS + 2 * LISTEN_SECONDS:
+            self._first = now
+        self._last = now
+        lasts = now - self._first >= self._seconds
+        if lasts:
+            self._last = float("-inf")
+        raise (NoServer if lasts else Determinate)(
+            f"no server at {', '.join(self._endpoints)}", hint="`persist dev` starts one; is the address right?"
+        )

@@ -1,0 +1,34 @@
+"""CatalogService as a process: it leads or follows one catalog."""
+
+from persist.client.client import Client
+from persist.client.shard.location import Location
+from persist.runtime import Runtime
+from persist.settings import Settings
+from persist_catalog.service import CatalogService, Duty
+from persist_host import Address, Built, Host, ServiceSpec, Telemetry
+from persist_host.shard_access import Reach
+
+
+def catalog_spec(reach: Reach, duty: Duty) -> ServiceSpec:
+    """A CatalogService over the shards it reaches.
+
+    Beginning raises IncompatibleDataVersion, IncompatibleContentVersion: it was to lead, and this release cannot.
+    """
+
+    async def build(settings: Settings, runtime: Runtime, telemetry: Telemetry) -> Built:
+        location, stores = await reach.location(settings, runtime, counts=telemetry)
+        service = open_catalog(location, duty, telemetry=telemetry)
+
+        async def begin(host: Host, address: Address) -> None:
+            service.listens(str(address), host.tell)
+            await service.serving()
+
+        return Built(services=(service,), stores=stores, begin=begin)
+
+    return ServiceSpec(name="catalog", build=build)
+
+
+def open_catalog(location: Location, duty: Duty, *, telemetry: Telemetry) -> CatalogService:
+    """The service of a catalog over a location, which it closes. It begins when it is first asked for something."""
+    settings, runtime = location.settings, location.runtime
+    return CatalogService(Client(location), duty, settings=settings, runtime=runtime, telemetry=telemetry)

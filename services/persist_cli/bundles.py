@@ -1,0 +1,58 @@
+"""Options that come together: a command names a bundle, and its command line has every option of it.
+
+A bundle is a dataclass whose fields are annotated as Typer's parameters are. A new field is a new option of every
+command that names the bundle. Several bundles of a command may ask for its ``context``.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Any, TypeVar, get_type_hints
+
+import typer
+
+Command = TypeVar("Command", bound=Callable[..., None])
+
+
+class App(typer.Typer):
+    """A group of commands whose parameters may be bundles."""
+
+    def command(self, name: str | None = None, **options: Any) -> Callable[[Command], Command]:
+        """Registers a command and returns it as it is."""
+        register = super().command(name, **options)
+
+        def registered(command: Command) -> Command:
+            register(unfolded(command))
+            return command
+
+        return registered
+
+
+def unfolded(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the fields of its bundles for parameters, each where its bundle stands."""
+    own = inspect.signature(command).parameters.values()
+    bundles: dict[str, Any] = {each.name: each.annotation for each in own if is_dataclass(each.annotation)}
+    flat: dict[str, inspect.Parameter] = {}
+    for each in own:
+        for parameter in _fields(bundles[each.name]) if each.name in bundles else (each,):
+            if parameter.name in flat and parameter.annotation is not typer.Context:
+                raise TypeError(f"{command.__name__} has two options {parameter.name}")
+            flat[parameter.name] = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+
+    @functools.wraps(command)
+    def folded(**given: Any) -> None:
+        made = {
+            name: bundle(**{each.name: given[each.name] for each in fields(bundle)}) for name, bundle in bundles.items()
+        }
+        command(**{each.name: made[each.name] if each.name in made else given[each.name] for each in own})
+
+    folded.__signature__ = inspect.Signature(list(flat.values()))  # type: ignore[attr-defined]  # Typer reads it
+    return folded
+
+
+def _fields(bundle: Any) -> Iterator[inspect.Parameter]:
+    hints = get_type_hints(bundle, include_extras=True)
+    for each in fields(bundle):
+        default = inspect.Parameter.empty if each.default is MISSING else each.default
+        yield inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[each.name])

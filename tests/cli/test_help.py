@@ -1,0 +1,99 @@
+"""What a person sees without having read anything: help, near names, names completed, narrow screens."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli.terminals import on_a_terminal
+
+import persist as library
+from persist_cli import completion
+from persist_cli.options import Target
+
+IDS = re.compile(r"\bs[0-9a-f]{8}(?:-[0-9a-f]{4,12}){4}\b")
+
+
+def screen(*words: object, columns: int) -> list[str]:
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", on_a_terminal(*words, columns=columns)).splitlines()
+
+
+def test_help_fits_a_screen_and_groups_every_command():
+    shown = screen("--help", columns=80)
+    assert len(shown) < 40
+    assert max(map(len, shown)) <= 80
+    named = [line.split()[1] for line in shown if re.match("│ [a-z]", line)]
+    assert named == ["dev", "doctor", "shard", "source", "catalog", "serve", "backup", "usage", "fsck", "admin"]
+    assert not any("Commands" in line for line in shown)
+
+
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [
+        (("shrad", "list"), "'shard'"),
+        (("shard", "lst"), "'list'"),
+        (("admin", "swep"), "'sweep'"),
+        (("shard", "list", "--endpont", "x"), "--endpoint"),
+        (("serve", "shard", "--consesus", "x"), "--consensus"),
+    ],
+)
+def test_the_near_command_or_option_is_named(persist, words, near):
+    done = persist(*words)
+    assert done.code == 2
+    assert near in done.err
+
+
+@pytest.mark.parametrize(("columns", "blocks"), [(60, True), (80, False), (160, False)])
+def test_no_id_is_broken_on_a_narrow_screen(persist, here, people, columns, blocks):
+    for table in ("one", "two"):
+        assert persist("shard", "append", table, people, "--key", "id", *here).code == 0
+    shown = screen("shard", "list", *here, columns=columns)
+    assert sum(len(IDS.findall(line)) for line in shown) == 2
+    assert max(map(len, shown)) <= columns
+    assert any(line.split() == ["seqno", "2"] for line in shown) is blocks
+    assert shown[-1] == "2 shards"
+
+
+def completed(*words: str, **environ: str) -> tuple[int, list[str], str]:
+    """What the shell gets for the last word."""
+    asked = {"_PERSIST_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
+    command, environ = [sys.executable, "-m", "persist_cli"], {**os.environ, **asked, **environ}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout.split(), done.stderr
+
+
+def test_kinds_and_types_are_completed():
+    assert completed("persist", "catalog", "edit", "data") == (0, ["database"], "")
+    assert completed("persist", "source", "create", "x", "--type", "k") == (0, ["kafka"], "")
+
+
+def test_names_of_a_location_are_found(persist, here, people):
+    target = Target(endpoint=None, location=here[1], blob=None, consensus=None)
+    assert persist("shard", "append", "people", people, "--key", "id", *here).code == 0
+    assert completion.shard_ids(target) == [str(library.ShardId.named("table", "people"))]
+    options = ("--type", "loadgen", "-o", "generator=counter", "-o", "rate=1", "--no-spark")
+    assert persist("source", "create", "many", *options, *here).code == 0
+    assert completion.source_names(target) == ["many"]
+    [export] = persist("source", "list", *here, "--json").json["sources"][0]["exports"]
+    assert completion.table_names(target) == [f"many.{export}"]
+
+
+@pytest.mark.parametrize("words", [("shard", "inspect", "s"), ("shard", "inspect", "many."), ("source", "run", "m")])
+def test_completion_is_silent_where_nothing_answers(tmp_path: Path, words: tuple[str, ...]):
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        places = (
+            {"PERSIST_ENDPOINT": f"127.0.0.1:{silent.getsockname()[1]}"},
+            {"PERSIST_ENDPOINT": "127.0.0.1:1"},
+            {"PERSIST_ENDPOINT": "no address:x"},
+            {"PERSIST_LOCATION": str(tmp_path / "none")},
+            {"PERSIST_BLOB": "mem:x", "PERSIST_CONSENSUS": "nonsense"},
+            {},
+        )
+        for place in places:
+            assert completed("persist", *words, **place) == (0, [], "")
+    assert not (tmp_path / "none").exists()

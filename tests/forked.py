@@ -1,0 +1,145 @@
+"""Processes that begin with all they need imported, which is most of what starting one costs.
+
+A server process of ``multiprocessing`` has imported our programs, and forks. A fork does what ``python -m`` does with
+the same words and environment, in a process with a pid of its own, which can be stopped and killed. Tests of how an
+interpreter begins start a fresh one instead.
+"""
+
+import asyncio
+import multiprocessing
+import os
+import runpy
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from io import FileIO
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext
+from multiprocessing.pool import Pool
+
+import pytest
+
+PRELOADED = (
+    "forked", "persist.aio", "persist.storage.open", "persist_catalog", "persist_cli.app", "persist_compaction",
+    "persist_minter", "persist_shard.spec", "persist.client.blocking.client", "persist_cli.shard.commands",
+    "persist_cli.serve.commands", "persist.storage.blob.s3", "persist.storage.consensus.redis",
+)  # fmt: skip
+
+
+def forks() -> ForkServerContext:
+    """The context whose processes are forks. The first call starts the process they are forks of."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(PRELOADED))
+    with pytest.MonkeyPatch.context() as environment:
+        # What is imported before the first fork is found there, and not where a fork is told to look.
+        environment.setenv("PYTHONPATH", child_environment()["PYTHONPATH"])
+        forkserver.ensure_running()
+    return context
+
+
+def pool(processes: int) -> Pool:
+    """So many forks that run functions, in the environment of now."""
+    return forks().Pool(processes, _settle, (dict(os.environ),))
+
+
+def child_environment(**more: str) -> dict[str, str]:
+    """The environment of a child process that imports what this one can."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), **more}
+
+
+class Fork:
+    """``python -m module words``, with the surface of ``asyncio.subprocess.Process``.
+
+    ``output`` and ``errors``: files of what it writes there, for those that are ``heard``; what is not goes where ours
+    does.
+    """
+
+    def __init__(
+        self, module: str, *words: object, environment: Mapping[str, str] | None = None, heard: Sequence[str] = ()
+    ) -> None:
+        pipes = {name: multiprocessing.Pipe(duplex=False) for name in heard}
+        theirs = [pipes[name][1] if name in pipes else None for name in ("output", "errors")]
+        environ = child_environment() if environment is None else dict(environment)
+        self._process = forks().Process(target=_be, args=(module, list(map(str, words)), environ, *theirs), daemon=True)
+        self._process.start()
+        self.output, self.errors = (_file(pipes.get(name)) for name in ("output", "errors"))
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """How it ended; None while it has not."""
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        if self.returncode is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def join(self, seconds: float | None = None) -> int | None:
+        """Wait here, for as long as that."""
+        self._process.join(seconds)
+        return self.returncode
+
+    async def wait(self) -> int:
+        """Wait until it has ended; how."""
+        code = await asyncio.to_thread(self.join)
+        assert code is not None
+        return code
+
+    def close(self) -> None:
+        """kill -9, and forget what it said."""
+        self.kill()
+        self.join()
+        for file in filter(None, (self.output, self.errors)):
+            file.close()
+
+
+def run_fork(module: str, *words: object) -> "subprocess.CompletedProcess[str]":
+    """What ``subprocess.run`` of ``python -m module words`` returns."""
+    fork = Fork(module, *words, heard=("output", "errors"))
+    assert fork.output is not None
+    assert fork.errors is not None
+    with fork.output, fork.errors, ThreadPoolExecutor(1) as beside:
+        errors = beside.submit(fork.errors.read)
+        output = fork.output.read()
+        code = fork.join()
+        assert code is not None
+        return subprocess.CompletedProcess([module, *words], code, output.decode(), errors.result().decode())
+
+
+def _file(pipe: tuple[Connection, Connection] | None) -> FileIO | None:
+    """Our end as a file; theirs is closed here."""
+    if pipe is None:
+        return None
+    ours, theirs = pipe
+    theirs.close()
+    file = FileIO(os.dup(ours.fileno()))
+    ours.close()
+    return file
+
+
+def _settle(environment: Mapping[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+
+
+def _be(
+    module: str, words: list[str], environment: dict[str, str], output: Connection | None, errors: Connection | None
+) -> None:
+    for pipe, number in ((output, 1), (errors, 2)):
+        if pipe is not None:
+            os.dup2(pipe.fileno(), number)
+            pipe.close()
+    _settle(environment)
+    sys.argv = [module, *words]
+    sys.orig_argv = [sys.executable, "-m", module, *words]  # by which a program begins again
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
