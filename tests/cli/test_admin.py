@@ -55,6 +55,8 @@ def test_sweep_tells_then_deletes(persist, grown):
     assert (dry.json["committed"], dry.json["shards"][0]["leaked"]) == (False, 1)
     assert {blob["is"]: blob["bytes"] for blob in dry.json["blobs"]} == {"leaked": 5, "unlinked": 5}
     assert old.exists()
+    noted = persist("fsck", "--location", grown, "--json")
+    assert (noted.code, noted.json["problems"], noted.json["notes"][0]["invariant"]) == (0, [], "I12")
     told = persist("admin", "sweep", "--shard", "people", "--location", grown)
     assert "--commit" in told.err
     assert old.exists()

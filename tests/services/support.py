@@ -16,8 +16,9 @@ from persist.core.frontier import CLOSED, Antichain, Description
 from persist.core.ids import ReaderId, ShardId, Token, WriterId
 from persist.core.shard.batch import HollowBatch, Part, Run
 from persist.core.shard.commands import CompareAndAppend, RegisterSchema
+from persist.errors import PersistError
 from persist.machine.shards import Shards
-from persist.retry.attempts import Attempts, Doubt
+from persist.retry.attempts import Attempts, RefusedInDoubt
 from persist.runtime import system
 from persist.settings import Settings
 from persist_host import Address, Host, Telemetry
@@ -88,9 +89,15 @@ class Repeating:
             return once
 
         async def repeated(*arguments: Any, timeout: float, **more: Any) -> Any:
-            deadline, doubt = self._attempts.deadline(timeout), Doubt() if self._trusting else None
             call = functools.partial(once, *arguments, **more)
-            return await self._attempts.repeat(deadline, lambda left: call(timeout=left), doubt=doubt)
+            try:
+                return await self._attempts.repeat(self._attempts.deadline(timeout), lambda left: call(timeout=left))
+            except RefusedInDoubt as error:
+                if self._trusting and isinstance(error.refusal, PersistError):
+                    raise error.refusal from None
+                if self._trusting and error.refusal is not None:
+                    return error.refusal
+                raise
 
         return repeated
 

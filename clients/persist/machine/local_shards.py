@@ -14,6 +14,7 @@ from persist.core.shard.batch import HollowBatch
 from persist.core.shard.commands import Command, Finalized
 from persist.core.shard.state import State
 from persist.errors import (
+    Determinate,
     Indeterminate,
     InvalidId,
     LeaseExpired,
@@ -99,6 +100,7 @@ class LocalShards:
         self._shards: OrderedDict[ShardId, _Shard] = OrderedDict()
         self.attempts = Attempts(settings=self._settings, runtime=self._runtime)
         self._owners: StandingOwners | None = None
+        self._closed = False
         self._workers: Workers | None = None
         if self._settings.compaction:
             self._owners = StandingOwners(self._new_owner, self._compact_as)
@@ -142,6 +144,9 @@ class LocalShards:
 
         A caller that goes away does not stop a commit under way. Raises LocationError for all commands together.
         """
+        if self._closed:
+            # Nobody would end or look at what is begun now.
+            raise Determinate("this process has closed the location", hint="open it again")
         work = self._tasks.start(self._commit(self._of(shard), commands, self._deadline(timeout)))
         try:
             return await asyncio.shield(work)
@@ -167,7 +172,10 @@ class LocalShards:
         """The outcomes, once a tombstone has nothing left in the stores; the failure in their place otherwise."""
         try:
             await known.finalizer.bury(deadline)
-        except LocationError as error:
+        except LocationError as failure:
+            # SUBTLE: the tombstone is committed, whatever a store says of the last that it was asked.
+            message = f"finalized, but not all that it held is deleted: {failure.message}"
+            error = Indeterminate(message, hint="finalize it again", **failure.details)
             return [error if outcome == Finalized(done=True) else outcome for outcome in outcomes]
         return outcomes
 
@@ -239,6 +247,7 @@ class LocalShards:
                 known.applier.compactor = ""
             if self._workers is not None:
                 await self._workers.close()
+        self._closed = True
         await self._tasks.close()
         await self._versions.consensus.close()
         await self._versions.blob.close()

@@ -8,9 +8,9 @@ Source: persist-semantics.md sections 2.2 and 2.5; style.md rule 18.
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from persist.errors import Determinate, Indeterminate, InvalidArgument, LocationError, PersistError
+from persist.errors import Determinate, Indeterminate, InvalidArgument, PersistError, UsageError
 from persist.retry.deadline import Backoff, Deadline
-from persist.retry.table import REFUSALS, Then, retry_after_seconds, row_of
+from persist.retry.table import REFUSALS, Refusal, Then, retry_after_seconds, row_of
 from persist.runtime import Runtime
 from persist.settings import Settings
 
@@ -30,12 +30,37 @@ class Doubt:
         self.maybe_applied = False
 
 
+class RefusedInDoubt(Indeterminate):
+    """The last attempt was refused, and an earlier one may have taken effect: Indeterminate for all but who finds out.
+
+    ``refusal``: what the last attempt was answered; None in a copy from another process.
+    """
+
+    refusal: Refusal | UsageError | None = None
+
+    @classmethod
+    def of(cls, refusal: Refusal | UsageError) -> "RefusedInDoubt":
+        """The doubt that a refusal leaves."""
+        if isinstance(refusal, UsageError):
+            doubtful = cls(refusal.message, hint="look before repeating it", **refusal.details)
+            doubtful.__cause__ = refusal
+        else:
+            doubtful = cls("refused, perhaps because an earlier attempt was applied", hint="look before repeating it")
+        doubtful.refusal = refusal
+        return doubtful
+
+
 class Attempts:
     """Makes deadlines and repeats calls within them."""
 
     def __init__(self, *, settings: Settings, runtime: Runtime) -> None:
         self._settings = settings
         self._runtime = runtime
+        self._ended = False
+
+    def end(self) -> None:
+        """Repeat nothing from now on: whoever these calls go to is being closed."""
+        self._ended = True
 
     def deadline(self, timeout: float | None) -> Deadline:
         """The deadline of a call; None means ``settings.timeout_ms``. Raises InvalidArgument unless it is positive."""
@@ -56,8 +81,9 @@ class Attempts:
         """The answer of ``call``, which gets the seconds one attempt may take (at most ``limit_ms``).
 
         Raises what ``call`` raises; a LocationError that is repeated only when the deadline leaves no room for another
-        attempt. After an attempt that was maybe applied a failure is Indeterminate, and so is a refusal, unless the
-        caller gave a ``doubt``: then it gets the refusal, finds the doubt there, and has to honour it.
+        attempt. After an attempt that was maybe applied a failure is Indeterminate, and so is a refusal
+        (RefusedInDoubt): no layer can take it for the last word by mistake. ``doubt``: shared by several calls that an
+        answer to any of them is about.
         """
         backoff, seen = self.backoff(deadline), doubt or Doubt()
         while True:
@@ -68,15 +94,14 @@ class Attempts:
                 row = row_of(error)
                 seen.maybe_applied = seen.maybe_applied or row.maybe_applied
             else:
-                if seen.maybe_applied and doubt is None and isinstance(outcome, REFUSALS):
-                    raise Indeterminate(
-                        "refused, perhaps because an earlier attempt was applied", hint="look before repeating it"
-                    )
+                if seen.maybe_applied and isinstance(outcome, REFUSALS):
+                    raise RefusedInDoubt.of(outcome)
                 return outcome
             try:
                 after = retry_after_seconds(failure) if row.then is Then.WAIT else 0.0
-                if row.then is Then.TELL or not await backoff.pause(after):
-                    raise _honest(failure, seen, mine=doubt is None)
+                over = row.then is Then.TELL or self._ended
+                if over or not await backoff.pause(after) or self._ended:
+                    raise _honest(failure, seen)
             finally:
                 # Its traceback holds this frame: together they would hold the caller's pins until a garbage collection.
                 del failure
@@ -87,7 +112,7 @@ class Attempts:
 
 
 async def certain(reading: Awaitable[T]) -> T:
-    """The answer of one attempt to read: it changes nothing, so that no answer came is Determinate."""
+    """The answer of what changes nothing that can be read: that no answer came is Determinate."""
     try:
         return await reading
     except Indeterminate as error:
@@ -101,8 +126,8 @@ def unsure(failure: PersistError) -> Indeterminate:
     return doubtful
 
 
-def _honest(failure: PersistError, seen: Doubt, *, mine: bool) -> PersistError:
-    """What is told at the end. ``mine``: nobody else knows of the doubt."""
+def _honest(failure: PersistError, seen: Doubt) -> PersistError:
+    """What is told at the end."""
     if not seen.maybe_applied or not row_of(failure).refusal:
         return failure
-    return unsure(failure) if mine or isinstance(failure, LocationError) else failure
+    return RefusedInDoubt.of(failure) if isinstance(failure, UsageError) else unsure(failure)

@@ -64,6 +64,7 @@ TABLE: Final[Mapping[type[PersistError], Row]] = {
     StoreReadOnly: Row(Then.TELL, maybe_applied=False, refusal=True),
 }
 
+Refusal = UpperMismatch | MergeRefused
 REFUSALS: Final = (UpperMismatch, MergeRefused)
 """Outcomes that are refusals. A merge is also refused when an earlier attempt was applied and its output compacted
 further since; an append when the shard no longer remembers that it took it."""

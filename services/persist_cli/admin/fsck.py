@@ -22,7 +22,8 @@ def fsck(
 ) -> None:
     """Check shards: all that live states name is there and whole. Exits with 1 when something is not.
 
-    Changes nothing, and may run beside everything else.
+    What only costs room, as crashed writers and cut calls leave it, is noted. Changes nothing, and may run beside
+    everything else.
     """
     target = at.stores("persist fsck")
     settings = run.settings()
@@ -51,12 +52,17 @@ async def _check(m: Any, shards: list[str], *, deep: bool, safe_age_ms: int, jso
         if not shards:
             for shard in await m.survey.strangers():
                 problems += await m.fsck.check(shard)
-    rows = [dataclasses.asdict(problem) for problem in problems]
+    # Blobs and no shard at all are no notes: this may be the wrong Consensus.
+    wrong = [problem for problem in problems if not problem.note or not chosen]
+    notes = [problem for problem in problems if problem not in wrong]
+    rows, noted = ([dataclasses.asdict(each) for each in found] for found in (wrong, notes))
     if json:
-        print_json({"shards": len(chosen), "deep": deep, "problems": rows})
+        print_json({"shards": len(chosen), "deep": deep, "problems": rows, "notes": noted})
     else:
         columns = ("shard", "invariant", "where", "what", "next_step")
-        if rows:
-            print_table(columns, [[row[name] for name in columns] for row in rows])
-        print(f"{counted(len(chosen), 'shard')} checked, {counted(len(rows), 'problem')}")
+        for found, title in ((rows, "Problems"), (noted, "Notes: nothing is missing")):
+            if found:
+                print_table(columns, [[row[name] for name in columns] for row in found], title=title)
+        told = f"{counted(len(rows), 'problem')}, {counted(len(noted), 'note')}"
+        print(f"{counted(len(chosen), 'shard')} checked, {told}")
     return len(rows)

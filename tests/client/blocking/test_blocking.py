@@ -4,6 +4,7 @@ What takes ``client`` runs embedded, through a server process, and through one w
 starts, forks or ends clients of its own is about this process alone, and embedded.
 """
 
+import asyncio
 import os
 import threading
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from forked import Fork
 
 import persist
 from persist import Antichain, Appended, Progress, ShardId, Updates, UpperMismatch
-from persist.errors import UsageError
+from persist.errors import Indeterminate, UsageError
 
 
 @pytest.fixture(params=["local", "remote", "failover"])
@@ -206,6 +207,113 @@ print("parent", flush=True)
 def test_forked_child_reopens_its_client_and_refuses_inherited_handles(tmp_path: Path):
     done = run_python(FORK, str(tmp_path), ShardId.new())
     assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["child", "parent"], "")
+
+
+FORK_AFTER_WORK = """
+import warnings
+warnings.simplefilter("ignore", DeprecationWarning)
+import multiprocessing, os, signal, sys, persist
+import pyarrow as pa
+where, shard, closed = sys.argv[1], sys.argv[2], sys.argv[3] == "closed"
+def rows(count):
+    return pa.table({"id": pa.array(range(count), pa.int64()), "name": [str(n) for n in range(count)]})
+client = persist.embedded(where)
+schema = persist.Schema(key={"id": pa.int64()}, val={"name": pa.string()})
+writer, reader = client.open(shard, schema=schema)
+writer.append_at_upper(rows(100_000))
+assert reader.snapshot().to_arrow().num_rows == 100_000
+if closed:
+    client.close()
+def work(count):
+    signal.alarm(50)
+    with persist.embedded(where) as own:
+        own.open_writer(shard).append_at_upper(rows(count))
+        return own.open_reader(shard).snapshot().to_arrow().num_rows
+with multiprocessing.get_context("fork").Pool(1) as pool:
+    print(pool.apply_async(work, (50_000,)).get(50), flush=True)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("parent", ["open", "closed"])
+def test_forked_child_encodes_and_decodes_although_its_parent_did(parent: str, tmp_path: Path):
+    done = run_python(FORK_AFTER_WORK, str(tmp_path), ShardId.new(), parent, seconds=120)
+    assert (done.returncode, done.stdout.split()) == (0, ["100000"]), done.stderr
+
+
+def test_close_during_a_call_leaves_in_doubt_what_was_sent(tmp_path: Path):
+    shard, sent, told = ShardId.new(), threading.Event(), list[BaseException]()
+    with persist.embedded(tmp_path) as client:
+        writer = client.open_writer(shard, schema=SCHEMA)
+        shards = client._inner.location.shards
+        right = shards.apply
+
+        async def lost(*arguments: object, **more: object) -> None:
+            await right(*arguments, **more)
+            sent.set()
+            await asyncio.Event().wait()
+
+        shards.apply = lost
+
+        def call() -> None:
+            try:
+                writer.compare_and_append(table([(1, "a", 0, 1)]), 0, 1, timeout=60)
+            except BaseException as error:
+                told.append(error)
+
+        caller = threading.Thread(target=call)
+        caller.start()
+        assert sent.wait(60)
+    caller.join(60)
+    [error] = told
+    assert isinstance(error, Indeterminate)
+    with persist.embedded(tmp_path) as client:
+        assert client.recent_upper(shard) == Antichain.of(1)
+
+
+CLOSE = """
+import gc, sys, threading, persist
+import pyarrow as pa
+where, shard = sys.argv[1:3]
+with persist.embedded(where) as client:
+    client.open_writer(shard, schema=persist.Schema(key={"id": pa.int64()}))
+told = {}
+def append(writer, first, some):
+    for n in range(first, first + 10_000):
+        try:
+            told[n] = writer.append_at_upper([(({"id": n}, None), 0, 1)], timeout=60)
+        except BaseException as error:
+            told[n] = error
+            return
+        some.release()
+for turn in range(4):
+    client = persist.embedded(where)
+    writer, some = client.open_writer(shard), threading.Semaphore(0)
+    places = [(turn * 16 + n) * 10_000 for n in range(16)]
+    threads = [threading.Thread(target=append, args=(writer, place, some)) for place in places]
+    for thread in threads:
+        thread.start()
+    for _ in range(40):
+        some.acquire()
+    client.close()
+    for thread in threads:
+        thread.join(60)
+    gc.collect()
+with persist.embedded(where) as client:
+    upper = client.recent_upper(shard).elements[0]
+    there = {row["id"] for row in client.open_reader(shard).snapshot(upper - 1).to_pylist()} if upper else set()
+assert len([answer for answer in told.values() if isinstance(answer, Exception)]) == 64
+for n, answer in told.items():
+    untrue = n in there if isinstance(answer, (persist.UsageError, persist.Determinate)) else False
+    lost = isinstance(answer, persist.Appended) and n not in there
+    assert not untrue and not lost, (n, answer)
+print("done", flush=True)
+"""
+
+
+def test_close_during_appends_of_many_threads_tells_the_truth_and_prints_nothing(tmp_path: Path):
+    done = run_python(CLOSE, str(tmp_path), ShardId.new(), seconds=200)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 
 def test_blocking_call_inside_the_loop_is_refused(client: persist.Client):

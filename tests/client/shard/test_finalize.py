@@ -1,10 +1,25 @@
 """Finalizing through every way to a shard, and what clients are told afterwards."""
 
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator
+from typing import Any
+
 import pytest
-from client.support import SCHEMA, Place, client_of, table
+from client.support import SCHEMA, SMALL, Place, client_of, memory_place, table
 
 from persist import Antichain, ShardId
-from persist.errors import InvalidArgument, NotReadable, PersistError, ShardClosed, ShardNotFound
+from persist.errors import (
+    Determinate,
+    Indeterminate,
+    InvalidArgument,
+    NotReadable,
+    PersistError,
+    ShardClosed,
+    ShardNotFound,
+    StoreReadOnly,
+    VersionMismatch,
+)
 from persist.runtime import system
 from persist.settings import Settings
 from persist.storage.open import open_blob
@@ -68,3 +83,64 @@ async def test_unknown_shard_is_not_made_by_finalizing_it(place: Place):
         with pytest.raises(ShardNotFound):
             await client.finalize(ShardId.new(), force=True)
         assert [shard async for shard in client.list_shards()] == []
+
+
+@pytest.mark.parametrize(
+    "failure", [Determinate("away"), StoreReadOnly("no"), VersionMismatch("newer")], ids=lambda error: error.reason
+)
+async def test_whatever_fails_after_a_step_was_committed_is_in_doubt(failure: PersistError):
+    async with client_of(memory_place()) as client:
+        shard = ShardId.new()
+        await client.open_writer(shard, schema=SCHEMA)
+        shards: Any = client.location.shards
+        right, steps = shards.apply, 0
+
+        async def cut(*arguments: Any, timeout: float) -> Any:
+            nonlocal steps
+            steps += 1
+            if steps > 1:
+                raise failure
+            return await right(*arguments, timeout=timeout)
+
+        shards.apply = cut
+        with pytest.raises(Indeterminate):
+            await client.finalize(shard, force=True, timeout=1)
+        assert steps > 1
+        assert await client.recent_upper(shard) == CLOSED
+
+
+@pytest.mark.parametrize("method", ["set", "delete", "list"])
+async def test_store_without_answers_keeps_no_finalize_beyond_its_time(method: str):
+    settings = dataclasses.replace(SMALL, inline_part_bytes_max=0)
+    asked = list[float]()
+    async with client_of(memory_place(), settings=settings) as client:
+        shard = ShardId.new()
+        writer = await client.open_writer(shard, schema=SCHEMA)
+        await writer.append(table([(1, "a", 0, 1)]), 1)
+        shards: Any = client.location.shards
+        blob = shards.blob
+
+        class Refusing:
+            def __getattr__(self, name: str) -> Any:
+                if name != method:
+                    return getattr(blob, name)
+
+                async def refuse(*_: Any, timeout: float) -> None:
+                    asked.append(timeout)
+                    await asyncio.sleep(timeout)
+                    raise Indeterminate("no answer")
+
+                async def nothing(*_: Any, timeout: float) -> AsyncIterator[Any]:
+                    await refuse(timeout=timeout)
+                    yield
+
+                return nothing if method == "list" else refuse
+
+        shards._versions.blob = Refusing()
+        # Far less than any limit of the settings, whatever the machine does beside.
+        async with asyncio.timeout(40):
+            with pytest.raises(Indeterminate):
+                await client.finalize(shard, force=True, timeout=2)
+        assert asked
+        assert (await client.inspect(shard))["is_tombstone"]
+        shards._versions.blob = blob

@@ -11,7 +11,17 @@ import pytest
 from client.support import SCHEMA, Place, client_of, memory_place, table
 from client.timeline.oracle_history import Recorder, calls_in, faults_in, visit
 
-from persist import ClockAhead, Determinate, Indeterminate, InvalidArgument, InvalidBounds, ShardClosed, ShardId, aio
+from persist import (
+    ClockAhead,
+    Determinate,
+    Indeterminate,
+    InvalidArgument,
+    InvalidBounds,
+    ShardClosed,
+    ShardId,
+    UsageError,
+    aio,
+)
 from persist.client.timeline.oracle import Oracle
 from persist.core.frontier import TIME_MAX
 from persist.core.shard.commands import CompareAndAppend
@@ -247,8 +257,11 @@ async def test_calls_of_a_closed_client_end():
         counting(client).gate.clear()
         waiting = [asyncio.create_task(call()) for call in (oracle.write_ts, oracle.read_ts)]
         await asyncio.sleep(0.01)
-    for found in await asyncio.gather(*waiting, return_exceptions=True):
-        assert isinstance(found, InvalidArgument.__base__)
+    written, read = await asyncio.gather(*waiting, return_exceptions=True)
+    assert isinstance(written, Indeterminate)
+    assert isinstance(read, Determinate)
+    with pytest.raises(UsageError):
+        await oracle.read_ts()
 
 
 async def test_observing_applies_what_is_complete_everywhere(place: Place):

@@ -188,6 +188,7 @@ async def test_leaked_blob_is_told_once_its_writer_is_old(place: tuple[str, str]
 
     [problem] = await planted(place, damage)
     assert (problem.invariant, "1 leaked" in problem.what, "sweep" in problem.next_step) == ("I12", True, True)
+    assert problem.note
 
 
 async def test_blobs_without_state_are_told(place: tuple[str, str]) -> None:
@@ -195,7 +196,11 @@ async def test_blobs_without_state_are_told(place: tuple[str, str]) -> None:
     async with at(place) as (_, tools):
         await tools.shards.blob.set(rollup_key(shard, 0, bytes(16)), b"123", timeout=5)
         [problem] = await tools.fsck.check(shard)
-        assert problem.invariant == "I12"
+        # All that an open leaves which was cut off before its commit.
+        assert (problem.invariant, problem.note) == ("I12", True)
+        await tools.shards.blob.set(part_key(shard, WriterId.of(bytes(16)), 1, bytes(16)), b"123", timeout=5)
+        [problem] = await tools.fsck.check(shard)
+        assert (problem.invariant, problem.note) == ("I12", False)
 
 
 async def test_too_many_batches_are_told(place: tuple[str, str]) -> None:

@@ -1,5 +1,10 @@
 """What CatalogService tells is so: commits that look like nothing, or were made for another epoch, or twice."""
 
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import grpc.aio
 import pytest
 from client.support import memory_place
 from services.catalog.cataloging import catalog_server, found, new_token, put, remote_catalog, stub_of
@@ -8,11 +13,38 @@ from services.catalog.test_catalog_rpcs import ask, changes, commit, setting
 from persist.core.catalog.errors import OutOfSync
 from persist.core.catalog.kinds import SETTING
 from persist.core.catalog.objects import Setting, SettingKey
-from persist.errors import InvalidArgument
+from persist.errors import Indeterminate, InvalidArgument
+from persist.testing.twice import TwiceProxy, _raw
 from persist.v1 import catalog_pb2 as pb
 from persist.wire.catalog.rpc_footprint import key_bytes
 
 KEY = SettingKey("k")
+
+
+class Losing(TwiceProxy):
+    """Delivers every call once, and loses the next answer to the method ``losing``."""
+
+    losing = ""
+
+    def _handler(self, method: str) -> Any:
+        if method.rpartition("/")[2] in {"ReadRows", "WatchChanges", "DumpRows"}:
+            return grpc.unary_stream_rpc_method_handler(self._stream(method), _raw, _raw)
+        return super()._handler(method)
+
+    def _unary(self, method: str, name: str) -> Callable[..., Any]:
+        async def handle(request: bytes, context: Any) -> bytes:
+            given = {"timeout": context.time_remaining(), "metadata": context.invocation_metadata()}
+            try:
+                answer: bytes = await self._channels[0].unary_unary(method, _raw, _raw)(request, **given)
+            except grpc.aio.AioRpcError as error:
+                context.set_trailing_metadata(tuple(error.trailing_metadata() or ()))
+                await context.abort(error.code(), error.details() or "")
+            if name == self.losing:
+                self.losing = ""
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "lost by the proxy")
+            return answer
+
+        return handle
 
 
 async def test_set_to_what_memory_shows_is_not_acknowledged_while_another_session_wrote_something_else():
@@ -77,3 +109,20 @@ async def test_one_token_or_one_request_with_two_bodies_is_refused():
             assert (await commit(stub, session, base, request_id, changes=one, token=token)).ts == first
         with pytest.raises(InvalidArgument, match="fingerprint"):
             await commit(stub, session, base, b"4" * 16, changes=one, token=token, body=b"short")
+
+
+async def test_edit_without_an_answer_tells_no_value_of_its_own_as_the_one_before():
+    async with (
+        catalog_server(memory_place(), generation=1) as server,
+        Losing([server.endpoint]) as proxy,
+        remote_catalog(proxy.endpoint) as catalog,
+    ):
+        assert await catalog.edit(SETTING, KEY, Setting("1")) is None
+        for value in (Setting("2"), None):
+            proxy.losing = "EditRow"
+            with pytest.raises(Indeterminate, match="look what is there"):
+                await catalog.edit(SETTING, KEY, value)
+            assert proxy.losing == ""
+            assert (await catalog.open_read_only()).get(SETTING, KEY) == value
+        assert await catalog.edit(SETTING, KEY, Setting("3")) is None
+        assert await catalog.edit(SETTING, KEY, Setting("4")) == Setting("3")

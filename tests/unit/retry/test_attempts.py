@@ -1,5 +1,6 @@
 """The one loop and its table: what is repeated and when, and what stays of an answer after an attempt in doubt."""
 
+import pickle
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,7 +25,7 @@ from persist.errors import (
     StoreReadOnly,
     UsageError,
 )
-from persist.retry.attempts import Attempts, Doubt
+from persist.retry.attempts import Attempts, Doubt, RefusedInDoubt
 from persist.retry.deadline import LAST_ATTEMPT_SECONDS
 from persist.retry.table import TABLE, row_of
 from persist.settings import Settings
@@ -116,11 +117,15 @@ async def test_no_later_refusal_hides_that_an_attempt_was_maybe_applied(later, d
 @pytest.mark.parametrize(
     "later", [MISMATCH, MergeRefused(reason="gone"), ShardClosed("closed")], ids=["append", "merge", "usage"]
 )
-async def test_who_brings_a_doubt_gets_the_refusal_and_the_doubt(later):
-    doubt = Doubt()
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "own"])
+async def test_refusal_after_a_doubt_is_in_doubt_for_all_but_who_looks_into_it(later, shared):
+    doubt = Doubt() if shared else None
     outcome, _, _ = await repeated(LOST, later, doubt=doubt)
-    assert outcome is later
-    assert doubt.maybe_applied
+    assert isinstance(outcome, RefusedInDoubt)
+    assert outcome.refusal is later
+    assert doubt is None or doubt.maybe_applied
+    travelled = pickle.loads(pickle.dumps(outcome))
+    assert isinstance(travelled, Indeterminate)
     untroubled = Doubt()
     outcome, _, _ = await repeated(REFUSED, later, doubt=untroubled)
     assert outcome is later

@@ -199,8 +199,9 @@ class Client(Opened):
 
         The shard must be closed for writing and for reading (upper and since ``[]``). ``force`` closes it first,
         whoever uses it: readers and writers learn so at their next call. Afterwards a tombstone and one rollup remain.
-        Repeat it after an error, or any time. ``timeout`` is for each step; one RPC each. Raises ShardNotFound,
-        InvalidArgument (it is open: the message says how to close it).
+        Repeat it after an error, or any time: it goes on where it was. A few RPCs. Raises ShardNotFound,
+        InvalidArgument (it is open: the message says how to close it). LocationError is Indeterminate once anything of
+        it may be done.
         """
         self._run(self._inner.finalize(shard, force=force, timeout=timeout))
 

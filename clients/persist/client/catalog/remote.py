@@ -164,12 +164,16 @@ class RemoteCatalog:
                     yield told
 
     async def edit(self, kind: AnyKind, key: Any, value: Any) -> Any:
-        """See OpenableCatalog."""
+        """See OpenableCatalog. Indeterminate when the answer is lost: look what is there before repeating it."""
         await self.status()
         request = pb.EditRowRequest(kind=kind.tag, key=key_bytes(kind, key))
         if value is not None:
             request.value = CODEC.encode(kind.tag, key, value).value
-        told = await self._calls.write("EditRow", request, once=True)
+        try:
+            told = await self._calls.write("EditRow", request, once=True)
+        except Indeterminate as error:
+            # What was there before is gone with the answer: repeated it would be what this call has written.
+            raise Indeterminate(error.message, hint="look what is there, and edit again", **error.details) from error
         with answers():
             return SIDES[kind.tag][1].decode(told.previous) if told.HasField("previous") else None
 

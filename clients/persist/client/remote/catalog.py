@@ -122,8 +122,8 @@ class CatalogCalls:
         """The answer of the server that leads.
 
         ``settled``: who leads later tells the outcome of an earlier leader's call. Otherwise a fence leaves a lost call
-        in doubt. ``once``: repeated it is told something else, so it gets more time. Raises Indeterminate then, and
-        what the server refuses.
+        in doubt. ``once``: repeated it is told something else, so what may have happened is not, and it gets more time.
+        Raises Indeterminate then, and what the server refuses.
         """
         self._check_size(request)
         deadline = self.deadline(timeout)
@@ -149,7 +149,7 @@ class CatalogCalls:
                 raise
             except LocationError as error:
                 unsure = error if isinstance(error, Indeterminate) else unsure
-                if not await backoff.pause():
+                if (once and unsure is not None) or not await backoff.pause():
                     raise unsure or error from error
                 # It may be slow, or another one may lead by now. What was asked goes on, and is told when asked again.
                 wait *= 2

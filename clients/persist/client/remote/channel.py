@@ -6,7 +6,6 @@ Source: reliability.md section 5.
 
 import asyncio
 import contextlib
-import os
 import weakref
 from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any, Final
@@ -19,6 +18,7 @@ from persist.client.remote.pulse import Pulse
 from persist.client.remote.session import ClientSession, SessionUnsupported
 from persist.core.ids import ShardId
 from persist.errors import InvalidArgument, LocationError, PersistError, UsageError
+from persist.forks import after_fork
 from persist.retry.deadline import Deadline
 from persist.retry.tasks import Tasks
 from persist.retry.twice import only_reads
@@ -47,8 +47,7 @@ def _after_fork() -> None:
     _OPEN.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+after_fork(_after_fork)
 
 
 def refuse_after_fork() -> None:
@@ -149,6 +148,10 @@ class Peer:
                     return await session.call(method, request, timeout)
             except SessionUnsupported:
                 self._sessions = False
+            except LocationError:
+                # Whoever repeats this one makes unary calls.
+                self._sessions = not session.unsupported
+                raise
         response = await self.unary(method.rpc, request, shard, timeout)
         return outcome_of(method, response)
 

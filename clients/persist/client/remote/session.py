@@ -27,7 +27,7 @@ END_SECONDS: Final = 5.0
 
 
 class SessionUnsupported(Exception):
-    """The server has no sessions: use unary calls."""
+    """The server has no sessions, and this call was not sent: use unary calls."""
 
 
 class _Call:
@@ -66,7 +66,10 @@ class ClientSession:
         self._stirred = asyncio.Event()
         self._tasks = Tasks()
         self._stream: Any = None
-        self._broken: PersistError | SessionUnsupported | None = None
+        self._broken: PersistError | None = None
+        self._answered = False
+        self.unsupported = False
+        """The server has no sessions, or what stands before it says so."""
         self._tasks.spawn(self._run(), "a session")
 
     @property
@@ -137,9 +140,10 @@ class ClientSession:
             await asyncio.wait({reader}, timeout=END_SECONDS)
             self._break(Determinate("the session was replaced", hint="retry"))
         except grpc.RpcError as error:
+            # SUBTLE: a proxy's 404 is UNIMPLEMENTED, too, and may come after the server did what was sent.
             code = getattr(error, "code", lambda: None)()
-            unsupported = code is grpc.StatusCode.UNIMPLEMENTED
-            self._break(SessionUnsupported() if unsupported else self._error_of(error))
+            self.unsupported = code is grpc.StatusCode.UNIMPLEMENTED and not self._answered
+            self._break(self._error_of(error))
         except PersistError as error:
             self._break(error)
         except asyncio.InvalidStateError:
@@ -152,6 +156,7 @@ class ClientSession:
     async def _read(self) -> None:
         # Raises the stream's status when that is an error.
         while (frame := await self._stream.read()) is not grpc.aio.EOF:
+            self._answered = True
             self._heard()
             for answer in frame.answers:
                 call = self._calls.get(answer.id)
@@ -184,7 +189,7 @@ class ClientSession:
             error = Determinate("no connection within the timeout", hint="is the server there?")
         call.answer.set_exception(error)
 
-    def _break(self, cause: PersistError | SessionUnsupported) -> None:
+    def _break(self, cause: PersistError) -> None:
         if self._broken is None:
             self._broken = cause
         for call in self._calls.values():
@@ -194,9 +199,9 @@ class ClientSession:
 
     def _failure(self, *, sent: bool) -> Exception:
         cause = self._broken
-        if isinstance(cause, SessionUnsupported):
-            return SessionUnsupported()
         assert cause is not None
+        if self.unsupported and not sent:
+            return SessionUnsupported()
         if sent:
             return Indeterminate(f"the session broke: {cause.message}", hint="retry with the same token")
         return Determinate(f"the session broke: {cause.message}", hint="retry")

@@ -21,6 +21,7 @@ from persist.core.shard.commands import EvolveSchema, RegisterLeasedReader, Regi
 from persist.errors import InvalidArgument, PersistError, ShardNotFound, UsageError
 from persist.machine.shards import ShardInfo
 from persist.machine.upkeep.finalizer import finalize
+from persist.retry.deadline import Deadline
 from persist.retry.streams import listing
 
 if TYPE_CHECKING:
@@ -53,8 +54,9 @@ class ShardClient:
         Without ``schema`` the registered one is used. Three RPCs at most. Raises ShardNotFound (no schema given and no
         such shard), SchemaMismatch, CodecMismatch.
         """
-        writer = await self.open_writer(shard, schema=schema, timeout=timeout)
-        reader = await self._reader(writer.shard, writer.schema, timeout=timeout)
+        deadline = self._location.attempts.deadline(timeout)
+        writer = await self.open_writer(shard, schema=schema, timeout=deadline.slice())
+        reader = await self._reader(writer.shard, writer.schema, deadline=deadline)
         return writer, reader
 
     async def open_writer(
@@ -70,7 +72,9 @@ class ShardClient:
         Two RPCs at most. Raises as ``open``.
         """
         the_id = WriterId.parse(writer_id) if writer_id is not None else self._newborn()
-        info, entry, opened = await self._open(ShardId.parse(shard), schema, create=schema is not None, timeout=timeout)
+        deadline = self._location.attempts.deadline(timeout)
+        create = schema is not None
+        info, entry, opened = await self._open(ShardId.parse(shard), schema, create=create, deadline=deadline)
         return WriteHandle(
             self._location,
             shard=info.shard,
@@ -121,7 +125,8 @@ class ShardClient:
         the hold is gone, ``settings.reader_lease_ms`` unless given. A given ``reader_id`` that is alive is taken over
         as it is. Two RPCs. Raises ShardNotFound, SchemaMismatch, CodecMismatch, InvalidArgument.
         """
-        info, _, opened = await self._open(ShardId.parse(shard), schema, create=False, timeout=timeout)
+        deadline = self._location.attempts.deadline(timeout)
+        info, _, opened = await self._open(ShardId.parse(shard), schema, create=False, deadline=deadline)
         return await self._reader(
             info.shard,
             opened,
@@ -129,7 +134,7 @@ class ShardClient:
             lease=lease,
             reader_id=reader_id,
             use_critical_since=use_critical_since,
-            timeout=timeout,
+            deadline=deadline,
         )
 
     async def open_since(
@@ -140,16 +145,21 @@ class ShardClient:
         Two RPCs. Raises ShardNotFound, InvalidId, LeaseExpired (somebody removed it while it was being made).
         """
         check_critical_id(name)
-        info = await self._info(ShardId.parse(shard), create=False, timeout=timeout)
-        return await open_since(self._location, name, info, opaque=bytes(opaque), purpose=purpose, timeout=timeout)
+        deadline = self._location.attempts.deadline(timeout)
+        info = await self._info(ShardId.parse(shard), create=False, deadline=deadline)
+        return await open_since(
+            self._location, name, info, opaque=bytes(opaque), purpose=purpose, timeout=deadline.slice()
+        )
 
     async def recent_upper(self, shard: ShardId | str, *, timeout: float | None = None) -> Antichain:
         """The shard's upper: everything before it is complete. Linearizable. One RPC. Raises ShardNotFound."""
-        return (await self._info(ShardId.parse(shard), create=False, timeout=timeout)).upper
+        deadline = self._location.attempts.deadline(timeout)
+        return (await self._info(ShardId.parse(shard), create=False, deadline=deadline)).upper
 
     async def schema(self, shard: ShardId | str, *, timeout: float | None = None) -> Schema:
         """The shard's newest schema. One RPC. Raises ShardNotFound, UsageError when none was registered yet."""
-        info = await self._info(ShardId.parse(shard), create=False, timeout=timeout)
+        deadline = self._location.attempts.deadline(timeout)
+        info = await self._info(ShardId.parse(shard), create=False, deadline=deadline)
         return Schema.from_bytes(_newest(info).schema)
 
     async def evolve_schema(self, shard: ShardId | str, schema: Schema, *, timeout: float | None = None) -> SchemaEntry:
@@ -158,13 +168,14 @@ class ShardClient:
         Handles that are open go on with the schema they have. Two RPCs. Raises SchemaMismatch (incompatible, or
         somebody else evolved it meanwhile), CodecMismatch, ShardNotFound.
         """
-        info = await self._info(ShardId.parse(shard), create=False, timeout=timeout)
+        deadline = self._location.attempts.deadline(timeout)
+        info = await self._info(ShardId.parse(shard), create=False, deadline=deadline)
         newest = _newest(info)
         Schema.from_bytes(newest.schema).check_evolution(schema)
         command = EvolveSchema(expected_id=newest.schema_id, schema=schema.to_bytes(), codec=schema.codec_name)
         location = self._location
         answer = await location.attempts.repeat(
-            location.attempts.deadline(timeout),
+            deadline,
             lambda seconds: location.shards.apply(info.shard, command, timeout=seconds),
         )
         return answer.entry
@@ -196,12 +207,13 @@ class ShardClient:
 
         The shard must be closed for writing and for reading (upper and since ``[]``). ``force`` closes it first,
         whoever uses it: readers and writers learn so at their next call. Afterwards a tombstone and one rollup remain.
-        Repeat it after an error, or any time. ``timeout`` is for each step; one RPC each. Raises ShardNotFound,
-        InvalidArgument (it is open: the message says how to close it).
+        Repeat it after an error, or any time: it goes on where it was. A few RPCs. Raises ShardNotFound,
+        InvalidArgument (it is open: the message says how to close it). LocationError is Indeterminate once anything of
+        it may be done.
         """
-        the_shard = ShardId.parse(shard)
-        await self._info(the_shard, create=False, timeout=timeout)
-        await finalize(self._location.shards, self._location.attempts, the_shard, force=force, timeout=timeout)
+        the_shard, deadline = ShardId.parse(shard), self._location.attempts.deadline(timeout)
+        await self._info(the_shard, create=False, deadline=deadline)
+        await finalize(self._location.shards, self._location.attempts, the_shard, force=force, timeout=deadline.slice())
 
     async def close(self) -> None:
         """End its listens, expire its readers as far as they answer, stop background work, release connections.
@@ -236,14 +248,14 @@ class ShardClient:
         from persist.client.shard.compaction import Compaction
 
         the_shard = ShardId.parse(shard)
-        await self._info(the_shard, create=False, timeout=None)
+        await self._info(the_shard, create=False, deadline=self._location.attempts.deadline(None))
         return await Compaction.begin(self._location, the_shard)
 
     async def _open(
-        self, shard: ShardId, schema: Schema | None, *, create: bool, timeout: float | None
+        self, shard: ShardId, schema: Schema | None, *, create: bool, deadline: Deadline
     ) -> tuple[ShardInfo, SchemaEntry, Schema]:
         """The shard, and the entry and value of the schema to use: a registered one, or ``schema`` registered here."""
-        info = await self._info(shard, create=create, timeout=timeout)
+        info = await self._info(shard, create=create, deadline=deadline)
         if schema is None:
             entry = _newest(info)
             return info, entry, Schema.from_bytes(entry.schema)
@@ -256,17 +268,17 @@ class ShardClient:
         location = self._location
         command = RegisterSchema(schema=data, codec=codec)
         answer = await location.attempts.repeat(
-            location.attempts.deadline(timeout),
+            deadline,
             lambda seconds: location.shards.apply(shard, command, timeout=seconds),
         )
         return info, answer.entry, schema
 
-    async def _info(self, shard: ShardId, *, create: bool, timeout: float | None) -> ShardInfo:
+    async def _info(self, shard: ShardId, *, create: bool, deadline: Deadline) -> ShardInfo:
         location = self._location
         location.check_open()
         try:
             return await location.attempts.repeat(
-                location.attempts.deadline(timeout),
+                deadline,
                 lambda seconds: location.shards.open(shard, create=create, timeout=seconds),
             )
         except ShardNotFound as error:
@@ -282,7 +294,7 @@ class ShardClient:
         lease: float | None = None,
         reader_id: ReaderId | str | None = None,
         use_critical_since: bool = False,
-        timeout: float | None = None,
+        deadline: Deadline,
     ) -> ReadHandle:
         location = self._location
         command = RegisterLeasedReader(
@@ -293,7 +305,7 @@ class ShardClient:
             use_critical_since=use_critical_since,
         )
         answer = await location.attempts.repeat(
-            location.attempts.deadline(timeout),
+            deadline,
             lambda seconds: location.shards.apply(shard, command, timeout=seconds),
         )
         registered = Lease(

@@ -85,6 +85,7 @@ class Location:
         if self._closed:
             return
         self.closing = self._closed = True
+        self.attempts.end()
         await self.tasks.close()
         await self.shards.close()
         if self._owned is not None:

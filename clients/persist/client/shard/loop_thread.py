@@ -16,7 +16,8 @@ import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
-from persist.errors import PersistError, UsageError
+from persist.errors import Indeterminate, PersistError, UsageError
+from persist.forks import after_fork
 
 T = TypeVar("T")
 
@@ -128,7 +129,8 @@ class LoopThread:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of a coroutine. An interrupt cancels it.
 
-        Raises UsageError from the loop's own thread, after ``stop``, and in a forked child.
+        Raises UsageError from the loop's own thread, after ``stop``, and in a forked child; Indeterminate when the
+        place is stopped meanwhile: what the coroutine has sent may happen.
         """
         future = None if self._shared.is_current else self._submit(work)
         if future is None:
@@ -137,7 +139,8 @@ class LoopThread:
         try:
             return future.result()
         except concurrent.futures.CancelledError:
-            raise UsageError("the client was closed during the call", hint="open another client") from None
+            hint = "open another client, and look whether it happened if it was to change something"
+            raise Indeterminate("the client was closed during the call", hint=hint) from None
         except BaseException:
             future.cancel()
             raise
@@ -259,8 +262,7 @@ def _stop_all() -> None:
         shared.close()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+after_fork(_after_fork)
 # SUBTLE: plain atexit comes after worker threads refuse new work, and closing stores needs them. The interpreter's own
 # pools register where we do, before us, and such functions run last in, first out.
 getattr(threading, "_register_atexit", atexit.register)(_stop_all)

@@ -172,12 +172,15 @@ class Table:
 
     async def _append(self, updates: RowsLike, transaction: Transaction | None, timeout: float | None) -> int:
         """SUBTLE: at the time given, or behind whatever has passed it: no read has seen that time complete without."""
-        ts = await self._oracle.write_ts(timeout=timeout)
+        deadline = self._location.attempts.deadline(timeout)
+        ts = await self._oracle.write_ts(timeout=seconds(deadline))
+        # It lands there at least. Once it has, that this cannot be applied comes too late.
+        await self._oracle.check_ahead(max(ts, self._data.upper.known), timeout=seconds(deadline))
         appended = await self._data.writer.append_at_upper(
-            updates, not_before=ts, transaction=transaction, timeout=timeout
+            updates, not_before=ts, transaction=transaction, timeout=seconds(deadline)
         )
         at = self._data.upper.heard(appended.upper) - 1
-        await acknowledge(self._oracle, at, self._location.attempts.deadline(timeout))
+        await acknowledge(self._oracle, at, deadline)
         return at
 
     async def _complete(self, as_of: int, deadline: Deadline) -> "Snapshot":
@@ -220,6 +223,7 @@ class Table:
             snapshot = await self._data.snapshot(upper - 1, deadline)
             old = with_keys(await snapshot.to_arrow(keys=key_range(keys)), keys, schema)
         ts = max(given, upper)
+        await self._oracle.check_ahead(ts, timeout=seconds(deadline))
         updates = at_time(replacing(old, new, schema), ts)
         outcome = await self._data.writer.compare_and_append(updates, upper, ts + 1, timeout=seconds(deadline))
         self._data.upper.heard(outcome.upper)

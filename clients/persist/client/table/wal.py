@@ -99,7 +99,9 @@ class Wal:
         Three RPCs. ``marker``: happens once for ever. After Indeterminate only a marker makes repeating safe.
         """
         deadline = self.deadline(timeout)
-        ts = await self.oracle.write_ts(timeout=timeout)
+        ts = await self.oracle.write_ts(timeout=seconds(deadline))
+        # It lands there at least. Once it has, that this cannot be applied comes too late.
+        await self.oracle.check_ahead(max(ts, self.upper.known), timeout=seconds(deadline))
         appended = await self._writer.append_at_upper(
             self._entries(rows), not_before=ts, transaction=marker, timeout=seconds(deadline)
         )
@@ -108,6 +110,7 @@ class Wal:
     async def commit_at(self, rows: Rows, upper: int, *, marker: Transaction | None, deadline: Deadline) -> int | None:
         """As ``commit``, iff nothing was committed since the log ended at ``upper``; else None."""
         ts = max(await self.oracle.write_ts(timeout=seconds(deadline)), upper)
+        await self.oracle.check_ahead(ts, timeout=seconds(deadline))
         entries = self._entries(rows)
         stamped = entries.append_column("ts", pa.array([ts] * entries.num_rows, pa.uint64()))
         stamped = stamped.append_column("diff", pa.array([1] * entries.num_rows, pa.int64()))

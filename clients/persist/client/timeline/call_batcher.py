@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from persist.client.shard.location import Location
-from persist.errors import LocationError, PersistError, UsageError
+from persist.errors import LocationError, PersistError
 from persist.retry.deadline import Deadline
 
 A = TypeVar("A")
@@ -34,7 +34,7 @@ class Rounds(Generic[A, R]):
     """One round at a time; who calls meanwhile waits for the next."""
 
     def __init__(self, location: Location, work: Work[A, R], *, late: type[LocationError]) -> None:
-        """``late``: what is raised for a call whose time is up before its round ended."""
+        """``late``: what is raised for a call whose time is up, or whose client is closed, before its round ended."""
         self._location = location
         self._work = work
         self._late = late
@@ -66,10 +66,10 @@ class Rounds(Generic[A, R]):
                 await self._round(calls)
         finally:
             self._running = False
-            # Only cancellation leaves anybody behind: the client is being closed.
+            # Only cancellation leaves anybody behind: the client is being closed. What was sent may happen.
             for call in [*calls, *self._waiting]:
                 if not call.answer.done():
-                    call.answer.set_exception(UsageError("the client was closed", hint="open another client"))
+                    call.answer.set_exception(self._late("the client was closed", hint="open another client"))
             self._waiting = []
 
     async def _round(self, calls: list[_Call[A, R]]) -> None:

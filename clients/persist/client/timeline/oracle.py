@@ -16,7 +16,7 @@ from persist.core.frontier import TIME_MAX, check_time
 from persist.core.ids import ShardId
 from persist.core.time.clock import AHEAD_MS_MAX, check_clock
 from persist.core.time.timeline import Timeline, observed, oracle_shards
-from persist.errors import Determinate, Indeterminate, InvalidArgument, InvalidBounds
+from persist.errors import Determinate, Indeterminate, InvalidArgument, InvalidBounds, PersistError
 from persist.retry.deadline import Deadline
 
 if TYPE_CHECKING:
@@ -183,8 +183,9 @@ class Oracle:
         One RPC, shared, when this process was given ``ts`` or one later; else two. Repeating it is safe. Raises
         ClockAhead (a time that was never given out and lies too far ahead of this clock), InvalidBounds.
         """
-        await self.check_ahead(_applicable(ts), timeout=timeout)
-        await self._applies.call(ts, timeout)
+        deadline = self._client.location.attempts.deadline(timeout)
+        await self.check_ahead(_applicable(ts), timeout=seconds(deadline))
+        await self._applies.call(ts, seconds(deadline))
 
     async def observe(self, shards: Iterable[ShardId | str], *, timeout: float | None = None) -> int | None:
         """Apply the greatest time that is complete in all these shards, and that time: for timelines without a clock.
@@ -192,10 +193,11 @@ class Oracle:
         None, and nothing applied, when no shard has a complete time or all are closed. One RPC for each shard, and
         those of ``apply_write``. Raises ShardNotFound.
         """
-        uppers = await asyncio.gather(*(self._client.recent_upper(shard, timeout=timeout) for shard in shards))
-        ts = observed(uppers)
+        deadline = self._client.location.attempts.deadline(timeout)
+        asked = (self._client.recent_upper(shard, timeout=seconds(deadline)) for shard in shards)
+        ts = observed(await asyncio.gather(*asked))
         if ts is not None:
-            await self.apply_write(ts, timeout=timeout)
+            await self.apply_write(ts, timeout=seconds(deadline))
         return ts
 
     def __repr__(self) -> str:
@@ -238,11 +240,13 @@ class Oracle:
 
 
 async def acknowledge(oracle: Oracle, ts: int, deadline: Deadline) -> None:
-    """Apply the time of a write that has happened. Raises Indeterminate where it was not applied for certain."""
+    """Apply the time of a write that has happened. Raises Indeterminate, whatever keeps it from being applied."""
     try:
         await oracle.apply_write(ts, timeout=seconds(deadline))
-    except Determinate as error:
-        raise Indeterminate("written, but perhaps not read yet", hint="apply_write(ts)", ts=ts) from error
+    except PersistError as error:
+        # SUBTLE: whatever the error says of itself, the write it is told of has happened.
+        message = f"written, but perhaps not read yet: {error.message}"
+        raise Indeterminate(message, hint="apply_write(ts)", **{**error.details, "ts": ts}) from error
 
 
 def _applicable(ts: int) -> int:

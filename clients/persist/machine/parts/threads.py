@@ -5,11 +5,11 @@ which need common threads. Only the real runtime has them; another one decides i
 """
 
 import asyncio
-import functools
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TypeVar
 
+from persist.forks import PerProcess
 from persist.runtime import Runtime, SystemRuntime
 
 T = TypeVar("T")
@@ -17,9 +17,11 @@ T = TypeVar("T")
 THREADS = 2
 
 
-@functools.cache
-def _pool(name: str) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix=f"persist-{name}")
+def _threads(name: str) -> PerProcess[ThreadPoolExecutor]:
+    return PerProcess(lambda: ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix=f"persist-{name}"))
+
+
+_ahead, _encode, _decode = _threads("ahead"), _threads("encode"), _threads("decode")
 
 
 def may_block(runtime: Runtime) -> bool:
@@ -29,18 +31,18 @@ def may_block(runtime: Runtime) -> bool:
 
 def ahead_pool() -> Executor:
     """The threads that decode ahead of those that ``decode`` is run in. What runs there may wait for fetches only."""
-    return _pool("ahead")
+    return _ahead.get()
 
 
 async def encode(runtime: Runtime, function: Callable[..., T], *args: object) -> T:
     """Run work on rows to be written off the loop. Never waits for anything but the processor."""
     if not isinstance(runtime, SystemRuntime):
         return await runtime.offload(function, *args)
-    return await asyncio.get_running_loop().run_in_executor(_pool("encode"), function, *args)
+    return await asyncio.get_running_loop().run_in_executor(_encode.get(), function, *args)
 
 
 async def decode(runtime: Runtime, function: Callable[..., T], *args: object) -> T:
     """Run work on rows that are read off the loop."""
     if not isinstance(runtime, SystemRuntime):
         return await runtime.offload(function, *args)
-    return await asyncio.get_running_loop().run_in_executor(_pool("decode"), function, *args)
+    return await asyncio.get_running_loop().run_in_executor(_decode.get(), function, *args)

@@ -18,7 +18,7 @@ from persist.machine.garbage.inventory import place_of
 from persist.machine.shards import Shards
 from persist.machine.upkeep.maintenance import Maintenance
 from persist.machine.versions import Versions
-from persist.retry.attempts import Attempts
+from persist.retry.attempts import Attempts, Doubt
 from persist.retry.deadline import Deadline
 from persist.runtime import Runtime
 from persist.settings import Settings
@@ -29,14 +29,18 @@ _DELETED_AT_ONCE: Final = 1_000
 async def finalize(
     shards: Shards, attempts: Attempts, shard: ShardId, *, force: bool = False, timeout: float | None = None
 ) -> None:
-    """Repeat Finalize until nothing is left to take away; ``timeout`` is for each step. Raises as the command does."""
-    command = Finalize(force=force)
+    """Repeat Finalize until nothing is left to take away. Raises as the command does.
+
+    After a step that was committed whatever fails is Indeterminate: the shard is closed, or a tombstone.
+    """
+    command, deadline, doubt = Finalize(force=force), attempts.deadline(timeout), Doubt()
     while True:
         outcome: Finalized = await attempts.repeat(
-            attempts.deadline(timeout), lambda seconds: shards.apply(shard, command, timeout=seconds)
+            deadline, lambda seconds: shards.apply(shard, command, timeout=seconds), doubt=doubt
         )
         if outcome.done:
             return
+        doubt.maybe_applied = True
 
 
 class Finalizer:
@@ -68,7 +72,7 @@ class Finalizer:
         collector = self._maintenance.collector
         await self._maintenance.settled(deadline)
         if await self._changed_since_rollup(state, deadline):
-            await self._maintenance.roll_up(state)
+            await self._maintenance.roll_up(state, deadline)
         state = await self._applier.refresh(deadline)
         while gc_boundary(state, versions_max=self._settings.gc_versions_max) is not None:
             await collector.collect(deadline)

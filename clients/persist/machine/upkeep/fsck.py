@@ -31,6 +31,8 @@ from persist.wire.state import decode_diff, encode_rollup
 BATCHES_MAX: Final = 64
 """Live batches a shard whose compaction keeps up has, and for each tier ``BATCHES_PER_TIER`` more."""
 BATCHES_PER_TIER: Final = 8
+COSTS: Final = ("I12", "I13")
+"""Invariants about what a shard costs: nothing that anybody reads is missing where they do not hold."""
 ROLLUPS_BEHIND_MAX: Final = 4
 """Rollup intervals of diffs that nobody holds."""
 _PAGE_DIFFS: Final = 512
@@ -49,13 +51,17 @@ UNREADABLE: Final = "nobody can read it: persist admin repair takes it out, and 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """What is wrong: which invariant does not hold, at which blob or seqno, and what to do next."""
+    """What is wrong: which invariant does not hold, at which blob or seqno, and what to do next.
+
+    ``note``: no state misses anything; it costs room, as what crashed writers and cut calls leave does.
+    """
 
     shard: str
     invariant: str
     where: str
     what: str
     next_step: str
+    note: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +105,9 @@ class Fsck:
         safe_age_ms: int = SAFE_AGE_MS,
         report: Report = lambda steps: None,
     ) -> list[Problem]:
-        """Everything wrong with a shard; empty when it is sound. ``deep`` reads every blob and checks its bytes.
+        """Everything wrong with a shard, and notes of what it costs too much; empty when it is sound.
 
+        ``deep`` reads every blob and checks its bytes.
         ``report`` is told each number of steps done: one per blob listed, live diff, and blob read. Raises
         LocationError.
         """
@@ -112,14 +119,21 @@ class Fsck:
         problems: list[Problem] = []
 
         def tell(invariant: str, where: object, what: str, next_step: str) -> None:
-            problems.append(Problem(shard=shard, invariant=invariant, where=str(where), what=what, next_step=next_step))
+            note = invariant in COSTS
+            problems.append(
+                Problem(shard=shard, invariant=invariant, where=str(where), what=what, next_step=next_step, note=note)
+            )
 
         # The head is read after the listing: what was listed is of a state at or before it.
         head = await self._head(shard, deadline)
         if head is None:
-            if sizes:
+            if sizes and all(place_of(key).seqno == 0 for key in sizes):
+                what = f"{len(sizes)} first rollups and no state: it was about to be made when that was interrupted"
+                tell("I12", shard, what, "nothing; whoever opens the shard makes it, and then they can be swept")
+            elif sizes:
                 what = f"{len(sizes)} blobs and no state: it was never initialised, or Consensus has lost it"
-                tell("I12", shard, what, "is this the right Consensus? then restore it; or open the shard")
+                step = "is this the right Consensus? then restore it; or open the shard"
+                problems.append(Problem(shard=shard, invariant="I12", where=shard, what=what, next_step=step))
             return problems
         _check_rewound(sizes, head.seqno, tell)
         walk = await self._walk(shard, head, deadline, tell, report)

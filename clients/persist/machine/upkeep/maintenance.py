@@ -75,7 +75,7 @@ class Maintenance:
             return
         owner = self._applier.owner
         if state.active_rollup is not None and state.active_rollup.owner == owner:
-            self._begin(self._rollups, lambda: self.roll_up(state))
+            self._begin(self._rollups, lambda: self._roll_up(state))
         if state.active_gc is not None and state.active_gc.owner == owner:
             self._begin(self._collections, self._collect)
         mine = claimed_by(state.trace, self._applier.compactor) if self._applier.compactor else None
@@ -119,9 +119,11 @@ class Maintenance:
     async def _collect(self) -> None:
         await self.collector.collect(Deadline(self._runtime, self._settings.maintenance_timeout_ms / 1000))
 
-    async def roll_up(self, state: State) -> bool:
+    async def _roll_up(self, state: State) -> None:
+        await self.roll_up(state, Deadline(self._runtime, self._settings.blob_timeout_ms / 1000))
+
+    async def roll_up(self, state: State, deadline: Deadline) -> bool:
         """Write ``state`` to Blob and link it. Whether it was linked. Raises LocationError."""
-        deadline = Deadline(self._runtime, self._settings.blob_timeout_ms / 1000)
         # A process that lives long hears in time that the location was upgraded, whoever writes to this shard.
         await self._versions.gate.look(deadline)
         rollup = await self._versions.write_rollup(state, deadline)

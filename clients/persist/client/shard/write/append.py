@@ -43,7 +43,7 @@ from persist.errors import (
     UsageError,
     VersionMismatch,
 )
-from persist.retry.attempts import Doubt
+from persist.retry.attempts import Doubt, RefusedInDoubt
 from persist.retry.deadline import Deadline
 
 
@@ -181,7 +181,7 @@ class Appender:
     async def resolve(self, deadline: Deadline) -> tuple[Resolved, ...]:
         """What came of the calls in doubt, once nothing more can. Also of those that later appends resolved.
 
-        One RPC for each, all at once. Raises LocationError (repeat it), ShardNotFound, VersionMismatch.
+        One RPC for each, all at once. Raises LocationError: repeat it.
         """
         await self._resolve(deadline)
         resolved = tuple(self._resolved)
@@ -235,10 +235,13 @@ class Appender:
         """One call's answer. Without one it may happen yet, however the step failed: then it is kept in mind."""
         try:
             return await self._call(append, it)
-        except (UsageError, LeaseExpired, OutcomeForgotten):
+        except _Final as final:
+            raise final.error from None
+        except OutcomeForgotten:
             raise
-        except LocationError as error:
-            if error.determinate and not it.doubt.maybe_applied:
+        except (LocationError, UsageError, LeaseExpired) as error:
+            # SUBTLE: whatever says nothing of the attempts before it is not the last word, whichever layer raised it.
+            if not it.doubt.maybe_applied and getattr(error, "determinate", True):
                 raise
             self._in_doubt(append, it)
             raise Indeterminate(error.message, hint=append.remedy, **{**error.details, "call": it.name}) from error
@@ -255,15 +258,21 @@ class Appender:
     async def _call(self, append: Append, it: "_Numbered") -> Answer:
         try:
             append, outcome = await self._attempt(append, it)
-        except ShardClosed:
-            # For good: whatever arrives late finds it closed, too.
-            await append.discard()
-            raise
-        except (ShardNotFound, VersionMismatch):
+        except RefusedInDoubt as error:
+            outcome = error.refusal
+            if isinstance(outcome, _ELSEWHERE):
+                raise
+        except _ELSEWHERE:
             raise
         except UsageError as error:
-            return await self._refused(append, it, error)
+            outcome = error
         match outcome:
+            case ShardClosed():
+                # For good: whatever arrives late finds it closed, too.
+                await append.discard()
+                raise _Final(outcome)
+            case UsageError():
+                return await self._refused(append, it, outcome)
             case Appended():
                 self._caller.heard(outcome.seqno)
                 return outcome
@@ -287,9 +296,8 @@ class Appender:
                 return append, outcome
             it.doubt.maybe_applied = True
             builder = append.builder or self._builder_for(append.writer_id)
-            append = replace(
-                append, runs=await builder.spill(append.runs, functools.partial(self._schema, it.deadline))
-            )
+            schema_of = functools.partial(self._schema, it.deadline)
+            append = replace(append, runs=await builder.spill(append.runs, schema_of, it.deadline))
 
     async def _schema(self, deadline: Deadline, schema_id: int) -> Schema:
         """A schema of the shard that is not this handle's. One RPC. Raises InvalidArgument, LocationError."""
@@ -317,19 +325,26 @@ class Appender:
         except OutcomeForgotten:
             raise
         except LocationError as failure:
-            hint = "look whether it happened, and call again"
-            raise Indeterminate(f"refused, perhaps not for good: {error.message}", hint=hint) from failure
+            raise Indeterminate(f"refused, perhaps not for good: {error.message}") from failure
         except UsageError:
-            raise error from None
+            raise _Final(error) from None
         if appended is not None:
             return appended
         await append.discard()
-        raise error
+        raise _Final(error)
 
     async def _close(self, append: Append, it: "_Numbered") -> Appended | None:
-        """Make sure that nothing more comes of a call. None: nothing had. Raises UsageError, LocationError."""
+        """Make sure that nothing more comes of a call. None: nothing had. Raises LocationError.
+
+        Raises ShardClosed and InvalidArgument, which a state says of the call itself.
+        """
         it.doubt.maybe_applied = True
-        outcome = await self._sent(CloseCall(call=it.session.call(it.number)), it)
+        try:
+            outcome = await self._sent(CloseCall(call=it.session.call(it.number)), it)
+        except RefusedInDoubt as error:
+            if isinstance(error.refusal, ShardClosed | InvalidArgument):
+                raise error.refusal from None
+            raise
         match outcome:
             case Appended():
                 self._caller.heard(outcome.seqno)
@@ -380,6 +395,17 @@ class Appender:
             version=append.transaction.version,
             new_since=told.forgotten,
         )
+
+
+_ELSEWHERE: Final = (ShardNotFound, VersionMismatch)
+"""What a server says that does not see the shard's state: nothing about a call, and closing it helps as little."""
+
+
+class _Final(Exception):
+    """A refusal that is the last word on every attempt of its call. What is not wrapped in it is not."""
+
+    def __init__(self, error: UsageError) -> None:
+        self.error = error
 
 
 @dataclass(kw_only=True, eq=False)

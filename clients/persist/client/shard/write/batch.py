@@ -23,7 +23,8 @@ from persist.core.shard.batch import Part, Run
 from persist.errors import LocationError
 from persist.machine.parts.reading import PART_BYTES
 from persist.machine.parts.threads import encode
-from persist.retry.attempts import Attempts
+from persist.retry.attempts import Attempts, certain
+from persist.retry.deadline import Deadline
 from persist.retry.tasks import Tasks
 from persist.runtime import Runtime
 from persist.settings import Settings
@@ -78,6 +79,7 @@ class BatchBuilder:
         self._runtime = runtime
         self._bounds = bounds
         self._timeout = timeout
+        self._deadline: Deadline | None = None
         self._attempts = Attempts(settings=settings, runtime=runtime)
         self._chunker = Chunker(rows_max=settings.sort_rows, bytes_max=_CHUNK_BYTES_MAX)
         self._chunks: list[list[Part]] = []
@@ -123,12 +125,15 @@ class BatchBuilder:
         await self._settle()
         return runs_of(self._chunks)
 
-    async def spill(self, runs: tuple[Run, ...], schema_of: Callable[[int], Awaitable[Schema]]) -> tuple[Run, ...]:
+    async def spill(
+        self, runs: tuple[Run, ...], schema_of: Callable[[int], Awaitable[Schema]], deadline: Deadline
+    ) -> tuple[Run, ...]:
         """The runs again without inline parts: their rows are uploaded together, 24 MiB of one schema as one run.
 
         For a state that holds too many inline bytes. ``schema_of`` is asked for schemas that are not the builder's.
         Raises what that does, CorruptData, InvalidArgument (a sum of diffs leaves i64), LocationError.
         """
+        self._deadline = deadline
         done = list(_without_inline(runs))
         found = _inline_chunks(runs)
         # All of them before anything is uploaded: one may be unknown.
@@ -210,11 +215,14 @@ class BatchBuilder:
             self._encoding.release()
 
     async def _upload(self, key: str, encoded: Encoded) -> None:
+        # Nothing names the key yet: a lost answer leaves nothing in doubt that anybody could read.
         try:
-            await self._attempts.repeat(
-                self._attempts.deadline(self._timeout),
-                lambda seconds: self._target.blob.set(key, encoded.data, timeout=seconds),
-                limit_ms=self._settings.blob_timeout_ms,
+            await certain(
+                self._attempts.repeat(
+                    self._deadline or self._attempts.deadline(self._timeout),
+                    lambda seconds: self._target.blob.set(key, encoded.data, timeout=seconds),
+                    limit_ms=self._settings.blob_timeout_ms,
+                )
             )
         finally:
             self._uploading.release()

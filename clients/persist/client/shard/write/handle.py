@@ -246,10 +246,11 @@ class WriteHandle:
         Nothing more comes of calls in doubt afterwards: see ``resolve``. Raises LocationError: repeat it.
         """
         self._location.check_open()
-        await self._appender.resolve_earlier(self._location.attempts.deadline(timeout))
+        deadline = self._location.attempts.deadline(timeout)
+        await self._appender.resolve_earlier(deadline)
         command = ExpireWriter(writer_id=self._ids.current)
         await self._location.attempts.repeat(
-            self._location.attempts.deadline(timeout),
+            deadline,
             lambda seconds: self._location.shards.apply(self.shard, command, timeout=seconds),
         )
         self._ids.renew()
