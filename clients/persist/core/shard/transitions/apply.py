@@ -99,9 +99,18 @@ def finish(prev: State, state: State, context: Context) -> State:
 
 
 def _living(readers: Mapping[str, LeasedReader], now_ms: int) -> Mapping[str, LeasedReader]:
-    """The readers whose lease has not run out; the same object when that is all of them."""
-    late = {id_ for id_, reader in readers.items() if reader.heartbeat_ms + reader.lease_ms < now_ms}
-    return {id_: reader for id_, reader in readers.items() if id_ not in late} if late else readers
+    """The readers whose lease has not run out; the same object when that is all of them, as they are.
+
+    One that was heard of in the future, by a clock that is ahead, is heard of now: it has one lease from here on.
+    """
+    if all(now_ms - reader.lease_ms <= reader.heartbeat_ms <= now_ms for reader in readers.values()):
+        return readers
+    alive = {id_: reader for id_, reader in readers.items() if reader.heartbeat_ms + reader.lease_ms >= now_ms}
+    return {id_: _heard(reader, now_ms) for id_, reader in alive.items()}
+
+
+def _heard(reader: LeasedReader, now_ms: int) -> LeasedReader:
+    return reader if reader.heartbeat_ms <= now_ms else replace(reader, heartbeat_ms=now_ms)
 
 
 # ---- writing -----------------------------------------------------------------------------------------------------

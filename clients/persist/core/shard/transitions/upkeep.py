@@ -75,9 +75,9 @@ def claim_compaction(
     trace, now_ms = state.trace, context.now_ms
     mine = k.claimed_by(trace, command.owner)
     if mine is not None and mine.claim is not None:
-        renewed = dataclasses.replace(mine.claim, start_ms=max(mine.claim.start_ms, now_ms))
-        if renewed.start_ms - mine.claim.start_ms < command.takeover_ms // 4:
+        if mine.claim.holds(now_ms, command.takeover_ms // 4):
             return state, _claimed(state, mine)
+        renewed = dataclasses.replace(mine.claim, start_ms=now_ms)
         return state.evolved(trace=k.claimed(trace, mine, renewed)), _claimed(state, mine)
     if state.since.is_empty:
         # Nobody can read it any more: finalization takes everything away, without reading it first.
