@@ -52,7 +52,7 @@ class ShardClient:
         such shard), SchemaMismatch, CodecMismatch.
         """
         writer = await self.open_writer(shard, schema=schema, timeout=timeout)
-        reader = await self._reader(writer.shard, writer.schema, timeout=timeout)
+        reader = await self._reader(writer.shard, writer.schema, writer.incarnation, timeout=timeout)
         return writer, reader
 
     async def open_writer(
@@ -67,18 +67,19 @@ class ShardClient:
 
         Two RPCs at most. Raises as ``open``.
         """
-        the_id = WriterId.parse(writer_id) if writer_id is not None else self._newborn()
+        given = WriterId.parse(writer_id) if writer_id is not None else None
         info, entry, opened = await self._open(ShardId.parse(shard), schema, create=schema is not None, timeout=timeout)
         return WriteHandle(
             self._location,
             shard=info.shard,
-            writer_id=the_id,
+            writer_id=given or self._newborn(info),
             schema=opened,
             schema_id=entry.schema_id,
             upper=info.upper,
             seqno=info.seqno,
             incarnation=info.incarnation,
-            owns_id=writer_id is None,
+            fence_ms=info.writers_since_ms,
+            owns_id=given is None,
         )
 
     async def batch_spec(
@@ -122,6 +123,7 @@ class ShardClient:
         return await self._reader(
             info.shard,
             opened,
+            info.incarnation,
             purpose=purpose,
             lease=lease,
             reader_id=reader_id,
@@ -266,6 +268,7 @@ class ShardClient:
         self,
         shard: ShardId,
         schema: Schema,
+        incarnation: int,
         *,
         purpose: str = "",
         lease: float | None = None,
@@ -292,13 +295,16 @@ class ShardClient:
             lease_ms=command.lease_ms,
             since=answer.since,
             seqno=answer.seqno,
+            incarnation=incarnation,
         )
         self._readers = {held for held in self._readers if held.alive} | {registered}
         return ReadHandle(location, registered, schema=schema, upper=answer.upper)
 
-    def _newborn(self) -> WriterId:
+    def _newborn(self, info: ShardInfo) -> WriterId:
         runtime = self._location.runtime
-        return WriterId.born(runtime.now_ms(), runtime.random_bytes(16))
+        # SUBTLE: behind the fence, which some clock further ahead than this one may have set: who is told of a fence
+        # begins after it.
+        return WriterId.born(max(runtime.now_ms(), info.writers_since_ms), runtime.random_bytes(16))
 
     def _fresh(self, kind: type[Any]) -> Any:
         return kind.of(self._location.runtime.random_bytes(16))

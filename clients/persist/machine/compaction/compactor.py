@@ -89,11 +89,12 @@ class Compactor:
         self._counts = counts
         self._damage = Damage(place.runtime)
         self._tasks = Tasks()
+        self._fence_ms = 0
 
     def new_owner(self) -> WriterId:
-        """A name to compact under."""
+        """A name to compact under, behind every fence that this one met: a clock further ahead may have set it."""
         runtime = self._place.runtime
-        return WriterId.born(runtime.now_ms(), runtime.random_bytes(16))
+        return WriterId.born(max(runtime.now_ms(), self._fence_ms), runtime.random_bytes(16))
 
     async def compact(
         self,
@@ -165,9 +166,14 @@ class Compactor:
         takeover_ms = self._place.settings.compaction_takeover_ms
         command = ClaimCompaction(owner=owner, takeover_ms=takeover_ms, whole=whole)
         attempts = self._place.attempts
-        outcome = await attempts.repeat(
-            attempts.deadline(None), lambda seconds: self._shards.apply(shard, command, timeout=seconds)
-        )
+        try:
+            outcome = await attempts.repeat(
+                attempts.deadline(None), lambda seconds: self._shards.apply(shard, command, timeout=seconds)
+            )
+        except LeaseExpired as error:
+            fence = error.details.get("fence_ms", "")
+            self._fence_ms = max(self._fence_ms, int(fence) if fence.isdigit() else 0)
+            raise
         return outcome if isinstance(outcome, CompactionClaimed) else None
 
     async def _carry_out(

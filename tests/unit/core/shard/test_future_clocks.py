@@ -1,4 +1,4 @@
-"""Stamps of a clock that leapt ahead: once clocks are right again, nothing of them lasts longer than any other stamp."""
+"""Stamps of a clock that leapt ahead: once clocks are right again, none of them lasts longer than any other stamp."""
 
 import dataclasses
 
@@ -11,8 +11,10 @@ from persist.core.shard.compaction import INPUTS_MIN
 from persist.core.shard.retention import GC_TAKEOVER_MS, ROLLUP_TAKEOVER_MS
 from persist.core.shard.state import State
 from persist.core.shard.trace import Claim
+from persist.core.shard.transitions import apply as transitions
 from persist.core.shard.transitions.apply import apply, finish
 from persist.core.shard.transitions.dispatch import Context
+from persist.testing.simulation.memory import swapped
 
 NOW, YEAR = 1_000_000, 366 * 86_400_000
 LEASE = 60_000
@@ -96,6 +98,20 @@ def test_live_reader_loses_nothing_when_its_beats_and_the_commits_differ_by_seco
         state = moved_on(state, step, now_ms=real)
         assert reader(1) in state.leased_readers
     assert reader(1) not in moved_on(state, 99, now_ms=real + 2 * LEASE).leased_readers
+
+
+def test_these_tests_notice_claims_and_beats_that_last_as_long_as_they_say():
+    claims = (
+        test_rollup_claimed_by_a_clock_a_year_ahead_is_taken_over,
+        test_collection_claimed_by_a_clock_a_year_ahead_is_taken_over,
+        test_compaction_claimed_by_a_clock_a_year_ahead_is_taken_over,
+    )
+    with swapped(Claim, holds=lambda claim, now_ms, takeover_ms: now_ms < claim.start_ms + takeover_ms):
+        for test in claims:
+            with pytest.raises(AssertionError):
+                test()
+    with swapped(transitions, _heard=lambda reader, now_ms: reader), pytest.raises(AssertionError):
+        test_dead_reader_of_a_clock_a_year_ahead_holds_for_one_lease()
 
 
 def test_writers_sessions_and_tokens_of_a_clock_a_year_ahead_are_forgotten_like_others():
