@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from persist.core.time.errors import ClockAhead, JumpTooLarge, UpstreamLost, UpstreamRegressed, UpstreamReplaced
     from persist.core.time.timeline import CounterTimeline, EpochMilliseconds, ExternalTimeline, UserTimeline
     from persist.errors import (
+        AlreadyCommitted,
         CodecMismatch,
         CorruptData,
         Determinate,
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from persist.settings import Settings
 
 __all__ = [
+    "AlreadyCommitted",
     "Antichain",
     "Appended",
     "ArrowCodec",
@@ -225,6 +227,7 @@ _MODULES = {
     "StoreFull": "persist.errors",
     "StoreReadOnly": "persist.errors",
     "TypeNotSupported": "persist.errors",
+    "AlreadyCommitted": "persist.errors",
     "UnsafeConfiguration": "persist.errors",
     "UsageError": "persist.errors",
     "VersionMismatch": "persist.errors",

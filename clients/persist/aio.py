@@ -29,6 +29,7 @@ from persist.core.shard.commands import Appended, CriticalDowngraded, OpaqueMism
 from persist.core.time.errors import ClockAhead, JumpTooLarge, UpstreamLost, UpstreamRegressed, UpstreamReplaced
 from persist.core.time.timeline import CounterTimeline, EpochMilliseconds, ExternalTimeline, UserTimeline
 from persist.errors import (
+    AlreadyCommitted,
     CodecMismatch,
     CorruptData,
     Determinate,
@@ -63,6 +64,7 @@ from persist.errors import (
 from persist.settings import Settings
 
 __all__ = [
+    "AlreadyCommitted",
     "Antichain",
     "Appended",
     "ArrowCodec",

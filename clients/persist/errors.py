@@ -125,6 +125,12 @@ class RequestTooLarge(UsageError):
     reason = "REQUEST_TOO_LARGE"
 
 
+class AlreadyCommitted(UsageError):
+    """A transaction of this version or a later one was committed before; ``details['ts']``: when. Nothing happened."""
+
+    reason = "ALREADY_COMMITTED"
+
+
 class MissingDeadline(UsageError):
     """A gRPC request came without a deadline."""
 

@@ -3,17 +3,20 @@
 Source: protos/persist/v1/oracle.proto; style.md rule 12.
 """
 
-from typing import Any, Final
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
 
 import grpc.aio
 
 from persist.client.client import Client
 from persist.client.timeline.oracle import Oracle
 from persist.core.time.timeline import oracle_shards, timeline_of
-from persist.errors import InvalidArgument
+from persist.errors import InvalidArgument, LeaseExpired
 from persist.v1 import oracle_pb2 as pb
 from persist.v1.oracle_pb2_grpc import TimestampOracleServicer, add_TimestampOracleServicer_to_server
 from persist_host.calls import seconds_left
+
+T = TypeVar("T")
 
 TIMES_MAX: Final = 10_000
 """Write times in one answer."""
@@ -29,24 +32,33 @@ class OracleServicer(TimestampOracleServicer):
         """Times for the caller."""
         if not 1 <= request.count <= TIMES_MAX:
             raise InvalidArgument("a call asks for some times", hint=f"1 to {TIMES_MAX}", count=request.count)
-        oracle = await self._oracle(request, context)
-        return pb.WriteTsResponse(times=await oracle.write_times(request.count, timeout=seconds_left(context)))
+        left = seconds_left(context)
+        times = await self._ask(request, context, lambda oracle: oracle.write_times(request.count, timeout=left))
+        return pb.WriteTsResponse(times=times)
 
     async def PeekWriteTs(self, request: pb.PeekWriteTsRequest, context: Any) -> pb.PeekWriteTsResponse:
         """The greatest time given."""
-        oracle = await self._oracle(request, context)
-        return pb.PeekWriteTsResponse(ts=await oracle.peek_write_ts(timeout=seconds_left(context)))
+        left = seconds_left(context)
+        ts = await self._ask(request, context, lambda oracle: oracle.peek_write_ts(timeout=left))
+        return pb.PeekWriteTsResponse(ts=ts)
 
     async def ReadTs(self, request: pb.ReadTsRequest, context: Any) -> pb.ReadTsResponse:
         """The greatest time applied."""
-        oracle = await self._oracle(request, context)
-        return pb.ReadTsResponse(ts=await oracle.read_ts(timeout=seconds_left(context)))
+        left = seconds_left(context)
+        return pb.ReadTsResponse(ts=await self._ask(request, context, lambda oracle: oracle.read_ts(timeout=left)))
 
     async def ApplyWrite(self, request: pb.ApplyWriteRequest, context: Any) -> pb.ApplyWriteResponse:
         """Apply a time."""
-        oracle = await self._oracle(request, context)
-        await oracle.apply_write(request.ts, timeout=seconds_left(context))
+        left = seconds_left(context)
+        await self._ask(request, context, lambda oracle: oracle.apply_write(request.ts, timeout=left))
         return pb.ApplyWriteResponse()
+
+    async def _ask(self, request: Any, context: Any, call: Callable[[Oracle], Awaitable[T]]) -> T:
+        """What the timeline's oracle answers. After a restore another one: what a caller knew, the caller compares."""
+        try:
+            return await call(await self._oracle(request, context))
+        except LeaseExpired:
+            return await call(await self._oracle(request, context))
 
     async def _oracle(self, request: Any, context: Any) -> Oracle:
         timeline = timeline_of(request.timeline)

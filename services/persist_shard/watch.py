@@ -21,7 +21,9 @@ _Key = tuple[object, ...]
 def info_of(info: ShardInfo, *, schemas: bool = True) -> pb.ShardInfo:
     """Where a shard stands; without schemas: as in the message before."""
     told = info.schemas if schemas else None
-    return info_message(info.shard, info.seqno, info.since, info.upper, told, info.incarnation, info.format)
+    return info_message(
+        info.shard, info.seqno, info.since, info.upper, told, info.incarnation, info.format, info.writers_since_ms
+    )
 
 
 def plan_pieces(plan: Plan) -> Iterator[pb.SnapshotResponse]:

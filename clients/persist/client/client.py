@@ -61,13 +61,18 @@ class Client(ShardClient):
         the_timeline = timeline_of(timeline)
         name = (str(the_timeline), endpoints)
         known = None if reference is not None else self._oracles.get(name)
-        if known is not None:
+        if known is not None and not known.over:
             if initially:
                 await known.apply_write(initially, timeout=timeout)
             return known
         times = self._remote_times(the_timeline, endpoints) if endpoints else None
         opened = await Oracle.open(self, the_timeline, times, initially=initially, reference=reference, timeout=timeout)
-        return opened if reference is not None else self._oracles.setdefault(name, opened)
+        if reference is not None:
+            return opened
+        known = self._oracles.get(name)
+        if known is None or known.over:
+            self._oracles[name] = known = opened
+        return known
 
     def _remote_times(self, timeline: Timeline, endpoints: str) -> Times:
         with extra("grpc"):
@@ -150,11 +155,15 @@ class Client(ShardClient):
         Raises InvalidArgument, ClockAhead, LocationError.
         """
         the_timeline = timeline_of(timeline)
-        known = self._logs.get(str(the_timeline))
-        if known is not None:
-            return known
-        oracle = await self.oracle(the_timeline, timeout=timeout)
-        return self._logs.setdefault(str(the_timeline), await Wal.open(self, oracle, the_timeline, timeout=timeout))
+        name = str(the_timeline)
+        known = self._logs.get(name)
+        if known is None or known.over:
+            oracle = await self.oracle(the_timeline, timeout=timeout)
+            opened = await Wal.open(self, oracle, the_timeline, timeout=timeout)
+            known = self._logs.get(name)
+            if known is None or known.over:
+                self._logs[name] = known = opened
+        return known
 
     @asynccontextmanager
     async def transaction(
@@ -185,7 +194,8 @@ class Client(ShardClient):
         """Reads and writes of tables of mode ``wal`` with nothing in between: serializable. What ``work`` returned.
 
         ``work`` runs again when somebody else committed first, so it must do nothing but what it does to its
-        transaction. Raises what it raises, and NotYetAvailable when others were first until time was up.
+        transaction. ``transaction``: happens once for ever; AlreadyCommitted when that was before, and ``work`` is
+        not run then. Raises what ``work`` raises, and NotYetAvailable when others were first until time was up.
         """
         log = await self.transaction_log(timeline, timeout=timeout)
         return await transact(self._location, log, work, marker=transaction, timeout=timeout)
@@ -203,6 +213,8 @@ class Client(ShardClient):
 
         Closing again does nothing. Raises nothing: leases that could not be expired run out by themselves.
         """
+        for log in self._logs.values():
+            await log.finish()
         await super().close()
         while self._closers:
             await self._closers.pop()()

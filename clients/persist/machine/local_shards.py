@@ -316,6 +316,7 @@ def _info(state: State) -> ShardInfo:
         schemas=state.schemas,
         incarnation=state.incarnation,
         format=state.format,
+        writers_since_ms=state.writers_since_ms,
     )
 
 

@@ -23,7 +23,8 @@ R = TypeVar("R")
 class ShardInfo:
     """Where a shard stands: its frontiers at ``seqno``, every schema, oldest first, and the location's incarnation.
 
-    ``format``: which fields its batches may hold, and new ones may have.
+    ``format``: which fields its batches may hold, and new ones may have. ``writers_since_ms``: writers whose ids say
+    that they began before that, and which the shard does not know, are refused.
     """
 
     shard: ShardId
@@ -33,6 +34,7 @@ class ShardInfo:
     schemas: tuple[SchemaEntry, ...]
     incarnation: int = 0
     format: int = FIRST_FORMAT
+    writers_since_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

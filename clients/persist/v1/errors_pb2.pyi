@@ -140,6 +140,8 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     """REASON_CATALOG_FENCED_BY_EPOCH: somebody opened the catalog later."""
     REASON_CATALOG_FENCED_BY_GENERATION: _Reason.ValueType  # 49
     """REASON_CATALOG_FENCED_BY_GENERATION: a newer deployment leads."""
+    REASON_ALREADY_COMMITTED: _Reason.ValueType  # 50
+    """REASON_ALREADY_COMMITTED: a transaction of this version, or a later one, was committed before. Nothing happened."""
 
 class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper):
     """Reason is the stable name of an error, the same in Python and in gRPC."""
@@ -244,6 +246,8 @@ REASON_CATALOG_FENCED_BY_EPOCH: Reason.ValueType  # 48
 """REASON_CATALOG_FENCED_BY_EPOCH: somebody opened the catalog later."""
 REASON_CATALOG_FENCED_BY_GENERATION: Reason.ValueType  # 49
 """REASON_CATALOG_FENCED_BY_GENERATION: a newer deployment leads."""
+REASON_ALREADY_COMMITTED: Reason.ValueType  # 50
+"""REASON_ALREADY_COMMITTED: a transaction of this version, or a later one, was committed before. Nothing happened."""
 Global___Reason: _TypeAlias = Reason  # noqa: Y015
 
 @_typing.final

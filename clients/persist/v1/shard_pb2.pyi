@@ -44,6 +44,7 @@ class ShardInfo(_message.Message):
     SCHEMAS_UNCHANGED_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     FORMAT_FIELD_NUMBER: _builtins.int
+    WRITERS_SINCE_MS_FIELD_NUMBER: _builtins.int
     shard_id: _builtins.str
     """shard_id names the shard."""
     seqno: _builtins.int
@@ -55,6 +56,10 @@ class ShardInfo(_message.Message):
     format: _builtins.int
     """format says which fields the batches told with it may hold, and those sent here: a client that does not know it
     must not go on, as it would pass over some. 0: from a server that does not tell, the oldest.
+    """
+    writers_since_ms: _builtins.int
+    """writers_since_ms is the fence: writers whose ids say that they began before it, and which the shard does not know,
+    are refused. A new writer's id says at least this time, whatever the clock of its machine says.
     """
     @_builtins.property
     def since(self) -> _types_pb2.Antichain:
@@ -79,10 +84,11 @@ class ShardInfo(_message.Message):
         schemas_unchanged: _builtins.bool = ...,
         incarnation: _builtins.int = ...,
         format: _builtins.int = ...,
+        writers_since_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["since", b"since", "upper", b"upper"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["format", b"format", "incarnation", b"incarnation", "schemas", b"schemas", "schemas_unchanged", b"schemas_unchanged", "seqno", b"seqno", "shard_id", b"shard_id", "since", b"since", "upper", b"upper"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["format", b"format", "incarnation", b"incarnation", "schemas", b"schemas", "schemas_unchanged", b"schemas_unchanged", "seqno", b"seqno", "shard_id", b"shard_id", "since", b"since", "upper", b"upper", "writers_since_ms", b"writers_since_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1427,8 +1433,11 @@ class CriticalRegistered(_message.Message):
 
     SINCE_FIELD_NUMBER: _builtins.int
     OPAQUE_FIELD_NUMBER: _builtins.int
+    REGISTERED_FIELD_NUMBER: _builtins.int
     opaque: _builtins.bytes
     """opaque is the token its next compare needs."""
+    registered: _builtins.int
+    """registered tells this hold from others that had or will have its id: for the calls that move and remove it."""
     @_builtins.property
     def since(self) -> _types_pb2.Antichain:
         """since is what it holds. Always set."""
@@ -1438,10 +1447,11 @@ class CriticalRegistered(_message.Message):
         *,
         since: _types_pb2.Antichain | None = ...,
         opaque: _builtins.bytes = ...,
+        registered: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["since", b"since"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["opaque", b"opaque", "since", b"since"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["opaque", b"opaque", "registered", b"registered", "since", b"since"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1458,7 +1468,8 @@ class CompareAndDowngradeSinceRequest(_message.Message):
     EXPECTED_FIELD_NUMBER: _builtins.int
     OPAQUE_FIELD_NUMBER: _builtins.int
     SINCE_FIELD_NUMBER: _builtins.int
-    INCARNATION_FIELD_NUMBER: _builtins.int
+    CALL_FIELD_NUMBER: _builtins.int
+    REGISTERED_FIELD_NUMBER: _builtins.int
     shard_id: _builtins.str
     """shard_id names the shard."""
     critical_id: _builtins.str
@@ -1467,11 +1478,15 @@ class CompareAndDowngradeSinceRequest(_message.Message):
     """expected is the token that must stand."""
     opaque: _builtins.bytes
     """opaque is the token to set."""
-    incarnation: _builtins.int
-    """incarnation of the location, as in ShardInfo: after a restore the hold is not moved. Unset: not compared."""
+    registered: _builtins.int
+    """registered, as the registration was told: a hold that was registered anew is not moved. Unset: not compared."""
     @_builtins.property
     def since(self) -> _types_pb2.Antichain:
         """since is the frontier to move to. Must be set."""
+
+    @_builtins.property
+    def call(self) -> Global___Call:
+        """call makes all attempts one: no late attempt undoes what happened since. Unset: not numbered."""
 
     def __init__(
         self,
@@ -1481,15 +1496,16 @@ class CompareAndDowngradeSinceRequest(_message.Message):
         expected: _builtins.bytes = ...,
         opaque: _builtins.bytes = ...,
         since: _types_pb2.Antichain | None = ...,
-        incarnation: _builtins.int | None = ...,
+        call: Global___Call | None = ...,
+        registered: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_incarnation", b"_incarnation", "incarnation", b"incarnation", "since", b"since"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_registered", b"_registered", "call", b"call", "registered", b"registered", "since", b"since"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_incarnation", b"_incarnation", "critical_id", b"critical_id", "expected", b"expected", "incarnation", b"incarnation", "opaque", b"opaque", "shard_id", b"shard_id", "since", b"since"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_registered", b"_registered", "call", b"call", "critical_id", b"critical_id", "expected", b"expected", "opaque", b"opaque", "registered", b"registered", "shard_id", b"shard_id", "since", b"since"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__incarnation: _TypeAlias = _typing.Literal["incarnation"]  # noqa: Y015
-    _WhichOneofArgType__incarnation: _TypeAlias = _typing.Literal["_incarnation", b"_incarnation"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__incarnation) -> _WhichOneofReturnType__incarnation | None: ...
+    _WhichOneofReturnType__registered: _TypeAlias = _typing.Literal["registered"]  # noqa: Y015
+    _WhichOneofArgType__registered: _TypeAlias = _typing.Literal["_registered", b"_registered"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__registered) -> _WhichOneofReturnType__registered | None: ...
 
 Global___CompareAndDowngradeSinceRequest: _TypeAlias = CompareAndDowngradeSinceRequest  # noqa: Y015
 
@@ -1501,25 +1517,31 @@ class CompareAndDowngradeSinceResponse(_message.Message):
 
     CRITICAL_DOWNGRADED_FIELD_NUMBER: _builtins.int
     OPAQUE_MISMATCH_FIELD_NUMBER: _builtins.int
+    CANNOT_TELL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def critical_downgraded(self) -> Global___CriticalDowngraded:
         """critical_downgraded: the token matched."""
 
     @_builtins.property
     def opaque_mismatch(self) -> Global___OpaqueMismatch:
-        """opaque_mismatch: someone else took over, nothing changed."""
+        """opaque_mismatch: someone else took over, nothing changed. With a call, and nothing ever will."""
+
+    @_builtins.property
+    def cannot_tell(self) -> Global___CannotTell:
+        """cannot_tell: nothing more will come of it."""
 
     def __init__(
         self,
         *,
         critical_downgraded: Global___CriticalDowngraded | None = ...,
         opaque_mismatch: Global___OpaqueMismatch | None = ...,
+        cannot_tell: Global___CannotTell | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["critical_downgraded", b"critical_downgraded", "opaque_mismatch", b"opaque_mismatch", "outcome", b"outcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cannot_tell", b"cannot_tell", "critical_downgraded", b"critical_downgraded", "opaque_mismatch", b"opaque_mismatch", "outcome", b"outcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["critical_downgraded", b"critical_downgraded", "opaque_mismatch", b"opaque_mismatch", "outcome", b"outcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cannot_tell", b"cannot_tell", "critical_downgraded", b"critical_downgraded", "opaque_mismatch", b"opaque_mismatch", "outcome", b"outcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["critical_downgraded", "opaque_mismatch"]  # noqa: Y015
+    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["critical_downgraded", "opaque_mismatch", "cannot_tell"]  # noqa: Y015
     _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
 
@@ -1590,10 +1612,13 @@ class ExpireCriticalReaderRequest(_message.Message):
     SHARD_ID_FIELD_NUMBER: _builtins.int
     CRITICAL_ID_FIELD_NUMBER: _builtins.int
     CALL_FIELD_NUMBER: _builtins.int
+    REGISTERED_FIELD_NUMBER: _builtins.int
     shard_id: _builtins.str
     """shard_id names the shard."""
     critical_id: _builtins.str
     """critical_id names the hold."""
+    registered: _builtins.int
+    """registered, as the registration was told: a hold that was registered anew is not removed. Unset: not compared."""
     @_builtins.property
     def call(self) -> Global___Call:
         """call makes all attempts one: no late attempt undoes what happened since. Unset: not numbered."""
@@ -1604,12 +1629,15 @@ class ExpireCriticalReaderRequest(_message.Message):
         shard_id: _builtins.str = ...,
         critical_id: _builtins.str = ...,
         call: Global___Call | None = ...,
+        registered: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["call", b"call"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_registered", b"_registered", "call", b"call", "registered", b"registered"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "critical_id", b"critical_id", "shard_id", b"shard_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_registered", b"_registered", "call", b"call", "critical_id", b"critical_id", "registered", b"registered", "shard_id", b"shard_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__registered: _TypeAlias = _typing.Literal["registered"]  # noqa: Y015
+    _WhichOneofArgType__registered: _TypeAlias = _typing.Literal["_registered", b"_registered"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__registered) -> _WhichOneofReturnType__registered | None: ...
 
 Global___ExpireCriticalReaderRequest: _TypeAlias = ExpireCriticalReaderRequest  # noqa: Y015
 

@@ -367,12 +367,15 @@ class StateCriticalReader(_message.Message):
     SINCE_FIELD_NUMBER: _builtins.int
     OPAQUE_FIELD_NUMBER: _builtins.int
     PURPOSE_FIELD_NUMBER: _builtins.int
+    REGISTERED_FIELD_NUMBER: _builtins.int
     critical_id: _builtins.str
     """critical_id names it."""
     opaque: _builtins.bytes
     """opaque is its fencing token."""
     purpose: _builtins.str
     """purpose, for people."""
+    registered: _builtins.int
+    """registered is the seqno at which it was registered, which tells it from others under its id. 0: before a restore."""
     @_builtins.property
     def since(self) -> _types_pb2.Antichain:
         """since it holds. Always set."""
@@ -384,10 +387,11 @@ class StateCriticalReader(_message.Message):
         since: _types_pb2.Antichain | None = ...,
         opaque: _builtins.bytes = ...,
         purpose: _builtins.str = ...,
+        registered: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["since", b"since"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["critical_id", b"critical_id", "opaque", b"opaque", "purpose", b"purpose", "since", b"since"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["critical_id", b"critical_id", "opaque", b"opaque", "purpose", b"purpose", "registered", b"registered", "since", b"since"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -30,7 +30,7 @@ FIRST: Final[Mapping[str, int]] = {
     "StateCallOutcome": 4,
     "StateClaim": 3,
     "StateClaimChange": 2,
-    "StateCriticalReader": 4,
+    "StateCriticalReader": 5,
     "StateDiff": 37,
     "StateFrontierChange": 2,
     "StateGoneBatch": 2,

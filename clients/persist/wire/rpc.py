@@ -78,6 +78,7 @@ METHODS: Final = (
         c.CompareAndDowngradeSince,
         critical_downgraded=c.CriticalDowngraded,
         opaque_mismatch=c.OpaqueMismatch,
+        cannot_tell=c.CannotTell,
     ),
     _method("ExpireCriticalReader", "expire_critical_reader", c.ExpireCriticalReader, expired=c.Expired),
     _method("ExpireWriter", "expire_writer", c.ExpireWriter, expired=c.Expired),

@@ -64,6 +64,7 @@ TABLE: Final[Mapping[type[PersistError], Row]] = {
     errors.CodecMismatch: Row(FAILED_PRECONDITION, pb.REASON_CODEC_MISMATCH),
     errors.TypeNotSupported: Row(INVALID_ARGUMENT, pb.REASON_TYPE_NOT_SUPPORTED),
     errors.RequestTooLarge: Row(INVALID_ARGUMENT, pb.REASON_REQUEST_TOO_LARGE),
+    errors.AlreadyCommitted: Row(FAILED_PRECONDITION, pb.REASON_ALREADY_COMMITTED),
     errors.MissingDeadline: Row(INVALID_ARGUMENT, pb.REASON_MISSING_DEADLINE),
     errors.VersionMismatch: Row(FAILED_PRECONDITION, pb.REASON_VERSION_MISMATCH),
     errors.UnsafeConfiguration: Row(FAILED_PRECONDITION, pb.REASON_UNSAFE_CONFIGURATION),

@@ -31,6 +31,7 @@ class Standing(TypedDict):
     schemas: tuple[SchemaEntry, ...]
     incarnation: int
     format: int
+    writers_since_ms: int
 
 
 def info_message(
@@ -41,6 +42,7 @@ def info_message(
     schemas: tuple[SchemaEntry, ...] | None,
     incarnation: int = 0,
     format: int = FIRST_FORMAT,
+    writers_since_ms: int = 0,
 ) -> pb.ShardInfo:
     """Where a shard stands. ``schemas`` None: as in the message before."""
     info = pb.ShardInfo(
@@ -51,6 +53,7 @@ def info_message(
         schemas_unchanged=schemas is None,
         incarnation=incarnation,
         format=format,
+        writers_since_ms=writers_since_ms,
     )
     if schemas:
         info.schemas.extend(wire_batch.schema_entry_to_proto(entry) for entry in schemas)
@@ -70,6 +73,7 @@ def standing_of(info: pb.ShardInfo, schemas_before: tuple[SchemaEntry, ...] = ()
         schemas=schemas_before if info.schemas_unchanged else schemas,
         incarnation=info.incarnation,
         format=info.format or FIRST_FORMAT,
+        writers_since_ms=info.writers_since_ms,
     )
 
 

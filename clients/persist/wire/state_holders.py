@@ -71,13 +71,17 @@ def critical_to_proto(critical_id: str, reader: CriticalReader) -> pb.StateCriti
         since=antichain_to_proto(reader.since),
         opaque=reader.opaque,
         purpose=reader.purpose,
+        registered=reader.registered,
     )
 
 
 def critical_from_proto(message: pb.StateCriticalReader) -> tuple[str, CriticalReader]:
     """Id and critical reader of a message."""
     return message.critical_id, CriticalReader(
-        since=required_antichain(message, "since"), opaque=message.opaque, purpose=message.purpose
+        since=required_antichain(message, "since"),
+        opaque=message.opaque,
+        purpose=message.purpose,
+        registered=message.registered,
     )
 
 

@@ -1,6 +1,7 @@
 """Tables of both modes over every store and way: reads see writes, transactions are whole, nothing is lost."""
 
 import asyncio
+import dataclasses
 import random
 from contextlib import AsyncExitStack
 from typing import Any
@@ -374,6 +375,72 @@ async def test_what_is_wrong_is_refused():
             with pytest.raises(InvalidArgument):
                 await kept.snapshot(-1)
             assert await found(kept) == []
+
+
+async def test_transaction_that_was_committed_is_not_run_again_and_its_answer_is_not_made_up():
+    place, marker = memory_place(), Transaction(app_id="shop", version=7)
+    runs = 0
+    async with client_of(place) as client, client_of(place) as rival:
+        bank = await client.table("bank", schema=BANK, mode="wal")
+        await bank.insert([{"account": 1, "amount": 100}])
+
+        async def withdraw(txn: aio.TableTransaction) -> int:
+            nonlocal runs
+            runs += 1
+            [there] = (await (await txn.snapshot(bank)).to_arrow()).to_pylist()
+            await txn.upsert(bank, [{"account": 1, "amount": there["amount"] - 30}])
+            return int(there["amount"]) - 30
+
+        assert await client.transact(withdraw, transaction=marker) == 70
+        for who in (client, rival):
+            with pytest.raises(persist.AlreadyCommitted) as told:
+                await who.transact(withdraw, transaction=marker)
+            assert told.value.details["version"] == "7"
+        assert runs == 1
+        assert await found(bank, int(told.value.details["ts"])) == [(1, 70, 1)]
+        later = dataclasses.replace(marker, version=8)
+        assert await client.transact(withdraw, transaction=later) == 40
+
+
+async def test_run_that_another_one_under_its_marker_was_ahead_of_answers_nothing():
+    place, marker = memory_place(), Transaction(app_id="shop", version=7)
+    async with client_of(place) as client, client_of(place) as rival:
+        bank = await client.table("bank", schema=BANK, mode="wal")
+        theirs = await rival.table("bank", mode="wal")
+
+        async def overtaken(txn: aio.TableTransaction) -> str:
+            txn.insert(bank, [{"account": 1, "amount": 1}])
+            async with rival.transaction(transaction=marker) as ahead:
+                ahead.insert(theirs, [{"account": 2, "amount": 2}])
+            return "mine"
+
+        with pytest.raises(persist.AlreadyCommitted):
+            await client.transact(overtaken, transaction=marker)
+        assert await found(bank) == [(2, 2, 1)]
+
+
+async def test_log_of_processes_that_commit_once_stays_short():
+    place = memory_place()
+    many = 4 * wal_module.TIDY_COMMITS
+    held: list[int] = []
+    async with client_of(place) as keeper:
+        await keeper.table("t", schema=SCHEMA, mode="wal")
+        log = (await keeper.transaction_log()).writer.shard
+        for number in range(many):
+            async with client_of(place) as client:
+                await (await client.table("t", mode="wal")).insert([row(number, "a")])
+            if number % 64 == 63:
+                reader = await keeper.open_reader(log)
+                entries = (await (await reader.snapshot()).to_arrow()).to_pylist()
+                held.append(sum(entry["diff"] for entry in entries))
+                await reader.expire()
+    assert max(held) < 3 * wal_module.TIDY_COMMITS
+
+
+def test_turns_come_evenly_in_whatever_steps_seqnos_are_taken():
+    for step in (*range(1, 70), 128, 1000):
+        turns = [number for number in range(2_000) if wal_module.is_turn(number * step + 7)]
+        assert 0.5 < len(turns) * wal_module.TIDY_COMMITS / 2_000 < 2, step
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -5,6 +5,7 @@ Breadth first, so the trace of what breaks is a shortest one. Clients are modell
 ``client.since``: what they send when, and what they tell their callers. Source: docs/adr/0012-numbered-calls.md.
 """
 
+import itertools
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -30,7 +31,10 @@ HOLD = "hold"
 
 @dataclass(frozen=True)
 class Plan:
-    """What one call asks for: ``compare`` or ``move`` an append, ``register`` or ``expire`` the hold."""
+    """What one call asks for: ``compare`` or ``move`` an append, ``register``, ``downgrade`` or ``expire`` the hold.
+
+    A downgrade takes the token from ``lower`` to ``upper``, as numbers; that of a new hold is 0.
+    """
 
     kind: str
     lower: int = 0
@@ -54,6 +58,8 @@ class Rules:
     anew: bool = True
     """A call that may be forgotten is made anew only if it is certain that it did not happen."""
     numbered_holds: bool = True
+    known_holds: bool = True
+    """What moves and removes a hold says which registration it means."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +124,8 @@ class Client:
     known: int = -1
     heard: int = 0
     next: int = 0
+    hold: int | None = None
+    """Which registration its hold is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,7 +251,9 @@ def _client_steps(world: World, scope: Scope, rules: Rules, who: int, client: Cl
     for at, call in enumerate(client.tries):
         name = f"client {who} call {at}"
         if call.number < 0:
-            if not call.told and not (scope.plans[who][at].kind == "expire" and _registering(world, scope)):
+            kind = scope.plans[who][at].kind
+            unheld = (kind == "expire" and _registering(world, scope)) or (kind == "downgrade" and client.hold is None)
+            if not call.told and not unheld:
                 yield _begin(world, scope, rules, who, at, client)
             break
         if call.told:
@@ -260,9 +270,13 @@ def _client_steps(world: World, scope: Scope, rules: Rules, who: int, client: Cl
 
 
 def _registering(world: World, scope: Scope) -> bool:
-    """The hold is not registered yet, as its holder knows."""
+    """The hold is not registered yet, as its holder knows. What is registered again after it was removed counts not."""
     holders = zip(world.clients, scope.plans, strict=True)
-    tries = [pair for client, plans in holders for pair in zip(client.tries, plans, strict=True)]
+    tries = [
+        pair
+        for client, plans in holders
+        for pair in itertools.takewhile(lambda pair: pair[1].kind != "expire", zip(client.tries, plans, strict=True))
+    ]
     return any(plan.kind == "register" and call.told != "done" for call, plan in tries)
 
 
@@ -274,7 +288,7 @@ def _begin(world: World, scope: Scope, rules: Rules, who: int, at: int, client: 
     call = replace(client.tries[at], number=client.next - 1, session=client.session, heard=client.heard, closing=False)
     client = _with(client, at, call)
     numbered = _call(client, who, at, rules)
-    command = _command(scope.plans[who][at], who, at, numbered, rules)
+    command = _command(scope.plans[who][at], who, at, numbered, client.hold, rules)
     call = replace(call, attempt=call.attempt + 1, command=command)
     return _sent(world, f"client {who} call {at}: sends {_name(command)}", who, at, client, call)
 
@@ -353,8 +367,12 @@ def _hear(world: World, scope: Scope, rules: Rules, answer: Answer) -> World:
     world = _evolved(world, answers=world.answers - {answer})
     client = replace(client, heard=max(client.heard, getattr(outcome, "seqno", 0)))
     match outcome:
-        case c.Appended() | c.CriticalRegistered():
+        case c.CriticalRegistered():
+            return _told(world, step, who, at, replace(client, hold=outcome.registered), "done")
+        case c.Appended() | c.CriticalDowngraded():
             return _told(world, step, who, at, client, "done")
+        case c.OpaqueMismatch():
+            return _told(world, step, who, at, client, "refused")
         case c.Expired():
             return _told(world, step, who, at, client, "done")
         case c.UpperMismatch() if plan.lower < _time(outcome.upper) or not rules.fence:
@@ -398,10 +416,11 @@ def _check(world: World, scope: Scope) -> None:
             assert each.key is not None
             there[each.key] = there.get(each.key, 0) + 1
     registered = expired = False
+    again = sum(plan.kind == "register" for plans in scope.plans for plan in plans) > 1
     for who, client in enumerate(world.clients):
         for at, call in enumerate(client.tries):
             plan = scope.plans[who][at]
-            if plan.kind in ("register", "expire"):
+            if plan.kind in ("register", "expire", "downgrade"):
                 registered |= plan.kind == "register" and call.told == "done"
                 expired |= plan.kind == "expire" and call.told == "done"
                 continue
@@ -413,8 +432,23 @@ def _check(world: World, scope: Scope) -> None:
                 raise Broken(f"{who}.{at} was refused, its parts are deleted, and the state names them", world)
             if call.told == "done" and not count and not world.newest.incarnation:
                 raise Broken(f"{who}.{at} was acknowledged and is not there", world)
-    if registered and expired and HOLD in world.newest.critical_readers and not world.newest.incarnation:
+    if not again and registered and expired and HOLD in world.newest.critical_readers and not world.newest.incarnation:
         raise Broken("a hold that was registered and then removed is there", world)
+    _check_moves(world, scope)
+
+
+def _check_moves(world: World, scope: Scope) -> None:
+    """Moves of the hold: one that was refused never happens, and none is of a hold that was registered after it."""
+    there = world.newest.critical_readers.get(HOLD)
+    for who, client in enumerate(world.clients):
+        for at, call in enumerate(client.tries):
+            plan = scope.plans[who][at]
+            # Each move sets a token of its own.
+            moved = plan.kind == "downgrade" and there is not None and there.opaque == _opaque(plan.upper)
+            if moved and call.told == "refused":
+                raise Broken(f"{who}.{at} was refused, and the hold moved", world)
+            if moved and client.hold is not None and there is not None and there.registered > client.hold:
+                raise Broken(f"{who}.{at} moved a hold that was registered after its own was removed", world)
 
 
 # ---- pieces ------------------------------------------------------------------------------------------------------
@@ -440,10 +474,21 @@ def _call(client: Client, who: int, at: int, rules: Rules) -> c.Call:
     )
 
 
-def _command(plan: Plan, who: int, at: int, call: c.Call, rules: Rules) -> Any:
-    if plan.kind in ("register", "expire"):
-        kind = c.RegisterCriticalReader if plan.kind == "register" else c.ExpireCriticalReader
-        return kind(critical_id=HOLD, call=call if rules.numbered_holds else None)
+def _command(plan: Plan, who: int, at: int, call: c.Call, hold: int | None, rules: Rules) -> Any:
+    numbered, hold = call if rules.numbered_holds else None, hold if rules.known_holds else None
+    if plan.kind == "register":
+        return c.RegisterCriticalReader(critical_id=HOLD, opaque=_opaque(0), call=numbered)
+    if plan.kind == "expire":
+        return c.ExpireCriticalReader(critical_id=HOLD, call=numbered, registered=hold)
+    if plan.kind == "downgrade":
+        return c.CompareAndDowngradeSince(
+            critical_id=HOLD,
+            expected=_opaque(plan.lower),
+            opaque=_opaque(plan.upper),
+            since=Antichain.of(who + 1),
+            call=numbered,
+            registered=hold,
+        )
     return c.CompareAndAppend(
         writer_id=WriterId.of(sixteen(who)),
         batch=_batch(who, at, plan),
@@ -451,6 +496,10 @@ def _command(plan: Plan, who: int, at: int, call: c.Call, rules: Rules) -> Any:
         lease_ms=LEASE_MS,
         rebase=plan.kind == "move",
     )
+
+
+def _opaque(number: int) -> bytes:
+    return bytes([number])
 
 
 @cache
@@ -469,7 +518,7 @@ def _key(state: State) -> Any:
         batches,
         tuple(sorted(state.sessions.items(), key=lambda item: item[0])),
         state.sessions_forgotten,
-        tuple(state.critical_readers),
+        tuple((name, each.since, each.opaque, each.registered) for name, each in state.critical_readers.items()),
     )
 
 

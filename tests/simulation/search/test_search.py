@@ -10,6 +10,7 @@ from simulation.search.wrongs import BROKEN_RULES, LEFT_OUT
 
 AHEAD, FIRST, MOVE = Plan("compare", 1, 2), Plan("compare", 0, 1), Plan("move")
 REGISTER, EXPIRE = Plan("register"), Plan("expire")
+DOWNGRADE, EARLY = Plan("downgrade", 0, 1), Plan("downgrade", 1, 2)
 SCOPES = {
     "too early, filled, forgotten": Scope(plans=((AHEAD,), (FIRST, MOVE)), attempts=0),
     "too early and repeated": Scope(plans=((AHEAD,), (FIRST,)), attempts=1),
@@ -17,6 +18,10 @@ SCOPES = {
     "two of one session": Scope(plans=((MOVE, MOVE),), attempts=1),
     "two of one session, forgotten": Scope(plans=((MOVE, MOVE), (MOVE,)), attempts=1, doubles=0),
     "held and released": Scope(plans=((REGISTER,), (EXPIRE,)), attempts=1),
+    "held, moved and held anew": Scope(
+        plans=((REGISTER, DOWNGRADE), (REGISTER, EXPIRE, REGISTER)), attempts=0, leaps=0
+    ),
+    "moved too early": Scope(plans=((REGISTER, DOWNGRADE), (REGISTER, EARLY)), attempts=0, leaps=0),
     "restored": Scope(plans=((MOVE,), (MOVE, MOVE)), attempts=0, restores=1, servers=1),
 }
 LARGE = ("too early, filled, forgotten", "two of one session, forgotten", "restored")
@@ -50,6 +55,7 @@ BROKEN_IN = {
     "open_ones": "two of one session",
     "anew": "at the upper beside another",
     "numbered_holds": "held and released",
+    "known_holds": "held, moved and held anew",
     "what_is_recorded_is_done_again": "two of one session",
     "acknowledged_numbers_are_taken_again": "two of one session",
     "forgotten_sessions_are_taken_for_new_ones": "at the upper beside another",
@@ -57,6 +63,7 @@ BROKEN_IN = {
     "the_mark_is_where_a_session_began": "too early, filled, forgotten",
     "fences_are_not_recorded": "too early and repeated",
     "calls_of_another_incarnation_are_taken": "restored",
+    "refused_moves_are_not_recorded": "moved too early",
 }
 """Where it shows soonest."""
 

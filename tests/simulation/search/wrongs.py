@@ -80,6 +80,16 @@ def fences_are_not_recorded() -> Any:
 
 
 @_left_out
+def refused_moves_are_not_recorded() -> Any:
+    def downgrade(command: c.CompareAndDowngradeSince, state: State, context: Any) -> tuple[State, Any]:
+        after, outcome = right(command, state, context)
+        return (state, outcome) if isinstance(outcome, c.OpaqueMismatch) else (after, outcome)
+
+    right = transitions.transition.registry[c.CompareAndDowngradeSince]
+    return transition_of(c.CompareAndDowngradeSince, downgrade)
+
+
+@_left_out
 def calls_of_another_incarnation_are_taken() -> Any:
     def met(state: State, call: c.Call) -> Any:
         return calls.met(state, dataclasses.replace(call, incarnation=state.incarnation))

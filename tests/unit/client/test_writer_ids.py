@@ -22,7 +22,7 @@ class Clock(SystemRuntime):
 
 
 def ids(clock: Clock, *, owned: bool = True) -> WriterIds:
-    return WriterIds(FIRST, owned=owned, settings=Settings(writer_lease_ms=10_000), runtime=clock)
+    return WriterIds(FIRST, owned=owned, fence_ms=0, settings=Settings(writer_lease_ms=10_000), runtime=clock)
 
 
 def test_idle_writer_is_renewed_after_half_of_its_lease_with_an_id_that_tells_its_age() -> None:

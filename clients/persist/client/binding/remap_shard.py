@@ -16,6 +16,7 @@ from persist.client.binding.port import REMAP_SINCE, RemapSource
 from persist.client.shard.client import ShardClient
 from persist.client.shard.read.handle import ReadHandle
 from persist.client.shard.read.since import SinceHandle
+from persist.client.shard.same_history import newest
 from persist.client.shard.write.handle import WriteHandle
 from persist.client.timeline.steady_clock import SteadyClock
 from persist.core.binding.binding_log import Append, BindingLog, Covered, MintRules
@@ -225,13 +226,14 @@ class RemapShard:
         if self._log is None:
             await self._load(deadline)
             return self.log
-        info = await self._info(deadline)
-        if info.upper != self.log.trace.upper:
-            try:
+        try:
+            info = await self._info(deadline)
+            if info.upper != self.log.trace.upper:
                 await self._read_on(info.upper, deadline)
-            except (LeaseExpired, NotReadable):
-                # This minter was away for longer than its lease.
-                await self._load(deadline)
+        except (LeaseExpired, NotReadable):
+            # This minter was away for longer than its lease, or the location was restored: nothing it knows counts.
+            await self._load(deadline)
+            info = await self._info(deadline)
         self._doubtful = False
         self._forget(info.since)
         await self._release(deadline)
@@ -309,7 +311,5 @@ class RemapShard:
             await reader.downgrade_since([upper - 1], timeout=deadline.remaining())
 
     async def _info(self, deadline: Deadline) -> ShardInfo:
-        location, remap = self._location, self._source.remap
-        return await location.attempts.repeat(
-            deadline, lambda seconds: location.shards.open(remap, create=False, timeout=seconds)
-        )
+        assert self._writer is not None
+        return await newest(self._location, self._source.remap, self._writer.incarnation, deadline)

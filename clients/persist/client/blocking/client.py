@@ -314,7 +314,8 @@ class Client(Opened):
         """Reads and writes of tables of mode ``wal`` with nothing in between: serializable. What ``work`` returned.
 
         ``work`` runs again when somebody else committed first, so it must do nothing but what it does to its
-        transaction. Raises what it raises, and NotYetAvailable when others were first until time was up.
+        transaction. ``transaction``: happens once for ever; AlreadyCommitted when that was before, and ``work`` is
+        not run then. Raises what ``work`` raises, and NotYetAvailable when others were first until time was up.
         """
         return self._run(
             self._inner.transact(

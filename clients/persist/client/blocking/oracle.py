@@ -18,7 +18,8 @@ class Oracle(Held):
     A write time is greater than every one given out, and every time read or applied, before it was asked for. A read
     time is at least every time whose ``apply_write`` had returned, and less than every write time asked for later.
     This holds among all processes, whatever their clocks say and whoever dies. ``timeout`` is in seconds, None means
-    ``settings.timeout_ms``. Every call may raise LocationError, ShardClosed (somebody closed the timeline's shards).
+    ``settings.timeout_ms``. Every call may raise LocationError, ShardClosed (somebody closed the timeline's shards),
+    LeaseExpired (the location was restored from a backup, which takes back the times after it: open the oracle again).
     """
 
     _inner: AioOracle
@@ -27,6 +28,11 @@ class Oracle(Held):
     def timeline(self) -> Timeline:
         """What its times mean."""
         return self._inner.timeline
+
+    @property
+    def over(self) -> bool:
+        """The location was restored: every call is refused, and another oracle has to be opened. No RPC."""
+        return self._inner.over
 
     def write_ts(self, *, timeout: float | None = None) -> int:
         """A time nobody else is given, and not before the clock's on a timeline that has one.

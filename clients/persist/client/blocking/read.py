@@ -49,6 +49,11 @@ class ReadHandle(Held):
         return self._inner.reader_id
 
     @property
+    def incarnation(self) -> int:
+        """Which history of its location this reads: another one after a restore, of which it returns nothing."""
+        return self._inner.incarnation
+
+    @property
     def since(self) -> Antichain:
         """The smallest time this handle may read at; ``[]``: none. No RPC."""
         return self._inner.since

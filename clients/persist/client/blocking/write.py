@@ -28,19 +28,24 @@ class WriteHandle(Held):
     _inner: AioWriteHandle
 
     @property
-    def shard(self) -> ShardId:
-        """The shard."""
-        return self._inner.shard
-
-    @property
     def schema(self) -> Schema:
         """What rows look like."""
         return self._inner.schema
 
     @property
+    def shard(self) -> ShardId:
+        """The shard."""
+        return self._inner.shard
+
+    @property
     def writer_id(self) -> WriterId:
         """The id this handle writes under. Asking fixes it: until then an idle handle of its own id takes a new one."""
         return self._inner.writer_id
+
+    @property
+    def incarnation(self) -> int:
+        """Which history of its location this writes: another one after a restore, to which it adds nothing."""
+        return self._inner.incarnation
 
     @property
     def upper(self) -> Antichain:
@@ -189,7 +194,8 @@ class WriteHandle(Held):
 class SinceHandle(Held):
     """Holds a shard's since until someone says otherwise. Whoever changes ``opaque`` takes it over from the rest.
 
-    It survives every process; only ``expire`` removes it.
+    It survives every process; only ``expire`` removes it. A hold that is registered under its name after that is
+    another one, which this handle neither moves nor removes.
     """
 
     _inner: AioSinceHandle
@@ -219,9 +225,10 @@ class SinceHandle(Held):
     ) -> CriticalDowngraded | OpaqueMismatch:
         """Move the since forward, and the token to ``opaque`` if given, iff the token is ``expected``.
 
-        The outcome is a value; a mismatch changed nothing and tells what stands. One RPC. Raises InvalidArgument when
-        the handle was expired, LocationError: after Indeterminate ask again with the same arguments (a mismatch that
-        names your own ``opaque`` means that it happened).
+        The outcome is a value, and final; a mismatch changed nothing, and never will, and tells what stands. One RPC.
+        Raises InvalidArgument when the hold is gone, LeaseExpired when another one has its name or the location was
+        restored (nothing happened: open it again), OutcomeForgotten, LocationError: after Indeterminate ask again with
+        the same arguments (a mismatch that names your own ``opaque`` means that it happened).
         """
         return self._run(self._inner.compare_and_downgrade(expected, since, opaque=opaque, timeout=timeout))
 

@@ -32,7 +32,7 @@ from persist.core.catalog.rows import Row, RowCodec, RowUpdate
 from persist.core.catalog.snapshot import Change, Snapshot
 from persist.core.catalog.transaction import Batch, Transaction
 from persist.core.ids import Token
-from persist.errors import CorruptData, InvalidArgument, NotReadable, PersistError
+from persist.errors import CorruptData, HistoryRewound, InvalidArgument, NotReadable, PersistError
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -274,7 +274,9 @@ class OpenedCatalog:
         """Whether the changes are there now. If not, somebody was first: follow. Raises InvalidArgument."""
         self._check()
         memory = SnapshotMemory(self._snapshot, self._codec)
-        if await append(self._log, memory, changes, ts, expected_upper=self._upper) is not None:
+        with self._ends_if(HistoryRewound):
+            found = await append(self._log, memory, changes, ts, expected_upper=self._upper)
+        if found is not None:
             return False
         self._commits.saw(self._snapshot.take(memory.net))
         self._upper = ts + 1
@@ -289,11 +291,12 @@ class OpenedCatalog:
         if self._mode is Mode.SAVEPOINT:
             return
         try:
-            read = await self._log.updates(self._upper)
+            with self._ends_if(HistoryRewound):
+                read = await self._log.updates(self._upper)
         except NotReadable:
             await self._read_again()
             return
-        with self._ends_if_corrupt():
+        with self._ends_if(CorruptData):
             updates, refusal = self._readable(read.updates)
             followed = follow(self._snapshot, self._codec, self._claim, updates)
         self._untold += [(ts, changes) for ts, changes in followed.changes if changes]
@@ -306,8 +309,9 @@ class OpenedCatalog:
 
     async def _read_again(self) -> None:
         """Go on from a new snapshot: the updates in between are forgotten, as this process was away for long."""
-        read = await self._log.snapshot()
-        with self._ends_if_corrupt():
+        with self._ends_if(HistoryRewound):
+            read = await self._log.snapshot()
+        with self._ends_if(CorruptData):
             raw = RawCatalog(self._codec, read)
             fenced = self._claim.fenced_by(raw.token) if raw.token is not None else None
             ended = fenced or self._readable(read.updates)[1]
@@ -365,11 +369,11 @@ class OpenedCatalog:
         return copy.copy(refusal)
 
     @contextlib.contextmanager
-    def _ends_if_corrupt(self) -> Iterator[None]:
-        # What was half taken over is of no use any more.
+    def _ends_if(self, kind: type[CorruptData]) -> Iterator[None]:
+        # What was half taken over, or is of another history, is of no use any more.
         try:
             yield
-        except CorruptData as error:
+        except kind as error:
             self._ended = self._snapshot.ended = error
             raise
 

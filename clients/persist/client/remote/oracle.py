@@ -12,7 +12,7 @@ from persist.client.remote.channel import Peer, offering
 from persist.client.remote.endpoints import Peers
 from persist.client.timeline.register import seconds
 from persist.core.time.timeline import Timeline, oracle_shards
-from persist.errors import Indeterminate
+from persist.errors import Indeterminate, LeaseExpired
 from persist.retry.deadline import Deadline
 from persist.runtime import Runtime
 from persist.settings import Settings
@@ -31,7 +31,8 @@ class RemoteTimes:
         self._peers = Peers(endpoints, TimestampOracleStub, settings=settings, runtime=runtime)
         self._shard = oracle_shards(timeline)[0]
         self._timeline = str(timeline)
-        self._known = 0
+        self._known = self._applied = 0
+        self.over = False
 
     @property
     def known(self) -> int:
@@ -39,28 +40,49 @@ class RemoteTimes:
 
     async def take(self, count: int, not_before: int, deadline: Deadline) -> Sequence[int]:
         request = pb.WriteTsRequest(shard_id=self._shard, timeline=self._timeline, count=count)
+        known = self._known
         times = list((await self._ask("WriteTs", request, deadline)).times)
         if not times or len(times) > count or any(second <= first for first, second in itertools.pairwise(times)):
             raise Indeterminate("the answer makes no sense: rising times were asked for", hint="upgrade the server")
+        self._check(times[0], known)
         self._known = max(self._known, times[-1] + 1)
         return times
 
     async def written(self, deadline: Deadline) -> int:
         request = pb.PeekWriteTsRequest(shard_id=self._shard, timeline=self._timeline)
-        return self._heard((await self._ask("PeekWriteTs", request, deadline)).ts)
+        known = self._known
+        ts: int = (await self._ask("PeekWriteTs", request, deadline)).ts
+        self._check(ts + 1, known)
+        return self._heard(ts)
 
     async def applied(self, deadline: Deadline) -> int:
         request = pb.ReadTsRequest(shard_id=self._shard, timeline=self._timeline)
-        return self._heard((await self._ask("ReadTs", request, deadline)).ts)
+        applied = self._applied
+        ts: int = (await self._ask("ReadTs", request, deadline)).ts
+        self._check(ts, applied)
+        self._applied = max(self._applied, ts)
+        return self._heard(ts)
 
     async def apply(self, ts: int, deadline: Deadline) -> None:
         request = pb.ApplyWriteRequest(shard_id=self._shard, timeline=self._timeline, ts=ts)
         await self._ask("ApplyWrite", request, deadline)
+        self._applied = max(self._applied, ts)
         self._heard(ts)
 
     async def close(self) -> None:
         """Close the connections. A later call makes new ones."""
         await self._peers.close()
+
+    def _check(self, time: int, least: int) -> None:
+        """Refuse to go back: the servers go on with what a restore left, whoever was told more does not."""
+        if self.over or time < least:
+            self.over = True
+            raise LeaseExpired(
+                "the timeline went back: its location was restored from a backup",
+                hint="open the oracle anew, and read anew what was read before",
+                time=time,
+                least=least,
+            )
 
     def _heard(self, ts: int) -> int:
         self._known = max(self._known, ts + 1)

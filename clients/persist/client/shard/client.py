@@ -56,7 +56,7 @@ class ShardClient:
         """
         deadline = self._location.attempts.deadline(timeout)
         writer = await self.open_writer(shard, schema=schema, timeout=deadline.slice())
-        reader = await self._reader(writer.shard, writer.schema, deadline=deadline)
+        reader = await self._reader(writer.shard, writer.schema, writer.incarnation, deadline=deadline)
         return writer, reader
 
     async def open_writer(
@@ -71,20 +71,21 @@ class ShardClient:
 
         Two RPCs at most. Raises as ``open``.
         """
-        the_id = WriterId.parse(writer_id) if writer_id is not None else self._newborn()
+        given = WriterId.parse(writer_id) if writer_id is not None else None
         deadline = self._location.attempts.deadline(timeout)
         create = schema is not None
         info, entry, opened = await self._open(ShardId.parse(shard), schema, create=create, deadline=deadline)
         return WriteHandle(
             self._location,
             shard=info.shard,
-            writer_id=the_id,
+            writer_id=given or self._newborn(info),
             schema=opened,
             schema_id=entry.schema_id,
             upper=info.upper,
             seqno=info.seqno,
             incarnation=info.incarnation,
-            owns_id=writer_id is None,
+            fence_ms=info.writers_since_ms,
+            owns_id=given is None,
         )
 
     async def batch_spec(
@@ -130,6 +131,7 @@ class ShardClient:
         return await self._reader(
             info.shard,
             opened,
+            info.incarnation,
             purpose=purpose,
             lease=lease,
             reader_id=reader_id,
@@ -289,6 +291,7 @@ class ShardClient:
         self,
         shard: ShardId,
         schema: Schema,
+        incarnation: int,
         *,
         purpose: str = "",
         lease: float | None = None,
@@ -315,13 +318,16 @@ class ShardClient:
             lease_ms=command.lease_ms,
             since=answer.since,
             seqno=answer.seqno,
+            incarnation=incarnation,
         )
         self._readers = {held for held in self._readers if held.alive} | {registered}
         return ReadHandle(location, registered, schema=schema, upper=answer.upper)
 
-    def _newborn(self) -> WriterId:
+    def _newborn(self, info: ShardInfo) -> WriterId:
         runtime = self._location.runtime
-        return WriterId.born(runtime.now_ms(), runtime.random_bytes(16))
+        # SUBTLE: behind the fence, which some clock further ahead than this one may have set: who is told of a fence
+        # begins after it.
+        return WriterId.born(max(runtime.now_ms(), info.writers_since_ms), runtime.random_bytes(16))
 
     def _fresh(self, kind: type[Any]) -> Any:
         return kind.of(self._location.runtime.random_bytes(16))

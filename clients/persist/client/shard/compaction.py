@@ -16,7 +16,7 @@ from persist.core.frontier import Antichain, Description
 from persist.core.ids import ShardId, WriterId
 from persist.core.shard.batch import HollowBatch, Part, Run
 from persist.core.shard.commands import CompactionClaimed
-from persist.errors import InvalidArgument, LocationError, PersistError
+from persist.errors import InvalidArgument, LeaseExpired, LocationError, PersistError
 from persist.machine.compaction.compactor import Compacted, Compactor, batch_of
 from persist.machine.parts.budget import Budget
 from persist.machine.parts.merging import Merging, segments
@@ -97,7 +97,12 @@ class Compaction:
         """
         compactor = Compactor(location.shards, location)
         owner = compactor.new_owner()
-        claim = await compactor.claim(shard, owner, whole=True)
+        try:
+            claim = await compactor.claim(shard, owner, whole=True)
+        except LeaseExpired:
+            # Fenced off by a clock further ahead, of which the next name takes account.
+            owner = compactor.new_owner()
+            claim = await compactor.claim(shard, owner, whole=True)
         return None if claim is None else cls(location, shard, owner, claim)
 
     @property

@@ -12,10 +12,11 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from persist.client.shard.location import Location
+from persist.client.shard.same_history import same_history
 from persist.core.ids import SessionId, ShardId
 from persist.core.shard.commands import Call
 from persist.core.shard.transitions.calls import WINDOW
-from persist.errors import Determinate, LeaseExpired
+from persist.errors import Determinate
 from persist.machine.shards import ShardInfo
 from persist.retry.deadline import Deadline
 
@@ -118,9 +119,7 @@ class Caller:
             info: ShardInfo = await location.attempts.repeat(
                 deadline, lambda seconds: location.shards.open(self._shard, create=False, timeout=seconds)
             )
-            if info.incarnation != self.incarnation:
-                raise LeaseExpired("the location was restored from a backup", hint="open a new handle")
-            self.heard(info.seqno)
+            self.heard(same_history(self.incarnation, info).seqno)
             if forgotten:
                 self._session = self._new(info.seqno)
         return self._session
@@ -130,6 +129,10 @@ class Caller:
         self.heard(seqno)
         if self._session is session:
             self._session = self._new(seqno)
+
+    def doubt(self) -> None:
+        """The shard may have forgotten the session: the next call asks where it is, and goes on with another one."""
+        self._heard_at = (float("-inf"), float("-inf"))
 
     def _new(self, seqno: int) -> Session:
         location = self._location

@@ -6,6 +6,7 @@ Source: catalog-semantics.md section 4.2, table writes.
 import asyncio
 from typing import TYPE_CHECKING
 
+from persist.client.shard.same_history import renewed
 from persist.client.timeline.register import Register, seconds
 from persist.core.data.schema import Schema
 from persist.core.frontier import Antichain
@@ -58,8 +59,9 @@ class TableShard:
 
     async def renew(self, deadline: Deadline) -> None:
         """Write with the newest schema from now on."""
-        self.writer = await self.client.open_writer(self.shard, timeout=seconds(deadline))
-        self.upper.use(self.writer)
+        writer = await self.client.open_writer(self.shard, timeout=seconds(deadline))
+        self.upper.use(writer)
+        self.writer = writer
 
     async def expire(self) -> None:
         """Let go of the reader's lease."""
@@ -72,5 +74,5 @@ class TableShard:
         if reader is None:
             # Of several opened at once the last stays; the others let go when their snapshots are dropped.
             reader = await self.client.open_reader(self.shard, purpose="table", timeout=seconds(deadline))
-            self._reader = reader
+            self._reader = renewed(self.writer.incarnation, reader)
         return reader

@@ -129,9 +129,13 @@ async def transact(
 ) -> T:
     """What ``work`` returned in the run that was committed with nothing between its reads and its writes.
 
-    Raises NotYetAvailable when others committed first until time was up; nothing happened then.
+    Raises AlreadyCommitted when the marker's version was committed before: what ``work`` returned then is not known
+    here, and what it would return now is another run's. Raises NotYetAvailable when others committed first until time
+    was up; nothing happened then.
     """
     deadline = location.attempts.deadline(timeout)
+    if marker is not None:
+        await wal.check_new(marker, deadline)
     backoff = Backoff(location.runtime, location.settings, deadline)
     while True:
         pinned = await wal.upper.read(deadline)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from persist.client.shard.same_history import renewed
 from persist.client.table.data_shard import TableShard
 from persist.client.table.rows import from_payload, payloads
 from persist.client.table.wal_retention import live_rows
@@ -21,10 +22,12 @@ from persist.client.timeline.oracle import Oracle, acknowledge
 from persist.client.timeline.register import Register, seconds
 from persist.core.data.schema import Schema
 from persist.core.data.update import consolidate
+from persist.core.frontier import Antichain
 from persist.core.ids import ShardId
 from persist.core.shard.commands import Appended, Transaction
 from persist.core.time.timeline import Timeline
 from persist.errors import (
+    AlreadyCommitted,
     LeaseExpired,
     NotReadable,
     OutcomeForgotten,
@@ -55,7 +58,10 @@ WAL_SINCE: Final = "wal"
 """The critical since of every log: it lies behind everything that is not copied yet."""
 
 TIDY_COMMITS: Final = 64
-"""After so many transactions of this process it copies what nobody read and forgets what is copied."""
+"""One in so many transactions, of whatever process, copies what nobody read, and forgets what is copied."""
+
+FINISH_SECONDS: Final = 5.0
+"""How long a process that ends waits for that."""
 
 Rows = Mapping[ShardId, pa.Table]
 """What a transaction does to each table: updates at any time, checked."""
@@ -72,7 +78,7 @@ class Wal:
         self._hold = hold
         self._reader: ReadHandle | None = None
         self._turn = asyncio.Lock()
-        self._commits = 0
+        self._settling: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(
@@ -87,6 +93,11 @@ class Wal:
         # So that there is a time before the upper from the beginning.
         await wal.upper.raise_to(1, deadline)
         return wal
+
+    @property
+    def over(self) -> bool:
+        """The location was restored: open the log and its tables again. No RPC."""
+        return self.upper.over or self.oracle.over
 
     @property
     def writer(self) -> "WriteHandle":
@@ -108,16 +119,34 @@ class Wal:
         return await self._told(appended, deadline)
 
     async def commit_at(self, rows: Rows, upper: int, *, marker: Transaction | None, deadline: Deadline) -> int | None:
-        """As ``commit``, iff nothing was committed since the log ended at ``upper``; else None."""
-        ts = max(await self.oracle.write_ts(timeout=seconds(deadline)), upper)
-        await self.oracle.check_ahead(ts, timeout=seconds(deadline))
+        """As ``commit``, iff nothing was committed since the log ended at ``upper``; else None.
+
+        Raises AlreadyCommitted when another run committed under the marker.
+        """
+        ts = await self.oracle.write_ts(timeout=seconds(deadline))
+        await self.oracle.check_ahead(max(ts, upper), timeout=seconds(deadline))
+        if ts < upper:
+            # SUBTLE: never a time that another run may have, too: by its time this one knows itself.
+            await acknowledge(self.oracle, upper - 1, deadline)
+            ts = await self.oracle.write_ts(timeout=seconds(deadline))
         entries = self._entries(rows)
         stamped = entries.append_column("ts", pa.array([ts] * entries.num_rows, pa.uint64()))
         stamped = stamped.append_column("diff", pa.array([1] * entries.num_rows, pa.int64()))
         outcome = await self._writer.compare_and_append(
             stamped, upper, ts + 1, transaction=marker, timeout=seconds(deadline)
         )
+        if marker is not None and isinstance(outcome, Appended) and outcome.upper != Antichain.of(ts + 1):
+            raise _already_committed(marker, outcome)
         return await self._told(outcome, deadline) if isinstance(outcome, Appended) else None
+
+    async def check_new(self, marker: Transaction, deadline: Deadline) -> None:
+        """Raises AlreadyCommitted for a transaction that the log remembers, or that its application went beyond.
+
+        One RPC, which changes nothing: the log has left its beginning behind, but asks for the marker first.
+        """
+        asked = await self._writer.compare_and_append([], 0, 0, transaction=marker, timeout=seconds(deadline))
+        if isinstance(asked, Appended):
+            raise _already_committed(marker, asked)
 
     async def catch_up(self, table: TableShard, until: int, deadline: Deadline) -> None:
         """Return when the table holds all that the log holds before ``until``, which ends what can come before it.
@@ -167,7 +196,9 @@ class Wal:
         return self._client.location.attempts.deadline(timeout)
 
     async def _opened(self, deadline: Deadline) -> "ReadHandle":
-        return await self._client.open_reader(self._writer.shard, purpose="transaction log", timeout=seconds(deadline))
+        shard = self._writer.shard
+        reader = await self._client.open_reader(shard, purpose="transaction log", timeout=seconds(deadline))
+        return renewed(self._writer.incarnation, reader)
 
     async def _reading(self, deadline: Deadline, *, anew: bool = False) -> "ReadHandle":
         """A reader of the log. ``anew``: with the least since there is, instead of the one held."""
@@ -229,10 +260,15 @@ class Wal:
         self.upper.heard(appended.upper)
         ts = appended.upper.elements[0] - 1
         await acknowledge(self.oracle, ts, deadline)
-        self._commits += 1
-        if self._commits % TIDY_COMMITS == 0:
-            self._client.location.tasks.spawn(self._settle_quietly(), "settling a log")
+        idle = self._settling is None or self._settling.done()
+        if idle and not appended.already_committed and is_turn(appended.seqno):
+            self._settling = self._client.location.tasks.spawn(self._settle_quietly(), "settling a log")
         return ts
+
+    async def finish(self) -> None:
+        """Wait for what runs in the background, but not for long: who commits once and ends may be whose turn it is."""
+        if self._settling is not None:
+            await asyncio.wait([self._settling], timeout=FINISH_SECONDS)
 
     async def _settle_quietly(self) -> None:
         with contextlib.suppress(PersistError):
@@ -248,6 +284,25 @@ class Wal:
                 "rows": pa.array([payload for _, payload in entries], pa.binary()),
             }
         )
+
+
+def is_turn(seqno: int) -> bool:
+    """Whether whoever committed at this seqno of a log tidies it: one in ``TIDY_COMMITS``, however they are spaced.
+
+    The log decides, so that it stays short also when no process commits more than once. Multiples of the golden ratio
+    are spread evenly, in whatever steps they are taken.
+    """
+    return seqno * 0x9E3779B97F4A7C15 % (1 << 64) < (1 << 64) // TIDY_COMMITS
+
+
+def _already_committed(marker: Transaction, found: Appended) -> AlreadyCommitted:
+    return AlreadyCommitted(
+        "this version was committed before: nothing happened now, and what was returned then is not kept",
+        hint="read what it left in the tables, or go on with the next version",
+        app_id=marker.app_id,
+        version=marker.version,
+        ts=found.upper.elements[0] - 1,
+    )
 
 
 def exact(lower: int, reader: "ReadHandle") -> bool:

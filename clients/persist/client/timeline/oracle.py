@@ -37,6 +37,11 @@ class Times(Protocol):
         """Every later write time is at least this. No RPC."""
         ...
 
+    @property
+    def over(self) -> bool:
+        """The location was restored: open them anew. No RPC."""
+        ...
+
     async def take(self, count: int, not_before: int, deadline: Deadline) -> Sequence[int]:
         """Rising write times, one at least and at most ``count``."""
         ...
@@ -75,6 +80,10 @@ class Registers:
     def known(self) -> int:
         return self._write.known
 
+    @property
+    def over(self) -> bool:
+        return self._write.over or self._read.over
+
     async def take(self, count: int, not_before: int, deadline: Deadline) -> Sequence[int]:
         return await self._write.take(count, not_before, deadline)
 
@@ -86,6 +95,8 @@ class Registers:
 
     async def apply(self, ts: int, deadline: Deadline) -> None:
         if self._read.known > ts:
+            # SUBTLE: it was applied. That it still is, only the shard knows: a restore takes back what came after it.
+            await self._read.read(deadline)
             return
         # SUBTLE: in this order. Once anybody reads ts, no write time may be ts or less.
         await self._write.raise_to(ts + 1, deadline)
@@ -98,7 +109,8 @@ class Oracle:
     A write time is greater than every one given out, and every time read or applied, before it was asked for. A read
     time is at least every time whose ``apply_write`` had returned, and less than every write time asked for later.
     This holds among all processes, whatever their clocks say and whoever dies. ``timeout`` is in seconds, None means
-    ``settings.timeout_ms``. Every call may raise LocationError, ShardClosed (somebody closed the timeline's shards).
+    ``settings.timeout_ms``. Every call may raise LocationError, ShardClosed (somebody closed the timeline's shards),
+    LeaseExpired (the location was restored from a backup, which takes back the times after it: open the oracle again).
     """
 
     timeline: Timeline
@@ -124,6 +136,11 @@ class Oracle:
         self._applies = Rounds[int, None](location, self._apply, late=Indeterminate)
         self._reads = Rounds[None, int](location, self._ask, late=Determinate)
         self._peeks = Rounds[None, int](location, self._peek, late=Determinate)
+
+    @property
+    def over(self) -> bool:
+        """The location was restored: every call is refused, and another oracle has to be opened. No RPC."""
+        return self._times.over
 
     @classmethod
     async def open(

@@ -4,15 +4,18 @@ Linearizable among any number of processes, because each raise is a commit of th
 newest state. Source: catalog-semantics.md section 5.3.
 """
 
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from persist.client.shard.same_history import newest, renewed
 from persist.core.data.schema import Schema
 from persist.core.frontier import TIME_MAX, Antichain
 from persist.core.ids import ShardId
 from persist.core.shard.commands import Appended
-from persist.errors import InvalidBounds, NotYetAvailable, OutcomeForgotten, ShardClosed
+from persist.errors import InvalidBounds, LeaseExpired, NotYetAvailable, OutcomeForgotten, ShardClosed
 from persist.retry.deadline import Deadline
 
 if TYPE_CHECKING:
@@ -33,6 +36,8 @@ class Register:
         self._client = client
         self._writer = writer
         self._known = _number(writer.upper, writer.shard)
+        self.over = False
+        """The location was restored, or the shard refuses this process: open another one, which knows nothing yet."""
 
     @classmethod
     async def open(cls, client: "ShardClient", shard: ShardId, *, timeout: float | None = None) -> "Register":
@@ -45,14 +50,17 @@ class Register:
         return self._known
 
     def use(self, writer: "WriteHandle") -> None:
-        """Go on with another writer of the same shard."""
-        self._writer = writer
+        """Go on with another writer of the same shard. Raises LeaseExpired when the location was restored meanwhile."""
+        with self._ending():
+            self._writer = renewed(self._writer.incarnation, writer)
         self._known = max(self._known, _number(writer.upper, writer.shard))
 
     async def read(self, deadline: Deadline) -> int:
-        """What it is at some moment of this call. One RPC."""
-        upper = await self._client.recent_upper(self._writer.shard, timeout=seconds(deadline))
-        return self.heard(upper)
+        """What it is at some moment of this call. One RPC. Raises LeaseExpired when the location was restored."""
+        writer = self._writer
+        with self._ending():
+            info = await newest(self._client.location, writer.shard, writer.incarnation, deadline)
+        return self.heard(info.upper)
 
     async def raise_to(self, value: int, deadline: Deadline) -> None:
         """Return when it is at least ``value``: it becomes exactly that, or it was that much already.
@@ -76,9 +84,10 @@ class Register:
                 return range(first, last + 1)
         while True:
             try:
-                appended = await self._writer.append_at_upper(
-                    [], not_before=_in_time(not_before), timeout=seconds(deadline)
-                )
+                with self._ending():
+                    appended = await self._writer.append_at_upper(
+                        [], not_before=_in_time(not_before), timeout=seconds(deadline)
+                    )
             except OutcomeForgotten:
                 continue  # a number may be lost, and nobody is given it
             last = self.heard(appended.upper) - 1
@@ -87,12 +96,21 @@ class Register:
     async def _moved(self, begin: int, end: int, deadline: Deadline) -> bool:
         """Whether this call moved it from ``begin`` to ``end``. If that is forgotten, it is what it is now."""
         try:
-            outcome = await self._writer.compare_and_append([], begin, end, timeout=seconds(deadline))
+            with self._ending():
+                outcome = await self._writer.compare_and_append([], begin, end, timeout=seconds(deadline))
         except OutcomeForgotten:
             await self.read(deadline)
             return False
         self.heard(outcome.upper)
         return isinstance(outcome, Appended)
+
+    @contextlib.contextmanager
+    def _ending(self) -> Iterator[None]:
+        try:
+            yield
+        except LeaseExpired:
+            self.over = True
+            raise
 
     def heard(self, upper: Antichain) -> int:
         """Somebody told what it was, which this returns as a number. Raises ShardClosed."""

@@ -237,10 +237,14 @@ class ExpireReader(Command[Expired]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CriticalRegistered:
-    """The critical reader's state: what it holds and the token its next compare needs."""
+    """The critical reader's state: what it holds and the token its next compare needs.
+
+    ``registered`` tells this hold from those that had its id before and those that will: its calls carry it.
+    """
 
     since: Antichain
     opaque: bytes
+    registered: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,26 +277,33 @@ class OpaqueMismatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompareAndDowngradeSince(Command["CriticalDowngraded | OpaqueMismatch"]):
+class CompareAndDowngradeSince(Command["CriticalDowngraded | OpaqueMismatch | CannotTell"]):
     """Move a critical since and its token iff the token is ``expected``, or all of this has been done before.
 
-    ``incarnation``: the location's, as the caller was told; None: not compared. Raises InvalidArgument for an unknown
-    id, LeaseExpired when the location was restored since.
+    With a ``call`` both outcomes are the last word: no late attempt does anything more. ``registered``: which hold of
+    this id is meant, as its registration was told; None: whichever is there. Raises InvalidArgument for an unknown id,
+    which is not the last word: CloseCall makes it that; LeaseExpired when the hold was removed and registered anew, or
+    the location restored, since.
     """
 
     critical_id: str
     expected: bytes
     opaque: bytes
     since: Antichain
-    incarnation: int | None = None
+    call: Call | None = None
+    registered: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpireCriticalReader(Command[Expired]):
-    """Remove a critical hold. With a ``call`` no late attempt removes one that was registered since."""
+    """Remove a critical hold. With a ``call`` no late attempt removes one that was registered since.
+
+    ``registered``: as in ``CompareAndDowngradeSince``; another one that has the id now is left alone.
+    """
 
     critical_id: str
     call: Call | None = None
+    registered: int | None = None
 
 
 # ---- schemas -----------------------------------------------------------------------------------------------------

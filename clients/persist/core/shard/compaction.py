@@ -13,7 +13,7 @@ from typing import Final
 from persist.core.frontier import Antichain
 from persist.core.ids import WriterId
 from persist.core.shard.batch import HollowBatch, Part, fingerprint
-from persist.core.shard.trace import Claim, SpineBatch, Trace, joined, settled, spine_batch
+from persist.core.shard.trace import Claim, SpineBatch, Trace, free, joined, settled, spine_batch
 
 INPUTS_MIN: Final = 8
 """So many batches or runs are worth one compaction, however small."""
@@ -32,7 +32,7 @@ def worth_compacting(each: SpineBatch) -> bool:
 
 def compaction_due(trace: Trace, now_ms: int, takeover_ms: int) -> bool:
     """Something is worth compacting and nobody is at it."""
-    return any(worth_compacting(each) and _free(each, now_ms, takeover_ms) for each in trace.spine)
+    return any(worth_compacting(each) and free(each.claim, now_ms, takeover_ms) for each in trace.spine)
 
 
 def claimed_by(trace: Trace, owner: str) -> SpineBatch | None:
@@ -42,8 +42,8 @@ def claimed_by(trace: Trace, owner: str) -> SpineBatch | None:
 
 def most_worth(trace: Trace, now_ms: int, takeover_ms: int) -> SpineBatch | None:
     """The compaction that rids readers of most batches."""
-    free = [each for each in trace.spine if worth_compacting(each) and _free(each, now_ms, takeover_ms)]
-    return max(free, key=lambda each: (len(each.batches), -each.rows), default=None)
+    idle = [each for each in trace.spine if worth_compacting(each) and free(each.claim, now_ms, takeover_ms)]
+    return max(idle, key=lambda each: (len(each.batches), -each.rows), default=None)
 
 
 def claimed(trace: Trace, chosen: SpineBatch, claim: Claim) -> Trace:
@@ -55,13 +55,13 @@ def gathered(trace: Trace, now_ms: int, takeover_ms: int) -> tuple[Trace, SpineB
     """The trace with everything that is free joined, as far as it is adjacent, and the largest that has work in it."""
     groups: list[list[SpineBatch]] = []
     for each in trace.spine:
-        if groups and _free(each, now_ms, takeover_ms) and _free(groups[-1][-1], now_ms, takeover_ms):
+        if groups and free(each.claim, now_ms, takeover_ms) and free(groups[-1][-1].claim, now_ms, takeover_ms):
             groups[-1].append(each)
         else:
             groups.append([each])
     spine = tuple(group[0] if len(group) == 1 else joined(tuple(group)) for group in groups)
-    free = [each for each in spine if _free(each, now_ms, takeover_ms) and _has_work(each, trace.since)]
-    chosen = max(free, key=lambda each: each.rows, default=None)
+    idle = [each for each in spine if free(each.claim, now_ms, takeover_ms) and _has_work(each, trace.since)]
+    chosen = max(idle, key=lambda each: each.rows, default=None)
     return None if chosen is None else (replace(trace, spine=spine), chosen)
 
 
@@ -76,7 +76,7 @@ def released(trace: Trace, owner: str) -> Trace | None:
 def unabandoned(trace: Trace, born_before_ms: int, now_ms: int, takeover_ms: int) -> Trace:
     """The trace without the claims that count as abandoned and whose owners were born before that time."""
     for each in trace.spine:
-        if each.claim is not None and _free(each, now_ms, takeover_ms):
+        if each.claim is not None and free(each.claim, now_ms, takeover_ms):
             born_ms = WriterId(each.claim.owner).born_ms
             if born_ms is not None and born_ms < born_before_ms:
                 trace = released(trace, each.claim.owner) or trace
@@ -129,10 +129,6 @@ def _parts(batches: tuple[HollowBatch, ...]) -> Iterator[Part]:
 def owner_of(owner: WriterId, *, now_ms: int, seqno: int) -> Claim:
     """The claim of one who begins now."""
     return Claim(start_ms=now_ms, seqno=seqno, owner=owner)
-
-
-def _free(each: SpineBatch, now_ms: int, takeover_ms: int) -> bool:
-    return each.claim is None or each.claim.start_ms + takeover_ms <= now_ms
 
 
 def _has_work(each: SpineBatch, since: Antichain) -> bool:

@@ -34,7 +34,9 @@ def reborn(state: State, *, incarnation: int, now_ms: int, hostname: str) -> Sta
         active_gc=None,
         leased_readers={},
         # SUBTLE: not beyond since: what they were moved past may lie in another shard, in a state after its backup.
-        critical_readers={name: replace(each, since=state.since) for name, each in state.critical_readers.items()},
+        critical_readers={
+            name: replace(each, since=state.since, registered=0) for name, each in state.critical_readers.items()
+        },
         incarnation=incarnation,
         writers=Table(),
         sessions=Table(),

@@ -14,7 +14,7 @@ from persist.core.shard.batch import HollowBatch
 from persist.core.shard.compaction import claimed, claimed_by, compaction_due, most_worth
 from persist.core.shard.state import State
 from persist.core.shard.table import Table
-from persist.core.shard.trace import Claim, SpineBatch, Trace, spine_batch
+from persist.core.shard.trace import Claim, SpineBatch, Trace, free, spine_batch
 
 ROLLUP_TAKEOVER_MS: Final = 5_000
 """A rollup that takes longer is written by somebody else."""
@@ -39,10 +39,10 @@ def gc_boundary(state: State, *, versions_max: int) -> int | None:
 
 def with_work(state: State, *, seqno: int, now_ms: int, owner: str, rollup_every: int, versions_max: int) -> State:
     """The state with what is due claimed by ``owner``, for the commit at ``seqno``. The same object if nothing is."""
-    if rollup_due(state, seqno, rollup_every) and _free(state.active_rollup, now_ms, ROLLUP_TAKEOVER_MS):
+    if rollup_due(state, seqno, rollup_every) and free(state.active_rollup, now_ms, ROLLUP_TAKEOVER_MS):
         state = state.evolved(active_rollup=Claim(start_ms=now_ms, seqno=seqno, owner=owner))
     boundary = gc_boundary(state, versions_max=versions_max)
-    if boundary is not None and _free(state.active_gc, now_ms, GC_TAKEOVER_MS):
+    if boundary is not None and free(state.active_gc, now_ms, GC_TAKEOVER_MS):
         state = state.evolved(active_gc=Claim(start_ms=now_ms, seqno=boundary, owner=owner), last_gc_req=boundary)
     return state
 
@@ -111,7 +111,3 @@ def _nothing(each: SpineBatch) -> HollowBatch:
 
 def _is_several(trace: Trace) -> bool:
     return any(len(each.batches) > 1 for each in trace.spine)
-
-
-def _free(claim: Claim | None, now_ms: int, takeover_ms: int) -> bool:
-    return claim is None or claim.start_ms + takeover_ms <= now_ms

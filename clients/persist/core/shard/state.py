@@ -36,11 +36,15 @@ class LeasedReader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CriticalReader:
-    """A reader without a lease, fenced by ``opaque``. Holds since but no seqno."""
+    """A reader without a lease, fenced by ``opaque``. Holds since but no seqno.
+
+    ``registered``: the seqno at which it was, which tells it from others under its id; 0: in the history before.
+    """
 
     since: Antichain
     opaque: bytes
     purpose: str = ""
+    registered: int = 0
 
 
 class Verdict(IntEnum):
@@ -51,7 +55,7 @@ class Verdict(IntEnum):
     CLOSED = 2
     """Nothing: it was given up before anything came of it, and nothing ever will."""
     DONE = 3
-    """It took effect; what it says now is read from the state."""
+    """It took effect; what it says now is read from the state, and from what it asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,6 +34,13 @@ class Table(Mapping[str, V]):
         bucket = self._buckets[at]
         return self._with(at, {**bucket, key: value}, self._size + (key not in bucket))
 
+    def with_entries(self, entries: Mapping[str, V]) -> "Table[V]":
+        """This table with some entries added or replaced; the same object for none."""
+        table = self
+        for key, value in entries.items():
+            table = table.with_entry(key, value)
+        return table
+
     def without(self, keys: Iterable[str]) -> "Table[V]":
         """This table without some keys; those that are not there are passed over."""
         table = self

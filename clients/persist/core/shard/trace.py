@@ -28,6 +28,19 @@ class Claim:
     seqno: int = 0
     owner: str = ""
 
+    def holds(self, now_ms: int, takeover_ms: int) -> bool:
+        """Whether it is to be left alone: it began less than ``takeover_ms`` ago, by whichever clock.
+
+        SUBTLE: or is said to begin that soon. Clocks differ by seconds; what lies further ahead is a clock that leapt,
+        and would keep everybody else away until the others had come that far.
+        """
+        return abs(now_ms - self.start_ms) < takeover_ms
+
+
+def free(claim: Claim | None, now_ms: int, takeover_ms: int) -> bool:
+    """Whether anybody may take it on: nobody claims it, or the claim holds no more."""
+    return claim is None or not claim.holds(now_ms, takeover_ms)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpineBatch:

@@ -24,15 +24,16 @@ from persist.core.shard.commands import (
     MergeRefused,
     ReleaseCompaction,
 )
-from persist.errors import LeaseExpired, PersistError
+from persist.errors import LeaseExpired, PersistError, UsageError
 from persist.machine.compaction.damage import Damage, damaged, is_of_data
 from persist.machine.parts.budget import Budget
 from persist.machine.parts.merging import Merging
 from persist.machine.parts.place import Place
 from persist.machine.parts.reading import compaction_of
 from persist.machine.shards import Shards
-from persist.retry.attempts import Doubt
+from persist.retry.attempts import RefusedInDoubt
 from persist.retry.counts import UNCOUNTED, Counts
+from persist.retry.table import Refusal
 from persist.retry.tasks import Tasks, ended, kind_of
 
 TRIES_PER_TURN: Final = 4
@@ -89,11 +90,12 @@ class Compactor:
         self._counts = counts
         self._damage = Damage(place.runtime)
         self._tasks = Tasks()
+        self._fence_ms = 0
 
     def new_owner(self) -> WriterId:
-        """A name to compact under."""
+        """A name to compact under, behind every fence that this one met: a clock further ahead may have set it."""
         runtime = self._place.runtime
-        return WriterId.born(runtime.now_ms(), runtime.random_bytes(16))
+        return WriterId.born(max(runtime.now_ms(), self._fence_ms), runtime.random_bytes(16))
 
     async def compact(
         self,
@@ -165,9 +167,14 @@ class Compactor:
         takeover_ms = self._place.settings.compaction_takeover_ms
         command = ClaimCompaction(owner=owner, takeover_ms=takeover_ms, whole=whole)
         attempts = self._place.attempts
-        outcome = await attempts.repeat(
-            attempts.deadline(None), lambda seconds: self._shards.apply(shard, command, timeout=seconds)
-        )
+        try:
+            outcome = await attempts.repeat(
+                attempts.deadline(None), lambda seconds: self._shards.apply(shard, command, timeout=seconds)
+            )
+        except LeaseExpired as error:
+            fence = error.details.get("fence_ms", "")
+            self._fence_ms = max(self._fence_ms, int(fence) if fence.isdigit() else 0)
+            raise
         return outcome if isinstance(outcome, CompactionClaimed) else None
 
     async def _carry_out(
@@ -267,11 +274,17 @@ class Compactor:
         inputs = tuple(map(fingerprint, claim.batches))
         command = ApplyMerge(owner=owner, inputs=inputs, output=output)
         attempts = self._place.attempts
-        # SUBTLE: an attempt without an answer may have been applied, and its output compacted further since: a refusal
-        # then says what is so now, which is all that is returned.
-        outcome: MergeApplied | MergeRefused = await attempts.repeat(
-            attempts.deadline(None), lambda seconds: self._shards.apply(shard, command, timeout=seconds), doubt=Doubt()
-        )
+        outcome: MergeApplied | MergeRefused | Refusal | UsageError | None
+        try:
+            outcome = await attempts.repeat(
+                attempts.deadline(None), lambda seconds: self._shards.apply(shard, command, timeout=seconds)
+            )
+        except RefusedInDoubt as error:
+            # SUBTLE: an attempt without an answer may have been applied, and its output compacted further since: a
+            # refusal then says what is so now, which is all that is returned.
+            outcome = error.refusal
+            if not isinstance(outcome, MergeRefused):
+                raise
         return isinstance(outcome, MergeApplied)
 
     async def release(self, shard: ShardId, owner: WriterId) -> None:

@@ -244,15 +244,102 @@ def test_late_removal_does_not_remove_what_was_registered_since(there):
     assert "hold" in state.critical_readers
 
 
-def test_hold_of_another_incarnation_is_not_moved():
-    state, _ = commit(first_state(), c.RegisterCriticalReader(critical_id="hold"))
-    restored = state.evolved(incarnation=7)
-    command = c.CompareAndDowngradeSince(
-        critical_id="hold", expected=b"", opaque=b"", since=Antichain.of(3), incarnation=0
+def moving(which: c.Call, expected: bytes, opaque: bytes, since: int, **more: object) -> c.CompareAndDowngradeSince:
+    return c.CompareAndDowngradeSince(
+        critical_id="hold", expected=expected, opaque=opaque, since=Antichain.of(since), call=which, **more
     )
+
+
+def held(opaque: bytes = b"") -> tuple[State, c.CriticalRegistered]:
+    return commit(first_state(), c.RegisterCriticalReader(critical_id="hold", opaque=opaque, call=call(0)))
+
+
+def test_hold_of_another_incarnation_is_not_moved():
+    state, _ = held()
+    restored = state.evolved(incarnation=7)
     with pytest.raises(LeaseExpired):
-        apply(restored, command, NOW)
-    assert commit(state, command)[0].since == Antichain.of(3)
+        apply(restored, moving(call(1), b"", b"", 3), NOW)
+    assert commit(state, moving(call(1), b"", b"", 3))[0].since == Antichain.of(3)
+
+
+def test_repeated_move_tells_what_the_first_attempt_did_although_a_rival_moved_on():
+    state, _ = held(b"A")
+    state, first = commit(state, moving(call(1), b"A", b"B", 50))
+    assert first == c.CriticalDowngraded(since=Antichain.of(50), opaque=b"B")
+    state, _ = commit(state, moving(call(0, session=OTHER), b"B", b"C", 70))
+    moved, again = apply(state, moving(call(1), b"A", b"B", 50), NOW)
+    assert again == first
+    assert moved is state
+
+
+def test_move_that_changed_something_happens_once_although_the_token_came_back():
+    state, _ = held(b"A")
+    state, _ = commit(state, moving(call(1), b"A", b"B", 10))
+    state, _ = commit(state, moving(call(0, session=OTHER), b"B", b"A", 20))
+    moved, _ = apply(state, moving(call(1), b"A", b"B", 10), NOW)
+    assert moved is state
+    assert state.critical_readers["hold"].opaque == b"A"
+
+
+def test_refused_move_is_refused_for_good_although_the_token_comes_back():
+    state, _ = held(b"A")
+    late = moving(call(0, session=OTHER), b"B", b"B", 50)
+    state, refused = commit(state, late)
+    assert refused == c.OpaqueMismatch(since=Antichain.of(0), opaque=b"A")
+    state, _ = commit(state, moving(call(1), b"A", b"B", 10))
+    moved, again = apply(state, late, NOW)
+    assert again == c.OpaqueMismatch(since=Antichain.of(10), opaque=b"B")
+    assert moved is state
+
+
+def test_move_that_changes_nothing_commits_nothing():
+    state, _ = held()
+    moved, outcome = apply(state, moving(call(1), b"", b"", 0), NOW)
+    assert outcome == c.CriticalDowngraded(since=Antichain.of(0), opaque=b"")
+    assert moved is state
+
+
+def test_move_of_a_closed_number_never_happens():
+    state, _ = held()
+    state, outcome = commit(state, c.CloseCall(call=call(1)))
+    assert isinstance(outcome, c.Closed)
+    moved, outcome = apply(state, moving(call(1), b"", b"", 50), NOW)
+    assert outcome == c.OpaqueMismatch(since=Antichain.of(0), opaque=b"")
+    assert moved is state
+
+
+def test_move_of_a_forgotten_session_cannot_be_told():
+    state, _ = held()
+    state = state.evolved(sessions_forgotten=7)
+    moved, outcome = apply(state, moving(call(0, session=OTHER), b"", b"", 50), NOW)
+    assert isinstance(outcome, c.CannotTell)
+    assert moved is state
+
+
+@pytest.mark.parametrize("late", ["move", "removal"])
+def test_late_attempt_for_a_hold_that_was_removed_leaves_the_one_registered_since(late):
+    state, mine = held()
+    state, _ = commit(state, c.ExpireCriticalReader(critical_id="hold", call=call(0, session=OTHER)))
+    state, theirs = commit(state, c.RegisterCriticalReader(critical_id="hold", call=call(1, session=OTHER)))
+    assert mine.registered != theirs.registered
+    if late == "move":
+        with pytest.raises(LeaseExpired):
+            apply(state, moving(call(1), b"", b"", 50, registered=mine.registered), NOW)
+    else:
+        removal = c.ExpireCriticalReader(critical_id="hold", call=call(1), registered=mine.registered)
+        state, outcome = commit(state, removal)
+        assert outcome == c.Expired(existed=False)
+    assert state.critical_readers["hold"].since == Antichain.of(0)
+    _, outcome = commit(state, moving(call(2, session=OTHER), b"", b"", 50, registered=theirs.registered))
+    assert isinstance(outcome, c.CriticalDowngraded)
+
+
+def test_hold_that_is_found_is_the_one_that_was_registered():
+    state, mine = held()
+    again, theirs = commit(state, c.RegisterCriticalReader(critical_id="hold", call=call(0, session=OTHER)))
+    assert theirs.registered == mine.registered == 1
+    born = reborn(again, incarnation=7, now_ms=9_000, hostname="here")
+    assert born.critical_readers["hold"].registered == 0
 
 
 # ---- tokens ------------------------------------------------------------------------------------------------------

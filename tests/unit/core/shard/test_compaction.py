@@ -254,7 +254,7 @@ def test_fenced_compactor_is_refused_what_it_has_no_claim_on_any_more():
     state, _ = commit(state, claim(TWO), 5_000 + TAKEOVER_MS)
     for number in range(INPUTS_MIN):
         state, _ = commit(state, append(state, rows=1, width=1, number=700 + number))
-    state, other = commit(state, claim(old))
+    state, other = commit(state, claim(old), 5_000 + TAKEOVER_MS)
     assert isinstance(other, c.CompactionClaimed)
     state, _ = commit(state, c.FenceWriters(born_before_ms=2_000))
     with pytest.raises(LeaseExpired):

@@ -173,7 +173,7 @@ def test_registering_with_a_lease_out_of_range_is_refused(lease_ms):
 
 def test_critical_reader_holds_since_without_a_lease_or_a_seqno():
     state, outcome = commit(with_readers(7), c.RegisterCriticalReader(critical_id="hold", opaque=b"1"))
-    assert outcome == c.CriticalRegistered(since=Antichain.of(7), opaque=b"1")
+    assert outcome == c.CriticalRegistered(since=Antichain.of(7), opaque=b"1", registered=4)
     state, _ = commit(state, downgrade(ONE, 50), now_ms=10**12)
     assert state.since == Antichain.of(7)
     assert state.seqno_since == state.seqno
@@ -183,7 +183,7 @@ def test_critical_reader_holds_since_without_a_lease_or_a_seqno():
 def test_critical_reader_registered_again_keeps_since_and_token():
     state, _ = commit(with_readers(7), c.RegisterCriticalReader(critical_id="hold", opaque=b"1"))
     moved, outcome = apply(state, c.RegisterCriticalReader(critical_id="hold", opaque=b"2"), at(2_000))
-    assert outcome == c.CriticalRegistered(since=Antichain.of(7), opaque=b"1")
+    assert outcome == c.CriticalRegistered(since=Antichain.of(7), opaque=b"1", registered=4)
     assert moved is state
 
 

@@ -11,11 +11,13 @@ import pyarrow as pa
 
 from persist.client.catalog.gc_pause import no_collection
 from persist.client.catalog.port import Updates
+from persist.client.shard.same_history import H
 from persist.client.timeline.register import Register
 from persist.core.catalog.rows import Row, RowUpdate
 from persist.core.ids import ShardId
 from persist.core.shard.commands import Appended
 from persist.errors import (
+    HistoryRewound,
     Indeterminate,
     InvalidArgument,
     LeaseExpired,
@@ -69,7 +71,7 @@ class ShardLog:
 
     Costs: ``upper`` and ``append`` one RPC, ``snapshot`` two and its parts, ``updates`` three when there are any. Once
     a second at most ``updates`` and ``forget`` take one more. A process that reads nothing for longer than its lease
-    goes on with a new one.
+    goes on with a new one. After a restore every call raises HistoryRewound, for good.
     """
 
     def __init__(self, client: "ShardClient", writer: "WriteHandle") -> None:
@@ -91,7 +93,10 @@ class ShardLog:
 
     async def upper(self) -> int:
         """See RowLog."""
-        return await self._upper.read(self._client.location.attempts.deadline(None))
+        try:
+            return await self._upper.read(self._client.location.attempts.deadline(None))
+        except LeaseExpired as error:
+            raise self._rewound() from error
 
     async def snapshot(self, kinds: Iterable[str] | None = None) -> Updates:
         """See RowLog."""
@@ -122,7 +127,7 @@ class ShardLog:
             outcome = await self._writer.compare_and_append(rows, expected_upper, ts + 1)
         except LeaseExpired as error:
             # The shard forgot this writer, which was silent for long: a new one is sure of its own attempts only.
-            self._writer = await self._client.open_writer(self.shard, schema=CATALOG_SCHEMA)
+            self._writer = self._same(await self._client.open_writer(self.shard, schema=CATALOG_SCHEMA))
             self._upper.use(self._writer)
             outcome = await self._writer.compare_and_append(rows, expected_upper, ts + 1)
             if not isinstance(outcome, Appended):
@@ -194,7 +199,8 @@ class ShardLog:
 
     async def _everything(self) -> Updates:
         """All updates, at the times that anybody's hold still tells apart."""
-        reader = await self._client.open_reader(self.shard, schema=CATALOG_SCHEMA, purpose="catalog history")
+        opened = await self._client.open_reader(self.shard, schema=CATALOG_SCHEMA, purpose="catalog history")
+        reader = self._same(opened)
         async with reader:
             first, upper = reader.since.time or 0, await self.upper()
             if upper == 0:
@@ -204,8 +210,22 @@ class ShardLog:
 
     async def _opened(self) -> "ReadHandle":
         # The one before is dropped, not expired: others may be reading with it.
-        self._reader = reader = await self._client.open_reader(self.shard, schema=CATALOG_SCHEMA, purpose="catalog")
+        reader = await self._client.open_reader(self.shard, schema=CATALOG_SCHEMA, purpose="catalog")
+        self._reader = self._same(reader)
         return reader
+
+    def _same(self, handle: H) -> H:
+        """A handle to go on with. SUBTLE: what is known of the catalog is of one history, and fences no other one."""
+        if handle.incarnation != self._writer.incarnation:
+            raise self._rewound()
+        return handle
+
+    def _rewound(self) -> HistoryRewound:
+        return HistoryRewound(
+            "the location was restored from a backup since this catalog was opened",
+            hint="take the catalog from a client again, and open it: what was known of it is of another history",
+            shard=self.shard,
+        )
 
 
 async def _as_of(reader: "ReadHandle", as_of: int, where: object) -> list[RowUpdate]:

@@ -16,7 +16,7 @@ from persist.core.frontier import TIME_MAX, Antichain, AntichainLike, check_time
 from persist.core.ids import ReaderId, ShardId
 from persist.errors import InvalidBounds, NotReadable, NotYetAvailable
 from persist.machine.parts.reading import changes_of, snapshot_of
-from persist.machine.shards import Change, NotYet, Plan
+from persist.machine.shards import Change, NotYet, Plan, ShardInfo
 from persist.retry.deadline import Deadline
 
 LAST_SECONDS = 0.02
@@ -60,6 +60,11 @@ class ReadHandle:
     def reader_id(self) -> ReaderId:
         """The lease's name."""
         return self._lease.reader_id
+
+    @property
+    def incarnation(self) -> int:
+        """Which history of its location this reads: another one after a restore, of which it returns nothing."""
+        return self._lease.incarnation
 
     @property
     def since(self) -> Antichain:
@@ -200,10 +205,7 @@ class ReadHandle:
     async def _latest(self, timeout: float | None) -> int:
         """The latest complete time."""
         deadline = self._location.attempts.deadline(timeout)
-        info = await self._location.attempts.repeat(
-            deadline, lambda seconds: self._location.shards.open(self.shard, create=False, timeout=seconds)
-        )
-        self._lease.saw(info.seqno)
+        info = await self._info(deadline)
         if info.upper.time == 0:
             hint = "append something first, or name an as_of and wait for it"
             raise NotReadable("nothing is complete yet", hint=hint, upper=info.upper)
@@ -223,6 +225,7 @@ class ReadHandle:
                     limit_ms=location.settings.timeout_ms,
                 )
             )
+            self._lease.check_history(answer.info)
             if isinstance(answer, Plan):
                 self._lease.saw(answer.info.seqno, busy=True)
                 return answer
@@ -252,22 +255,28 @@ class ReadHandle:
 
     async def _fetch_now(self, frontier: Antichain, deadline: Deadline) -> Change:
         """What lies beyond ``frontier`` at present."""
-        location = self._location
-        info = await location.attempts.repeat(
-            deadline, lambda seconds: location.shards.open(self.shard, create=False, timeout=seconds)
-        )
-        self._lease.saw(info.seqno)
+        info = await self._info(deadline)
         if info.upper.less_equal(frontier):
             return Change(info=info, batches=())
         return await self._fetch(frontier, deadline)
 
     async def _fetch(self, frontier: Antichain, deadline: Deadline) -> Change:
         location = self._location
-        return await self._lease.unless_lost(
+        change = await self._lease.unless_lost(
             location.attempts.repeat(
                 deadline, lambda seconds: location.shards.fetch(self.shard, frontier, timeout=seconds)
             )
         )
+        self._lease.check_history(change.info)
+        return change
+
+    async def _info(self, deadline: Deadline) -> ShardInfo:
+        location = self._location
+        info = await location.attempts.repeat(
+            deadline, lambda seconds: location.shards.open(self.shard, create=False, timeout=seconds)
+        )
+        self._lease.saw(self._lease.check_history(info).seqno)
+        return info
 
     def _check_readable(self, as_of: Antichain) -> None:
         self._lease.check()

@@ -13,10 +13,12 @@ from typing import TypeVar
 
 from persist.client.shard.location import Location
 from persist.client.shard.read.holds import Holds
+from persist.client.shard.same_history import same_history
 from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, ShardId
 from persist.core.shard.commands import DowngradeSince, ExpireReader, SinceDowngraded
 from persist.errors import LeaseExpired, PersistError, UsageError
+from persist.machine.shards import ShardInfo
 from persist.retry.tasks import failed
 
 T = TypeVar("T")
@@ -59,11 +61,20 @@ class Lease:
     """
 
     def __init__(
-        self, location: Location, *, shard: ShardId, reader_id: ReaderId, lease_ms: int, since: Antichain, seqno: int
+        self,
+        location: Location,
+        *,
+        shard: ShardId,
+        reader_id: ReaderId,
+        lease_ms: int,
+        since: Antichain,
+        seqno: int,
+        incarnation: int,
     ) -> None:
         self.shard = shard
         self.reader_id = reader_id
         self.since = since
+        self.incarnation = incarnation
         self._location = location
         self._lease_ms = lease_ms
         self._holds = Holds()
@@ -109,6 +120,14 @@ class Lease:
     def pin(self) -> Pin:
         """Hold what a read planned from now on may name, until the pin is moved or released."""
         return Pin(self._holds, self._seen)
+
+    def check_history(self, info: ShardInfo) -> ShardInfo:
+        """What the shard said, if in the history that this lease is of. Raises LeaseExpired otherwise, for good."""
+        try:
+            return same_history(self.incarnation, info)
+        except LeaseExpired as error:
+            self._fail(error)
+            raise
 
     def saw(self, seqno: int, *, busy: bool = False) -> None:
         """The shard is at ``seqno`` or beyond; ``busy``: there was something to read, so garbage may be waiting.

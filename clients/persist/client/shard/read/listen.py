@@ -135,6 +135,7 @@ class Listen:
             async with aclosing(self._changes()) as changes:
                 async for change in changes:
                     # The parts must be held before this reader lets go of older versions.
+                    self._lease.check_history(change.info)
                     self._pin.move(change.info.seqno)
                     self._lease.saw(change.info.seqno, busy=bool(change.batches))
                     async for event in self._deliver(change):

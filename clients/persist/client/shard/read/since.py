@@ -3,18 +3,28 @@
 Source: persist-semantics.md feature row 14 and section 2.3; reliability.md I16.
 """
 
+import contextlib
+from collections.abc import Iterator
+
 from persist.client.shard.location import Location
 from persist.client.shard.numbers import Caller
 from persist.core.frontier import Antichain, AntichainLike
 from persist.core.ids import ShardId
 from persist.core.shard.commands import (
+    CannotTell,
+    CloseCall,
     CompareAndDowngradeSince,
     CriticalDowngraded,
+    CriticalRegistered,
+    Done,
     ExpireCriticalReader,
     OpaqueMismatch,
     RegisterCriticalReader,
 )
+from persist.errors import InvalidArgument, LeaseExpired, OutcomeForgotten
 from persist.machine.shards import ShardInfo
+from persist.retry.attempts import Doubt
+from persist.retry.deadline import Deadline
 
 
 async def open_since(
@@ -27,10 +37,21 @@ async def open_since(
     # Numbered: no late attempt brings back what somebody removed meanwhile.
     async with session.number(deadline) as number:
         command = RegisterCriticalReader(critical_id=name, opaque=opaque, purpose=purpose, call=session.call(number))
-        answer = await location.attempts.repeat(
-            deadline, lambda seconds: location.shards.apply(info.shard, command, timeout=seconds)
-        )
-    return SinceHandle(location, caller, name=name, shard=info.shard, since=answer.since, opaque=answer.opaque)
+        with _doubting(caller):
+            answer = await location.attempts.repeat(
+                deadline, lambda seconds: location.shards.apply(info.shard, command, timeout=seconds)
+            )
+    return SinceHandle(location, caller, name=name, shard=info.shard, registered=answer)
+
+
+@contextlib.contextmanager
+def _doubting(caller: Caller) -> Iterator[None]:
+    """A refusal may mean that the session is forgotten: the next call is another session's."""
+    try:
+        yield
+    except LeaseExpired:
+        caller.doubt()
+        raise
 
 
 def _caller(location: Location, info: ShardInfo) -> Caller:
@@ -45,7 +66,8 @@ def _caller(location: Location, info: ShardInfo) -> Caller:
 class SinceHandle:
     """Holds a shard's since until someone says otherwise. Whoever changes ``opaque`` takes it over from the rest.
 
-    It survives every process; only ``expire`` removes it.
+    It survives every process; only ``expire`` removes it. A hold that is registered under its name after that is
+    another one, which this handle neither moves nor removes.
     """
 
     name: str
@@ -54,14 +76,15 @@ class SinceHandle:
     """The shard."""
 
     def __init__(
-        self, location: Location, caller: Caller, *, name: str, shard: ShardId, since: Antichain, opaque: bytes
+        self, location: Location, caller: Caller, *, name: str, shard: ShardId, registered: CriticalRegistered
     ) -> None:
         self.name = name
         self.shard = shard
         self._location = location
         self._caller = caller
-        self._since = since
-        self._opaque = opaque
+        self._registered = registered.registered
+        self._since = registered.since
+        self._opaque = registered.opaque
 
     @property
     def since(self) -> Antichain:
@@ -78,25 +101,59 @@ class SinceHandle:
     ) -> CriticalDowngraded | OpaqueMismatch:
         """Move the since forward, and the token to ``opaque`` if given, iff the token is ``expected``.
 
-        The outcome is a value; a mismatch changed nothing and tells what stands. One RPC. Raises InvalidArgument when
-        the handle was expired, LocationError: after Indeterminate ask again with the same arguments (a mismatch that
-        names your own ``opaque`` means that it happened).
+        The outcome is a value, and final; a mismatch changed nothing, and never will, and tells what stands. One RPC.
+        Raises InvalidArgument when the hold is gone, LeaseExpired when another one has its name or the location was
+        restored (nothing happened: open it again), OutcomeForgotten, LocationError: after Indeterminate ask again with
+        the same arguments (a mismatch that names your own ``opaque`` means that it happened).
         """
-        command = CompareAndDowngradeSince(
-            critical_id=self.name,
-            expected=expected,
-            opaque=expected if opaque is None else opaque,
-            since=Antichain.coerce(since),
-            incarnation=self._caller.incarnation,
-        )
         location = self._location
         location.check_open()
-        outcome = await location.attempts.repeat(
-            location.attempts.deadline(timeout),
-            lambda seconds: location.shards.apply(self.shard, command, timeout=seconds),
-        )
-        self._since, self._opaque = outcome.since, outcome.opaque
-        return outcome
+        deadline = location.attempts.deadline(timeout)
+        while True:
+            session, heard = await self._caller.session(deadline), self._caller.seqno
+            async with session.number(deadline) as number:
+                command = CompareAndDowngradeSince(
+                    critical_id=self.name,
+                    expected=expected,
+                    opaque=expected if opaque is None else opaque,
+                    since=Antichain.coerce(since),
+                    call=session.call(number),
+                    registered=self._registered,
+                )
+                outcome = await self._moved(command, deadline)
+            if not isinstance(outcome, CannotTell):
+                self._since, self._opaque = outcome.since, outcome.opaque
+                return outcome
+            self._caller.leave(session, outcome.seqno)
+            if outcome.forgotten > heard:
+                raise OutcomeForgotten(
+                    "the shard may have forgotten this call: nothing more comes of it, and nobody can tell whether it"
+                    " happened",
+                    hint="open the hold again: it tells what stands",
+                    critical_id=self.name,
+                )
+
+    async def _moved(
+        self, command: CompareAndDowngradeSince, deadline: Deadline
+    ) -> CriticalDowngraded | OpaqueMismatch | CannotTell:
+        # Both outcomes hold for all attempts under the number: none is in doubt after an answer.
+        location, doubt = self._location, Doubt()
+        try:
+            return await location.attempts.repeat(
+                deadline, lambda seconds: location.shards.apply(self.shard, command, timeout=seconds), doubt=doubt
+            )
+        except InvalidArgument as error:
+            # SUBTLE: it may be registered again before a late attempt arrives.
+            assert command.call is not None
+            fence = CloseCall(call=command.call)
+            told = await location.attempts.repeat(
+                deadline, lambda seconds: location.shards.apply(self.shard, fence, timeout=seconds)
+            )
+            if isinstance(told, Done):
+                return CriticalDowngraded(since=command.since, opaque=command.opaque)
+            if isinstance(told, CannotTell) and doubt.maybe_applied:
+                return told
+            raise error from None
 
     async def expire(self, *, timeout: float | None = None) -> bool:
         """Remove the hold for everybody; whether it was there. One RPC. Raises LeaseExpired: look, and ask anew."""
@@ -105,10 +162,13 @@ class SinceHandle:
         deadline = location.attempts.deadline(timeout)
         session = await self._caller.session(deadline)
         async with session.number(deadline) as number:
-            command = ExpireCriticalReader(critical_id=self.name, call=session.call(number))
-            outcome = await location.attempts.repeat(
-                deadline, lambda seconds: location.shards.apply(self.shard, command, timeout=seconds)
+            command = ExpireCriticalReader(
+                critical_id=self.name, call=session.call(number), registered=self._registered
             )
+            with _doubting(self._caller):
+                outcome = await location.attempts.repeat(
+                    deadline, lambda seconds: location.shards.apply(self.shard, command, timeout=seconds)
+                )
         return outcome.existed
 
     def __repr__(self) -> str:

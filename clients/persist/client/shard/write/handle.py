@@ -34,8 +34,6 @@ class WriteHandle:
     commit, and each upload by itself, not the time that sorting and encoding a large input take.
     """
 
-    shard: ShardId
-    """The shard."""
     schema: Schema
     """What rows look like."""
 
@@ -50,11 +48,14 @@ class WriteHandle:
         upper: Antichain,
         seqno: int,
         incarnation: int,
+        fence_ms: int,
         owns_id: bool,
     ) -> None:
-        """``owns_id``: nobody else writes under this writer id."""
-        self.shard = shard
-        self._ids = WriterIds(writer_id, owned=owns_id, settings=location.settings, runtime=location.runtime)
+        """``owns_id``: nobody else writes under this writer id. ``fence_ms``: the shard's, see ShardInfo."""
+        self._shard = shard
+        self._ids = WriterIds(
+            writer_id, owned=owns_id, fence_ms=fence_ms, settings=location.settings, runtime=location.runtime
+        )
         self.schema = schema
         self.schema_id = schema_id
         self._location = location
@@ -64,9 +65,19 @@ class WriteHandle:
         self._appender = Appender(location, shard, self._caller, lambda the_id: self._builder(the_id, None, None))
 
     @property
+    def shard(self) -> ShardId:
+        """The shard."""
+        return self._shard
+
+    @property
     def writer_id(self) -> WriterId:
         """The id this handle writes under. Asking fixes it: until then an idle handle of its own id takes a new one."""
         return self._ids.fixed()
+
+    @property
+    def incarnation(self) -> int:
+        """Which history of its location this writes: another one after a restore, to which it adds nothing."""
+        return self._caller.incarnation
 
     @property
     def upper(self) -> Antichain:

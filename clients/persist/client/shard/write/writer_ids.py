@@ -12,8 +12,9 @@ from persist.settings import Settings
 class WriterIds:
     """The writer id of one handle."""
 
-    def __init__(self, first: WriterId, *, owned: bool, settings: Settings, runtime: Runtime) -> None:
-        """``owned``: nobody else writes under ``first``, so it may be given up."""
+    def __init__(self, first: WriterId, *, owned: bool, fence_ms: int, settings: Settings, runtime: Runtime) -> None:
+        """``owned``: nobody else writes under ``first``, so it may be given up. ``fence_ms``: no id is older."""
+        self._fence_ms = fence_ms
         self._current = first
         self._fixed = not owned
         self._lease_seconds = settings.writer_lease_ms / 1000
@@ -39,7 +40,7 @@ class WriterIds:
     def renew(self) -> None:
         """Go on under a new id, unless others share this one."""
         if not self._fixed:
-            now_ms, entropy = self._runtime.now_ms(), self._runtime.random_bytes(16)
+            now_ms, entropy = max(self._runtime.now_ms(), self._fence_ms), self._runtime.random_bytes(16)
             self._current = WriterId.born(now_ms, entropy)
             self._known_at = self._runtime.monotonic()
 

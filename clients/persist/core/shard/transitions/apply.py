@@ -31,7 +31,6 @@ from persist.core.shard.transitions.append import BODY_BYTES, check_batch, is_he
 from persist.core.shard.transitions.calls import (
     application_forgotten,
     cannot_tell,
-    check_incarnation,
     forgetful,
     met,
     recorded,
@@ -99,9 +98,18 @@ def finish(prev: State, state: State, context: Context) -> State:
 
 
 def _living(readers: Mapping[str, LeasedReader], now_ms: int) -> Mapping[str, LeasedReader]:
-    """The readers whose lease has not run out; the same object when that is all of them."""
-    late = {id_ for id_, reader in readers.items() if reader.heartbeat_ms + reader.lease_ms < now_ms}
-    return {id_: reader for id_, reader in readers.items() if id_ not in late} if late else readers
+    """The readers whose lease has not run out; the same object when that is all of them, as they are.
+
+    One that was heard of in the future, by a clock that is ahead, is heard of now: it has one lease from here on.
+    """
+    if all(now_ms - reader.lease_ms <= reader.heartbeat_ms <= now_ms for reader in readers.values()):
+        return readers
+    alive = {id_: reader for id_, reader in readers.items() if reader.heartbeat_ms + reader.lease_ms >= now_ms}
+    return {id_: _heard(reader, now_ms) for id_, reader in alive.items()}
+
+
+def _heard(reader: LeasedReader, now_ms: int) -> LeasedReader:
+    return reader if reader.heartbeat_ms <= now_ms else replace(reader, heartbeat_ms=now_ms)
 
 
 # ---- writing -----------------------------------------------------------------------------------------------------
@@ -327,14 +335,14 @@ def register_critical_reader(
             raise LeaseExpired(
                 "the hold was registered, and removed since", hint="register it anew", critical_id=command.critical_id
             )
-        return state, c.CriticalRegistered(since=known.since, opaque=known.opaque)
+        return state, c.CriticalRegistered(since=known.since, opaque=known.opaque, registered=known.registered)
     if known is None:
         if state.is_tombstone:
             return state, c.CriticalRegistered(since=state.since, opaque=command.opaque)
         _check_room(len(state.critical_readers), READERS_MAX, "critical readers")
-        known = CriticalReader(since=state.since, opaque=_opaque(command.opaque))
+        known = CriticalReader(since=state.since, opaque=_opaque(command.opaque), registered=state.seqno + 1)
     reader = replace(known, purpose=command.purpose[:200])
-    outcome = c.CriticalRegistered(since=reader.since, opaque=reader.opaque)
+    outcome = c.CriticalRegistered(since=reader.since, opaque=reader.opaque, registered=reader.registered)
     if state.critical_readers.get(command.critical_id) != reader:
         state = state.evolved(critical_readers={**state.critical_readers, command.critical_id: reader})
     return _done(state, command.call, context), outcome
@@ -350,10 +358,10 @@ def _taken_effect(state: State, call: c.Call) -> bool:
     raise LeaseExpired("the shard may have forgotten this call, or it was given up", hint="look, and ask anew")
 
 
-def _done(state: State, call: c.Call | None, context: Context) -> State:
+def _done(state: State, call: c.Call | None, context: Context, verdict: Verdict = Verdict.DONE) -> State:
     if call is None:
         return state
-    return state.evolved(sessions=recorded(state, call, Verdict.DONE, now_ms=context.now_ms))
+    return state.evolved(sessions=recorded(state, call, verdict, now_ms=context.now_ms))
 
 
 @transition.register
@@ -361,21 +369,48 @@ def compare_and_downgrade_since(
     command: c.CompareAndDowngradeSince, state: State, context: Context
 ) -> tuple[State, Any]:
     """Move a critical hold if its opaque value is the expected one."""
-    if command.incarnation is not None:
-        check_incarnation(state, command.incarnation)
     known = state.critical_readers.get(command.critical_id)
+    found = None if command.call is None else met(state, command.call)
+    if isinstance(found, c.CannotTell):
+        return state, found
+    if isinstance(found, CallOutcome):
+        return _with_since(state), _moved_before(command, known, found)
+    if known is not None and command.registered not in (None, known.registered):
+        raise LeaseExpired(
+            "the hold was removed, and registered anew since", hint="open it again", critical_id=command.critical_id
+        )
     if known is None:
         raise InvalidArgument("no such critical reader", hint="register it first", critical_id=command.critical_id)
     if known.opaque != command.expected:
         if known.opaque == command.opaque and command.since.less_equal(known.since):
             # What is asked for stands already: an earlier attempt, whose answer was lost, had done it.
             return _with_since(state), c.CriticalDowngraded(since=known.since, opaque=known.opaque)
-        return state, c.OpaqueMismatch(since=known.since, opaque=known.opaque)
+        # Recorded, so that it stays so: the token may become the expected one before a late attempt arrives.
+        outcome = c.OpaqueMismatch(since=known.since, opaque=known.opaque)
+        return _done(state, command.call, context, Verdict.CLOSED), outcome
     reader = replace(known, since=known.since.join(command.since), opaque=_opaque(command.opaque))
-    outcome = c.CriticalDowngraded(since=reader.since, opaque=reader.opaque)
-    if reader == known:
-        return _with_since(state), outcome
-    return _with_since(state.evolved(critical_readers={**state.critical_readers, command.critical_id: reader})), outcome
+    if reader != known:
+        # Otherwise a late attempt changes nothing either: while the token is the expected one since does not go back.
+        state = state.evolved(critical_readers={**state.critical_readers, command.critical_id: reader})
+        state = _done(state, command.call, context)
+    return _with_since(state), c.CriticalDowngraded(since=reader.since, opaque=reader.opaque)
+
+
+def _moved_before(
+    command: c.CompareAndDowngradeSince, known: CriticalReader | None, found: CallOutcome
+) -> c.CriticalDowngraded | c.OpaqueMismatch:
+    """What an earlier attempt of the call came to. What others did with the hold since is theirs."""
+    match found.verdict:
+        case Verdict.DONE:
+            still = known is not None and known.opaque == command.opaque
+            since = known.since.join(command.since) if known is not None and still else command.since
+            return c.CriticalDowngraded(since=since, opaque=command.opaque)
+        case Verdict.CLOSED if known is not None:
+            return c.OpaqueMismatch(since=known.since, opaque=known.opaque)
+        case Verdict.CLOSED:
+            raise LeaseExpired("the hold was removed", hint="open it again", critical_id=command.critical_id)
+        case _:
+            raise InvalidArgument("this number was another call's", hint="number every call", number=found.number)
 
 
 @transition.register
@@ -383,7 +418,8 @@ def expire_critical_reader(command: c.ExpireCriticalReader, state: State, contex
     """Forget a critical hold, and let since go on."""
     if command.call is not None and _taken_effect(state, command.call):
         return state, c.Expired(existed=True)
-    existed = command.critical_id in state.critical_readers
+    known = state.critical_readers.get(command.critical_id)
+    existed = known is not None and command.registered in (None, known.registered)
     if existed:
         state = state.evolved(critical_readers=_without(state.critical_readers, command.critical_id))
     # Recorded also when nothing was there: a late attempt would remove what somebody registers meanwhile.

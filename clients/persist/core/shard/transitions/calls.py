@@ -15,6 +15,7 @@ Source: RIFL (Lee et al., SOSP 2015); Ongaro 2014, section 6.3; reliability.md I
 import bisect
 import heapq
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from persist.core.frontier import Antichain
@@ -33,6 +34,7 @@ from persist.core.shard.transitions.dispatch import Context
 from persist.errors import InvalidArgument, LeaseExpired
 
 V = TypeVar("V", Session, TokenOutcome, Writer)
+H = TypeVar("H", Session, Writer)
 
 _NUMBERS: Final = 1 << 64
 
@@ -124,6 +126,7 @@ def forgetful(state: State, context: Context) -> State:
     if (state.seqno + 1) % context.forget_every and not full:
         return state
     now_ms = context.now_ms
+    state = _heard_by(state, now_ms)
     old_ms = now_ms - TOKEN_MS
     settled = _seqno_before_newest(state.sessions, context.sessions_kept)
     idle = _idle(now_ms)
@@ -174,9 +177,29 @@ def _heavy(sessions: Table[Session], gone: set[str]) -> list[str]:
     return heavy
 
 
+def _heard_by(state: State, now_ms: int) -> State:
+    """The state with nothing in it heard of later than now: a clock that was ahead makes nobody last longer."""
+    sessions = {key: replace(each, heartbeat_ms=now_ms) for key, each in _later(state.sessions, now_ms)}
+    writers = {key: replace(each, heartbeat_ms=now_ms) for key, each in _later(state.writers, now_ms)}
+    tokens = {
+        key: replace(each, committed_ms=now_ms) for key, each in state.tokens.items() if each.committed_ms > now_ms
+    }
+    if not (sessions or writers or tokens):
+        return state
+    return state.evolved(
+        sessions=state.sessions.with_entries(sessions),
+        writers=state.writers.with_entries(writers),
+        tokens=state.tokens.with_entries(tokens),
+    )
+
+
+def _later(table: Table[H], now_ms: int) -> list[tuple[str, H]]:
+    return [(key, each) for key, each in table.items() if each.heartbeat_ms > now_ms]
+
+
 def without_idle_writers(state: State, now_ms: int) -> State:
     """The state without writers that were silent for longer than their leases. The same object if there are none."""
-    idle = _idle(now_ms)
+    state, idle = _heard_by(state, now_ms), _idle(now_ms)
     gone = [writer_id for writer_id, writer in state.writers.items() if idle(writer)]
     return state.evolved(writers=state.writers.without(gone)) if gone else state
 

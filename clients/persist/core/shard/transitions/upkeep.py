@@ -75,9 +75,9 @@ def claim_compaction(
     trace, now_ms = state.trace, context.now_ms
     mine = k.claimed_by(trace, command.owner)
     if mine is not None and mine.claim is not None:
-        renewed = dataclasses.replace(mine.claim, start_ms=max(mine.claim.start_ms, now_ms))
-        if renewed.start_ms - mine.claim.start_ms < command.takeover_ms // 4:
+        if mine.claim.holds(now_ms, command.takeover_ms // 4):
             return state, _claimed(state, mine)
+        renewed = dataclasses.replace(mine.claim, start_ms=now_ms)
         return state.evolved(trace=k.claimed(trace, mine, renewed)), _claimed(state, mine)
     if state.since.is_empty:
         # Nobody can read it any more: finalization takes everything away, without reading it first.
@@ -126,7 +126,7 @@ def apply_merge(command: c.ApplyMerge, state: State, context: Context) -> tuple[
     each, at = place
     mine = each.claim is not None and each.claim.owner == command.owner
     if not mine and is_forgotten(state, command.owner):
-        raise _silent(command.owner)
+        raise _silent(state, command.owner)
     inputs = each.batches[at : at + len(command.inputs)]
     reused = frozenset(part.key for batch in inputs for part in batch.parts if part.key is not None)
     check_parts(state, command.owner, output, parts_max=context.parts_per_merge_max, reused=reused)
@@ -147,11 +147,17 @@ def apply_merge(command: c.ApplyMerge, state: State, context: Context) -> tuple[
 def check_alive(state: State, writer_id: WriterId) -> None:
     """Raise LeaseExpired for a writer the shard does not know, born before those it may forget were fenced off."""
     if is_fenced(state, writer_id):
-        raise _silent(writer_id)
+        raise _silent(state, writer_id)
 
 
-def _silent(writer_id: WriterId) -> LeaseExpired:
-    return LeaseExpired("the writer was silent for too long", hint="open a new writer", writer=writer_id)
+def _silent(state: State, writer_id: WriterId) -> LeaseExpired:
+    return LeaseExpired(
+        "the shard does not know this writer, and has fenced off those that began before a time",
+        hint="open a new writer, which begins after that, and write again",
+        writer=writer_id,
+        fence_ms=state.writers_since_ms,
+        began_ms=writer_id.born_ms,
+    )
 
 
 @transition.register
