@@ -57,6 +57,7 @@ def restored(shard: ShardId) -> LeaseExpired:
 
 async def newest(location: Location, shard: ShardId, incarnation: int, deadline: Deadline) -> ShardInfo:
     """Where the shard is now, in that incarnation. One RPC. Raises LeaseExpired, ShardNotFound, LocationError."""
+    location.check_open()
     info: ShardInfo = await location.attempts.repeat(
         deadline, lambda seconds: location.shards.open(shard, create=False, timeout=seconds)
     )
