@@ -143,6 +143,10 @@ class UnsafeConfiguration(UsageError):
     reason = "UNSAFE_CONFIGURATION"
 
 
+class LocationReplaced(UnsafeConfiguration):
+    """The files a client had open were deleted or replaced under their path: nothing happened. Open another client."""
+
+
 class LocationError(PersistError):
     """A store or a server did not answer as it must. ``determinate`` tells whether nothing happened for certain."""
 
