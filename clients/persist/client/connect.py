@@ -55,21 +55,23 @@ async def connect(
 ) -> Client:
     """A client of PersistShard servers, ``HOST:PORT`` separated by commas. Connects at first use.
 
-    Data goes straight to Blob: where the servers say, or ``blob``. With ``consensus`` (and ``blob``) the commit loop
-    runs here while no server answers. Raises InvalidArgument, InvalidUri, UnsafeConfiguration, LocationError.
+    Data goes straight to Blob: where the servers say, or ``blob``, which must be the same one. With it, and with
+    several endpoints, each server is asked once which Blob is its own. With ``consensus`` (and ``blob``) the commit
+    loop runs here while no server answers. Raises InvalidArgument, InvalidUri, LocationError, UnsafeConfiguration (when
+    first used, too: a server of another location).
     """
     from persist.client.remote.failover import FailoverShards
     from persist.client.remote.shards import RemoteShards
 
     chosen, clock = settings or Settings(), runtime or system()
     if consensus is None:
-        remote = RemoteShards(endpoints, settings=chosen, runtime=clock)
         store = None if blob is None else open_blob(blob, settings=chosen, runtime=clock)
+        remote = RemoteShards(endpoints, settings=chosen, runtime=clock, blob=None if store is None else store.uri)
         return Client(Location(remote, blob=store, settings=chosen, runtime=clock, owns_blob=True))
     if blob is None:
         raise InvalidArgument("consensus= without blob=", hint="failing over needs both stores", consensus=consensus)
     local, store = await _local(blob, consensus, chosen, clock)
-    remote = RemoteShards(endpoints, settings=chosen, runtime=clock, watched=True)
+    remote = RemoteShards(endpoints, settings=chosen, runtime=clock, watched=True, blob=store.uri)
     both = FailoverShards(remote, local, runtime=clock, away=lambda: remote.away)
     return Client(Location(both, blob=store, settings=chosen, runtime=clock))
 

@@ -16,7 +16,15 @@ from typing import Any, Final, TypeVar
 
 from persist.client.remote.channel import Peer, refuse_after_fork
 from persist.core.ids import ShardId
-from persist.errors import Indeterminate, InvalidArgument, LocationError, Overloaded, StoreFull, StoreReadOnly
+from persist.errors import (
+    Determinate,
+    Indeterminate,
+    InvalidArgument,
+    LocationError,
+    Overloaded,
+    StoreFull,
+    StoreReadOnly,
+)
 from persist.retry.attempts import Attempts
 from persist.retry.deadline import Backoff, Deadline
 from persist.retry.twice import HEDGE_SECONDS, RULES, HedgeBudget, Rule
@@ -49,7 +57,9 @@ class Peers:
         runtime: Runtime,
         sessions: bool = False,
         watched: bool = False,
+        vet: Attempt[None] | None = None,
     ) -> None:
+        """``vet``: what a server is asked before it is asked anything else, once for each connection."""
         self.endpoints = tuple(dict.fromkeys(name.strip() for name in endpoints.split(",") if name.strip()))
         if not self.endpoints:
             raise InvalidArgument("no endpoint", hint="write HOST:PORT, for example localhost:7100")
@@ -59,6 +69,7 @@ class Peers:
         self._runtime = runtime
         self._sessions = sessions
         self._watched = watched or len(self.endpoints) > 1
+        self._vet = vet
         self._budget = HedgeBudget()
         self._owner: tuple[int, asyncio.AbstractEventLoop] | None = None
         self._connections: tuple[Peer, ...] = ()
@@ -113,6 +124,7 @@ class Peers:
         """
         peer, turn = self.choose(shard), Deadline(self._runtime, seconds)
         try:
+            await self._vetted(peer, seconds)
             async with aclosing(peer.stream(rpc, request, shard, seconds, quiet=quiet)) as messages:
                 async for message in messages:
                     peer.answered()
@@ -153,7 +165,7 @@ class Peers:
 
     async def _ask(self, peer: Peer, attempt: Attempt[R], seconds: float) -> R:
         try:
-            answer = await attempt(peer, seconds)
+            answer = await attempt(peer, await self._vetted(peer, seconds))
         except (Overloaded, StoreFull, StoreReadOnly):
             # The server is well, whatever became of its store.
             raise
@@ -162,6 +174,18 @@ class Peers:
             raise
         peer.answered()
         return answer
+
+    async def _vetted(self, peer: Peer, seconds: float) -> float:
+        """The seconds that are left once the server is known to be one to ask. Raises Determinate: nothing was sent."""
+        if self._vet is None or peer.vetted:
+            return seconds
+        deadline = Deadline(self._runtime, seconds)
+        try:
+            await self._vet(peer, seconds)
+        except Indeterminate as error:
+            raise Determinate("the server does not say where it stores", hint="retry", detail=error) from error
+        peer.vetted = True
+        return max(deadline.remaining(), 0.001)
 
     async def _hedge(self, rule: Rule, shard: ShardId | None, first: Peer, attempt: Attempt[R], seconds: float) -> R:
         ends = Deadline(self._runtime, seconds)
