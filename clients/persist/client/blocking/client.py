@@ -229,6 +229,11 @@ class Client:
         loop, core = self._core()
         return loop.run(core.recent_upper(shard, timeout=timeout))
 
+    def place(self, shard: ShardId | str, *, timeout: float | None = None) -> str:
+        """What tells this shard from those of its id at other locations. See aio.Client.place."""
+        loop, core = self._core()
+        return loop.run(core.place(shard, timeout=timeout))
+
     def schema(self, shard: ShardId | str, *, timeout: float | None = None) -> Schema:
         """The shard's newest schema. See aio.Client.schema."""
         loop, core = self._core()
