@@ -153,6 +153,10 @@ class MissingExtra(UsageError, ImportError):
     """Something needs a package that is not installed. ``details['extra']``: the extra of persist that brings it."""
 
 
+class LocationReplaced(UnsafeConfiguration):
+    """The files a client had open were deleted or replaced under their path: nothing happened. Open another client."""
+
+
 class LocationError(PersistError):
     """A store or a server did not answer as it must. ``determinate`` tells whether nothing happened for certain."""
 

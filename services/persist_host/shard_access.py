@@ -42,7 +42,7 @@ class Reach:
             consensus = open_consensus(self.consensus_uri, settings=settings, runtime=runtime)
             local = LocalShards(blob, consensus, settings=settings, runtime=runtime, counts=counts)
             return Location(local, blob=blob, settings=settings, runtime=runtime), (blob, consensus)
-        remote = RemoteShards(self.endpoints, settings=settings, runtime=runtime)
+        remote = RemoteShards(self.endpoints, settings=settings, runtime=runtime, blob=self.blob_uri or None)
         try:
             blob_uri = self.blob_uri or await remote.locate(timeout=settings.timeout_ms / 1000)
             blob = open_blob(blob_uri, settings=settings, runtime=runtime)

@@ -115,7 +115,7 @@ async def test_process_hears_of_an_upgrade_and_commits_nothing_more() -> None:
     await here.apply(shard, empty_append(100, 101), timeout=5)
     known = here._of(shard)
     with pytest.raises(VersionMismatch):
-        await known.maintenance.roll_up(await known.applier.refresh(deadline()))
+        await known.maintenance.roll_up(await known.applier.refresh(deadline()), deadline())
     seqno = (await consensus.head(shard, timeout=5)).seqno  # type: ignore[union-attr]  # it is there
     for _ in range(2):
         with pytest.raises(VersionMismatch, match="does not know"):

@@ -56,9 +56,10 @@ async def connect(
 
     Where nothing listens the first use raises NoServer within ``settings.first_connection_ms``; a server that was there
     is waited for as long as the call may take.
-    Data goes straight to Blob: where the servers say, or ``blob``. With ``consensus`` (and ``blob``) the commit loop
-    runs here while no server answers. Raises InvalidArgument, InvalidUri, MissingExtra, UnsafeConfiguration,
-    LocationError.
+    Data goes straight to Blob: where the servers say, or ``blob``, which must be the same one. With it, and with
+    several endpoints, each server is asked once which Blob is its own. With ``consensus`` (and ``blob``) the commit
+    loop runs here while no server answers. Raises InvalidArgument, InvalidUri, MissingExtra, LocationError,
+    UnsafeConfiguration (when first used, too: a server of another location).
     """
     with extra("grpc"):
         from persist.client.remote.failover import FailoverShards
@@ -66,13 +67,14 @@ async def connect(
 
     chosen, clock = settings or Settings(), runtime or system()
     if consensus is None:
-        remote = RemoteShards(endpoints, settings=chosen, runtime=clock, hasty=True)
         store = None if blob is None else open_blob(blob, settings=chosen, runtime=clock)
+        uri = None if store is None else store.uri
+        remote = RemoteShards(endpoints, settings=chosen, runtime=clock, hasty=True, blob=uri)
         return Client(Location(remote, blob=store, settings=chosen, runtime=clock, owns_blob=True))
     if blob is None:
         raise InvalidArgument("consensus= without blob=", hint="failing over needs both stores", consensus=consensus)
     local, store = await _local(blob, consensus, chosen, clock)
-    remote = RemoteShards(endpoints, settings=chosen, runtime=clock, watched=True)
+    remote = RemoteShards(endpoints, settings=chosen, runtime=clock, watched=True, blob=store.uri)
     both = FailoverShards(remote, local, runtime=clock, away=lambda: remote.away)
     return Client(Location(both, blob=store, settings=chosen, runtime=clock))
 

@@ -8,6 +8,7 @@ Source: architecture.md section 5; reliability.md section 4, refusing unsafe con
 """
 
 import difflib
+import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
@@ -86,6 +87,20 @@ def open_stash(uri: str, *, runtime: Runtime) -> Stash:
         from persist.storage.stash.postgres import PostgresStash
 
     return PostgresStash(uri)
+
+
+def blob_identity(uri: str) -> str:
+    """What two URIs of one Blob have in common: a folder without its links, a bucket and its prefix. Raises InvalidUri.
+
+    However it is reached: endpoints, regions and clients of S3 are left out.
+    """
+    scheme, rest = _split(uri, _BLOB_SCHEMES, _CONSENSUS_SCHEMES, "blob")
+    if scheme == "file":
+        return f"file:{os.path.realpath(_path(rest)[0])}"
+    if scheme == "s3":
+        parts = urlsplit(uri)
+        return f"s3://{parts.netloc}/{parts.path.strip('/')}"
+    return f"{scheme}:{rest}"
 
 
 def check_safe(findings: Sequence[Finding], allow_unsafe: Collection[str]) -> None:

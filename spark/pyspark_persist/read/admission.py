@@ -37,20 +37,31 @@ class Position:
         """Later positions have larger ones."""
         return self.upper, self.below is None, self.below or b""
 
-    def offset(self, target: Target) -> dict[str, object]:
-        """The offset Spark keeps in its checkpoint."""
-        known = {"v": 1, "shard": target.shard, "upper": str(self.upper)}
+    def offset(self, target: Target, place: str) -> dict[str, object]:
+        """The offset Spark keeps in its checkpoint. ``place``: what tells the location from others."""
+        known = {"v": 1, "shard": target.shard, "upper": str(self.upper), "place": place}
         return known if self.below is None else {**known, "below": self.below.hex()}
 
     @classmethod
-    def of(cls, offset: Mapping[str, object], target: Target) -> "Position":
-        """The position of an offset. Raises InvalidArgument for one of another stream."""
+    def of(cls, offset: Mapping[str, object], target: Target, place: str) -> "Position":
+        """The position of an offset. Raises InvalidArgument for one of another stream, or of another location.
+
+        Offsets of before there were places have none.
+        """
         if offset.get("v") != 1 or offset.get("shard") != target.shard:
             raise InvalidArgument(
                 "the checkpoint's offset belongs to another shard or release",
                 hint="use a checkpoint of this query, or a new checkpoint directory",
                 offset=dict(offset),
                 shard=target.shard,
+            )
+        if offset.get("place", place) != place:
+            raise InvalidArgument(
+                "the checkpoint was made at another location, or before this one was restored from a backup",
+                hint="its times mean nothing here: start with a new checkpoint directory, by startingVersion where this"
+                " shard is to be read from; if the same data was only moved, at the upper of this offset",
+                offset=dict(offset),
+                **target.described,
             )
         below = offset.get("below")
         return cls(int(str(offset["upper"])), None if below is None else bytes.fromhex(str(below)))

@@ -1,8 +1,9 @@
 """Streaming reads: a micro-batch is an interval ``[a, b)`` of the shard's frontier, so it is a definite set of updates.
 
-Offsets are ``{"v": 1, "shard": …, "upper": "t"}``. The interval that starts at 0 is the snapshot at ``b - 1``; every
-other is the exact updates with a <= t < b. Where limits ask for it the snapshot comes in pieces, and offsets within it
-have a ``below``: the key, in hexadecimal, that has been reached.
+Offsets are ``{"v": 1, "shard": …, "upper": "t", "place": …}``; the place tells locations apart, and a location from
+itself before a restore. The interval that starts at 0 is the snapshot at ``b - 1``; every other is the exact updates
+with a <= t < b. Where limits ask for it the snapshot comes in pieces, and offsets within it have a ``below``: the key,
+in hexadecimal, that has been reached.
 Source: spark.md sections 2.2, 2.3; architecture.md section 7.
 """
 
@@ -23,7 +24,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from persist import Antichain, KeyRange, LeaseExpired, NotReadable, PersistError
+from persist import Antichain, InvalidArgument, KeyRange, LeaseExpired, NotReadable, PersistError
 from pyspark_persist.finding import current_schema
 from pyspark_persist.options.options import ReadOptions
 from pyspark_persist.read import holds, planning
@@ -46,6 +47,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self.view: View = view_of(options, stored, schema, streaming=True)
         self.where: Where = planning.where_of(options.filters, stored)
         self._reader: Any = None
+        self._place: str | None = None
         self._initial: int | None = None
         self._target: int | None = None
         self._pins: list[tuple[Position, object]] = []
@@ -76,6 +78,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:
         """How far the next micro-batch goes, within the limits and AvailableNow's end."""
         lower = self._position(start)
+        self._check_reached(lower)
         self._leased()
         end = self._upper() if self._target is None else self._target
         limited = not isinstance(limit, ReadAllAvailable)
@@ -251,10 +254,30 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return time_within(read[0].parts, first, upper, self.options.admission) if read else upper
 
     def _offset(self, position: Position) -> dict[str, object]:
-        return position.offset(self.options.target)
+        return position.offset(self.options.target, self._placed())
 
     def _position(self, offset: Mapping[str, object]) -> Position:
-        return Position.of(offset, self.options.target)
+        return Position.of(offset, self.options.target, self._placed())
+
+    def _placed(self) -> str:
+        """What tells this location from others, and from itself before a restore. Asked once."""
+        if self._place is None:
+            target = self.options.target
+            self._place = str(target.client().place(target.shard_id, timeout=target.timeout))
+        return self._place
+
+    def _check_reached(self, position: Position) -> None:
+        """Raise InvalidArgument when the shard has not come to where the stream is: it is not the one it was."""
+        upper = self._upper()
+        if upper < position.upper:
+            raise InvalidArgument(
+                "the checkpoint lies beyond the shard's upper: the shard is not the one that the stream has read",
+                hint="was the location restored from a backup? start with a new checkpoint directory, by"
+                " startingVersion from a time that both have in common",
+                position=position.upper,
+                upper=upper,
+                **self.options.target.described,
+            )
 
 
 def _over(count: int, limit: int | None) -> bool:

@@ -150,9 +150,13 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # pyspar
         if not messages and not self.plan.overwrite:
             return
         query = self._query(messages)
-        # SUBTLE: the query beside the version: batches of another query under the same txnAppId are no replays.
+        # SUBTLE: the query beside the version: batches of another query under the same txnAppId are no replays. And how
+        # much it is: under an older checkpoint that was put back a batch holds more rows than it had. How rows fall to
+        # tasks changes what is consolidated, but never the sum of diffs.
+        diffs = sum(message.prepared.diffs_sum for message in messages if isinstance(message, TaskOutput))
         app_id, new_since = self.plan.options.txn_app_id or query, self.plan.options.txn_new_since
-        self.plan.commit(messages, Transaction(app_id=app_id, version=batchId, owner=query, new_since=new_since))
+        owner = Transaction.owner_of(query, diffs)
+        self.plan.commit(messages, Transaction(app_id=app_id, version=batchId, owner=owner, new_since=new_since))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Leave everything as it is: Spark also calls this when a commit failed whose outcome is unknown."""

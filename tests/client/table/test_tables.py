@@ -307,8 +307,9 @@ async def test_a_shard_becomes_a_table_with_what_it_has(mode: Any):
 async def test_writing_past_the_log_is_noticed():
     async with client_of(memory_place()) as client:
         written = await client.table("t", schema=SCHEMA, timeline=USER, mode="wal")
+        await written.insert([row(1, "a")])
         writer = await client.open_writer(written.shard)
-        await writer.append([], 1000)
+        await writer.append_at_upper([], not_before=1000)
         with pytest.raises(UsageError, match="past its log"):
             await written.snapshot()
 
@@ -469,3 +470,58 @@ async def test_a_time_up_within_transact_is_told():
         # Only reading: what was found is applied before it is told.
         rows = await client.transact(lambda txn: txn.snapshot(logged), USER)
         assert await (await client.oracle(USER)).read_ts() >= rows.as_of
+
+
+async def past_the_log(client: aio.Client, written: aio.Table) -> None:
+    """Append to a logged table's shard behind everything, as whoever only knows its id."""
+    writer = await client.open_writer(written.shard)
+    now = await (await client.oracle()).write_ts()
+    await writer.append_at_upper([(({"id": 50}, {"name": "raw"}), 0, 1)], not_before=now)
+
+
+@pytest.mark.parametrize("between", ["read", "settle"])
+async def test_a_write_past_the_log_loses_no_acknowledged_row(place: Place, between: str):
+    async with client_of(place) as client, client_of(place) as other:
+        written = await client.table("t", schema=SCHEMA, mode="wal")
+        await written.insert([row(1, "acknowledged")])
+        await past_the_log(other, written)
+        await written.insert([row(2, "later")])
+        if between == "settle":
+            await client.settle()
+        expected = [(1, "acknowledged", 1), (2, "later", 1), (50, "raw", 1)]
+        assert await found(written) == expected
+        assert await found(await other.table("t", mode="wal")) == expected
+        await client.settle()
+        assert await found(written) == expected
+        assert await found(await other.table("t", mode="wal")) == expected
+
+
+async def test_a_table_of_a_log_is_not_opened_directly(place: Place):
+    async with client_of(place) as client, client_of(place) as other:
+        written = await client.table("t", schema=SCHEMA, mode="wal")
+        await written.insert([row(1, "a")])
+        with pytest.raises(InvalidArgument, match="through a log"):
+            await other.table(written.shard)
+        by_id = await other.table(written.shard, mode="wal")
+        await by_id.insert([row(2, "b")])
+        assert await found(written) == [(1, "a", 1), (2, "b", 1)]
+
+
+async def test_writes_past_the_log_at_random_lose_and_double_nothing(entropy: random.Random):
+    place = memory_place()
+    async with client_of(place) as one, client_of(place) as two:
+        tables = [await client.table("t", schema=SCHEMA, mode="wal") for client in (one, two)]
+        expected = []
+        for key in range(40):
+            at = entropy.randrange(2)
+            await tables[at].insert([row(key, "a")])
+            expected.append((key, "a", 1))
+            if entropy.random() < 0.3:
+                writer = await two.open_writer(tables[0].shard)
+                await writer.append_at_upper([(({"id": 1000 + key}, {"name": "raw"}), 0, 1)])
+                expected.append((1000 + key, "raw", 1))
+            if entropy.random() < 0.3:
+                await [one, two][at].settle()
+            if entropy.random() < 0.3:
+                assert await found(tables[1 - at]) == sorted(expected)
+        assert await found(tables[0]) == await found(tables[1]) == sorted(expected)

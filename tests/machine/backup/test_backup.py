@@ -66,7 +66,7 @@ async def clean(tools: Tools, shard: ShardId) -> None:
     await compactor.close()
     known = shards._of(shard)
     deadline = Deadline(shards.runtime, 30)
-    await known.maintenance.roll_up(await known.applier.refresh(deadline))
+    await known.maintenance.roll_up(await known.applier.refresh(deadline), deadline)
     collector = Collector(known.applier, tools.survey.versions, settings=BUSY, runtime=shards.runtime)
     for _ in range(8):
         await collector.collect(deadline)

@@ -86,7 +86,7 @@ async def test_rebuilding_goes_on_where_it_was_cut_off(place: tuple[str, str]) -
         await shard.grow(30)
         deadline = Deadline(tools.shards.runtime, 30)
         known = tools.shards._of(shard.id)
-        await known.maintenance.roll_up(await known.applier.refresh(deadline))
+        await known.maintenance.roll_up(await known.applier.refresh(deadline), deadline)
     lose_consensus(place)
     store = store_at(place[0])
     before = {key for key in await store.sizes(f"{shard.id}/rollup/")}

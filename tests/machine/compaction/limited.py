@@ -116,7 +116,7 @@ async def compact(place: Any, warm: str, shard: str, bound: int, limit: int) -> 
         await shards.open(ShardId.parse(shard), timeout=30)
         await compactor.compact(ShardId.parse(warm), compactor.new_owner(), whole=True)
         # All threads there will be: their stacks count, though hardly a page of them is used.
-        pools = (None, threads.ahead_pool(), threads._pool("decode"))
+        pools = (None, threads.ahead_pool(), threads._decode.get())
         loop = asyncio.get_running_loop()
         await asyncio.gather(*(loop.run_in_executor(pool, time.sleep, 0.1) for pool in pools for _ in range(32)))
         # What it leaves is not to be taken for idle.

@@ -215,9 +215,9 @@ def test_stream_offsets_are_readable_frontiers(
     feed(10, (1, "a", 3, 1))
     query = run(stream(spark, source), {}, tmp_path / "c", fmt="noop")
     offset = query.lastProgress["sources"][0]["endOffset"]
-    assert (
-        json.loads(offset) if isinstance(offset, str) else offset == {"v": 1, "shard": source["shard"], "upper": "10"}
-    )
+    found = json.loads(offset) if isinstance(offset, str) else offset
+    assert found.pop("place")
+    assert found == {"v": 1, "shard": source["shard"], "upper": "10"}
 
 
 @pytest.mark.parametrize(

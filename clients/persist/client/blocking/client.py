@@ -70,9 +70,10 @@ def connect(
 
     Where nothing listens the first use raises NoServer within ``settings.first_connection_ms``; a server that was there
     is waited for as long as the call may take.
-    Data goes straight to Blob: where the servers say, or ``blob``. With ``consensus`` (and ``blob``) the commit loop
-    runs here while no server answers. Raises InvalidArgument, InvalidUri, MissingExtra, UnsafeConfiguration,
-    LocationError.
+    Data goes straight to Blob: where the servers say, or ``blob``, which must be the same one. With it, and with
+    several endpoints, each server is asked once which Blob is its own. With ``consensus`` (and ``blob``) the commit
+    loop runs here while no server answers. Raises InvalidArgument, InvalidUri, MissingExtra, LocationError,
+    UnsafeConfiguration (when first used, too: a server of another location).
     """
     return Client(partial(aio_connect, endpoints, blob=blob, consensus=consensus, settings=settings, runtime=runtime))
 
@@ -169,6 +170,14 @@ class Client(Opened):
     def recent_upper(self, shard: ShardId | str, *, timeout: float | None = None) -> Antichain:
         """The shard's upper: everything before it is complete. Linearizable. One RPC. Raises ShardNotFound."""
         return self._run(self._inner.recent_upper(shard, timeout=timeout))
+
+    def place(self, shard: ShardId | str, *, timeout: float | None = None) -> str:
+        """What tells this shard from those of its id at other locations, and from itself before a restore.
+
+        For whoever keeps times of a shard elsewhere: they mean nothing at another place. A location that is moved to
+        another Blob has another one, too. One RPC. Raises ShardNotFound.
+        """
+        return self._run(self._inner.place(shard, timeout=timeout))
 
     def schema(self, shard: ShardId | str, *, timeout: float | None = None) -> Schema:
         """The shard's newest schema. One RPC. Raises ShardNotFound, UsageError when none was registered yet."""

@@ -97,6 +97,8 @@ class Peer:
     ) -> None:
         self.endpoint = endpoint
         self.down = False
+        self.vetted = False
+        """It is known to be a server of the location that is meant."""
         self.left_at = 0.0
         """When it failed last, in monotonic seconds."""
         self._failures = 0

@@ -18,7 +18,7 @@ from persist.client.remote.absence import Absence
 from persist.client.remote.addresses import endpoints_of
 from persist.client.remote.channel import Peer, refuse_after_fork
 from persist.core.ids import ShardId
-from persist.errors import Indeterminate, LocationError, Overloaded, StoreFull, StoreReadOnly
+from persist.errors import Determinate, Indeterminate, LocationError, Overloaded, StoreFull, StoreReadOnly
 from persist.retry.attempts import Attempts
 from persist.retry.deadline import Backoff, Deadline
 from persist.retry.twice import HEDGE_SECONDS, RULES, HedgeBudget, Rule
@@ -53,7 +53,9 @@ class Peers:
         sessions: bool = False,
         watched: bool = False,
         hasty: bool = False,
+        vet: Attempt[None] | None = None,
     ) -> None:
+        """``vet``: what a server is asked before it is asked anything else, once for each connection."""
         self.endpoints = endpoints_of(endpoints)
         self._stub_of = stub_of
         self._settings = settings
@@ -61,6 +63,7 @@ class Peers:
         self._runtime = runtime
         self._sessions = sessions
         self._watched = watched or len(self.endpoints) > 1
+        self._vet = vet
         self._budget = HedgeBudget()
         self._absence = Absence(self.endpoints, settings=settings, runtime=runtime, hasty=hasty)
         self._owner: tuple[int, asyncio.AbstractEventLoop] | None = None
@@ -119,6 +122,7 @@ class Peers:
             if self._absence.possible:
                 await self._absence.check(peer, turn)
                 seconds = turn.slice()
+            seconds = await self._vetted(peer, seconds)
             async with aclosing(peer.stream(rpc, request, shard, seconds, quiet=quiet)) as messages:
                 async for message in messages:
                     peer.answered()
@@ -163,7 +167,7 @@ class Peers:
                 ends = Deadline(self._runtime, seconds)
                 await self._absence.check(peer, ends)
                 seconds = ends.slice()
-            answer = await attempt(peer, seconds)
+            answer = await attempt(peer, await self._vetted(peer, seconds))
         except (Overloaded, StoreFull, StoreReadOnly):
             # The server is well, whatever became of its store.
             raise
@@ -172,6 +176,18 @@ class Peers:
             raise
         peer.answered()
         return answer
+
+    async def _vetted(self, peer: Peer, seconds: float) -> float:
+        """The seconds that are left once the server is known to be one to ask. Raises Determinate: nothing was sent."""
+        if self._vet is None or peer.vetted:
+            return seconds
+        deadline = Deadline(self._runtime, seconds)
+        try:
+            await self._vet(peer, seconds)
+        except Indeterminate as error:
+            raise Determinate("the server does not say where it stores", hint="retry", detail=error) from error
+        peer.vetted = True
+        return max(deadline.remaining(), 0.001)
 
     async def _hedge(self, rule: Rule, shard: ShardId | None, first: Peer, attempt: Attempt[R], seconds: float) -> R:
         ends = Deadline(self._runtime, seconds)

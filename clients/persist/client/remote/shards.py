@@ -19,8 +19,11 @@ from persist.core.ids import ReaderId, ShardId
 from persist.core.shard.commands import Command, SchemaEntry
 from persist.errors import Determinate, RequestTooLarge
 from persist.machine.shards import Change, NotYet, Plan, ShardInfo, Shards
+from persist.redaction import without_password
 from persist.runtime import Runtime, system
 from persist.settings import Settings
+from persist.storage.open import blob_identity, check_safe
+from persist.storage.ports import Finding
 from persist.v1 import shard_pb2 as pb
 from persist.v1.shard_pb2_grpc import PersistShardStub
 from persist.wire.rpc import method_of, request_of
@@ -48,7 +51,12 @@ class RemoteShards(Shards):
         sessions: bool = True,
         watched: bool = False,
         hasty: bool = False,
+        blob: str | None = None,
     ) -> None:
+        """``blob``: the URI of the Blob that the servers must be of, where the caller has it from elsewhere.
+
+        With it, or with several endpoints, each server is asked for its Blob before anything else.
+        """
         self._settings = settings or Settings()
         self._sessions = sessions
         self._watched = watched
@@ -60,8 +68,11 @@ class RemoteShards(Shards):
             sessions=sessions,
             watched=watched,
             hasty=hasty,
+            vet=self._vet if blob is not None or "," in endpoints else None,
         )
         self._blob_uri = ""
+        self._blob = blob
+        self._meant = (blob, "blob=") if blob is not None else None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (
@@ -70,6 +81,7 @@ class RemoteShards(Shards):
             self._sessions,
             self._watched,
             self._blob_uri,
+            self._blob,
         )
 
     @property
@@ -94,6 +106,30 @@ class RemoteShards(Shards):
 
             self._blob_uri = (await self._peers.repeat("GetLocation", None, attempt, timeout)).blob_uri
         return self._blob_uri
+
+    async def _vet(self, peer: Peer, seconds: float) -> None:
+        """Raise UnsafeConfiguration unless the server's Blob is the one that is meant: by the caller, or by the first.
+
+        Parts that are written to one Blob and named in the Consensus of another location are lost for everybody.
+        """
+        found = (await peer.unary("GetLocation", pb.GetLocationRequest(), None, seconds)).blob_uri
+        if self._meant is None:
+            self._meant = (found, peer.endpoint)
+        uri, where = self._meant
+        if blob_identity(uri) != blob_identity(found):
+            check_safe(
+                [
+                    Finding(
+                        name="blob-of-another-location",
+                        setting=f"the Blob of {peer.endpoint}",
+                        found=without_password(found),
+                        required=f"that of {where}, {without_password(uri)}",
+                        consequence="what is written here cannot be read there: give servers of one location, and"
+                        " leave blob= out unless they see their Blob under another name",
+                    )
+                ],
+                self._settings.allow_unsafe,
+            )
 
     async def open(self, shard: ShardId, *, create: bool = True, timeout: float) -> ShardInfo:
         """See Shards.open. One unary call."""
@@ -209,7 +245,9 @@ async def _changes(messages: AsyncIterator[Any]) -> AsyncIterator[Change]:
             joiner = Joiner()
 
 
-def _rebuild(endpoints: str, settings: Settings, sessions: bool, watched: bool, blob_uri: str) -> RemoteShards:
-    shards = RemoteShards(endpoints, settings=settings, sessions=sessions, watched=watched)
+def _rebuild(
+    endpoints: str, settings: Settings, sessions: bool, watched: bool, blob_uri: str, blob: str | None
+) -> RemoteShards:
+    shards = RemoteShards(endpoints, settings=settings, sessions=sessions, watched=watched, blob=blob)
     shards._blob_uri = blob_uri
     return shards

@@ -4,6 +4,7 @@ What stands on shards (timelines, tables, bindings, catalogs) takes one of these
 Source: design 001, Client; architecture.md section 8; persist-semantics.md feature rows 13, 14, 16, 53, 54, 61.
 """
 
+import hashlib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Self
@@ -23,6 +24,7 @@ from persist.machine.shards import ShardInfo
 from persist.machine.upkeep.finalizer import finalize
 from persist.retry.deadline import Deadline
 from persist.retry.streams import listing
+from persist.storage.open import blob_identity
 
 if TYPE_CHECKING:
     from persist.client.shard.compaction import Compaction
@@ -157,6 +159,17 @@ class ShardClient:
         """The shard's upper: everything before it is complete. Linearizable. One RPC. Raises ShardNotFound."""
         deadline = self._location.attempts.deadline(timeout)
         return (await self._info(ShardId.parse(shard), create=False, deadline=deadline)).upper
+
+    async def place(self, shard: ShardId | str, *, timeout: float | None = None) -> str:
+        """What tells this shard from those of its id at other locations, and from itself before a restore.
+
+        For whoever keeps times of a shard elsewhere: they mean nothing at another place. A location that is moved to
+        another Blob has another one, too. One RPC. Raises ShardNotFound.
+        """
+        deadline = self._location.attempts.deadline(timeout)
+        info = await self._info(ShardId.parse(shard), create=False, deadline=deadline)
+        blob = hashlib.blake2b(blob_identity(self.location.blob.uri).encode(), digest_size=8).hexdigest()
+        return f"{blob}-{info.incarnation:x}"
 
     async def schema(self, shard: ShardId | str, *, timeout: float | None = None) -> Schema:
         """The shard's newest schema. One RPC. Raises ShardNotFound, UsageError when none was registered yet."""

@@ -28,6 +28,10 @@ class TableShard:
         self.client = client
         self.writer = writer
         self.upper = Register(client, writer)
+        self.copied = 0
+        """The log of the table, if it has one, is in the shard until this time, at least."""
+        self.moved = 0
+        """Rows that a write past the log came before are at this time, or were moved by others."""
         self.turn = asyncio.Lock()
         self._reader: ReadHandle | None = None
 

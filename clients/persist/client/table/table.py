@@ -19,6 +19,7 @@ from persist.client.table.rows import (
     with_keys,
 )
 from persist.client.table.transaction import transact
+from persist.client.table.wal import check_direct
 from persist.client.timeline.oracle import Oracle, acknowledge
 from persist.client.timeline.register import seconds
 from persist.core.data.schema import Schema
@@ -127,7 +128,7 @@ class Table:
         """
         deadline = self._location.attempts.deadline(timeout)
         if as_of is None:
-            return await self._complete(await self._oracle.read_ts(timeout=seconds(deadline)), deadline)
+            return await self._complete_now(deadline)
         if self._data.upper.known <= check_time(as_of):
             await self._come(as_of, deadline)
         return await self._complete(as_of, deadline)
@@ -191,6 +192,14 @@ class Table:
             await self.wal.catch_up(self._data, as_of + 1, deadline)
         return await self._data.snapshot(as_of, deadline)
 
+    async def _complete_now(self, deadline: Deadline) -> "Snapshot":
+        while True:
+            as_of = await self._oracle.read_ts(timeout=seconds(deadline))
+            snapshot = await self._complete(as_of, deadline)
+            if self._data.moved <= as_of:
+                return snapshot
+            # Rows that had been written by then were found to be later: they came behind a write past the log.
+
     async def _come(self, as_of: int, deadline: Deadline) -> None:
         """Return when the read time has reached ``as_of``."""
         backoff = Backoff(self._location.runtime, self._location.settings, deadline)
@@ -252,6 +261,9 @@ async def open_table(
     await oracle.check_ahead(data.upper.known, timeout=seconds(deadline))
     if wal is not None:
         await wal.upper.raise_to(data.upper.known, deadline)
+        await wal.adopt(data, deadline)
+    elif name == data.shard and data.upper.known:
+        await check_direct(data, timeline, deadline)
     return Table(client, data, oracle, wal)
 
 

@@ -28,6 +28,7 @@ from persist.core.shard.commands import Appended, Transaction
 from persist.core.time.timeline import Timeline
 from persist.errors import (
     AlreadyCommitted,
+    InvalidArgument,
     LeaseExpired,
     NotReadable,
     OutcomeForgotten,
@@ -56,6 +57,9 @@ WAL_SCHEMA: Final = Schema(
 
 WAL_SINCE: Final = "wal"
 """The critical since of every log: it lies behind everything that is not copied yet."""
+
+WAL_APPLICATION: Final = "persist.wal:"
+"""With the log's shard, the application whose newest version, in a table's shard, is until when the log is copied."""
 
 TIDY_COMMITS: Final = 64
 """One in so many transactions, of whatever process, copies what nobody read, and forgets what is copied."""
@@ -86,7 +90,7 @@ class Wal:
     ) -> "Wal":
         """The log of a timeline, made if missing. Six RPCs at most."""
         deadline = client.location.attempts.deadline(timeout)
-        shard = ShardId.named("persist.wal", str(timeline))
+        shard = log_of(timeline)
         writer = await client.open_writer(shard, schema=WAL_SCHEMA, timeout=seconds(deadline))
         hold = await client.open_since(WAL_SINCE, shard, purpose="transaction log", timeout=seconds(deadline))
         wal = cls(client, oracle, writer, hold)
@@ -152,20 +156,34 @@ class Wal:
         """Return when the table holds all that the log holds before ``until``, which ends what can come before it.
 
         No RPC when that is known. Else about five; contents as large as what is to be copied are held in memory.
+        Raises UsageError when others wrote to the table at times that the log has not reached.
         """
-        if table.upper.known >= until:
+        if table.copied >= until:
             return
         async with table.turn:
-            if table.upper.known >= until:
+            if table.copied >= until:
                 return
             upper = await table.upper.read(deadline)
             if upper > self.upper.known and upper > await self.upper.read(deadline):
-                raise UsageError(
-                    "somebody wrote to a table past its log", hint="write through tables only", table=table.shard
-                )
-            if upper < until:
-                await self.upper.raise_to(until, deadline)
-                await self._copy(table, self.upper.known, deadline)
+                raise _past_the_log(table)
+            if await self._copied(table, upper, deadline) < until:
+                # Where others wrote to the table there must be room for what they came before.
+                await self.upper.raise_to(max(until, upper + 1), deadline)
+                await self._copy(table, upper, self.upper.known, deadline)
+
+    async def adopt(self, table: TableShard, deadline: Deadline) -> None:
+        """See that the table's shard records until when the log is copied, before anything for it is in the log.
+
+        One RPC, and one more the first time.
+        """
+        async with table.turn:
+            upper = table.upper.known
+            while not upper or await last_copy(table, upper, self._writer.shard, deadline) is None:
+                # The log of a table that has nothing yet begins at 1.
+                end = max(self.upper.known, upper + 1) if upper else 1
+                await self.upper.raise_to(end, deadline)
+                await self._copy(table, upper, end, deadline)
+                upper = table.upper.known
 
     async def settle(self, *, timeout: float | None = None) -> None:
         """Copy everything to its table, and forget what is copied. Anybody may do it at any time."""
@@ -208,22 +226,55 @@ class Wal:
             reader = self._reader = await self._opened(deadline)
         return reader
 
-    async def _copy(self, table: TableShard, end: int, deadline: Deadline) -> None:
-        """SUBTLE: the rows of an interval never change once the log has passed it, so whoever comes first may write."""
-        updates = await self._decoded(await self._for(table, end, deadline), table, deadline)
-        while (lower := table.upper.known) < end:
-            rest = updates.filter(pc.greater_equal(updates.column("ts"), lower))
-            try:
-                outcome = await table.writer.compare_and_append(rest, lower, end, timeout=seconds(deadline))
-            except OutcomeForgotten:
-                # Whoever did it: behind the table's upper is what the log says.
-                await table.upper.read(deadline)
-            else:
-                table.upper.heard(outcome.upper)
+    async def _copy(self, table: TableShard, upper: int, end: int, deadline: Deadline) -> None:
+        """SUBTLE: the rows of an interval never change once the log has passed it, so whoever comes first may write.
 
-    async def _for(self, table: TableShard, end: int, deadline: Deadline) -> pa.Table:
-        """What the log holds for a table between the table's upper and ``end``."""
-        begin = table.upper.known
+        What is copied goes on from where the last copy ended, which the table's shard records with it, and not from the
+        table's upper: if others wrote in between, the rows that they came before move behind what they wrote.
+        """
+        copied = await self._copied(table, upper, deadline)
+        updates = (
+            await self._decoded(await self._for(table, copied, end, deadline), table, deadline)
+            if end > 1
+            else table.writer.schema.updates.empty_table()
+        )
+        while copied < end:
+            if upper >= end:
+                raise _past_the_log(table)
+            rest = _not_before(updates.filter(pc.greater_equal(updates.column("ts"), copied)), upper)
+            try:
+                outcome = await table.writer.compare_and_append(
+                    rest, upper, end, transaction=_marker(self._writer.shard, end), timeout=seconds(deadline)
+                )
+            except OutcomeForgotten as error:
+                if "new_since" in error.details:
+                    raise  # so many applications wrote to the shard that it does not know its log any more
+                upper = await table.upper.read(deadline)
+            else:
+                if isinstance(outcome, Appended):
+                    # Or what somebody else has copied, at least as much.
+                    table.copied = max(table.copied, outcome.upper.elements[0])
+                    if not outcome.already_committed and copied < upper and rest.num_rows:
+                        # Whoever reads from now on finds what had to move.
+                        await acknowledge(self.oracle, upper, deadline)
+                        table.moved = upper
+                upper = table.upper.heard(outcome.upper)
+            copied = await self._copied(table, upper, deadline)
+
+    async def _copied(self, table: TableShard, upper: int, deadline: Deadline) -> int:
+        """Until when the log is in the table whose upper was ``upper`` just now. No RPC if nobody else wrote, else one.
+
+        SUBTLE: asked after ``upper`` was, so that both belong together for whoever then appends at ``upper``: every
+        copy raises the upper. It cannot lie beyond the upper, so what is known to have reached it is up to date.
+        """
+        if upper and table.copied < upper:
+            recorded = await last_copy(table, upper, self._writer.shard, deadline)
+            # Nothing recorded: a table from before it was, whose writers were believed to keep to the log.
+            table.copied = max(table.copied, upper if recorded is None else recorded)
+        return table.copied
+
+    async def _for(self, table: TableShard, begin: int, end: int, deadline: Deadline) -> pa.Table:
+        """What the log holds for a table from ``begin``, where its last copy ended, to ``end``."""
         reader = await self._reading(deadline)
         if not exact(begin, reader):
             # Only this reader may have let go of what the log still has.
@@ -236,7 +287,7 @@ class Wal:
     async def _between(
         self, reader: "ReadHandle", table: TableShard, begin: int, end: int, deadline: Deadline
     ) -> pa.Table:
-        # SUBTLE: since moves only past rows that are copied. A table whose upper lies behind it has no such rows.
+        # SUBTLE: since moves only past rows that are copied. A table whose last copy lies before it has no such rows.
         first = begin if exact(begin, reader) else min(end, (reader.since.time or 0) + 1)
         changes = await reader.diffs(first, end, timeout=seconds(deadline))
         return await changes.to_arrow(where=[("table", "=", str(table.shard))])
@@ -309,3 +360,44 @@ def exact(lower: int, reader: "ReadHandle") -> bool:
     """Whether the reader still tells times from ``lower`` on apart from those before."""
     since = reader.since.time
     return since is not None and (since == 0 or since < lower)
+
+
+def log_of(timeline: Timeline) -> ShardId:
+    """The shard of a timeline's log."""
+    return ShardId.named("persist.wal", str(timeline))
+
+
+async def last_copy(table: TableShard, upper: int, log: ShardId, deadline: Deadline) -> int | None:
+    """Until when the log was copied, as the table's shard records it; None: nothing is recorded. One RPC.
+
+    ``upper``: one that the shard has reached. It records something iff it is a table of that log.
+    """
+    # Below the upper nothing can be appended: only what is recorded of the application is answered.
+    outcome = await table.writer.compare_and_append(
+        [], upper - 1, upper, transaction=_marker(log, 0), timeout=seconds(deadline)
+    )
+    return outcome.upper.elements[0] if isinstance(outcome, Appended) else None
+
+
+async def check_direct(table: TableShard, timeline: Timeline, deadline: Deadline) -> None:
+    """Raise InvalidArgument when the shard is a table of the timeline's log. One RPC at most."""
+    upper = table.upper.known
+    if upper and await last_copy(table, upper, log_of(timeline), deadline) is not None:
+        raise InvalidArgument(
+            "this shard is a table whose rows come through a log", hint='open it with mode="wal"', table=table.shard
+        )
+
+
+def _marker(log: ShardId, end: int) -> Transaction:
+    return Transaction(app_id=f"{WAL_APPLICATION}{log}", version=end)
+
+
+def _not_before(updates: pa.Table, time: int) -> pa.Table:
+    """The updates, those at earlier times at ``time``."""
+    at = updates.schema.get_field_index("ts")
+    moved = pc.max_element_wise(updates.column(at), pa.scalar(time, pa.uint64()))
+    return updates.set_column(at, updates.schema.field(at), moved)
+
+
+def _past_the_log(table: TableShard) -> UsageError:
+    return UsageError("somebody wrote to a table past its log", hint="write through tables only", table=table.shard)

@@ -6,7 +6,7 @@ work are numbered, the others are idempotent. Source: persist-semantics.md secti
 """
 
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, SessionId, ShardId, Token, WriterId
@@ -105,12 +105,17 @@ class InlineBackpressure:
     """Nothing was appended: the state holds too many inline bytes. Write the parts to Blob and retry."""
 
 
+OWNER_BODY: Final = "#diffs="
+"""In the owner of a transaction, what stands before the sum of its version's diffs."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transaction:
     """A durable marker (``app_id``, ``version``): appends of one application with a version already seen are no-ops.
 
     ``owner``: who counts the versions, for example a streaming query's id. A version that another owner has committed
-    is refused, not taken for a replay. Empty: not told, nothing is compared.
+    is refused, not taken for a replay. Empty: not told, nothing is compared. One made by ``owner_of`` tells how much
+    this version is, too: the same version with other updates is refused, as far as that tells them.
 
     ``new_since``: only a shard that more than 10,000 applications wrote asks for it, with OutcomeForgotten, of those it
     does not know: it has forgotten the oldest. Whoever gives it the number in ``details["new_since"]`` says that the
@@ -121,6 +126,11 @@ class Transaction:
     version: int
     owner: str = ""
     new_since: int = 0
+
+    @staticmethod
+    def owner_of(name: str, diffs: int) -> str:
+        """An ``owner`` that tells also the sum of the diffs of this version's updates."""
+        return f"{name}{OWNER_BODY}{diffs}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from persist.errors import (
     Determinate,
     Indeterminate,
     InvalidUri,
+    LocationReplaced,
     PersistError,
     StoreFull,
     StoreReadOnly,
@@ -27,7 +28,7 @@ from persist.errors import (
 from persist.runtime import Runtime
 from persist.storage.call_deadline import offloaded
 from persist.storage.checks import check_range, check_timeout
-from persist.storage.engine.filesystem import FILE_MODE, FOLDER_MODE, VOLATILE, filesystem_of
+from persist.storage.engine.filesystem import FILE_MODE, FOLDER_MODE, VOLATILE, File, filesystem_of
 from persist.storage.ports import Finding
 
 _TEMPORARY: Final = ".tmp-"
@@ -66,6 +67,7 @@ class FileBlob:
         self._closed = False
         # Folders whose own entry this process has synced. Only a hint to save fsyncs.
         self._synced: set[tuple[str, ...]] = set()
+        self._opened: File | None = None
 
     @property
     def uri(self) -> str:
@@ -238,11 +240,17 @@ class FileBlob:
     @contextmanager
     def _folder(self, names: Sequence[str], *, make: bool) -> Iterator[int]:
         """A descriptor of ``root/names...``; with ``make``, made and synced as needed."""
-        if make:
+        if make and self._opened is None:
             self._make_root()
         # The root itself may be a link: it is the operator's choice, not a key's.
-        folder = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
+            folder = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            if self._opened is None:
+                raise
+            raise self._replaced() from error
+        try:
+            self._check_root(folder)
             for depth, name in enumerate(names, 1):
                 inner = self._enter(folder, name, tuple(names[:depth]), make=make)
                 os.close(folder)
@@ -250,6 +258,21 @@ class FileBlob:
             yield folder
         finally:
             os.close(folder)
+
+    def _check_root(self, folder: int) -> None:
+        """Raise LocationReplaced when another folder has the root's path than when this store first saw it."""
+        status = os.fstat(folder)
+        found = status.st_dev, status.st_ino
+        self._opened = self._opened or found
+        if found != self._opened:
+            raise self._replaced()
+
+    def _replaced(self) -> LocationReplaced:
+        return LocationReplaced(
+            "the folder of the blobs was deleted or replaced while it was in use: nothing was read or written",
+            hint="see what stands at the location now, then open another client",
+            path=self._root,
+        )
 
     def _enter(self, folder: int, name: str, path: tuple[str, ...], *, make: bool) -> int:
         if make and path not in self._synced:

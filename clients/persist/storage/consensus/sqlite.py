@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Final
 
-from persist.errors import CorruptData, Determinate, VersionMismatch
+from persist.errors import CorruptData, Determinate, LocationReplaced, VersionMismatch
 from persist.runtime import Runtime
 from persist.storage.checks import check_expected, check_key, check_limit, check_seqno, check_truncation, check_value
 from persist.storage.engine.sqlite import Database
@@ -112,7 +112,7 @@ class SqliteConsensus:
                     heads = await self._database.read(partial(_heads, keys=self._watchers.keys), 5.0, "sqlite watch")
                     for key, seqno in heads:
                         self._watchers.notify(key, seqno)
-            except Determinate:
+            except (Determinate, LocationReplaced):  # calls say so themselves
                 continue
 
 

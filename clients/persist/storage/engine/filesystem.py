@@ -14,6 +14,19 @@ _NETWORK: Final = frozenset(
 )
 
 
+File = tuple[int, int]
+"""Device and inode: what tells a file or a folder from another one that has its path now."""
+
+
+def file_at(path: str) -> File | None:
+    """What is at ``path`` now; None: nothing."""
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
+
+
 def filesystem_of(path: str, mounts: str | None = None) -> str | None:
     """The type of the file system ``path`` lies on; None where the system does not tell.
 

@@ -20,13 +20,14 @@ from persist.errors import (
     Determinate,
     Indeterminate,
     InvalidUri,
+    LocationReplaced,
     PersistError,
     StoreFull,
     StoreReadOnly,
 )
 from persist.runtime import Runtime
 from persist.storage.call_deadline import deadline
-from persist.storage.engine.filesystem import FILE_MODE, FOLDER_MODE, VOLATILE, filesystem_of, is_network
+from persist.storage.engine.filesystem import FILE_MODE, FOLDER_MODE, VOLATILE, File, file_at, filesystem_of, is_network
 from persist.storage.ports import Finding
 
 T = TypeVar("T")
@@ -92,8 +93,9 @@ class Database:
         self._tables = tables
         self._read_only = read_only
         self._max_pages = max_pages
-        self._writer = Lane("persist-sqlite-writer", self.open)
-        self._reader = Lane("persist-sqlite-reader", self.open)
+        self._file: File | None = None
+        self._writer = Lane("persist-sqlite-writer", self.open, self._check_there)
+        self._reader = Lane("persist-sqlite-reader", self.open, self._check_there)
         if path == MEMORY:
             # A second connection would see another memory database.
             self._reader = self._writer
@@ -140,13 +142,35 @@ class Database:
             if not self._read_only:
                 _make(self._path)
             name = f"file:{quote(self._path)}?mode={'ro' if self._read_only else 'rwc'}"
+            before = file_at(self._path)
             connection = sqlite3.connect(name, uri=True, isolation_level=None, check_same_thread=False)
         try:
             self._prepare(connection)
+            if self._path != MEMORY:
+                self._remember(before)
         except BaseException:
             connection.close()
             raise
         return connection
+
+    def _remember(self, before: File | None) -> None:
+        """SUBTLE: SQLite opens the file by its path. What was there before and after is what it has open."""
+        if before is None or file_at(self._path) != before:
+            raise Determinate("the database file was replaced while it was opened", hint="open it again")
+        self._file = self._file or before
+        self._check_there()
+
+    def _check_there(self) -> None:
+        """Raise LocationReplaced unless the path still names the file that was opened first. One stat.
+
+        A file without a name still takes commits, and nobody would ever see them again.
+        """
+        if self._file is not None and file_at(self._path) != self._file:
+            raise LocationReplaced(
+                "the database file was deleted or replaced while it was open: nothing was read or written",
+                hint="see what stands at the location now, then open another client",
+                path=self._path,
+            )
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         for pragma in _SETUP:
@@ -170,11 +194,15 @@ class _Job:
 
 
 class Lane:
-    """One thread with one connection, opened at first use. Writes that wait are committed together."""
+    """One thread with one connection, opened at first use. Writes that wait are committed together.
 
-    def __init__(self, name: str, connect: Callable[[], sqlite3.Connection]) -> None:
+    ``check``: raises once the connection is to something that nobody else sees any more.
+    """
+
+    def __init__(self, name: str, connect: Callable[[], sqlite3.Connection], check: Callable[[], None]) -> None:
         self._name = name
         self._connect = connect
+        self._check = check
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
@@ -239,7 +267,9 @@ class Lane:
 
     def _alone(self, job: _Job) -> None:
         try:
-            job.future.set_result(job.work(self._open()))
+            result = job.work(self._open())
+            self._check()
+            job.future.set_result(result)
         except sqlite3.Error as error:
             job.future.set_exception(classify(error, job.what, committing=False))
         except BaseException as error:
@@ -254,6 +284,8 @@ class Lane:
             connection = self._open()
             connection.execute("BEGIN IMMEDIATE")
             results = [job.work(connection) for job in jobs]
+            # As late as can be: what is deleted from here on is deleted with what was acknowledged.
+            self._check()
             committing = True
             connection.execute("COMMIT")
         except BaseException as error:

@@ -49,6 +49,11 @@ class PreparedBatch:
         return sum(part.rows for part in _parts(self.runs))
 
     @property
+    def diffs_sum(self) -> int:
+        """The sum of all updates' diffs."""
+        return sum(part.diffs_sum for part in _parts(self.runs))
+
+    @property
     def encoded_bytes(self) -> int:
         """Bytes of all parts."""
         return sum(part.encoded_bytes for part in _parts(self.runs))

@@ -191,7 +191,19 @@ def _transaction_outcome(transaction: c.Transaction | None, state: State) -> c.A
     record = state.transactions.get(transaction.app_id) if transaction is not None else None
     if transaction is None or record is None or record.version < transaction.version:
         return None
-    if transaction.owner and record.owner and transaction.owner != record.owner:
+    owner, _, body = transaction.owner.partition(c.OWNER_BODY)
+    known_owner, _, known_body = record.owner.partition(c.OWNER_BODY)
+    if body and known_body and owner == known_owner and record.version == transaction.version and body != known_body:
+        raise InvalidArgument(
+            "something else was committed under this version: these updates are not in the shard",
+            hint="was an older checkpoint put back? restore the newest one, or begin with a new one at a time that is"
+            " not in the shard yet",
+            app_id=transaction.app_id,
+            version=transaction.version,
+            owner=record.owner,
+            got=transaction.owner,
+        )
+    if owner and known_owner and owner != known_owner:
         raise InvalidArgument(
             "another query committed this version under the same application id: these rows are not in the shard",
             hint="give each query an application id of its own",

@@ -1,0 +1,95 @@
+"""A checkpoint of another location, of before a restore, or an older one: rows are refused aloud, never skipped.
+
+By the calls that Spark makes of a stream's reader and of its sink.
+"""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import types as st
+from spark.read.micro_batches import next_batch, stream_reader
+
+import persist
+from persist import InvalidArgument
+from pyspark_persist.options.names import SINK
+from pyspark_persist.options.parsing import parse_write
+from pyspark_persist.write.writing import StreamWriter, Write
+
+SCHEMA = persist.Schema(key={"id": pa.int64()}, val={"name": pa.string()})
+SOURCE, TABLE = persist.ShardId.named("table", "src"), persist.ShardId.named("table", "dst")
+FRAME = st.StructType([st.StructField("id", st.LongType(), False), st.StructField("name", st.StringType())])
+ARROW = pa.schema([("id", pa.int64()), ("name", pa.string())])
+
+
+def put(location: Path, time: int, *ids: int) -> None:
+    with persist.embedded(location) as client:
+        writer = client.open_writer(SOURCE, schema=SCHEMA)
+        writer.compare_and_append([(({"id": i}, {"name": "x"}), time, 1) for i in ids], writer.upper, time + 1)
+
+
+def sink(location: Path, batch: int, *ids: int, tasks: int = 1) -> None:
+    """One micro-batch, its rows dealt to so many tasks."""
+    options = {"location": str(location), "table": "dst", "keycolumns": "id"}
+    writer = StreamWriter(Write.plan(parse_write(options, SINK), FRAME, overwrite=False), "checkpoint")
+    dealt = [[{"id": i, "name": "x"} for i in ids[task::tasks]] for task in range(tasks)]
+    outputs = [writer.write(iter([pa.RecordBatch.from_pylist(rows, schema=ARROW)])) for rows in dealt]
+    writer.commit(list(outputs), batch)
+
+
+def contents(location: Path) -> list[int]:
+    with persist.embedded(location) as client:
+        rows = client.open_reader(TABLE).snapshot().to_pylist()
+    return [row["id"] for row in rows for _ in range(row["diff"])]
+
+
+def test_a_checkpoint_of_another_location_is_refused(tmp_path: Path) -> None:
+    put(tmp_path / "A", 1, 1, 2)
+    put(tmp_path / "B", 1, 101)
+    put(tmp_path / "B", 9, 103)
+    here = stream_reader(location=tmp_path / "A", table="src")
+    _, end = next_batch(here, here.initialOffset())
+    there = stream_reader(location=tmp_path / "B", table="src")
+    with pytest.raises(InvalidArgument, match="another location"):
+        next_batch(there, end)
+    with pytest.raises(InvalidArgument, match="another location"):
+        there.commit(end)
+    here.stop()
+    there.stop()
+
+
+def test_a_checkpoint_beyond_the_upper_is_refused(tmp_path: Path) -> None:
+    put(tmp_path / "A", 1, 1)
+    reader = stream_reader(location=tmp_path / "A", table="src")
+    _, end = next_batch(reader, reader.initialOffset())
+    beyond = {**end, "upper": "7"}
+    with pytest.raises(InvalidArgument, match="beyond the shard's upper"):
+        next_batch(reader, beyond)
+    reader.stop()
+
+
+def test_an_offset_of_an_earlier_release_goes_on(tmp_path: Path) -> None:
+    put(tmp_path / "A", 1, 1)
+    reader = stream_reader(location=tmp_path / "A", table="src")
+    _, end = next_batch(reader, reader.initialOffset())
+    put(tmp_path / "A", 2, 2)
+    rows, _ = next_batch(reader, {name: value for name, value in end.items() if name != "place"})
+    assert [row[0] for row in rows] == [2]
+    reader.stop()
+
+
+def test_other_rows_under_a_batch_that_was_committed_are_refused(tmp_path: Path) -> None:
+    sink(tmp_path, 0, 1, 2)
+    sink(tmp_path, 1, 3)
+    with pytest.raises(InvalidArgument, match="something else was committed under this version"):
+        sink(tmp_path, 1, 3, 4)
+    assert contents(tmp_path) == [1, 2, 3]
+    sink(tmp_path, 1, 3)
+    sink(tmp_path, 2, 4)
+    assert contents(tmp_path) == [1, 2, 3, 4]
+
+
+def test_a_replay_whose_rows_fall_to_other_tasks_is_one(tmp_path: Path) -> None:
+    sink(tmp_path, 0, 1, 1, 2, 3)
+    sink(tmp_path, 0, 1, 1, 2, 3, tasks=3)
+    assert contents(tmp_path) == [1, 1, 2, 3]

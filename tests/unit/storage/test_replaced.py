@@ -1,0 +1,88 @@
+"""Files that were deleted or replaced under an open store: nothing is acknowledged into what nobody sees any more."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from persist.client.connect import embedded
+from persist.core.data.schema import Schema
+from persist.core.ids import ShardId, WriterId, part_key
+from persist.errors import LocationReplaced
+from persist.runtime import system
+from persist.storage.blob.file import FileBlob
+from persist.storage.consensus.sqlite import SqliteConsensus
+
+T = 10.0
+SHARD = ShardId.named("replaced")
+KEY = part_key(SHARD, WriterId.named("w"), 1, bytes(16))
+
+
+def gone(folder: Path) -> None:
+    shutil.rmtree(folder)
+
+
+def restored(folder: Path) -> None:
+    """Moved away, with an older copy in its place."""
+    os.rename(folder, old := folder.with_name("old"))
+    shutil.copytree(old, folder)
+
+
+@pytest.mark.parametrize("change", [gone, restored])
+async def test_nothing_is_committed_to_a_database_without_a_name(
+    tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    folder = tmp_path / "data"
+    consensus = SqliteConsensus(str(folder / "consensus.db"), system())
+    assert await consensus.compare_and_set(SHARD, -1, b"0", timeout=T)
+    assert await consensus.head(SHARD, timeout=T)
+    change(folder)
+    with pytest.raises(LocationReplaced):
+        await consensus.compare_and_set(SHARD, 0, b"1", timeout=T)
+    with pytest.raises(LocationReplaced):
+        await consensus.head(SHARD, timeout=T)
+    other = SqliteConsensus(str(folder / "consensus.db"), system())
+    head = await other.head(SHARD, timeout=T)
+    assert (head is None) == (change is gone)
+    with pytest.raises(LocationReplaced):
+        await consensus.truncate(SHARD, 0, timeout=T)
+    await other.close()
+    await consensus.close()
+
+
+@pytest.mark.parametrize("change", [gone, restored])
+async def test_no_blob_goes_to_a_folder_that_replaced_the_root(tmp_path: Path, change: Callable[[Path], None]) -> None:
+    folder = tmp_path / "blob"
+    blob = FileBlob(str(folder), system())
+    await blob.set(KEY, b"1", timeout=T)
+    change(folder)
+    with pytest.raises(LocationReplaced):
+        await blob.set(KEY, b"2", timeout=T)
+    with pytest.raises(LocationReplaced):
+        await blob.get(KEY, timeout=T)
+    with pytest.raises(LocationReplaced):
+        await blob.delete(KEY, timeout=T)
+    other = FileBlob(str(folder), system())
+    assert await other.get(KEY, timeout=T) == (None if change is gone else b"1")
+
+
+@pytest.mark.parametrize("change", [gone, restored])
+async def test_a_client_acknowledges_nothing_once_its_directory_is_replaced(
+    tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    folder = tmp_path / "data"
+    schema = Schema(key={"id": pa.int64()}, val={"name": pa.string()})
+    async with await embedded(folder) as client:
+        writer = await client.open_writer(SHARD, schema=schema)
+        await writer.append([(({"id": 1}, {"name": "x"}), 0, 1)], 1)
+        change(folder)
+        with pytest.raises(LocationReplaced):
+            await writer.append([(({"id": 2}, {"name": "x"}), 1, 1)], 2)
+        async with await embedded(folder) as other:
+            anew = await other.open_writer(SHARD, schema=schema)
+            assert anew.upper.time == (0 if change is gone else 1)
+            with pytest.raises(LocationReplaced):
+                await writer.append([(({"id": 3}, {"name": "x"}), 1, 1)], 2)
