@@ -173,8 +173,8 @@ class Oracle:
         """A time nobody else is given, and not before the clock's on a timeline that has one.
 
         One RPC, shared. Raises ClockAhead (this clock is too far ahead of the reference), InvalidBounds (the end of
-        time). After Indeterminate a time may be lost, which does no harm. A timeline that is more than 10 s ahead of the
-        clock gives its times one by one, at most one in a millisecond, until the clock has caught up.
+        time). After Indeterminate a time may be lost, which does no harm. A timeline that is more than 10 s ahead of
+        the clock gives its times one by one, at most one in a millisecond, until the clock has caught up.
         """
         return (await self._some(1, self._client.location.attempts.deadline(timeout)))[0]
 
