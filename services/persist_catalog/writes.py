@@ -3,7 +3,6 @@
 Source: catalog-semantics.md sections 1.2.6, 1.2.7 and 1.3.
 """
 
-import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from persist.core.catalog.transaction import Transaction
 from persist.core.catalog.values import Unit
 from persist.core.ids import Token
 from persist.errors import CorruptData, Indeterminate, InvalidArgument
+from persist.runtime import system
 from persist.wire.catalog.rpc import Session
 from persist_catalog.leadership import Leadership
 from persist_catalog.mirror import Mirror
@@ -195,7 +195,7 @@ async def in_steps(items: Iterable[T]) -> AsyncIterator[T]:
     for number, item in enumerate(items, 1):
         yield item
         if number % STEP == 0:
-            await asyncio.sleep(0)
+            await system().sleep(0)
 
 
 def changes_of(codec: RowCodec, updates: Iterable[RowUpdate]) -> Iterator[Change]:
