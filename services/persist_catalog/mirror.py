@@ -210,7 +210,8 @@ class Mirror:
             self._lower = gone[-1].ts + 1
 
     def _break(self, error: CorruptData) -> None:
-        self._broken = self._broken or error
+        # Anew: the traceback would hold what was read.
+        self._broken = self._broken or CorruptData(error.message, hint=error.hint, **error.details)
         self._wake()
 
     def _wake(self) -> None:

@@ -72,7 +72,9 @@ class CatalogService:
         self._serving: Serving | None = None
         self._tells: Tells | None = None
         self._address = duty.advertise
-        self._servicer = CatalogServicer(self.serving, limit=settings.max_message_bytes, telemetry=telemetry)
+        self._servicer = CatalogServicer(
+            self.serving, limit=settings.max_message_bytes, telemetry=telemetry, runtime=runtime
+        )
 
     def listens(self, address: str, tells: Tells) -> None:
         """Say where it listens, and where the health of leading is told."""

@@ -14,7 +14,8 @@ from persist.client.catalog.durable import DurableCatalog
 from persist.core.catalog.errors import OutOfSync
 from persist.core.catalog.kinds import COMMIT
 from persist.core.ids import Token
-from persist.errors import CorruptData, InvalidArgument
+from persist.errors import CorruptData, InvalidArgument, RequestTooLarge
+from persist.runtime import Runtime
 from persist.v1 import catalog_pb2 as pb
 from persist.v1.catalog_pb2_grpc import CatalogServiceServicer
 from persist.wire.catalog.rows import SIDES
@@ -42,6 +43,10 @@ from persist_catalog.writes import Commit, Writes
 from persist_host import Telemetry
 from persist_host.calls import Waiters
 
+CHANGES_MAX: Final = 50_000
+"""Changes of rows in one transaction. A row that is replaced counts twice."""
+CHANGES_ON_LOOP_MAX: Final = 1_000
+"""More are taken apart beside the event loop, which others need."""
 IDS_MAX: Final = 1_000_000
 """Ids in one request."""
 
@@ -67,8 +72,11 @@ class Serving:
 class CatalogServicer(CatalogServiceServicer):
     """CatalogService over what ``serving`` opens. ``limit``: bytes of one message."""
 
-    def __init__(self, serving: Callable[[], Awaitable[Serving]], *, limit: int, telemetry: Telemetry) -> None:
+    def __init__(
+        self, serving: Callable[[], Awaitable[Serving]], *, limit: int, telemetry: Telemetry, runtime: Runtime
+    ) -> None:
         self._serving = serving
+        self._runtime = runtime
         self._limit = limit
         self._telemetry = telemetry
         self._waiters = Waiters()
@@ -160,19 +168,18 @@ class CatalogServicer(CatalogServiceServicer):
     async def Commit(self, request: pb.CommitRequest, context: Any) -> pb.CommitResponse:
         """Commit what came of a transaction."""
         it = await self._serving()
-        changes = changes_in(request.changes)
-        commit = Commit(
-            base_upper=time_in(request, "base_upper"),
-            changes=changes,
-            footprint=footprint_in(request.footprint),
-            token=Token.parse(request.token) if request.token else None,
-            ts=time_in(request, "ts"),
-            body=body_in(request, changes),
-        )
-        if commit.token is not None:
-            commit.footprint.keys.add((COMMIT, COMMIT.key(commit.token)))
+        count = len(request.changes.kinds)
+        if count > CHANGES_MAX:
+            raise RequestTooLarge(
+                "too many changes for one transaction",
+                hint="commit it in several, or with the catalog in the process itself",
+                changes=count,
+                limit=CHANGES_MAX,
+            )
+        large = max(count, len(request.footprint.keys), len(request.footprint.names)) > CHANGES_ON_LOOP_MAX
+        commit = await self._runtime.offload(_commit_in, request) if large else _commit_in(request)
         try:
-            ts = await it.writes.commit(session_of(request), request_id_in(request), commit)
+            ts = await it.writes.commit(session_of(request), request_id_in(request), commit, size=request.ByteSize())
         except OutOfSync:
             self._telemetry.count("persist_catalog_conflicts_total")
             raise
@@ -257,3 +264,21 @@ class CatalogServicer(CatalogServiceServicer):
     def _news(self, it: Serving, base_upper: int) -> pb.CatalogNews:
         known = it.mirror.since(base_upper) if base_upper <= it.mirror.upper else None
         return news_message(it.mirror.upper, known)
+
+
+def _commit_in(request: pb.CommitRequest) -> Commit:
+    """What a request wants committed. Raises InvalidArgument, InvalidId."""
+    changes = changes_in(request.changes)
+    commit = Commit(
+        base_upper=time_in(request, "base_upper"),
+        changes=changes,
+        footprint=footprint_in(request.footprint),
+        token=Token.parse(request.token) if request.token else None,
+        ts=time_in(request, "ts"),
+        body=body_in(request, changes),
+    )
+    if commit.token is not None:
+        commit.footprint.keys.add((COMMIT, COMMIT.key(commit.token)))
+    # Told from all of it, so it is made here, where that keeps nobody else waiting.
+    commit.name  # noqa: B018
+    return commit

@@ -4,10 +4,11 @@ Source: catalog-semantics.md sections 1.2.6, 1.2.7 and 1.3.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import sha256
-from typing import Any
+from typing import Any, Final, TypeVar
 
 from persist.client.catalog.opened import OpenedCatalog
 from persist.core.catalog.conflicts import Footprint, Overlapping, classify
@@ -21,13 +22,19 @@ from persist.core.catalog.transaction import Transaction
 from persist.core.catalog.values import Unit
 from persist.core.ids import Token
 from persist.errors import CorruptData, Indeterminate, InvalidArgument
+from persist.runtime import system
 from persist.wire.catalog.rpc import Session
 from persist_catalog.leadership import Leadership
 from persist_catalog.mirror import Mirror
 from persist_catalog.sessions import Open, Sessions
 
+STEP: Final = 1_000
+"""Changes that are looked at before others get their turn at the event loop."""
 
-@dataclass(frozen=True, slots=True)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
 class Commit:
     """What came of a transaction that ran at ``base_upper``. ``body`` stands for what it wants."""
 
@@ -38,7 +45,7 @@ class Commit:
     ts: int
     body: bytes
 
-    @property
+    @cached_property
     def name(self) -> bytes:
         """What stands for all of it: a request that is repeated has the same."""
         return sha256(repr((self.base_upper, sorted(self.changes), self.token, self.ts, self.body)).encode()).digest()
@@ -53,8 +60,9 @@ class Writes:
         self._sessions = sessions
         self._codec = codec
 
-    async def commit(self, session: Session, request_id: bytes, commit: Commit) -> int:
-        """When it was committed, now or by an earlier call. Raises OutOfSync, Fenced, NotWritable, LeaseExpired.
+    async def commit(self, session: Session, request_id: bytes, commit: Commit, *, size: int = 0) -> int:
+        """When it was committed, now or by an earlier call. Raises OutOfSync, Fenced, NotWritable, LeaseExpired,
+        Overloaded. ``size``: bytes of the request.
 
         A token that was committed is known to every later leader, so it is looked for before the session is.
         """
@@ -66,7 +74,7 @@ class Writes:
             opened = self._sessions.get(session.session_id)
         the_session = opened
         ts: int = await self._sessions.once(
-            the_session, request_id, commit.name, lambda: self._commit(the_session, request_id, commit)
+            the_session, request_id, commit.name, lambda: self._commit(the_session, request_id, commit), size=size
         )
         return ts
 
@@ -80,7 +88,7 @@ class Writes:
                 return done
             if self._mirror.upper < max(catalog.upper, commit.base_upper):
                 await self._mirror.sync()
-            self._check(commit)
+            await self._check(commit)
             transaction = await self._transaction(catalog, commit)
             return await catalog.commit(transaction, ts=commit.ts) - 1
 
@@ -110,7 +118,7 @@ class Writes:
                 return ts
         return None
 
-    def _check(self, commit: Commit) -> None:
+    async def _check(self, commit: Commit) -> None:
         """Raise OutOfSync if something was committed from the base on that the transaction depends on.
 
         Raises InvalidArgument for a base of another epoch, or one that nobody was told.
@@ -127,7 +135,9 @@ class Writes:
             raise OutOfSync(
                 "too much was committed meanwhile", hint="run the transaction again", updates="many", keys="unknown"
             )
-        conflict = classify(commit.footprint, changes_of(self._codec, since))
+        # SUBTLE: what is committed meanwhile is another leader's, which makes the append fail.
+        changes = [change async for change in in_steps(changes_of(self._codec, since))]
+        conflict = classify(commit.footprint, changes)
         if isinstance(conflict, Overlapping):
             keys = ", ".join(f"{tag} {key}" for tag, key in conflict.keys[:10])
             raise self._out_of_sync(conflict.changes, keys)
@@ -138,7 +148,7 @@ class Writes:
         transaction.told_body = commit.body
         there, stale = self._mirror.raw.rows, []
         wanted: defaultdict[AnyKind, list[tuple[Any, Any]]] = defaultdict(list)
-        for kind, key_bytes, before, after in _sides(commit.changes):
+        async for kind, key_bytes, before, after in in_steps(_sides(commit.changes)):
             key = self._object(kind, key_bytes, before if after is None else after)[0]
             if kind.append_only:
                 await self._append_only(transaction, kind, key, key_bytes, gone=after is None)
@@ -178,6 +188,14 @@ class Writes:
             upper=self._mirror.upper,
             keys=keys,
         )
+
+
+async def in_steps(items: Iterable[T]) -> AsyncIterator[T]:
+    """The items; others get their turn at the event loop between many of them."""
+    for number, item in enumerate(items, 1):
+        yield item
+        if number % STEP == 0:
+            await system().sleep(0)
 
 
 def changes_of(codec: RowCodec, updates: Iterable[RowUpdate]) -> Iterator[Change]:

@@ -63,7 +63,9 @@ class TimestampOracleServicer:
 
     def WriteTs(self, request, context):
         """WriteTs gives times, each greater than all that were given, applied or read before the call. Fails with
-        REASON_CLOCK_AHEAD, REASON_INVALID_BOUNDS (the end of time), REASON_SHARD_CLOSED (the timeline is over).
+        REASON_CLOCK_AHEAD, REASON_INVALID_BOUNDS (the end of time), REASON_SHARD_CLOSED (the timeline is over), and with
+        REASON_OVERLOADED for several times of which the last would be more than 10 s ahead of the server's clock, on a
+        timeline that has one: retry_after_ms says when it is not. One time is never refused for that.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

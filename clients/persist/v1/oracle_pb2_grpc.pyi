@@ -43,7 +43,9 @@ class TimestampOracleStub:
     def __new__(cls, channel: _aio.Channel) -> TimestampOracleAsyncStub: ...
     WriteTs: _grpc.UnaryUnaryMultiCallable[_oracle_pb2.WriteTsRequest, _oracle_pb2.WriteTsResponse]
     """WriteTs gives times, each greater than all that were given, applied or read before the call. Fails with
-    REASON_CLOCK_AHEAD, REASON_INVALID_BOUNDS (the end of time), REASON_SHARD_CLOSED (the timeline is over).
+    REASON_CLOCK_AHEAD, REASON_INVALID_BOUNDS (the end of time), REASON_SHARD_CLOSED (the timeline is over), and with
+    REASON_OVERLOADED for several times of which the last would be more than 10 s ahead of the server's clock, on a
+    timeline that has one: retry_after_ms says when it is not. One time is never refused for that.
     """
     PeekWriteTs: _grpc.UnaryUnaryMultiCallable[_oracle_pb2.PeekWriteTsRequest, _oracle_pb2.PeekWriteTsResponse]
     """PeekWriteTs tells a time that no later write time reaches down to. A read."""
@@ -59,7 +61,9 @@ class TimestampOracleAsyncStub(TimestampOracleStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     WriteTs: _aio.UnaryUnaryMultiCallable[_oracle_pb2.WriteTsRequest, _oracle_pb2.WriteTsResponse]  # type: ignore[assignment]
     """WriteTs gives times, each greater than all that were given, applied or read before the call. Fails with
-    REASON_CLOCK_AHEAD, REASON_INVALID_BOUNDS (the end of time), REASON_SHARD_CLOSED (the timeline is over).
+    REASON_CLOCK_AHEAD, REASON_INVALID_BOUNDS (the end of time), REASON_SHARD_CLOSED (the timeline is over), and with
+    REASON_OVERLOADED for several times of which the last would be more than 10 s ahead of the server's clock, on a
+    timeline that has one: retry_after_ms says when it is not. One time is never refused for that.
     """
     PeekWriteTs: _aio.UnaryUnaryMultiCallable[_oracle_pb2.PeekWriteTsRequest, _oracle_pb2.PeekWriteTsResponse]  # type: ignore[assignment]
     """PeekWriteTs tells a time that no later write time reaches down to. A read."""
@@ -78,7 +82,9 @@ class TimestampOracleServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_oracle_pb2.WriteTsResponse, _abc.Awaitable[_oracle_pb2.WriteTsResponse]]:
         """WriteTs gives times, each greater than all that were given, applied or read before the call. Fails with
-        REASON_CLOCK_AHEAD, REASON_INVALID_BOUNDS (the end of time), REASON_SHARD_CLOSED (the timeline is over).
+        REASON_CLOCK_AHEAD, REASON_INVALID_BOUNDS (the end of time), REASON_SHARD_CLOSED (the timeline is over), and with
+        REASON_OVERLOADED for several times of which the last would be more than 10 s ahead of the server's clock, on a
+        timeline that has one: retry_after_ms says when it is not. One time is never refused for that.
         """
 
     @_abc_1.abstractmethod

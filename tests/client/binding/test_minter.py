@@ -21,7 +21,7 @@ from persist.core.ids import ShardId
 from persist.core.source.source_frontier import SourceFrontier
 from persist.core.source.source_time import Lsn, Point, SourceKind
 from persist.core.time.errors import JumpTooLarge, UpstreamReplaced
-from persist.errors import NotReadable
+from persist.errors import NotReadable, ShardNotFound
 from persist.runtime import system
 from persist_host import Address, Host, Telemetry
 from persist_minter import MinterService
@@ -175,6 +175,29 @@ async def test_another_incarnation_is_refused(place: Place, way: str) -> None:
         await minter.get_binding(source_of(), through(p0=1))
         with pytest.raises(UpstreamReplaced):
             await minter.mint(source_of(incarnation="two"))
+
+
+async def test_who_only_looks_writes_nothing(place: Place, way: str) -> None:
+    source = source_of()
+    async with minters_at(place, way) as new:
+        (minter, client), (restarted, _) = await new(), await new()
+        # A source that nobody minted for: nothing is made.
+        assert not (await minter.bindings(source)).is_initialized
+        assert (await minter.resumption(source, {"a": ShardId.of(b"a" * 16)})).source.offsets is None
+        with pytest.raises(ShardNotFound):
+            await client.inspect(source.remap)
+        await minter.get_binding(source, through(p0=5))
+        other = dataclasses.replace(source, incarnation="two")
+        for each in (minter, restarted):
+            with pytest.raises(UpstreamReplaced):
+                await each.bindings(other)
+            seqno = (await client.inspect(source.remap))["seqno"]
+            for incarnation in ("two", "three", "four"):
+                with pytest.raises(UpstreamReplaced) as told:
+                    await each.bindings(dataclasses.replace(source, incarnation=incarnation))
+                assert told.value.details == {"incarnation": source.incarnation, "expected": incarnation}
+            assert (await client.inspect(source.remap))["seqno"] == seqno
+        assert (await restarted.bindings(source)).is_initialized
 
 
 async def test_resumption_follows_the_data_shards(place: Place, way: str) -> None:

@@ -17,12 +17,15 @@ from persist import (
     Indeterminate,
     InvalidArgument,
     InvalidBounds,
+    Overloaded,
     ShardClosed,
     ShardId,
     UsageError,
     aio,
 )
 from persist.client.timeline.oracle import Oracle
+from persist.client.timeline.register import Register
+from persist.core.binding.binding_log import AHEAD_MS_MAX
 from persist.core.frontier import TIME_MAX
 from persist.core.shard.commands import CompareAndAppend
 from persist.core.time.timeline import EPOCH_MILLISECONDS, oracle_shards
@@ -220,6 +223,70 @@ async def test_what_is_no_time_is_refused(wrong: Any):
         with pytest.raises((InvalidArgument, InvalidBounds)):
             await oracle.apply_write(wrong)
         assert await oracle.read_ts() == 0
+
+
+async def test_a_call_for_many_times_costs_what_one_for_one_time_does():
+    async with client_of(memory_place()) as client:
+        oracle = await client.oracle(USER)
+        shards = counting(client)
+        before = len(asyncio.all_tasks())
+        asked = [asyncio.create_task(oracle.write_times(1_000)) for _ in range(6)]
+        most = 0
+        while not all(task.done() for task in asked):
+            most = max(most, len(asyncio.all_tasks()) - before)
+            await asyncio.sleep(0)
+        assert sorted(itertools.chain(*(task.result() for task in asked))) == [*range(1, 6_001)]
+        assert shards.counted() == {"apply": 1}
+        assert most < 100
+
+
+async def test_a_timeline_with_a_clock_is_not_moved_ahead_of_it_without_bound():
+    place = memory_place()
+    async with client_of(place) as one, client_of(place) as two:
+        oracles = [await client.oracle() for client in (one, two)]
+        for oracle in oracles * 2:
+            asked = [oracle.write_times(count) for count in (10_000, 2_000, 3) for _ in range(10)]
+            found = await asyncio.gather(*asked, return_exceptions=True)
+            ahead = await oracle.peek_write_ts() - system().now_ms()
+            assert ahead <= AHEAD_MS_MAX
+            given = list(itertools.chain(*(times for times in found if isinstance(times, list))))
+            assert len(set(given)) == len(given)
+            refused = [times for times in found if not isinstance(times, list)]
+            assert refused
+            assert all(isinstance(each, Overloaded) for each in refused)
+            assert all(0 < int(each.details["retry_after_ms"]) <= 10_000 for each in refused)
+        with pytest.raises(InvalidArgument):
+            await oracles[0].write_times(AHEAD_MS_MAX + 1)
+
+
+class Pausing:
+    """The machine, and what it was asked to pause for."""
+
+    def __init__(self) -> None:
+        self.pauses: list[float] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(system(), name)
+
+    async def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        await system().sleep(seconds)
+
+
+async def test_who_is_far_behind_a_timeline_writes_on_and_no_faster_than_the_clock_goes():
+    async with client_of(memory_place()) as client:
+        client.location.runtime = machine = Pausing()  # type: ignore[assignment]  # it passes everything on
+        register = await Register.open(client, oracle_shards(EPOCH_MILLISECONDS)[0])
+        ahead = system().now_ms() + 60_000
+        await register.raise_to(ahead, client.location.attempts.deadline(None))
+        oracle = await client.oracle()
+        found = await asyncio.gather(*(oracle.write_ts() for _ in range(20)))
+        assert sorted(found) == [*range(ahead, ahead + 20)]
+        # One in each round, after a pause that is as long as it is ahead of the one before.
+        assert machine.pauses.count(0.001) == 20
+        with pytest.raises(Overloaded) as refused:
+            await oracle.write_times(2)
+        assert 40_000 < int(refused.value.details["retry_after_ms"]) < 60_000
 
 
 @pytest.mark.parametrize("wrong", [0, -1, True, 1.5, None])

@@ -33,6 +33,7 @@ from persist.wire.catalog.migrations import MIGRATIONS
 from persist.wire.catalog.rows import CODEC
 from persist.wire.catalog.rpc import changes_message, session_message, session_of, updates_of
 from persist.wire.rpc_errors import DETAILS_KEY, error_of_status
+from persist_catalog.servicer import CHANGES_MAX
 
 REQUEST = b"r" * 16
 ONE = ClusterKey(user(1))
@@ -273,6 +274,18 @@ async def test_edit_tells_what_there_was_and_fences_the_server_itself():
         status = await ask(stub, "GetStatus", pb.GetStatusRequest())
         assert (status.role, status.token.epoch) == (pb.CATALOG_ROLE_FOLLOWER, 6)
         assert (await ask(stub, "OpenSession", pb.OpenSessionRequest(generation=1))).session.token.epoch == 7
+
+
+async def test_more_changes_than_a_transaction_may_have_are_refused_before_they_are_looked_at():
+    async with catalog_server(memory_place(), generation=1) as server, stub_of(server.endpoint) as stub:
+        opened = await ask(stub, "OpenSession", pb.OpenSessionRequest())
+        many = pb.CatalogUpdates(kinds=[SETTING.tag], keys=[b"k"], values=[b""], diffs=[1])
+        for column in (many.kinds, many.keys, many.values, many.diffs):
+            column.extend(list(column) * CHANGES_MAX)
+        with pytest.raises(RequestTooLarge) as refused:
+            await commit(stub, opened.session, opened.upper, changes=many)
+        assert refused.value.details["limit"] == str(CHANGES_MAX)
+        await commit(stub, opened.session, opened.upper)
 
 
 async def test_commit_that_fits_no_message_is_refused_here():

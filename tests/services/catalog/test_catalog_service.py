@@ -16,11 +16,13 @@ from unit.core.catalog.samples import cluster, item, user
 from persist import aio
 from persist.client.catalog.remote import RemoteCatalog
 from persist.core.catalog.errors import FencedByEpoch, FencedByGeneration, NotWritable, OutOfSync, UniquenessViolation
-from persist.core.catalog.kinds import AUDIT_LOG, CLUSTER, ITEM, SETTING, STORAGE_USAGE
+from persist.core.catalog.kinds import AUDIT_LOG, CLUSTER, FENCE_TOKEN, ITEM, SETTING, STORAGE_USAGE
+from persist.core.catalog.leadership.fencing import GENERATION_JUMP_MAX
 from persist.core.catalog.objects import (
     AuditLogKey,
     ClusterKey,
     FenceToken,
+    FenceTokenKey,
     ItemKey,
     Setting,
     SettingKey,
@@ -228,6 +230,20 @@ async def test_sessions_are_fenced_when_their_own_server_leads_anew():
             await catalog.open(0)
         await put(again, "a", "2")
         assert (await catalog.status()).role == "leader"
+
+
+async def test_generation_that_is_far_too_high_locks_nobody_out():
+    place = memory_place()
+    async with catalog_server(place, generation=1) as server, remote_catalog(server.endpoint) as catalog:
+        token = FenceTokenKey(), FenceToken(2**64 - 1, 9)
+        for asking in (catalog.open(2**64 - 1), catalog.edit(FENCE_TOKEN, *token)):
+            with pytest.raises(InvalidArgument) as refused:
+                await asking
+            assert refused.value.details["present"] == "1"
+            assert refused.value.details["greatest"] == str(1 + GENERATION_JUMP_MAX)
+        status = await catalog.status()
+        assert (status.role, status.token) == ("leader", FenceToken(1, 2))
+        await put(await catalog.open(2), "a", "1")
 
 
 async def test_follower_names_the_leader_and_serves_reads():

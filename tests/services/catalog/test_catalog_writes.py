@@ -145,6 +145,29 @@ async def test_commit_goes_on_when_its_caller_gave_up_and_is_not_begun_again():
         assert server.rows.upper == base + 1
 
 
+@pytest.mark.parametrize("base", ["old", "new"])
+async def test_others_get_their_turn_while_a_large_commit_is_looked_at(base: str):
+    async with leading(tail=100_000) as server:
+        session, before = await server.session(), server.mirror.upper
+        many = [(setting(f"{number}", "1"), 1) for number in range(20_000)]
+        await server.writes.commit(session, b"a" * 16, Commit(before, many, Footprint(), None, 0, b""))
+        wanted, upper = ([(setting("x", "1"), 1)], before) if base == "old" else (many, server.mirror.upper)
+        turns = 0
+
+        async def bystander() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        watching = asyncio.create_task(bystander())
+        footprint = Footprint(kinds={SETTING})
+        with pytest.raises(OutOfSync):
+            await server.writes.commit(session, b"b" * 16, Commit(upper, wanted, footprint, None, 0, b""))
+        watching.cancel()
+        assert turns > 20
+
+
 async def test_leader_that_fenced_itself_half_way_may_lead_again():
     async with leading() as server:
         session = await server.session()

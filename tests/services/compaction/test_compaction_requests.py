@@ -1,6 +1,7 @@
 """What PersistCompaction does when asked: progress, turns, errors, and requests that end early."""
 
 import asyncio
+import gc
 import json
 import sys
 from asyncio.subprocess import PIPE
@@ -36,7 +37,7 @@ from persist.client.remote.shards import RemoteShards
 from persist.client.shard.location import Location
 from persist.errors import InvalidArgument, InvalidId, MissingDeadline, Overloaded, ShardNotFound, StoreFull
 from persist.machine.compaction.job import Job
-from persist.machine.compaction.workers import Workers
+from persist.machine.compaction.workers import REQUESTS_REMEMBERED, REQUESTS_WAITING_MAX, Workers
 from persist.runtime import system
 from persist.v1 import compaction_pb2 as pb
 from persist.wire.rpc_errors import DETAILS_KEY
@@ -226,6 +227,35 @@ async def test_work_of_a_request_is_joined_by_its_id_and_stopped_by_it(tmp_path)
                 await _read_on(told)
         await until(lambda: claim(scene, shard))
         await until(lambda: tidy(scene, shard))
+
+
+async def test_requests_that_were_cancelled_wait_no_more(tmp_path):
+    async with scene_at(tmp_path) as scene, slowly_compacting(scene, tmp_path) as server:
+        shard = await append_many(scene.client, THRIFTY_BATCHES, THRIFTY_ROWS)
+        async with stub_of(server.endpoint) as stub:
+            call = stub.Compact(pb.CompactRequest(shard_id=shard, whole=True), timeout=50)
+            await server.reached()
+            before, workers = _jobs(), server.workers
+            for _ in range(500):
+                workers.request(shard, whole=True).cancel()
+            assert _jobs() - before == 0
+            for number in range(REQUESTS_REMEMBERED + 500):
+                workers.request(shard, whole=True, name=str(number))
+                assert workers.cancel(str(number))
+                assert not workers.cancel(str(number))
+            assert _jobs() - before == REQUESTS_REMEMBERED
+            assert workers.requests_waiting == 0
+            for _ in range(REQUESTS_WAITING_MAX):
+                workers.request(shard, whole=True)
+            with pytest.raises(Overloaded):
+                workers.request(shard, whole=True)
+            call.cancel()
+            server.disk.gate.set()
+
+
+def _jobs() -> int:
+    gc.collect()
+    return sum(isinstance(each, Job) for each in gc.get_objects())
 
 
 async def _waits(workers: Workers) -> bool:

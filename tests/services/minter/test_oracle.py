@@ -13,8 +13,9 @@ from services.minter.minting import minter_processes, minting
 from services.support import serving
 
 from persist import ClockAhead, InvalidArgument, InvalidBounds, LocationError, ShardClosed
+from persist.client.timeline.register import Register
 from persist.core.frontier import TIME_MAX
-from persist.core.time.timeline import oracle_shards, timeline_of
+from persist.core.time.timeline import EPOCH_MILLISECONDS, oracle_shards, timeline_of
 from persist.runtime import system
 from persist.v1 import oracle_pb2 as pb
 from persist.v1.oracle_pb2_grpc import TimestampOracleStub
@@ -116,6 +117,32 @@ async def test_what_a_server_refuses():
         await server.host.stop(notice=0, grace=0)
         with pytest.raises(LocationError):
             await oracle.read_ts(timeout=0.5)
+
+
+async def test_a_server_moves_a_timeline_no_further_ahead_than_its_clock_allows():
+    place = memory_place()
+    async with client_of(place) as client, minting(Reach(blob_uri=place.blob, consensus_uri=place.consensus)) as server:
+        shard = oracle_shards(EPOCH_MILLISECONDS)[0]
+        async with grpc.aio.insecure_channel(server.endpoint) as channel:
+            stub = TimestampOracleStub(channel)
+
+            async def ask(count: int) -> grpc.StatusCode:
+                try:
+                    await stub.WriteTs(pb.WriteTsRequest(shard_id=shard, timeline="M", count=count), timeout=60)
+                except grpc.aio.AioRpcError as error:
+                    return error.code()
+                return grpc.StatusCode.OK
+
+            codes = await asyncio.gather(*(ask(10_000) for _ in range(30)))
+            assert set(codes) == {grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED}
+            oracle = await client.oracle(endpoints=server.endpoint)
+            assert await oracle.peek_write_ts() <= system().now_ms() + 10_000
+            # Something else moved it on: a server gives no several times, and clients that share a call go on.
+            register = await Register.open(client, shard)
+            await register.raise_to(system().now_ms() + 60_000, client.location.attempts.deadline(None))
+            assert await ask(3) is grpc.StatusCode.RESOURCE_EXHAUSTED
+        found = await asyncio.gather(*(oracle.write_ts() for _ in range(20)))
+        assert len(set(found)) == 20
 
 
 async def test_servers_of_something_else_are_told_apart():

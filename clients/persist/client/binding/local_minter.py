@@ -4,6 +4,7 @@ Source: design 003; catalog-semantics.md sections 4.2 and 5; reliability.md I18-
 """
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Final
@@ -16,18 +17,21 @@ from persist.client.shard.client import ShardClient
 from persist.client.shard.read.listen import Updates
 from persist.core.binding.binding_log import BindingLog
 from persist.core.binding.remap import Binding, RemapTrace
-from persist.core.binding.remap_rows import REMAP_SCHEMA, from_table
+from persist.core.binding.remap_rows import REMAP_SCHEMA, from_table, replaced
 from persist.core.binding.resumption import Export, offset_resumption, offsets_of, remap_since, resumption_of
 from persist.core.binding.resumption import resumption as source_resumption
 from persist.core.frontier import MINIMUM, Antichain
 from persist.core.ids import ShardId
 from persist.core.source.source_frontier import SourceFrontier
 from persist.core.source.source_time import SourceKind, SourceTime
+from persist.core.time.errors import UpstreamReplaced
 from persist.errors import ShardNotFound
 from persist.retry.deadline import Deadline
 
 SOURCES_MAX: Final = 256
 """Sources whose bindings are kept in memory; the one that was asked for least recently makes room."""
+INCARNATIONS_MAX: Final = 10_000
+"""Remap shards of which it is known whose they are."""
 BINDINGS_BETWEEN: Final = 1_000
 """Bindings that a watch tells before it looks which of them were forgotten."""
 
@@ -41,6 +45,7 @@ class LocalMinter:
         self._client = client
         self._shards: dict[_Key, RemapShard] = {}
         self._counts = Counts()
+        self._incarnations: OrderedDict[ShardId, str] = OrderedDict()
 
     @property
     def counters(self) -> Mapping[str, int]:
@@ -81,6 +86,8 @@ class LocalMinter:
     async def bindings(self, source: RemapSource, *, timeout: float | None = None) -> RemapTrace:
         """See Minter.bindings. One RPC, and one read when there is news."""
         deadline = self._deadline(timeout)
+        if not await self._exists(source, deadline):
+            return RemapTrace(kind=source.kind)
         shard = await self._shard(source, deadline)
         return (await shard.sync(deadline)).trace
 
@@ -152,6 +159,7 @@ class LocalMinter:
         return location.attempts.deadline(timeout)
 
     async def _shard(self, source: RemapSource, deadline: Deadline) -> RemapShard:
+        self._check_incarnation(source)
         key = (source.remap, source.kind, source.incarnation)
         shard = self._shards.pop(key, None) or RemapShard(self._client, source, self._counts)
         if len(self._shards) >= SOURCES_MAX:
@@ -159,8 +167,38 @@ class LocalMinter:
             for other in idle[: len(self._shards) + 1 - SOURCES_MAX]:
                 await self._shards.pop(other).close()
         self._shards[key] = shard
-        await shard.open(deadline)
+        try:
+            await shard.open(deadline)
+        except UpstreamReplaced as error:
+            self._shards.pop(key, None)
+            self._remember(source.remap, error.details["incarnation"])
+            await shard.close()
+            raise
+        if shard.log.trace.is_initialized:
+            self._remember(source.remap, source.incarnation)
         return shard
+
+    def _check_incarnation(self, source: RemapSource) -> None:
+        """Raise UpstreamReplaced for another incarnation than the remap shard's, which never changes. No RPC."""
+        found = self._incarnations.get(source.remap, source.incarnation)
+        if found != source.incarnation:
+            raise replaced(found, source.incarnation)
+
+    def _remember(self, remap: ShardId, incarnation: str) -> None:
+        self._incarnations[remap] = incarnation
+        self._incarnations.move_to_end(remap)
+        if len(self._incarnations) > INCARNATIONS_MAX:
+            self._incarnations.popitem(last=False)
+
+    async def _exists(self, source: RemapSource, deadline: Deadline) -> bool:
+        """Whether there is a remap shard: whoever only looks must not make one."""
+        if (source.remap, source.kind, source.incarnation) in self._shards:
+            return True
+        try:
+            await self._client.recent_upper(source.remap, timeout=deadline.remaining())
+        except ShardNotFound:
+            return False
+        return True
 
     async def _begun(self, source: RemapSource, deadline: Deadline) -> BindingLog:
         """The bindings, the first one written if nobody has."""
@@ -175,6 +213,8 @@ class LocalMinter:
     ) -> tuple[RemapTrace, list[Export]]:
         """The uppers of the exports, and bindings that were committed after those were."""
         uppers = await asyncio.gather(*(self._upper(shard, deadline) for shard in exports.values()))
+        if not await self._exists(source, deadline):
+            return RemapTrace(kind=source.kind), []
         shard = await self._shard(source, deadline)
         log = await shard.sync(deadline)
         return log.trace, [Export(name, upper) for name, upper in zip(exports, uppers, strict=True)]

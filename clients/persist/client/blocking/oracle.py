@@ -38,12 +38,17 @@ class Oracle(Held):
         """A time nobody else is given, and not before the clock's on a timeline that has one.
 
         One RPC, shared. Raises ClockAhead (this clock is too far ahead of the reference), InvalidBounds (the end of
-        time). After Indeterminate a time may be lost, which does no harm.
+        time). After Indeterminate a time may be lost, which does no harm. A timeline that is more than 10 s ahead of
+        the clock gives its times one by one, at most one in a millisecond, until the clock has caught up.
         """
         return self._run(self._inner.write_ts(timeout=timeout))
 
     def write_times(self, count: int, *, timeout: float | None = None) -> list[int]:
-        """``count`` different write times, rising. Raises InvalidArgument, and as ``write_ts``, together."""
+        """``count`` different write times, rising, however many for the price of one. Raises as ``write_ts``, and:
+
+        InvalidArgument (no count, or more than 10,000 on a timeline with a clock), Overloaded (several times, of which
+        the last would be more than 10 s ahead of the clock; ``details['retry_after_ms']`` says when it is not).
+        """
         return self._run(self._inner.write_times(count, timeout=timeout))
 
     def peek_write_ts(self, *, timeout: float | None = None) -> int:

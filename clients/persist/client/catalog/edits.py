@@ -10,7 +10,7 @@ from persist.client.catalog.log.append import append
 from persist.client.catalog.port import RowLog
 from persist.client.catalog.raw import FROZEN_TAGS, RawCatalog
 from persist.core.catalog.kinds import FENCE_TOKEN, AnyKind, check_kind, check_object
-from persist.core.catalog.leadership.fencing import KEY
+from persist.core.catalog.leadership.fencing import KEY, check_jump
 from persist.core.catalog.leadership.repair import Tally
 from persist.core.catalog.objects import FenceToken
 from persist.core.catalog.open_rules import Mode, check_open
@@ -49,6 +49,7 @@ def _change(codec: RowCodec, tally: Tally, kind: AnyKind, key: Any, value: Any) 
     if kind is FENCE_TOKEN:
         if key != KEY or value is None or not value > seen:
             raise InvalidArgument("a token fences smaller ones only", hint="give a greater one", there=seen)
+        check_jump(seen, value.deploy_generation)
         if value.epoch >= EPOCH_LIMIT:
             raise InvalidArgument("no epoch would be left", hint="give a smaller one", limit=EPOCH_LIMIT)
         return before, _replaced(codec, tally, kind, key, value)

@@ -6,18 +6,21 @@ Source: protos/persist/v1/oracle.proto; catalog-semantics.md section 5.3.
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from persist.client.remote.channel import Peer, offering
 from persist.client.remote.endpoints import Peers
 from persist.client.timeline.register import seconds
 from persist.core.time.timeline import Timeline, oracle_shards
-from persist.errors import Indeterminate, LeaseExpired
+from persist.errors import Indeterminate, LeaseExpired, Overloaded
 from persist.retry.deadline import Deadline
 from persist.runtime import Runtime
 from persist.settings import Settings
 from persist.v1 import oracle_pb2 as pb
 from persist.v1.oracle_pb2_grpc import TimestampOracleStub
+
+TIMES_MAX: Final = 10_000
+"""Write times in one answer."""
 
 
 class RemoteTimes:
@@ -26,6 +29,8 @@ class RemoteTimes:
     A timeline has its preferred one, so that the calls of many clients share commits there, and moves on when that is
     down. Write times are not before the server's clock. Raises InvalidArgument (no endpoint, or not such a server).
     """
+
+    follows_clock = False
 
     def __init__(self, endpoints: str, timeline: Timeline, *, settings: Settings, runtime: Runtime) -> None:
         self._peers = Peers(endpoints, TimestampOracleStub, settings=settings, runtime=runtime)
@@ -38,10 +43,24 @@ class RemoteTimes:
     def known(self) -> int:
         return self._known
 
-    async def take(self, count: int, not_before: int, deadline: Deadline) -> Sequence[int]:
-        request = pb.WriteTsRequest(shard_id=self._shard, timeline=self._timeline, count=count)
+    async def take(self, count: int, not_before: int, not_after: int | None, deadline: Deadline) -> Sequence[int]:
+        count = min(count, TIMES_MAX)
+
+        async def attempt(peer: Peer, left: float) -> Any:
+            request = pb.WriteTsRequest(shard_id=self._shard, timeline=self._timeline, count=count)
+            with offering("TimestampOracle", "minter", peer.endpoint):
+                try:
+                    return await peer.unary("WriteTs", request, self._shard, left)
+                except Overloaded:
+                    if count == 1:
+                        raise
+                    # So many are refused where the timeline is ahead of the server's clock; one never is.
+                    request.count = 1
+                    return await peer.unary("WriteTs", request, self._shard, left)
+
         known = self._known
-        times = list((await self._ask("WriteTs", request, deadline)).times)
+        answer = await self._peers.repeat("WriteTs", self._shard, attempt, seconds(deadline))
+        times = list(answer.times)
         if not times or len(times) > count or any(second <= first for first, second in itertools.pairwise(times)):
             raise Indeterminate("the answer makes no sense: rising times were asked for", hint="upgrade the server")
         self._check(times[0], known)

@@ -7,7 +7,8 @@ Source: catalog-semantics.md section 5.3; design 004; docs/adr/0008-oracle-in-tw
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from persist.client.timeline.call_batcher import Rounds
 from persist.client.timeline.register import Register, seconds
@@ -16,7 +17,7 @@ from persist.core.frontier import TIME_MAX, check_time
 from persist.core.ids import ShardId
 from persist.core.time.clock import AHEAD_MS_MAX, check_clock
 from persist.core.time.timeline import Timeline, observed, oracle_shards
-from persist.errors import Determinate, Indeterminate, InvalidArgument, InvalidBounds, PersistError
+from persist.errors import Determinate, Indeterminate, InvalidArgument, InvalidBounds, Overloaded, PersistError
 from persist.retry.deadline import Deadline
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 BEHIND_MS_MAX: Final = 1_000
 """A clock that is further behind the times given out is worth a warning."""
 WARN_SECONDS: Final = 60.0
+PACE_SECONDS: Final = 0.001
+"""Between times given out on a timeline that is far ahead of the clock: the clock catches up with them."""
 
 _log = logging.getLogger(__name__)
 
@@ -42,8 +45,13 @@ class Times(Protocol):
         """The location was restored: open them anew. No RPC."""
         ...
 
-    async def take(self, count: int, not_before: int, deadline: Deadline) -> Sequence[int]:
-        """Rising write times, one at least and at most ``count``."""
+    @property
+    def follows_clock(self) -> bool:
+        """Whether the clock that counts is the caller's. If not, ``take`` needs neither bound."""
+        ...
+
+    async def take(self, count: int, not_before: int, not_after: int | None, deadline: Deadline) -> Sequence[int]:
+        """Rising write times, one at least and at most ``count``. Beyond ``not_after`` there is no more than one."""
         ...
 
     async def written(self, deadline: Deadline) -> int:
@@ -59,8 +67,20 @@ class Times(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Later:
+    """These times do not fit now, and do after so long."""
+
+    retry_after_ms: int
+
+
+_Given: TypeAlias = Sequence[int] | _Later
+
+
 class Registers:
     """The times of a timeline as its two shards hold them."""
+
+    follows_clock = True
 
     def __init__(self, write: Register, read: Register) -> None:
         """The first time nobody was given or applied, and the first that was not applied."""
@@ -84,8 +104,8 @@ class Registers:
     def over(self) -> bool:
         return self._write.over or self._read.over
 
-    async def take(self, count: int, not_before: int, deadline: Deadline) -> Sequence[int]:
-        return await self._write.take(count, not_before, deadline)
+    async def take(self, count: int, not_before: int, not_after: int | None, deadline: Deadline) -> Sequence[int]:
+        return await self._write.take(count, not_before, deadline, not_after=not_after)
 
     async def written(self, deadline: Deadline) -> int:
         return await self._write.read(deadline) - 1
@@ -131,8 +151,9 @@ class Oracle:
         self._reference = reference
         self._clock = SteadyClock(location.runtime)
         self._monotonic = location.runtime.monotonic
+        self._sleep = location.runtime.sleep
         self._warned: float | None = None
-        self._writes = Rounds[None, int](location, self._take, late=Indeterminate)
+        self._writes = Rounds[int, _Given](location, self._take, late=Indeterminate)
         self._applies = Rounds[int, None](location, self._apply, late=Indeterminate)
         self._reads = Rounds[None, int](location, self._ask, late=Determinate)
         self._peeks = Rounds[None, int](location, self._peek, late=Determinate)
@@ -169,16 +190,27 @@ class Oracle:
         """A time nobody else is given, and not before the clock's on a timeline that has one.
 
         One RPC, shared. Raises ClockAhead (this clock is too far ahead of the reference), InvalidBounds (the end of
-        time). After Indeterminate a time may be lost, which does no harm.
+        time). After Indeterminate a time may be lost, which does no harm. A timeline that is more than 10 s ahead of
+        the clock gives its times one by one, at most one in a millisecond, until the clock has caught up.
         """
-        return await self._writes.call(None, timeout)
+        return (await self._some(1, self._client.location.attempts.deadline(timeout)))[0]
 
     async def write_times(self, count: int, *, timeout: float | None = None) -> list[int]:
-        """``count`` different write times, rising. Raises InvalidArgument, and as ``write_ts``, together."""
+        """``count`` different write times, rising, however many for the price of one. Raises as ``write_ts``, and:
+
+        InvalidArgument (no count, or more than 10,000 on a timeline with a clock), Overloaded (several times, of which
+        the last would be more than 10 s ahead of the clock; ``details['retry_after_ms']`` says when it is not).
+        """
         given: object = count
         if isinstance(given, bool) or not isinstance(given, int) or given < 1:
             raise InvalidArgument("at least one time is asked for", hint="count from 1", got=repr(count)[:80])
-        return sorted(await asyncio.gather(*(self.write_ts(timeout=timeout) for _ in range(count))))
+        if self.timeline.has_clock and count > AHEAD_MS_MAX:
+            raise InvalidArgument("a clock has a time in each ms only", hint=f"count to {AHEAD_MS_MAX}", got=count)
+        deadline = self._client.location.attempts.deadline(timeout)
+        times: list[int] = []
+        while len(times) < count:
+            times += await self._some(count - len(times), deadline)
+        return times
 
     async def peek_write_ts(self, *, timeout: float | None = None) -> int:
         """A time that no later write time reaches down to: the greatest given out or being applied.
@@ -220,14 +252,34 @@ class Oracle:
     def __repr__(self) -> str:
         return f"<Oracle of {self.timeline}>"
 
-    async def _take(self, calls: Sequence[None], deadline: Deadline) -> Sequence[int]:
-        now = self._clock.now_ms() if self.timeline.has_clock else 0
+    async def _some(self, count: int, deadline: Deadline) -> Sequence[int]:
+        """One time at least and at most ``count``, rising. Raises Overloaded."""
+        given = await self._writes.call(count, seconds(deadline))
+        if isinstance(given, _Later):
+            raise Overloaded(
+                "these times would be too far ahead of the clock",
+                hint="ask for fewer, or later",
+                count=count,
+                ahead_ms_max=AHEAD_MS_MAX,
+                retry_after_ms=given.retry_after_ms,
+            )
+        return given
+
+    async def _take(self, calls: Sequence[int], deadline: Deadline) -> Sequence[_Given]:
+        now, not_after = (self._clock.now_ms() if self.timeline.has_clock else 0), None
         if self._reference is not None and self.timeline.has_clock and now >= self._times.known:
             check_clock(now, self._reference())
-        times = await self._times.take(len(calls), now, deadline)
-        if self.timeline.has_clock:
+        counts: list[int | _Later] = list(calls)
+        if self.timeline.has_clock and self._times.follows_clock:
+            not_after, first = now + AHEAD_MS_MAX, max(now, self._times.known)
+            counts = _fitting(calls, first, not_after)
+            if first > not_after:
+                await self._sleep(PACE_SECONDS)
+        wanted = sum(count for count in counts if isinstance(count, int))
+        times: Sequence[int] = await self._times.take(wanted, now, not_after, deadline) if wanted else ()
+        if self.timeline.has_clock and times:
             self._warn(times[0] - now)
-        return times
+        return _shared(times, counts)
 
     async def _apply(self, calls: Sequence[int], deadline: Deadline) -> Sequence[None]:
         await self._times.apply(max(calls), deadline)
@@ -264,6 +316,34 @@ async def acknowledge(oracle: Oracle, ts: int, deadline: Deadline) -> None:
         # SUBTLE: whatever the error says of itself, the write it is told of has happened.
         message = f"written, but perhaps not read yet: {error.message}"
         raise Indeterminate(message, hint="apply_write(ts)", **{**error.details, "ts": ts}) from error
+
+
+def _fitting(calls: Sequence[int], first: int, not_after: int) -> list[int | _Later]:
+    """Who has to come later. A call for one time does not: else who is behind the timeline would never write again."""
+    counts: list[int | _Later] = []
+    for count in calls:
+        excess = first + count - 1 - not_after
+        if count > 1 and excess > 0:
+            counts.append(_Later(excess))
+        else:
+            counts.append(count)
+            first += count
+    return counts
+
+
+def _shared(times: Sequence[int], counts: Sequence[int | _Later]) -> list[_Given]:
+    """What each call gets, in order, until there is nothing left: the others stay for the next round."""
+    answers: list[_Given] = []
+    given = 0
+    for count in counts:
+        if isinstance(count, _Later):
+            answers.append(count)
+        elif given < len(times):
+            answers.append(times[given : given + count])
+            given += count
+        else:
+            break
+    return answers
 
 
 def _applicable(ts: int) -> int:

@@ -70,16 +70,18 @@ class Register:
         while self._known < value:
             await self._moved(self._known, value, deadline)
 
-    async def take(self, count: int, not_before: int, deadline: Deadline) -> range:
+    async def take(self, count: int, not_before: int, deadline: Deadline, *, not_after: int | None = None) -> range:
         """Numbers that nobody else is ever given, at least one and at most ``count``, each at least ``not_before``.
 
         Afterwards the register lies behind them. All are at least what it was when this call began. One RPC unless
-        several processes take several at the same time, then three at most.
+        several processes take several at the same time, then three at most. Beyond ``not_after`` there is one at most.
         """
         for _ in range(TRIES if count > 1 else 0):
             begin = self._known
             first = max(begin, not_before)
             last = _in_time(first + count - 1)
+            if not_after is not None:
+                last = max(first, min(last, not_after))
             if await self._moved(begin, last + 1, deadline):
                 return range(first, last + 1)
         while True:

@@ -71,9 +71,7 @@ def decode_time(kind: SourceKind, incarnation: str, row: Sequence[Any]) -> Sourc
     if version != VERSION:
         raise VersionMismatch("remap rows of another version", hint="upgrade", version=version, known=VERSION)
     if found != incarnation:
-        raise UpstreamReplaced(
-            "these bindings are of another upstream", hint="make a new source", incarnation=found, expected=incarnation
-        )
+        raise replaced(found, incarnation)
     check(kind_text == kind.value, "a remap collection has one kind", found=kind_text, expected=kind.value)
     try:
         time = _time(kind, partition, after, before, offset)
@@ -82,6 +80,13 @@ def decode_time(kind: SourceKind, incarnation: str, row: Sequence[Any]) -> Sourc
         raise CorruptData("a remap row cannot be read", hint="stop and report it", row=tuple(row)) from error
     check(sound, "a remap row has one form", row=tuple(row))
     return time
+
+
+def replaced(found: str, expected: str) -> UpstreamReplaced:
+    """The refusal of an incarnation that the bindings are not about."""
+    return UpstreamReplaced(
+        "these bindings are of another upstream", hint="make a new source", incarnation=found, expected=expected
+    )
 
 
 def to_table(kind: SourceKind, incarnation: str, updates: Iterable[RemapUpdate]) -> pa.Table:

@@ -2,7 +2,7 @@
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 from persist.core.ids import ShardId
@@ -38,8 +38,16 @@ class Job:
     """
 
     def __init__(
-        self, shard: ShardId, *, runtime: Runtime, whole: bool = False, requested: bool = False, name: str = ""
+        self,
+        shard: ShardId,
+        *,
+        runtime: Runtime,
+        whole: bool = False,
+        requested: bool = False,
+        name: str = "",
+        withdraw: Callable[["Job"], None] = lambda job: None,
     ) -> None:
+        """``withdraw`` hears of it when the job is cancelled before its turn."""
         self.shard = shard
         self.whole = whole
         self.requested = requested
@@ -50,6 +58,7 @@ class Job:
         self.failed = False
         self.task: asyncio.Task[bool] | None = None
         self._runtime = runtime
+        self._withdraw = withdraw
         self._began = 0.0
         self._queued: Queued | None = None
         self._results: list[Compacted] = []
@@ -83,9 +92,13 @@ class Job:
     def cancel(self) -> None:
         """Nobody wants it any more. Returns at once; doing so again does nothing."""
         # SUBTLE: a task that is cancelled once more is cut short while it takes back what it had begun.
-        if not self.cancelled and self.task is not None:
-            self.task.cancel()
+        if self.cancelled:
+            return
         self.cancelled = True
+        if self.task is not None:
+            self.task.cancel()
+        else:
+            self._withdraw(self)
 
     def waits(self, ahead: int) -> None:
         """Say that others go first."""
@@ -116,12 +129,24 @@ class Job:
         self._stir()
 
     def end(self, error: BaseException | None = None, *, failed: bool = False) -> None:
-        """The job is over. ``error``: what ended it early; ``failed``: not because it was stopped."""
-        self.underway = None
-        self.over, self.failed, self._error = True, failed, error
+        """The job is over. ``error``: what ended it early; ``failed``: not because it was stopped.
+
+        A job is remembered for long, and its error without what was at work when it was raised.
+        """
+        self.underway, self._queued, self.task = None, None, None
+        self.over, self.failed, self._error = True, failed, _alone(error)
         self._stir()
 
     def _stir(self) -> None:
         # Each listener waits for what comes after it last looked.
         stirred, self._stirred = self._stirred, asyncio.Event()
         stirred.set()
+
+
+def _alone(error: BaseException | None) -> BaseException | None:
+    """The error without its traceback and its causes, which hold what the work had in its hands."""
+    if isinstance(error, PersistError):
+        return copy.copy(error)
+    if error is not None:
+        error.__traceback__, error.__cause__, error.__context__ = None, None, None
+    return error

@@ -60,7 +60,7 @@ class Workers:
         self._runtime = runtime
         self._counts = counts
         self._at_once = max(1, settings.compactions_at_once)
-        self._requests: deque[Job] = deque()
+        self._requests: dict[Job, None] = {}
         self._named: dict[str, Job] = {}
         self._remembered: deque[str] = deque()
         self._due: OrderedDict[ShardId, None] = OrderedDict()
@@ -81,7 +81,7 @@ class Workers:
     @property
     def requests_waiting(self) -> int:
         """Requests that wait for their turn."""
-        return sum(not job.cancelled for job in self._requests)
+        return len(self._requests)
 
     @property
     def shards_waiting(self) -> int:
@@ -105,10 +105,10 @@ class Workers:
             self._counts.count("persist_compaction_overloaded_total")
             retry_after_ms = int(min(max(self._turn_ms, _RETRY_MS_MIN), _RETRY_MS_MAX))
             raise Overloaded("too many requests for compactions wait", hint="ask later", retry_after_ms=retry_after_ms)
-        job = Job(shard, runtime=self._runtime, whole=whole, requested=True, name=name)
+        job = Job(shard, runtime=self._runtime, whole=whole, requested=True, name=name, withdraw=self._withdraw)
         if name:
             self._named[name] = job
-        self._requests.append(job)
+        self._requests[job] = None
         self._begin()
         if job.task is None:
             job.waits(waiting)
@@ -120,9 +120,6 @@ class Workers:
         if job is None or job.over:
             return False
         job.cancel()
-        if job.task is None:
-            job.end(_withdrawn())
-            self._remember(job)
         return True
 
     def offer(self, shard: ShardId) -> None:
@@ -149,8 +146,9 @@ class Workers:
         self._due.clear()
         for aside in self._aside.values():
             aside.again.cancel()
-        while self._requests:
-            self._requests.popleft().end(_leaving())
+        waiting, self._requests = self._requests, {}
+        for job in waiting:
+            job.end(_leaving())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_SECONDS):
                 await self._tasks.close()
@@ -162,6 +160,13 @@ class Workers:
         await self._tasks.close()
         await self._carrier.close()
 
+    def _withdraw(self, job: Job) -> None:
+        """It was cancelled before its turn: it waits no more."""
+        if job in self._requests:
+            del self._requests[job]
+            job.end(_withdrawn())
+            self._remember(job)
+
     def _begin(self) -> None:
         while len(self._running) < self._at_once and not self._draining:
             job = self._next()
@@ -172,10 +177,10 @@ class Workers:
             job.task.add_done_callback(functools.partial(self._ended, job, self._runtime.monotonic()))
 
     def _next(self) -> Job | None:
-        while self._requests:
-            job = self._requests.popleft()
-            if not job.cancelled:
-                return job
+        if self._requests:
+            job = next(iter(self._requests))
+            del self._requests[job]
+            return job
         if self._runtime.monotonic() < self._rest_until:
             return None
         busy = {job.shard for job in self._running if not job.requested}
@@ -204,8 +209,8 @@ class Workers:
             job.end(_withdrawn() if job.cancelled else _leaving())
             self._put_aside(job.shard, CANCELLED_SECONDS)
         elif (error := task.exception()) is not None:
-            job.end(error, failed=True)
             self._failed(job, error)
+            job.end(error, failed=True)
         else:
             job.end()
             if task.result():

@@ -5,12 +5,20 @@ from unit.core.catalog.samples import database, token, updates, user
 
 from persist.core.catalog.errors import Fenced, FencedByEpoch, FencedByGeneration, FencedByMigration
 from persist.core.catalog.kinds import DATABASE, FENCE_TOKEN
-from persist.core.catalog.leadership.fencing import KEY, Claim, most_informative, open_step
+from persist.core.catalog.leadership.fencing import (
+    FIRST_GENERATION_MAX,
+    GENERATION_JUMP_MAX,
+    KEY,
+    Claim,
+    most_informative,
+    open_step,
+)
 from persist.core.catalog.leadership.follow import follow
 from persist.core.catalog.leadership.migrations import fenced_by_migration
 from persist.core.catalog.objects import DatabaseKey
 from persist.core.catalog.rows import Row, RowUpdate
 from persist.core.catalog.snapshot import Snapshot
+from persist.errors import InvalidArgument
 from persist.wire.catalog.rows import CODEC
 
 
@@ -57,6 +65,20 @@ def test_open_by_an_older_generation_is_refused():
         "fenced_by_generation": "3",
         "fenced_by_epoch": "9",
     }
+
+
+@pytest.mark.parametrize("seen", [None, token(3, 9), token(2**40, 9)])
+def test_open_jumps_no_further_than_leaves_generations_to_others(seen):
+    greatest = FIRST_GENERATION_MAX if seen is None else seen.deploy_generation + GENERATION_JUMP_MAX
+    assert open_step(seen, greatest).token.deploy_generation == greatest
+    for wrong in (greatest + 1, 2**64 - 1):
+        with pytest.raises(InvalidArgument) as told:
+            open_step(seen, wrong)
+        assert told.value.details == {
+            "got": str(wrong),
+            "present": "none" if seen is None else str(seen.deploy_generation),
+            "greatest": str(greatest),
+        }
 
 
 def test_open_goes_on_after_any_number_of_mismatches():

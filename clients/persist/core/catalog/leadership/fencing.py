@@ -13,11 +13,16 @@ from persist.core.catalog.kinds import FENCE_TOKEN
 from persist.core.catalog.objects import FenceToken, FenceTokenKey
 from persist.core.catalog.rows import Row, RowCodec
 from persist.core.catalog.snapshot import Change
+from persist.errors import InvalidArgument
 
 FLOOR: Final = 1
 """The epoch before there was any: the first open gets the next one."""
 
 KEY: Final = FenceTokenKey()
+
+GENERATION_JUMP_MAX: Final = 1_000_000
+"""How far a generation may lie above the last one: no single mistake leaves none to those who come later."""
+FIRST_GENERATION_MAX: Final = 2**62
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +68,27 @@ class OpenStep:
 
 
 def open_step(seen: FenceToken | None, generation: int) -> OpenStep:
-    """How to lead, given the token in the catalog now. Raises FencedByGeneration."""
+    """How to lead, given the token in the catalog now. Raises FencedByGeneration, InvalidArgument (too far a jump)."""
     refusal = Claim(generation).fenced_by(seen) if seen is not None else None
     if refusal is not None:
         raise refusal
+    check_jump(seen, generation)
     # Epochs rise over generations, too: no two opens ever get the same one.
     token = FenceToken(generation, (seen.epoch if seen is not None else FLOOR) + 1)
     return OpenStep(token, Change(FENCE_TOKEN, KEY, seen, token))
+
+
+def check_jump(seen: FenceToken | None, generation: int) -> None:
+    """Raise InvalidArgument for a generation so far above the last one that it can only be a mistake."""
+    greatest = FIRST_GENERATION_MAX if seen is None else seen.deploy_generation + GENERATION_JUMP_MAX
+    if generation > greatest:
+        raise InvalidArgument(
+            "a deploy generation too far above the present one",
+            hint=f"the next one will do; at most {greatest}",
+            got=generation,
+            present="none" if seen is None else seen.deploy_generation,
+            greatest=greatest,
+        )
 
 
 def most_informative(refusals: Iterable[Fenced]) -> Fenced | None:
