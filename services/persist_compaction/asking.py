@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from persist.client.remote.catalog_status import STATUS_SECONDS, ask_all
-from persist.client.remote.channel import Peer, offering
-from persist.client.remote.endpoints import Peers
+from persist.client.remote.channel import Channel, offering
+from persist.client.remote.endpoints import Endpoints
 from persist.core.ids import ShardId
 from persist.errors import Determinate, LocationError, PersistError
 from persist.retry.attempts import Attempts
@@ -64,7 +64,7 @@ class Asked:
         self._settings = settings
         self._runtime = runtime
         self._attempts = Attempts(settings=settings, runtime=runtime)
-        self._peers = Peers(endpoints, PersistCompactionStub, settings=settings, runtime=runtime)
+        self._endpoints = Endpoints(endpoints, PersistCompactionStub, settings=settings, runtime=runtime)
 
     async def __aenter__(self) -> Self:
         return self
@@ -74,7 +74,7 @@ class Asked:
 
     async def close(self) -> None:
         """Close the connections. A later call makes new ones."""
-        await self._peers.close()
+        await self._endpoints.close()
 
     async def compact(
         self,
@@ -93,7 +93,7 @@ class Asked:
         # Told once by each server: after a cut the same one begins again, and another knows none of it.
         done: dict[bytes, Merged] = {}
         request = pb.CompactRequest(shard_id=shard, whole=whole, request_id=self._runtime.random_bytes(16).hex())
-        asked: list[Peer] = []
+        asked: list[Channel] = []
         try:
             while not await self._listen(request, asked, done, report, waits):
                 await self._runtime.sleep(AGAIN_SECONDS)
@@ -105,7 +105,7 @@ class Asked:
     async def _listen(
         self,
         request: pb.CompactRequest,
-        asked: list[Peer],
+        asked: list[Channel],
         done: dict[bytes, Merged],
         report: Callable[[int], None],
         waits: Callable[[int], None],
@@ -136,40 +136,42 @@ class Asked:
                     return False
         return False
 
-    async def _join(self, request: pb.CompactRequest, asked: list[Peer], seconds: float) -> "_News | LocationError":
+    async def _join(self, request: pb.CompactRequest, asked: list[Channel], seconds: float) -> "_News | LocationError":
         """The first news of a request and the rest, from where it was made while that server is well."""
         if not asked or not asked[-1].well:
-            asked.append(self._peers.choose(ShardId(request.shard_id), besides=asked[-1] if asked else None))
+            asked.append(self._endpoints.choose(ShardId(request.shard_id), besides=asked[-1] if asked else None))
         here = asked[-1].endpoint
         with offering("PersistCompaction", "compaction", here):
-            return await self._peers.at(here, lambda peer, _: _joined(peer, request), seconds)
+            return await self._endpoints.at(here, lambda channel, _: _joined(channel, request), seconds)
 
-    async def _cancel(self, name: str, asked: Sequence[Peer]) -> None:
+    async def _cancel(self, name: str, asked: Sequence[Channel]) -> None:
         """Stop the work as far as servers answer at once; it ends by itself otherwise."""
         request = pb.CancelCompactionRequest(request_id=name)
 
-        async def cancel(peer: Peer) -> None:
+        async def cancel(channel: Channel) -> None:
             with contextlib.suppress(PersistError):
-                await peer.unary("CancelCompaction", request, None, CANCEL_SECONDS)
+                await channel.unary("CancelCompaction", request, None, CANCEL_SECONDS)
 
         await asyncio.gather(*map(cancel, dict.fromkeys(asked)))
 
     async def busy(self) -> Busy:
         """What the servers that answer do at the moment. Raises InvalidArgument (no such service), LocationError."""
 
-        async def attempt(peer: Peer, seconds: float) -> Any:
-            with offering("PersistCompaction", "compaction", peer.endpoint):
-                return await peer.unary("ListCompactions", pb.ListCompactionsRequest(), None, seconds)
+        async def attempt(channel: Channel, seconds: float) -> Any:
+            with offering("PersistCompaction", "compaction", channel.endpoint):
+                return await channel.unary("ListCompactions", pb.ListCompactionsRequest(), None, seconds)
 
         found, failure = await ask_all(
-            lambda endpoint: self._peers.at(endpoint, attempt, STATUS_SECONDS),
-            self._peers.endpoints,
+            lambda endpoint: self._endpoints.at(endpoint, attempt, STATUS_SECONDS),
+            self._endpoints.endpoints,
             lambda _: False,
             self._runtime,
-            silent=lambda endpoint: not self._peers.peer(endpoint).well,
+            silent=lambda endpoint: not self._endpoints.channel(endpoint).well,
         )
         if not found:
-            raise failure or Determinate("no server answers", hint="retry", endpoints=",".join(self._peers.endpoints))
+            raise failure or Determinate(
+                "no server answers", hint="retry", endpoints=",".join(self._endpoints.endpoints)
+            )
         return Busy(
             shards=tuple(each.shard_id for told in found.values() for each in told.compactions),
             requests_waiting=sum(told.requests_waiting for told in found.values()),
@@ -180,9 +182,9 @@ class Asked:
 _News = tuple[Any, AsyncGenerator[Any, None]]
 
 
-async def _joined(peer: Peer, request: pb.CompactRequest) -> _News | LocationError:
+async def _joined(channel: Channel, request: pb.CompactRequest) -> _News | LocationError:
     """The first news of a request, and the rest; what asking again would be told, too."""
-    stream = peer.stream("Compact", request, ShardId(request.shard_id), REQUEST_SECONDS)
+    stream = channel.stream("Compact", request, ShardId(request.shard_id), REQUEST_SECONDS)
     try:
         return await anext(stream, None), stream
     except LocationError as error:

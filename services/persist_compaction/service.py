@@ -6,14 +6,14 @@ from typing import Final
 import grpc.aio
 
 from persist.client.shard.location import Location
-from persist.machine.compaction.carrier import Carrier
 from persist.machine.compaction.compactor import Compactor
 from persist.machine.compaction.owners import FreshOwners
-from persist.machine.compaction.workers import Workers
+from persist.machine.compaction.runner import CompactionRunner
+from persist.machine.compaction.scheduler import CompactionScheduler
 from persist.machine.shards import Shards
 from persist.v1.compaction_pb2_grpc import add_PersistCompactionServicer_to_server
-from persist_compaction.lookout import Lookout
 from persist_compaction.servicer import CompactionServicer
+from persist_compaction.work_discovery import WorkDiscovery
 from persist_host import Telemetry
 
 NAME: Final = "persist.v1.PersistCompaction"
@@ -32,9 +32,9 @@ class CompactionService:
         self._sources = tuple(sources)
         compactor = Compactor(location.shards, location, counts=telemetry)
         owners = FreshOwners(compactor.new_owner)
-        carrier = Carrier(location.shards, location, compactor, owners, counts=telemetry)
-        self.workers = Workers(carrier, settings=settings, runtime=runtime, counts=telemetry)
-        self._lookout = Lookout(
+        carrier = CompactionRunner(location.shards, location, compactor, owners, counts=telemetry)
+        self.workers = CompactionScheduler(carrier, settings=settings, runtime=runtime, counts=telemetry)
+        self._lookout = WorkDiscovery(
             location.shards,
             self._sources or (location.shards,),
             self.workers,

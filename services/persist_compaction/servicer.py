@@ -10,8 +10,8 @@ from persist.core.frontier import Description
 from persist.core.ids import ShardId
 from persist.errors import InvalidArgument, PersistError
 from persist.machine.compaction.compactor import Compacted
-from persist.machine.compaction.job import News, Queued, Underway
-from persist.machine.compaction.workers import Workers
+from persist.machine.compaction.job import News, Queued, Running
+from persist.machine.compaction.scheduler import CompactionScheduler
 from persist.v1 import compaction_pb2 as pb
 from persist.v1 import types_pb2
 from persist.v1.compaction_pb2_grpc import PersistCompactionServicer
@@ -26,7 +26,7 @@ FAILED: Final = "failed"
 class CompactionServicer(PersistCompactionServicer):
     """PersistCompaction over a few workers."""
 
-    def __init__(self, workers: Workers) -> None:
+    def __init__(self, workers: CompactionScheduler) -> None:
         self._workers = workers
 
     async def Compact(self, request: pb.CompactRequest, context: Any) -> AsyncIterator[pb.CompactResponse]:
@@ -82,7 +82,7 @@ def response_of(news: News) -> pb.CompactResponse:
     match news:
         case Queued():
             return pb.CompactResponse(queued=pb.CompactQueued(ahead=news.ahead))
-        case Underway():
+        case Running():
             return pb.CompactResponse(progress=_progress(news))
         case Compacted():
             return pb.CompactResponse(result=_result(news))
@@ -90,7 +90,7 @@ def response_of(news: News) -> pb.CompactResponse:
             assert_never(news)
 
 
-def _progress(underway: Underway) -> pb.CompactProgress:
+def _progress(underway: Running) -> pb.CompactProgress:
     progress = underway.progress
     return pb.CompactProgress(
         batches=progress.batches,

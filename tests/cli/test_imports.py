@@ -18,7 +18,7 @@ NOT_FOR_SNAPSHOT = (
     *HEAVY, "persist.client.binding", "persist.client.blocking.catalog", "persist.client.blocking.compaction",
     "persist.client.blocking.minter", "persist.client.catalog", "persist.client.remote",
     "persist.client.shard.compaction", "persist.core.binding", "persist.core.catalog", "persist.core.source",
-    "persist.machine.backup", "persist.machine.compaction.compactor", "persist.machine.compaction.workers",
+    "persist.machine.backup", "persist.machine.compaction.compactor", "persist.machine.compaction.scheduler",
     "persist.machine.upkeep.fsck", "persist_compaction", "persist_host", "persist_ingest", "persist_shard",
 )  # fmt: skip
 

@@ -12,7 +12,7 @@ from machine.support import SETTINGS
 import persist
 from persist import aio
 from persist.core.ids import ShardId
-from persist.machine.garbage.inventory import Survey
+from persist.machine.garbage.inventory import Inventory
 from persist.machine.garbage.sweeper import Sweeper
 from persist.machine.local_shards import LocalShards
 from persist.machine.upkeep.fsck import Fsck
@@ -30,7 +30,7 @@ class Tools:
     """The cleaning tools over one place."""
 
     shards: LocalShards
-    survey: Survey
+    survey: Inventory
     sweeper: Sweeper
     fsck: Fsck
 
@@ -50,7 +50,7 @@ def uris(kind: str, path: Path, request: pytest.FixtureRequest) -> tuple[str, st
 
 def tools_of(shards: LocalShards, settings: Settings = OFTEN) -> Tools:
     versions: Versions = shards._versions
-    survey = Survey(versions, settings=settings, runtime=shards.runtime)
+    survey = Inventory(versions, settings=settings, runtime=shards.runtime)
     return Tools(
         shards=shards,
         survey=survey,

@@ -17,7 +17,7 @@ from persist.core.ids import Token, WriterId, part_key
 from persist.core.shard.commands import CriticalDowngraded, Finalize
 from persist.errors import ShardClosed
 from persist.machine.garbage.collector import named_by
-from persist.machine.garbage.inventory import Survey
+from persist.machine.garbage.inventory import Inventory
 from persist.machine.garbage.sweeper import Sweeper
 from persist.machine.upkeep.fsck import Fsck
 from persist.testing.ledger import Violation
@@ -134,7 +134,7 @@ class Story:
         versions = process.shards._versions
         runtime = process.shards.runtime
         sweeper = Sweeper(
-            process.shards, Survey(versions, settings=STORY, runtime=runtime), settings=STORY, runtime=runtime
+            process.shards, Inventory(versions, settings=STORY, runtime=runtime), settings=STORY, runtime=runtime
         )
         await sweeper.sweep(self.universe.shard, safe_age_ms=20_000, commit=True)
         assert stray not in self.universe.values.values
@@ -208,7 +208,7 @@ async def _restarted(universe: Universe, process: Process) -> None:
 
 async def _checked(universe: Universe, process: Process) -> None:
     runtime = process.shards.runtime
-    survey = Survey(process.shards._versions, settings=STORY, runtime=runtime)
+    survey = Inventory(process.shards._versions, settings=STORY, runtime=runtime)
     problems = await Fsck(survey, settings=STORY, runtime=runtime).check(universe.shard, deep=True)
     # What a crash leaves behind is counted at the end.
     if wrong := [problem for problem in problems if problem.invariant != "I12"]:

@@ -43,7 +43,7 @@ from persist.wire.state_json import state_to_json
 R = TypeVar("R")
 
 if TYPE_CHECKING:
-    from persist.machine.compaction.workers import Workers
+    from persist.machine.compaction.scheduler import CompactionScheduler
 
 _SHARDS_CACHED_MAX = 10_000
 
@@ -101,7 +101,7 @@ class LocalShards:
         self.attempts = Attempts(settings=self._settings, runtime=self._runtime)
         self._owners: StandingOwners | None = None
         self._closed = False
-        self._workers: Workers | None = None
+        self._workers: CompactionScheduler | None = None
         if self._settings.compaction:
             self._owners = StandingOwners(self._new_owner, self._compact_as)
             self._hints.tell_also(self._offer)
@@ -263,13 +263,13 @@ class LocalShards:
             self._workers = self._hire(self._owners)
         self._workers.offer(shard)
 
-    def _hire(self, owners: StandingOwners) -> "Workers":
-        from persist.machine.compaction.carrier import Carrier
+    def _hire(self, owners: StandingOwners) -> "CompactionScheduler":
         from persist.machine.compaction.compactor import Compactor
-        from persist.machine.compaction.workers import Workers
+        from persist.machine.compaction.runner import CompactionRunner
+        from persist.machine.compaction.scheduler import CompactionScheduler
 
-        carrier = Carrier(self, self, Compactor(self, self, counts=self._counts), owners, counts=self._counts)
-        return Workers(carrier, settings=self._settings, runtime=self._runtime, counts=self._counts)
+        carrier = CompactionRunner(self, self, Compactor(self, self, counts=self._counts), owners, counts=self._counts)
+        return CompactionScheduler(carrier, settings=self._settings, runtime=self._runtime, counts=self._counts)
 
     def _compact_as(self, shard: ShardId, owner: WriterId) -> None:
         known = self._shards.get(shard)

@@ -9,7 +9,7 @@ import typer
 
 from persist.core.ids import ShardId
 from persist.errors import ShardNotFound
-from persist.machine.garbage.inventory import Names, Survey
+from persist.machine.garbage.inventory import Inventory, Names
 from persist.machine.garbage.sweeper import Sweeper
 from persist.machine.local_shards import LocalShards
 from persist.machine.upkeep.fsck import Fsck
@@ -40,7 +40,7 @@ class Machine:
         self._consensus = MeteredConsensus(consensus, self.meter, runtime)
         self.shards = LocalShards(self._blob, self._consensus, settings=self.settings, runtime=runtime)
         self.versions = Versions(self._blob, self._consensus, settings=self.settings, runtime=runtime)
-        self.survey = Survey(self.versions, settings=self.settings, runtime=runtime)
+        self.survey = Inventory(self.versions, settings=self.settings, runtime=runtime)
         self.sweeper = Sweeper(self.shards, self.survey, settings=self.settings, runtime=runtime)
         self.upgrade = Upgrade(self.versions, settings=self.settings, runtime=runtime)
         self.fsck = Fsck(self.survey, settings=self.settings, runtime=runtime)

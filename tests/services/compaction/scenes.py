@@ -19,7 +19,7 @@ from persist.client.shard.location import Location
 from persist.core.ids import WriterId
 from persist.core.shard.commands import ClaimCompaction, CompactionClaimed, ReleaseCompaction
 from persist.errors import PersistError, StoreFull
-from persist.machine.compaction.workers import Workers
+from persist.machine.compaction.scheduler import CompactionScheduler
 from persist.runtime import system
 from persist.storage.blob.file import FileBlob
 from persist.wire.rpc_errors import DETAILS_KEY, error_of_status
@@ -115,7 +115,7 @@ class Slow:
 
     endpoint: str
     disk: SlowDisk
-    workers: Workers
+    workers: CompactionScheduler
     telemetry: Telemetry
 
     async def reached(self) -> None:

@@ -28,7 +28,7 @@ from persist.client.remote.shards import RemoteShards
 from persist.client.shard.location import Location
 from persist.errors import CorruptData, InvalidArgument, StoreFull
 from persist.machine.compaction.compactor import Compactor
-from persist.machine.compaction.workers import Workers
+from persist.machine.compaction.scheduler import CompactionScheduler
 from persist.runtime import SystemRuntime, system
 from persist.storage.blob.file import FileBlob
 from persist_compaction import CompactionService, Reach
@@ -162,7 +162,7 @@ async def test_failing_shard_is_left_alone_for_longer_each_time_unless_somebody_
         assert telemetry.value("persist_compactions_failed_total") == failed + 1
 
 
-async def _resting(workers: Workers) -> bool:
+async def _resting(workers: CompactionScheduler) -> bool:
     return not workers.running
 
 

@@ -37,7 +37,7 @@ from persist.client.remote.shards import RemoteShards
 from persist.client.shard.location import Location
 from persist.errors import InvalidArgument, InvalidId, MissingDeadline, Overloaded, ShardNotFound, StoreFull
 from persist.machine.compaction.job import Job
-from persist.machine.compaction.workers import REQUESTS_REMEMBERED, REQUESTS_WAITING_MAX, Workers
+from persist.machine.compaction.scheduler import REQUESTS_REMEMBERED, REQUESTS_WAITING_MAX, CompactionScheduler
 from persist.runtime import system
 from persist.v1 import compaction_pb2 as pb
 from persist.wire.rpc_errors import DETAILS_KEY
@@ -258,7 +258,7 @@ def _jobs() -> int:
     return sum(isinstance(each, Job) for each in gc.get_objects())
 
 
-async def _waits(workers: Workers) -> bool:
+async def _waits(workers: CompactionScheduler) -> bool:
     return workers.requests_waiting == 1
 
 

@@ -72,7 +72,7 @@ async def test_minter_is_killed_and_the_other_goes_on_with_the_same_bindings(tmp
         known: dict[int, int] = {}
         minters = [RemoteMinter(",".join(each.endpoint for each in processes), settings=SMALL) for _ in range(4)]
         # The one the clients prefer is killed, while they ask.
-        preferred = minters[0]._peers.choose(REMAP).endpoint
+        preferred = minters[0]._endpoints.choose(REMAP).endpoint
         [victim] = [each for each in processes if each.endpoint == preferred]
         asking = [asyncio.create_task(ask_all(minter, known)) for minter in minters]
         while len(known) < 5:
@@ -96,7 +96,7 @@ async def test_watch_survives_the_server_it_was_told_by(tmp_path: Path):
         minter_processes(file_place(tmp_path), 2) as processes,
         remote_minter(*(each.endpoint for each in processes)) as minter,
     ):
-        preferred = minter._peers.choose(REMAP).endpoint
+        preferred = minter._endpoints.choose(REMAP).endpoint
         [first] = [each for each in processes if each.endpoint == preferred]
         async with aclosing(minter.watch(source(), timeout=200)) as traces:
             seen = [await reaching(traces, await bound(minter, 3))]

@@ -62,7 +62,7 @@ async def test_call_that_was_sent_is_in_doubt_when_its_session_is_not_found(answ
             await writer.compare_and_append([], 0, 10)
         else:
             # Registering the schema used the session; the next call begins another one.
-            [peer] = client.location.shards._peers._connections  # type: ignore[attr-defined]
+            [peer] = client.location.shards._endpoints._connections  # type: ignore[attr-defined]
             peer._retired, peer._session = [peer._session], None
         proxy.armed = True
         lower = 10 if answered else 0

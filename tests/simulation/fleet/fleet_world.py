@@ -37,7 +37,7 @@ class FleetWorld(BlockingCast):
         self._nemesis = loop.stream("nemesis/strikes")
 
     async def live(self) -> None:
-        """Trouble, peace, judgement."""
+        """Nemesis, peace, judgement."""
         await self._begin()
         work = self.cast()
         trouble = self.loop.create_task(self._trouble([task for name, task in work.items() if name in FINITE]))

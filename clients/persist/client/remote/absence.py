@@ -7,7 +7,7 @@ anything is sent, so that nothing is in doubt; and once a server was there, noth
 from collections.abc import Sequence
 from typing import Final
 
-from persist.client.remote.channel import LISTEN_SECONDS, Peer
+from persist.client.remote.channel import LISTEN_SECONDS, Channel
 from persist.errors import Determinate, NoServer
 from persist.retry.deadline import Deadline
 from persist.runtime import Runtime
@@ -28,9 +28,9 @@ class Absence:
         self._first = self._last = float("-inf")
         """When it was found that nothing listens, in monotonic seconds: first and last in a row."""
 
-    async def check(self, peer: Peer, ends: Deadline) -> None:
+    async def check(self, channel: Channel, ends: Deadline) -> None:
         """Return when something listens there, or may. Raises Determinate, and NoServer when that lasts."""
-        if await peer.listens(ends):
+        if await channel.listens(ends):
             self.possible = False
             return
         now = self._runtime.monotonic()

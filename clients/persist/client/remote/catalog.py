@@ -9,8 +9,8 @@ from contextlib import aclosing
 from typing import Any, Final, TypeVar
 
 from persist.client.remote.catalog_status import STATUS_SECONDS, ask_all, leader_of
-from persist.client.remote.channel import Peer, offering
-from persist.client.remote.endpoints import Peers
+from persist.client.remote.channel import Channel, offering
+from persist.client.remote.endpoints import Endpoints
 from persist.core.catalog.errors import Fenced, NotWritable
 from persist.core.ids import ShardId
 from persist.errors import Determinate, Indeterminate, LocationError, PersistError, RequestTooLarge
@@ -40,16 +40,16 @@ class CatalogCalls:
         self.runtime = runtime
         self._attempts = Attempts(settings=settings, runtime=runtime)
         # One idea of each server, whatever it is asked for: who reads there finds out for who writes.
-        self._peers = Peers(endpoints, CatalogServiceStub, settings=settings, runtime=runtime)
-        self._leader = self._peers.endpoints[0]
-        self._answering = self._peers.endpoints
+        self._endpoints = Endpoints(endpoints, CatalogServiceStub, settings=settings, runtime=runtime)
+        self._leader = self._endpoints.endpoints[0]
+        self._answering = self._endpoints.endpoints
         # Each client reads at a server of its own choice: together they read at all.
         self._spread = ShardId.of(runtime.random_bytes(16))
 
     @property
     def endpoints(self) -> tuple[str, ...]:
         """Of all servers."""
-        return self._peers.endpoints
+        return self._endpoints.endpoints
 
     def deadline(self, timeout: float | None) -> Deadline:
         """The deadline of a call; None means ``settings.timeout_ms``."""
@@ -58,7 +58,7 @@ class CatalogCalls:
     async def status(self, *, timeout: float | None = None) -> Any:
         """What the server that answers first is."""
         deadline = self.deadline(timeout)
-        backoff = self._peers.backoff(deadline)
+        backoff = self._endpoints.backoff(deadline)
         while True:
             found, failure = await ask_all(
                 self._status, self.endpoints, lambda status: True, self.runtime, seconds=deadline.remaining()
@@ -71,27 +71,27 @@ class CatalogCalls:
     async def read(self, rpc: str, request: Any, *, timeout: float | None = None) -> Any:
         """The answer of any server."""
         self._check_size(request)
-        return await self._peers.repeat(rpc, self._spread, _unary(rpc, request), self.deadline(timeout).remaining())
+        return await self._endpoints.repeat(rpc, self._spread, _unary(rpc, request), self.deadline(timeout).remaining())
 
     async def gather(self, rpc: str, request: Any, *, timeout: float | None = None) -> list[Any]:
         """All messages of a stream up to one that is ``last``, of one server. Raises what reading raises."""
         self._check_size(request)
 
-        async def attempt(peer: Peer, seconds: float) -> list[Any]:
+        async def attempt(channel: Channel, seconds: float) -> list[Any]:
             messages = list[Any]()
-            with _offered(peer.endpoint):
-                async with aclosing(peer.stream(rpc, request, None, seconds)) as stream:
+            with _offered(channel.endpoint):
+                async with aclosing(channel.stream(rpc, request, None, seconds)) as stream:
                     async for message in stream:
                         messages.append(message)
                         if message.last:
                             return messages
             raise Determinate("the answer's stream was too short", hint="retry")
 
-        return await self._peers.repeat(rpc, self._spread, attempt, self.deadline(timeout).remaining())
+        return await self._endpoints.repeat(rpc, self._spread, attempt, self.deadline(timeout).remaining())
 
     async def watch(self, request: pb.WatchChangesRequest, seconds: float) -> AsyncGenerator[Any, None]:
         """The changes as one server tells them, until ``seconds`` have passed. Raises LocationError when it breaks."""
-        opened = self._peers.stream(
+        opened = self._endpoints.stream(
             "WatchChanges", request, self._spread, seconds, quiet=True, endless=not request.HasField("until")
         )
         with _offered(",".join(self.endpoints)):
@@ -114,7 +114,7 @@ class CatalogCalls:
 
     def pauses(self, timeout: float | None) -> Callable[[], Awaitable[bool]]:
         """Pauses between attempts; False when the time left is not enough for one."""
-        return self._peers.backoff(self.deadline(timeout)).pause
+        return self._endpoints.backoff(self.deadline(timeout)).pause
 
     async def write(
         self, rpc: str, request: Any, *, settled: bool = False, once: bool = False, timeout: float | None = None
@@ -127,13 +127,13 @@ class CatalogCalls:
         """
         self._check_size(request)
         deadline = self.deadline(timeout)
-        backoff = self._peers.backoff(deadline)
+        backoff = self._endpoints.backoff(deadline)
         attempt = _unary(rpc, request)
         asked, unsure = self._leader, None
         wait = self.settings.timeout_ms / 1000 if once or len(self.endpoints) == 1 else STATUS_SECONDS
         while True:
             try:
-                return await self._peers.at(asked, attempt, min(wait, self._slice(deadline)))
+                return await self._endpoints.at(asked, attempt, min(wait, self._slice(deadline)))
             except (Fenced, NotWritable) as error:
                 # Another one may lead by now. It knows what became of this call, or refuses it, too.
                 leader = await self._find(deadline)
@@ -158,7 +158,7 @@ class CatalogCalls:
     async def lead(self, request: pb.OpenSessionRequest, *, timeout: float | None = None) -> Any:
         """A session of whoever leads; with a generation of whoever can. Raises NotWritable, Fenced."""
         deadline = self.deadline(timeout)
-        backoff = self._peers.backoff(deadline)
+        backoff = self._endpoints.backoff(deadline)
         attempt = _unary("OpenSession", request)
         while True:
             failure: PersistError | None = None
@@ -170,7 +170,7 @@ class CatalogCalls:
                 if self._answering and endpoint not in self._answering:
                     seconds = min(seconds, SILENT_SECONDS)
                 try:
-                    response = await self._peers.at(endpoint, attempt, seconds)
+                    response = await self._endpoints.at(endpoint, attempt, seconds)
                 except NotWritable as error:
                     failure = error
                 except LocationError as error:
@@ -184,7 +184,7 @@ class CatalogCalls:
 
     async def close(self) -> None:
         """Cancel what is under way and close the connections. A later call makes new ones."""
-        await self._peers.close()
+        await self._endpoints.close()
 
     async def _find(self, deadline: Deadline) -> str | None:
         """Where the leader is, asking all, and which of them answer. None: nobody says that it leads."""
@@ -207,10 +207,10 @@ class CatalogCalls:
         return tuple(dict.fromkeys((*first, *self._answering, *self.endpoints)))
 
     async def _status(self, endpoint: str) -> Any:
-        return await self._peers.at(endpoint, _unary("GetStatus", pb.GetStatusRequest()), STATUS_SECONDS)
+        return await self._endpoints.at(endpoint, _unary("GetStatus", pb.GetStatusRequest()), STATUS_SECONDS)
 
     def _is_down(self, endpoint: str) -> bool:
-        return self._peers.peer(endpoint).down
+        return self._endpoints.channel(endpoint).down
 
     def _is_silent(self, endpoint: str) -> bool:
         return endpoint not in self._answering and self._is_down(endpoint)
@@ -227,10 +227,10 @@ class CatalogCalls:
             )
 
 
-def _unary(rpc: str, request: Any) -> Callable[[Peer, float], Awaitable[Any]]:
-    async def attempt(peer: Peer, seconds: float) -> Any:
-        with _offered(peer.endpoint):
-            return await peer.unary(rpc, request, None, seconds)
+def _unary(rpc: str, request: Any) -> Callable[[Channel, float], Awaitable[Any]]:
+    async def attempt(channel: Channel, seconds: float) -> Any:
+        with _offered(channel.endpoint):
+            return await channel.unary(rpc, request, None, seconds)
 
     return attempt
 

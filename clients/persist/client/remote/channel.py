@@ -38,8 +38,8 @@ LISTEN_SECONDS: Final = 1.0
 
 # gRPC is one per process and does not survive a fork while a connection is open: the child would hang or crash. So the
 # child finds here what it inherited, keeps it for ever (letting go of it hangs, too), and is told.
-_OPEN: "Final[weakref.WeakSet[Peer]]" = weakref.WeakSet()
-_INHERITED: "Final[list[Peer]]" = []
+_OPEN: "Final[weakref.WeakSet[Channel]]" = weakref.WeakSet()
+_INHERITED: "Final[list[Channel]]" = []
 
 
 def _after_fork() -> None:
@@ -79,7 +79,7 @@ def channel_options(settings: Settings) -> list[tuple[str, int]]:
     ]
 
 
-class Peer:
+class Channel:
     """Calls to one endpoint. ``watched``: somebody else can be asked, so that a silent server is left.
 
     While ``down`` others are preferred. That ends when the server says that it is well, or answers a call all the same.

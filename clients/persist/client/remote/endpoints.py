@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 from persist.client.remote.absence import Absence
 from persist.client.remote.addresses import endpoints_of
-from persist.client.remote.channel import Peer, refuse_after_fork
+from persist.client.remote.channel import Channel, refuse_after_fork
 from persist.core.ids import ShardId
 from persist.errors import Determinate, Indeterminate, LocationError, Overloaded, StoreFull, StoreReadOnly
 from persist.retry.attempts import Attempts
@@ -26,7 +26,7 @@ from persist.runtime import Runtime
 from persist.settings import Settings
 
 R = TypeVar("R")
-Attempt = Callable[[Peer, float], Awaitable[R]]
+Attempt = Callable[[Channel, float], Awaitable[R]]
 """One attempt at one server, and the seconds it may take."""
 
 ATTEMPT_SECONDS_MIN: Final = 0.5
@@ -34,7 +34,7 @@ LOOK_SECONDS: Final = 0.125
 """How often it is looked whether the server that is asked says nothing at all."""
 
 
-class Peers:
+class Endpoints:
     """The endpoints of one service. ``endpoints``: ``HOST`` or ``HOST:PORT``, comma separated. Each shard prefers one.
 
     For calls that may be repeated. ``sessions`` False: unary calls only.
@@ -67,12 +67,12 @@ class Peers:
         self._budget = HedgeBudget()
         self._absence = Absence(self.endpoints, settings=settings, runtime=runtime, hasty=hasty)
         self._owner: tuple[int, asyncio.AbstractEventLoop] | None = None
-        self._connections: tuple[Peer, ...] = ()
+        self._connections: tuple[Channel, ...] = ()
 
     @property
     def away(self) -> bool:
         """None of the servers is known to be well. Says nothing before the first call."""
-        return bool(self._connections) and all(peer.down for peer in self._connections)
+        return bool(self._connections) and all(channel.down for channel in self._connections)
 
     async def once(
         self, rpc: str, shard: ShardId | None, attempt: Attempt[R], seconds: float, *, reads: bool = True
@@ -101,7 +101,7 @@ class Peers:
 
     async def at(self, endpoint: str, attempt: Attempt[R], seconds: float) -> R:
         """One attempt at this very server, for what not every one can do. Raises what the attempt raises."""
-        return await self._ask(self.peer(endpoint), attempt, seconds)
+        return await self._ask(self.channel(endpoint), attempt, seconds)
 
     async def stream(
         self,
@@ -117,79 +117,79 @@ class Peers:
 
         ``quiet``: that its time is up is an ordinary end. ``endless``: the server ends it only when it stops.
         """
-        peer, turn = self.choose(shard), Deadline(self._runtime, seconds)
+        channel, turn = self.choose(shard), Deadline(self._runtime, seconds)
         try:
             if self._absence.possible:
-                await self._absence.check(peer, turn)
+                await self._absence.check(channel, turn)
                 seconds = turn.slice()
-            seconds = await self._vetted(peer, seconds)
-            async with aclosing(peer.stream(rpc, request, shard, seconds, quiet=quiet)) as messages:
+            seconds = await self._vetted(channel, seconds)
+            async with aclosing(channel.stream(rpc, request, shard, seconds, quiet=quiet)) as messages:
                 async for message in messages:
-                    peer.answered()
+                    channel.answered()
                     yield message
         except LocationError:
-            peer.leave()
+            channel.leave()
             raise
         if endless and not turn.passed:
-            peer.leave()
+            channel.leave()
 
     def backoff(self, deadline: Deadline) -> Backoff:
         """Pauses between attempts."""
         return self._attempts.backoff(deadline)
 
-    def choose(self, shard: ShardId | None, *, besides: Peer | None = None) -> Peer:
+    def choose(self, shard: ShardId | None, *, besides: Channel | None = None) -> Channel:
         """The shard's preferred endpoint among those not known to be down; the same for every client.
 
         When all are down: the one that failed longest ago. ``besides``: any but this one, if there is another.
         """
-        peers = self._connected()
-        if len(peers) == 1:
-            return peers[0]
-        ranked = sorted(peers, key=lambda peer: _rank(peer.endpoint, shard))
-        ranked = [peer for peer in ranked if peer is not besides]
-        well = (peer for peer in ranked if peer.well)
-        return next(well, None) or min(ranked, key=lambda peer: (peer.down, peer.left_at))
+        endpoints = self._connected()
+        if len(endpoints) == 1:
+            return endpoints[0]
+        ranked = sorted(endpoints, key=lambda channel: _rank(channel.endpoint, shard))
+        ranked = [channel for channel in ranked if channel is not besides]
+        well = (channel for channel in ranked if channel.well)
+        return next(well, None) or min(ranked, key=lambda channel: (channel.down, channel.left_at))
 
-    def peer(self, endpoint: str) -> Peer:
+    def channel(self, endpoint: str) -> Channel:
         """The server at one of the endpoints."""
         return self._connected()[self.endpoints.index(endpoint)]
 
     async def close(self) -> None:
         """Cancel what is under way and close the connections. A later call makes new ones."""
-        peers, self._connections, owner, self._owner = self._connections, (), self._owner, None
+        endpoints, self._connections, owner, self._owner = self._connections, (), self._owner, None
         if owner == self._here():
-            for peer in peers:
-                await peer.close()
+            for channel in endpoints:
+                await channel.close()
 
-    async def _ask(self, peer: Peer, attempt: Attempt[R], seconds: float) -> R:
+    async def _ask(self, channel: Channel, attempt: Attempt[R], seconds: float) -> R:
         try:
             if self._absence.possible:
                 ends = Deadline(self._runtime, seconds)
-                await self._absence.check(peer, ends)
+                await self._absence.check(channel, ends)
                 seconds = ends.slice()
-            answer = await attempt(peer, await self._vetted(peer, seconds))
+            answer = await attempt(channel, await self._vetted(channel, seconds))
         except (Overloaded, StoreFull, StoreReadOnly):
             # The server is well, whatever became of its store.
             raise
         except LocationError:
-            peer.leave()
+            channel.leave()
             raise
-        peer.answered()
+        channel.answered()
         return answer
 
-    async def _vetted(self, peer: Peer, seconds: float) -> float:
+    async def _vetted(self, channel: Channel, seconds: float) -> float:
         """The seconds that are left once the server is known to be one to ask. Raises Determinate: nothing was sent."""
-        if self._vet is None or peer.vetted:
+        if self._vet is None or channel.vetted:
             return seconds
         deadline = Deadline(self._runtime, seconds)
         try:
-            await self._vet(peer, seconds)
+            await self._vet(channel, seconds)
         except Indeterminate as error:
             raise Determinate("the server does not say where it stores", hint="retry", detail=error) from error
-        peer.vetted = True
+        channel.vetted = True
         return max(deadline.remaining(), 0.001)
 
-    async def _hedge(self, rule: Rule, shard: ShardId | None, first: Peer, attempt: Attempt[R], seconds: float) -> R:
+    async def _hedge(self, rule: Rule, shard: ShardId | None, first: Channel, attempt: Attempt[R], seconds: float) -> R:
         ends = Deadline(self._runtime, seconds)
         slow = asyncio.ensure_future(self._ask(first, attempt, seconds))
         asked = {slow}
@@ -208,8 +208,8 @@ class Peers:
             await asyncio.gather(*asked, return_exceptions=True)
 
     async def _after_long(
-        self, rule: Rule, shard: ShardId | None, first: Peer, answer: "asyncio.Future[R]", ends: Deadline
-    ) -> Peer | None:
+        self, rule: Rule, shard: ShardId | None, first: Channel, answer: "asyncio.Future[R]", ends: Deadline
+    ) -> Channel | None:
         """Wait for an answer. The server to be asked, too, when this one says nothing at all, or the budget allows it.
 
         Asking one that is well instead of one that says nothing costs nobody anything. Where nobody says anything at
@@ -235,13 +235,13 @@ class Peers:
     def _here() -> tuple[int, asyncio.AbstractEventLoop]:
         return os.getpid(), asyncio.get_running_loop()
 
-    def _connected(self) -> tuple[Peer, ...]:
+    def _connected(self) -> tuple[Channel, ...]:
         here = self._here()
         if self._owner != here:
             refuse_after_fork()
             self._owner = here
             self._connections = tuple(
-                Peer(
+                Channel(
                     endpoint,
                     self._stub_of,
                     settings=self._settings,

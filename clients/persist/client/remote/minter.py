@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager, aclosing
 from typing import Any, Final
 
 from persist.client.binding.port import Bound, RemapSource, ResumptionOf, ResumptionTold
-from persist.client.remote.channel import Peer, offering
-from persist.client.remote.endpoints import Peers
+from persist.client.remote.channel import Channel, offering
+from persist.client.remote.endpoints import Endpoints
 from persist.core.binding.remap import Binding, RemapTrace
 from persist.core.frontier import Antichain
 from persist.core.ids import ShardId
@@ -55,13 +55,13 @@ class RemoteMinter:
         self._settings = settings or Settings()
         self._runtime = runtime or system()
         self._attempts = Attempts(settings=self._settings, runtime=self._runtime)
-        self._peers = Peers(endpoints, TimestampMinterStub, settings=self._settings, runtime=self._runtime)
+        self._endpoints = Endpoints(endpoints, TimestampMinterStub, settings=self._settings, runtime=self._runtime)
 
     def __repr__(self) -> str:
-        return f"<Minter at {', '.join(self._peers.endpoints)}>"
+        return f"<Minter at {', '.join(self._endpoints.endpoints)}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (",".join(self._peers.endpoints), self._settings)
+        return _rebuild, (",".join(self._endpoints.endpoints), self._settings)
 
     async def get_binding(
         self,
@@ -109,17 +109,17 @@ class RemoteMinter:
             request = pb.ListBindingsRequest(shard_id=source.remap, source=_source(source))
         self._check_size(request)
 
-        async def attempt(peer: Peer, seconds: float) -> RemapTrace:
+        async def attempt(channel: Channel, seconds: float) -> RemapTrace:
             joiner = TraceJoiner(source.kind)
-            with _offered(peer.endpoint):
-                async with aclosing(peer.stream("ListBindings", request, source.remap, seconds)) as messages:
+            with _offered(channel.endpoint):
+                async with aclosing(channel.stream("ListBindings", request, source.remap, seconds)) as messages:
                     async for message in messages:
                         if (trace := joiner.add(message.piece)) is not None:
                             return trace
             raise Determinate("the answer's stream was too short", hint="retry")
 
         seconds = self._attempts.deadline(timeout).remaining()
-        return await self._peers.repeat("ListBindings", source.remap, attempt, seconds)
+        return await self._endpoints.repeat("ListBindings", source.remap, attempt, seconds)
 
     async def watch(self, source: RemapSource, *, timeout: float | None = None) -> AsyncGenerator[RemapTrace, None]:
         """See Minter.watch. One server stream at a time; when it breaks off, another one, at another minter if any."""
@@ -167,13 +167,13 @@ class RemoteMinter:
 
     async def close(self) -> None:
         """Cancel what is under way and close the connections. A later call makes new ones."""
-        await self._peers.close()
+        await self._endpoints.close()
 
     async def _watched(self, request: Any, source: RemapSource, seconds: float) -> AsyncGenerator[RemapTrace, None]:
         """One server stream, at a server that is left when it breaks off."""
         joiner = TraceJoiner(source.kind)
-        opened = self._peers.stream("WatchBindings", request, source.remap, seconds, quiet=True, endless=True)
-        with _offered(",".join(self._peers.endpoints)):
+        opened = self._endpoints.stream("WatchBindings", request, source.remap, seconds, quiet=True, endless=True)
+        with _offered(",".join(self._endpoints.endpoints)):
             async with aclosing(opened) as messages:
                 async for message in messages:
                     if (trace := joiner.add(message.piece)) is not None:
@@ -182,12 +182,12 @@ class RemoteMinter:
     async def _ask(self, rpc: str, request: Any, source: RemapSource, timeout: float | None) -> Any:
         self._check_size(request)
 
-        async def attempt(peer: Peer, seconds: float) -> Any:
-            with _offered(peer.endpoint):
-                return await peer.unary(rpc, request, source.remap, seconds)
+        async def attempt(channel: Channel, seconds: float) -> Any:
+            with _offered(channel.endpoint):
+                return await channel.unary(rpc, request, source.remap, seconds)
 
         seconds = self._attempts.deadline(timeout).remaining()
-        return await self._peers.repeat(rpc, source.remap, attempt, seconds)
+        return await self._endpoints.repeat(rpc, source.remap, attempt, seconds)
 
     def _check_size(self, request: Any) -> None:
         size, limit = request.ByteSize(), self._settings.max_message_bytes - ENVELOPE_BYTES

@@ -8,8 +8,8 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, Final
 
-from persist.client.remote.channel import Peer, offering
-from persist.client.remote.endpoints import Peers
+from persist.client.remote.channel import Channel, offering
+from persist.client.remote.endpoints import Endpoints
 from persist.client.timeline.register import seconds
 from persist.core.time.timeline import Timeline, oracle_shards
 from persist.errors import Indeterminate, LeaseExpired, Overloaded
@@ -33,7 +33,7 @@ class RemoteTimes:
     follows_clock = False
 
     def __init__(self, endpoints: str, timeline: Timeline, *, settings: Settings, runtime: Runtime) -> None:
-        self._peers = Peers(endpoints, TimestampOracleStub, settings=settings, runtime=runtime)
+        self._endpoints = Endpoints(endpoints, TimestampOracleStub, settings=settings, runtime=runtime)
         self._shard = oracle_shards(timeline)[0]
         self._timeline = str(timeline)
         self._known = self._applied = 0
@@ -46,20 +46,20 @@ class RemoteTimes:
     async def take(self, count: int, not_before: int, not_after: int | None, deadline: Deadline) -> Sequence[int]:
         count = min(count, TIMES_MAX)
 
-        async def attempt(peer: Peer, left: float) -> Any:
+        async def attempt(channel: Channel, left: float) -> Any:
             request = pb.WriteTsRequest(shard_id=self._shard, timeline=self._timeline, count=count)
-            with offering("TimestampOracle", "minter", peer.endpoint):
+            with offering("TimestampOracle", "minter", channel.endpoint):
                 try:
-                    return await peer.unary("WriteTs", request, self._shard, left)
+                    return await channel.unary("WriteTs", request, self._shard, left)
                 except Overloaded:
                     if count == 1:
                         raise
                     # So many are refused where the timeline is ahead of the server's clock; one never is.
                     request.count = 1
-                    return await peer.unary("WriteTs", request, self._shard, left)
+                    return await channel.unary("WriteTs", request, self._shard, left)
 
         known = self._known
-        answer = await self._peers.repeat("WriteTs", self._shard, attempt, seconds(deadline))
+        answer = await self._endpoints.repeat("WriteTs", self._shard, attempt, seconds(deadline))
         times = list(answer.times)
         if not times or len(times) > count or any(second <= first for first, second in itertools.pairwise(times)):
             raise Indeterminate("the answer makes no sense: rising times were asked for", hint="upgrade the server")
@@ -90,7 +90,7 @@ class RemoteTimes:
 
     async def close(self) -> None:
         """Close the connections. A later call makes new ones."""
-        await self._peers.close()
+        await self._endpoints.close()
 
     def _check(self, time: int, least: int) -> None:
         """Refuse to go back: the servers go on with what a restore left, whoever was told more does not."""
@@ -108,8 +108,8 @@ class RemoteTimes:
         return ts
 
     async def _ask(self, rpc: str, request: Any, deadline: Deadline) -> Any:
-        async def attempt(peer: Peer, left: float) -> Any:
-            with offering("TimestampOracle", "minter", peer.endpoint):
-                return await peer.unary(rpc, request, self._shard, left)
+        async def attempt(channel: Channel, left: float) -> Any:
+            with offering("TimestampOracle", "minter", channel.endpoint):
+                return await channel.unary(rpc, request, self._shard, left)
 
-        return await self._peers.repeat(rpc, self._shard, attempt, seconds(deadline))
+        return await self._endpoints.repeat(rpc, self._shard, attempt, seconds(deadline))

@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from typing import Any, Final, TypeVar
 
-from persist.client.remote.channel import Peer
-from persist.client.remote.endpoints import Peers
+from persist.client.remote.channel import Channel
+from persist.client.remote.endpoints import Endpoints
 from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, ShardId
 from persist.core.shard.commands import Command, SchemaEntry
@@ -39,7 +39,7 @@ class RemoteShards(Shards):
 
     ``endpoints``: ``HOST:PORT``, comma separated; a shard has its preferred one and moves on when that is down.
     ``sessions`` False: unary calls only. ``watched``: a silent server is left within two seconds even when it is the
-    only one, for callers who have another way. ``hasty``: see Peers.
+    only one, for callers who have another way. ``hasty``: see Endpoints.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class RemoteShards(Shards):
         self._settings = settings or Settings()
         self._sessions = sessions
         self._watched = watched
-        self._peers = Peers(
+        self._endpoints = Endpoints(
             endpoints,
             PersistShardStub,
             settings=self._settings,
@@ -76,7 +76,7 @@ class RemoteShards(Shards):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (
-            ",".join(self._peers.endpoints),
+            ",".join(self._endpoints.endpoints),
             self._settings,
             self._sessions,
             self._watched,
@@ -87,7 +87,7 @@ class RemoteShards(Shards):
     @property
     def away(self) -> bool:
         """None of the servers is known to be well."""
-        return self._peers.away
+        return self._endpoints.away
 
     @property
     def blob_uri(self) -> str:
@@ -101,27 +101,27 @@ class RemoteShards(Shards):
         if not self._blob_uri:
             request = pb.GetLocationRequest()
 
-            async def attempt(peer: Peer, seconds: float) -> Any:
-                return await peer.unary("GetLocation", request, None, seconds)
+            async def attempt(channel: Channel, seconds: float) -> Any:
+                return await channel.unary("GetLocation", request, None, seconds)
 
-            self._blob_uri = (await self._peers.repeat("GetLocation", None, attempt, timeout)).blob_uri
+            self._blob_uri = (await self._endpoints.repeat("GetLocation", None, attempt, timeout)).blob_uri
         return self._blob_uri
 
-    async def _vet(self, peer: Peer, seconds: float) -> None:
+    async def _vet(self, channel: Channel, seconds: float) -> None:
         """Raise UnsafeConfiguration unless the server's Blob is the one that is meant: by the caller, or by the first.
 
         Parts that are written to one Blob and named in the Consensus of another location are lost for everybody.
         """
-        found = (await peer.unary("GetLocation", pb.GetLocationRequest(), None, seconds)).blob_uri
+        found = (await channel.unary("GetLocation", pb.GetLocationRequest(), None, seconds)).blob_uri
         if self._meant is None:
-            self._meant = (found, peer.endpoint)
+            self._meant = (found, channel.endpoint)
         uri, where = self._meant
         if blob_identity(uri) != blob_identity(found):
             check_safe(
                 [
                     Finding(
                         name="blob-of-another-location",
-                        setting=f"the Blob of {peer.endpoint}",
+                        setting=f"the Blob of {channel.endpoint}",
                         found=without_password(found),
                         required=f"that of {where}, {without_password(uri)}",
                         consequence="what is written here cannot be read there: give servers of one location, and"
@@ -135,10 +135,10 @@ class RemoteShards(Shards):
         """See Shards.open. One unary call."""
         request = pb.OpenRequest(shard_id=shard, create=create)
 
-        async def attempt(peer: Peer, seconds: float) -> Any:
-            return await peer.unary("Open", request, shard, seconds, reads=not create)
+        async def attempt(channel: Channel, seconds: float) -> Any:
+            return await channel.unary("Open", request, shard, seconds, reads=not create)
 
-        response = await self._peers.once("Open", shard, attempt, timeout, reads=not create)
+        response = await self._endpoints.once("Open", shard, attempt, timeout, reads=not create)
         self._blob_uri = response.blob_uri
         return ShardInfo(**standing_of(response.info))
 
@@ -151,10 +151,10 @@ class RemoteShards(Shards):
                 "the command does not fit one message", hint="append less at once", bytes=size, limit=limit
             )
 
-        async def attempt(peer: Peer, seconds: float) -> Any:
-            return await peer.command(method, request, shard, seconds)
+        async def attempt(channel: Channel, seconds: float) -> Any:
+            return await channel.command(method, request, shard, seconds)
 
-        outcome: R = await self._peers.once(method.rpc, shard, attempt, timeout)
+        outcome: R = await self._endpoints.once(method.rpc, shard, attempt, timeout)
         return outcome
 
     async def snapshot(
@@ -163,9 +163,9 @@ class RemoteShards(Shards):
         """See Shards.snapshot. One server stream."""
         request = pb.SnapshotRequest(shard_id=shard, as_of=frontier_message(as_of), reader_id=reader_id or "")
 
-        async def attempt(peer: Peer, seconds: float) -> Plan | NotYet:
+        async def attempt(channel: Channel, seconds: float) -> Plan | NotYet:
             joiner, info = Joiner(), None
-            async for message in peer.stream("Snapshot", request, shard, seconds):
+            async for message in channel.stream("Snapshot", request, shard, seconds):
                 if message.WhichOneof("outcome") == "not_yet":
                     return NotYet(info=ShardInfo(**standing_of(message.not_yet.info)))
                 if message.plan.HasField("info"):
@@ -175,24 +175,24 @@ class RemoteShards(Shards):
                 raise Determinate("the snapshot's stream was empty", hint="retry")
             return Plan(info=info, as_of=as_of, batches=joiner.batches())
 
-        return await self._peers.once("Snapshot", shard, attempt, timeout)
+        return await self._endpoints.once("Snapshot", shard, attempt, timeout)
 
     async def fetch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> Change:
         """See Shards.fetch. One server stream."""
         request = pb.FetchRequest(shard_id=shard, frontier=frontier_message(frontier))
 
-        async def attempt(peer: Peer, seconds: float) -> Change:
-            changes = _changes(peer.stream("Fetch", request, shard, seconds))
+        async def attempt(channel: Channel, seconds: float) -> Change:
+            changes = _changes(channel.stream("Fetch", request, shard, seconds))
             async for change in changes:
                 return change
             raise Determinate("the answer's stream was empty", hint="retry")
 
-        return await self._peers.once("Fetch", shard, attempt, timeout)
+        return await self._endpoints.once("Fetch", shard, attempt, timeout)
 
     async def watch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> AsyncIterator[Change]:
         """See Shards.watch. One server stream; whoever listens opens the next one."""
         request = pb.WatchRequest(shard_id=shard, frontier=frontier_message(frontier))
-        async with aclosing(self._peers.stream("Watch", request, shard, timeout, quiet=True)) as messages:
+        async with aclosing(self._endpoints.stream("Watch", request, shard, timeout, quiet=True)) as messages:
             async for change in _changes(messages):
                 yield change
 
@@ -200,16 +200,16 @@ class RemoteShards(Shards):
         """See Shards.inspect. One server stream."""
         request = pb.InspectRequest(shard_id=shard)
 
-        async def attempt(peer: Peer, seconds: float) -> Any:
-            pieces = [message.json async for message in peer.stream("Inspect", request, shard, seconds)]
+        async def attempt(channel: Channel, seconds: float) -> Any:
+            pieces = [message.json async for message in channel.stream("Inspect", request, shard, seconds)]
             return json.loads(b"".join(pieces))
 
-        state: Mapping[str, Any] = await self._peers.once("Inspect", shard, attempt, timeout)
+        state: Mapping[str, Any] = await self._endpoints.once("Inspect", shard, attempt, timeout)
         return state
 
     async def list(self, *, timeout: float) -> AsyncIterator[ShardId]:
         """See Shards.list. One server stream; another one begins from the start."""
-        async with aclosing(self._peers.stream("ListShards", pb.ListShardsRequest(), None, timeout)) as messages:
+        async with aclosing(self._endpoints.stream("ListShards", pb.ListShardsRequest(), None, timeout)) as messages:
             async for message in messages:
                 for text in message.shard_ids:
                     yield ShardId.parse(text)
@@ -217,7 +217,7 @@ class RemoteShards(Shards):
     async def work(self, *, timeout: float) -> AsyncIterator[ShardId]:
         """See Shards.work. One server stream."""
         async with aclosing(
-            self._peers.stream("WatchWork", pb.WatchWorkRequest(), None, timeout, quiet=True)
+            self._endpoints.stream("WatchWork", pb.WatchWorkRequest(), None, timeout, quiet=True)
         ) as messages:
             async for message in messages:
                 for text in message.shard_ids:
@@ -225,7 +225,7 @@ class RemoteShards(Shards):
 
     async def close(self) -> None:
         """Cancel what is under way and close the connections. A later call makes new ones."""
-        await self._peers.close()
+        await self._endpoints.close()
 
 
 async def _changes(messages: AsyncIterator[Any]) -> AsyncIterator[Change]:

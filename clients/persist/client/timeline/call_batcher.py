@@ -1,4 +1,4 @@
-"""Rounds: calls made at the same time share one call to the location, which begins after all of them were made.
+"""CallBatcher: calls made at the same time share one call to the location, which begins after all of them were made.
 
 Nothing is ever answered from an earlier round. Source: catalog-semantics.md section 5.3, batching.
 """
@@ -30,7 +30,7 @@ class _Call(Generic[A, R]):
     answer: "asyncio.Future[R]"
 
 
-class Rounds(Generic[A, R]):
+class CallBatcher(Generic[A, R]):
     """One round at a time; who calls meanwhile waits for the next."""
 
     def __init__(self, location: Location, work: Work[A, R], *, late: type[LocationError]) -> None:

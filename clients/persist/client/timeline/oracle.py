@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
-from persist.client.timeline.call_batcher import Rounds
+from persist.client.timeline.call_batcher import CallBatcher
 from persist.client.timeline.register import Register, seconds
 from persist.client.timeline.steady_clock import SteadyClock
 from persist.core.frontier import TIME_MAX, check_time
@@ -153,10 +153,10 @@ class Oracle:
         self._monotonic = location.runtime.monotonic
         self._sleep = location.runtime.sleep
         self._warned: float | None = None
-        self._writes = Rounds[int, _Given](location, self._take, late=Indeterminate)
-        self._applies = Rounds[int, None](location, self._apply, late=Indeterminate)
-        self._reads = Rounds[None, int](location, self._ask, late=Determinate)
-        self._peeks = Rounds[None, int](location, self._peek, late=Determinate)
+        self._writes = CallBatcher[int, _Given](location, self._take, late=Indeterminate)
+        self._applies = CallBatcher[int, None](location, self._apply, late=Indeterminate)
+        self._reads = CallBatcher[None, int](location, self._ask, late=Determinate)
+        self._peeks = CallBatcher[None, int](location, self._peek, late=Determinate)
 
     @property
     def over(self) -> bool:

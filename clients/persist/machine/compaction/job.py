@@ -12,7 +12,7 @@ from persist.runtime import Runtime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Underway:
+class Running:
     """A compaction that holds a claim. ``rows_per_second``: written, on average, since ``start_ms``."""
 
     start_ms: int
@@ -27,7 +27,7 @@ class Queued:
     ahead: int
 
 
-News = Queued | Underway | Compacted
+News = Queued | Running | Compacted
 
 
 class Job:
@@ -52,7 +52,7 @@ class Job:
         self.whole = whole
         self.requested = requested
         self.name = name
-        self.underway: Underway | None = None
+        self.underway: Running | None = None
         self.cancelled = False
         self.over = False
         self.failed = False
@@ -119,7 +119,7 @@ class Job:
             start_ms = self.underway.start_ms
         seconds = now - self._began
         rate = progress.rows_written / seconds if seconds > 0 else 0.0
-        self.underway = Underway(start_ms=start_ms, progress=progress, rows_per_second=rate)
+        self.underway = Running(start_ms=start_ms, progress=progress, rows_per_second=rate)
         self._stir()
 
     def came_to(self, result: Compacted) -> None:

@@ -115,7 +115,7 @@ class Names:
         return Verdict.UNLINKED, "its writer may still publish it"
 
 
-class Survey:
+class Inventory:
     """Reads a location's states and lists its blobs. Changes nothing."""
 
     def __init__(self, versions: Versions, *, settings: Settings, runtime: Runtime) -> None:

@@ -13,7 +13,7 @@ from persist.core.ids import ShardId
 from persist.core.shard.commands import FenceWriters
 from persist.errors import InvalidArgument, ShardNotFound
 from persist.machine.asking import Asking
-from persist.machine.garbage.inventory import Found, Survey, Verdict
+from persist.machine.garbage.inventory import Found, Inventory, Verdict
 from persist.machine.shards import Shards
 from persist.retry.attempts import Attempts
 from persist.retry.deadline import Deadline
@@ -48,7 +48,7 @@ Report = Callable[[Found], None]
 class Sweeper:
     """Sweeps shards, one after the other. Cut off anywhere, the next sweep goes on. Memory: the names in one shard."""
 
-    def __init__(self, shards: Shards, survey: Survey, *, settings: Settings, runtime: Runtime) -> None:
+    def __init__(self, shards: Shards, survey: Inventory, *, settings: Settings, runtime: Runtime) -> None:
         self._asking = Asking(shards, Attempts(settings=settings, runtime=runtime))
         self._survey = survey
         self._settings = settings

@@ -16,7 +16,7 @@ from persist.core.shard.diff import StateDiff, apply_diff
 from persist.core.shard.invariants import check_cheap, check_state
 from persist.core.shard.state import State
 from persist.errors import CorruptData, PersistError, VersionMismatch
-from persist.machine.garbage.inventory import Survey, Verdict, place_of
+from persist.machine.garbage.inventory import Inventory, Verdict, place_of
 from persist.machine.garbage.sweeper import SAFE_AGE_MS
 from persist.machine.intake import schemas_of
 from persist.retry.attempts import Attempts
@@ -90,7 +90,7 @@ Tell = Callable[[str, object, str, str], None]
 class Fsck:
     """Checks shards. Memory: the state, and one entry per blob of the shard that is checked."""
 
-    def __init__(self, survey: Survey, *, settings: Settings, runtime: Runtime) -> None:
+    def __init__(self, survey: Inventory, *, settings: Settings, runtime: Runtime) -> None:
         self._survey = survey
         self._versions = survey.versions
         self._settings = settings

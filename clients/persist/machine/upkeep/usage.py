@@ -9,7 +9,7 @@ from typing import Final
 
 from persist.core.ids import ShardId
 from persist.errors import ShardNotFound
-from persist.machine.garbage.inventory import Survey, Verdict
+from persist.machine.garbage.inventory import Inventory, Verdict
 from persist.retry.deadline import Deadline
 
 SECONDS_PER_YEAR: Final = 365 * 86_400
@@ -79,7 +79,7 @@ class Counted:
 
 
 async def usage_of(
-    survey: Survey,
+    survey: Inventory,
     shard: ShardId,
     *,
     fence_ms: int,

@@ -17,7 +17,7 @@ from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, ShardId
 from persist.core.shard.commands import ApplyMerge, Command
 from persist.errors import Determinate, Indeterminate, PersistError
-from persist.machine.garbage.inventory import Survey
+from persist.machine.garbage.inventory import Inventory
 from persist.machine.local_shards import LocalShards
 from persist.machine.shards import Change, NotYet, Plan, ShardInfo, Shards
 from persist.machine.versions import Versions
@@ -66,7 +66,7 @@ LIMITS = (0.2, 1.0, 5.0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plot:
+class Scenario:
     """What happens in a world. Rates are events per virtual second."""
 
     servers: int = 3
@@ -83,7 +83,7 @@ class Plot:
 class Server:
     """A process that serves shards; ``shards`` is new after every crash."""
 
-    def __init__(self, world: "Stage", name: str) -> None:
+    def __init__(self, world: "Cluster", name: str) -> None:
         self.name = name
         self._world = world
         self._lives = 0
@@ -118,7 +118,7 @@ def _break(future: "asyncio.Future[Any]") -> None:
 class SimulatedShards:
     """Implements ``Shards`` over servers that may be anywhere, dead or slow."""
 
-    def __init__(self, world: "Stage", only: Server | None = None) -> None:
+    def __init__(self, world: "Cluster", only: Server | None = None) -> None:
         self._world = world
         self._only = only
 
@@ -302,12 +302,12 @@ def _settle(future: "asyncio.Future[Any]", result: Any) -> None:
         future.set_result(result)
 
 
-class Stage:
+class Cluster:
     """Everything that is there, from one seed."""
 
     new_shards: Callable[..., LocalShards]
 
-    def __init__(self, loop: VirtualLoop, plot: Plot) -> None:
+    def __init__(self, loop: VirtualLoop, plot: Scenario) -> None:
         self.loop = loop
         self.plot = plot
         self.rolls = loop.stream("rolls")
@@ -352,11 +352,11 @@ class Stage:
         location = host.context.run(lambda: Location(near, blob=self.blob(), settings=settings, runtime=runtime))
         return host, Client(location)
 
-    def survey(self, client: Client) -> Survey:
+    def survey(self, client: Client) -> Inventory:
         """What a sweep or a check of the stores begins with."""
         runtime, settings = client._location.runtime, self.plot.settings
         versions = Versions(self.blob(), self.consensus(), settings=settings, runtime=runtime)
-        return Survey(versions, settings=settings, runtime=runtime)
+        return Inventory(versions, settings=settings, runtime=runtime)
 
     def saw(self, info: ShardInfo, floor: ShardInfo | None) -> None:
         """Check an answer against those given before its call began, and remember it."""

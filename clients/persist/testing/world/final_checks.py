@@ -14,7 +14,7 @@ from persist.machine.upkeep.fsck import Fsck
 from persist.testing.ledger import Ledger, Violation
 from persist.testing.simulation.simulator import Host
 from persist.testing.world.cluster import CONVERGE_SECONDS
-from persist.testing.world.nemesis import Trouble
+from persist.testing.world.nemesis import Nemesis
 from persist.testing.world.sample import contents, definite, table, time_of
 from persist.wire.checksum import crc32c
 from persist.wire.state import encode_rollup
@@ -23,7 +23,7 @@ SWEEPS_MAX = 4
 """Sweeps, with some commits in between, after which nothing may be left."""
 
 
-class Judgement(Trouble):
+class FinalChecks(Nemesis):
     """What is checked when all is healed."""
 
     async def _judge(self) -> None:

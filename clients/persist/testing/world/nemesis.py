@@ -5,11 +5,11 @@ import random
 from collections.abc import Sequence
 
 from persist.testing.simulation.simulator import Host
-from persist.testing.world.actors import Cast
+from persist.testing.world.actors import Actors
 from persist.testing.world.cluster import LEASE_SECONDS, Server
 
 
-class Trouble(Cast):
+class Nemesis(Actors):
     """Somebody who breaks things, until all is healed."""
 
     async def _trouble(self, work: Sequence["asyncio.Task[None]"]) -> None:

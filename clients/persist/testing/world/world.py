@@ -12,8 +12,8 @@ from typing import Any
 
 from persist.testing.faults import Quadrant
 from persist.testing.simulation.simulator import simulation
-from persist.testing.world.cluster import INLINE, SETTINGS, Plot, Server
-from persist.testing.world.final_checks import Judgement
+from persist.testing.world.cluster import INLINE, SETTINGS, Scenario, Server
+from persist.testing.world.final_checks import FinalChecks
 
 
 @dataclass
@@ -27,11 +27,11 @@ class Outcome:
     fired: Counter[str] = field(default_factory=Counter)
 
 
-class World(Judgement):
+class World(FinalChecks):
     """Everything there is and happens, from one seed."""
 
     async def live(self) -> None:
-        """Trouble, peace, judgement."""
+        """Nemesis, peace, judgement."""
         self.servers += [Server(self, f"server{number}") for number in range(self.plot.servers)]
         work = [self._actor(name, story) for name, story in self._cast().items()]
         nemesis = self.loop.create_task(self._trouble(work))
@@ -51,13 +51,13 @@ class World(Judgement):
         await task
 
 
-def simulate(seed: int, plot: Plot | None = None) -> Outcome:
+def simulate(seed: int, plot: Scenario | None = None) -> Outcome:
     """Live through one world. Raises whatever went wrong in it, with how to see it again.
 
     Without a plot, worlds of even seeds keep most parts in Blob, those of odd ones in the state.
     """
     with simulation(seed) as loop:
-        world = World(loop, plot or Plot(settings=INLINE if seed % 2 else SETTINGS))
+        world = World(loop, plot or Scenario(settings=INLINE if seed % 2 else SETTINGS))
         begun = loop.time()
         try:
             loop.run_until_complete(world.live())

@@ -25,7 +25,7 @@ _Work = Callable[[Report], Awaitable[R | None]]
 _log = logging.getLogger("persist.compaction")
 
 
-class Carrier:
+class CompactionRunner:
     """Does what jobs ask for, over a Compactor. ``place`` and ``shards`` are the location's. Owns the compactor."""
 
     def __init__(self, shards: Shards, place: Place, compactor: Compactor, owners: Owners, *, counts: Counts) -> None:

@@ -16,8 +16,8 @@ from typing import Final
 
 from persist.core.ids import ShardId
 from persist.errors import Determinate, InvalidArgument, LeaseExpired, LocationError, Overloaded, PersistError
-from persist.machine.compaction.carrier import Carrier
 from persist.machine.compaction.job import Job
+from persist.machine.compaction.runner import CompactionRunner
 from persist.retry.counts import Counts
 from persist.retry.tasks import Tasks, kind_of
 from persist.runtime import Runtime
@@ -52,10 +52,10 @@ class _Aside:
     again: asyncio.TimerHandle
 
 
-class Workers:
+class CompactionScheduler:
     """Runs ``settings.compactions_at_once`` jobs at a time and keeps bounded queues of those that wait."""
 
-    def __init__(self, carrier: Carrier, *, settings: Settings, runtime: Runtime, counts: Counts) -> None:
+    def __init__(self, carrier: CompactionRunner, *, settings: Settings, runtime: Runtime, counts: Counts) -> None:
         self._carrier = carrier
         self._runtime = runtime
         self._counts = counts

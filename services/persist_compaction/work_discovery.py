@@ -12,7 +12,7 @@ from typing import Final
 
 from persist.core.ids import ShardId
 from persist.errors import LocationError
-from persist.machine.compaction.workers import Workers
+from persist.machine.compaction.scheduler import CompactionScheduler
 from persist.machine.shards import Shards
 from persist.retry.counts import UNCOUNTED, Counts
 from persist.retry.tasks import Tasks
@@ -30,14 +30,14 @@ HURRIED_PAUSE_MAX: Final = 0.02
 _log = logging.getLogger("persist.compaction")
 
 
-class Lookout:
+class WorkDiscovery:
     """Offers shards to the workers. ``sources``: where hints come from; ``shards``: where all shards are listed."""
 
     def __init__(
         self,
         shards: Shards,
         sources: Sequence[Shards],
-        workers: Workers,
+        workers: CompactionScheduler,
         *,
         settings: Settings,
         runtime: Runtime,
