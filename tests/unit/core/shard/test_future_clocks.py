@@ -100,6 +100,15 @@ def test_live_reader_loses_nothing_when_its_beats_and_the_commits_differ_by_seco
     assert reader(1) not in moved_on(state, 99, now_ms=real + 2 * LEASE).leased_readers
 
 
+@pytest.mark.parametrize(
+    "behind", [LEASE // 2, 2 * LEASE, 3 * 86_400_000], ids=["half a lease", "two leases", "a weekend"]
+)
+def test_live_reader_loses_nothing_by_a_commit_of_a_machine_that_was_suspended(behind: int):
+    state = commit(first_state(), heard_of(reader(1)), now_ms=NOW)
+    state = moved_on(state, 1, now_ms=NOW - behind)
+    assert reader(1) in moved_on(state, 2, now_ms=NOW + LEASE - 1).leased_readers
+
+
 def test_these_tests_notice_claims_and_beats_that_last_as_long_as_they_say():
     claims = (
         test_rollup_claimed_by_a_clock_a_year_ahead_is_taken_over,

@@ -49,6 +49,8 @@ from persist.errors import (
 
 T = TypeVar("T")
 
+FUTURE_MS: Final = 7 * 86_400_000
+"""No machine that was suspended is so far behind; whatever says to come from beyond comes from a clock that leapt."""
 READERS_MAX: Final = 1000
 """Leased and critical readers a shard takes, each."""
 SCHEMAS_MAX: Final = 1000
@@ -100,16 +102,18 @@ def finish(prev: State, state: State, context: Context) -> State:
 def _living(readers: Mapping[str, LeasedReader], now_ms: int) -> Mapping[str, LeasedReader]:
     """The readers whose lease has not run out; the same object when that is all of them, as they are.
 
-    One that was heard of in the future, by a clock that is ahead, is heard of now: it has one lease from here on.
+    One that was heard of in a far future, by a clock that leapt, is heard of now: it has one lease from here on.
+    SUBTLE: not one of a near future. A machine that was suspended sees everybody there, until its clock is set: had it
+    moved their heartbeats back to its own time, the next commit would end the leases of readers that are alive.
     """
-    if all(now_ms - reader.lease_ms <= reader.heartbeat_ms <= now_ms for reader in readers.values()):
+    if all(now_ms - reader.lease_ms <= reader.heartbeat_ms <= now_ms + FUTURE_MS for reader in readers.values()):
         return readers
     alive = {id_: reader for id_, reader in readers.items() if reader.heartbeat_ms + reader.lease_ms >= now_ms}
     return {id_: _heard(reader, now_ms) for id_, reader in alive.items()}
 
 
 def _heard(reader: LeasedReader, now_ms: int) -> LeasedReader:
-    return reader if reader.heartbeat_ms <= now_ms else replace(reader, heartbeat_ms=now_ms)
+    return reader if reader.heartbeat_ms <= now_ms + FUTURE_MS else replace(reader, heartbeat_ms=now_ms)
 
 
 # ---- writing -----------------------------------------------------------------------------------------------------
