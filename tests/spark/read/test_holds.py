@@ -46,7 +46,7 @@ def changed(at: int) -> pa.Table:
 
 def compact(client: Any, shard: persist.ShardId) -> None:
     """Replace every part there is by one, so that whatever was planned before names garbage."""
-    loop, core = client._core()
+    loop, core = client._loop, client._inner
     shards = core._location.shards
     compactor = Compactor(shards, shards)
     loop.run(compactor.compact(shard, compactor.new_owner(), whole=True))

@@ -127,7 +127,7 @@ def test_stream_whose_writer_was_fenced_off_goes_on_under_a_new_one(
 
 def fence(client: Any, shard: persist.ShardId) -> None:
     """Refuse writers the shard does not know, as a sweep does."""
-    loop, core = client._core()
+    loop, core = client._loop, client._inner
     command = FenceWriters(born_before_ms=system().now_ms())
     loop.run(core._location.shards.apply(shard, command, timeout=30))
 

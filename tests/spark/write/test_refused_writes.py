@@ -215,7 +215,7 @@ def test_refused_write_makes_no_location(tmp_path: Path) -> None:
 def test_shard_whose_maker_was_stopped_before_it_said_what_it_holds_is_written_all_the_same(
     where: Where, client: Any, contents: Any
 ) -> None:
-    loop, core = client._core()
+    loop, core = client._loop, client._inner
     loop.run(core._location.shards.open(persist.ShardId.parse(where["shard"]), create=True, timeout=30))
     with pytest.raises(ShardNotFound, match="keyColumns"):
         write(where, {})
@@ -284,7 +284,7 @@ def test_write_after_its_writer_was_fenced_off_is_planned_under_a_new_one(
     other = {**where, "shard": str(persist.ShardId.new())}
     write(other, {"keyColumns": "id"})
     known = Write.plan(parse_write(other, WRITE), frame_of(PLAIN), overwrite=False)
-    loop, core = client._core()
+    loop, core = client._loop, client._inner
     command = FenceWriters(born_before_ms=system().now_ms())
     loop.run(core._location.shards.apply(persist.ShardId.parse(held["shard"]), command, timeout=30))
     assert known.writer_id != Write.plan(parse_write(held, WRITE), frame_of(PLAIN), overwrite=False).writer_id

@@ -164,6 +164,9 @@ class ServerCall:
         """Somebody."""
         return "sim:client"
 
+    async def send_initial_metadata(self, metadata: Metadata) -> None:
+        """Nobody here waits for it alone."""
+
     async def write(self, message: Any) -> None:
         """Send an answer."""
         self._reply(self._serializer(message))
