@@ -399,7 +399,7 @@ async def _times(stage: Stage, stack: AsyncExitStack) -> RemoteTimes:
 
 async def write_times(stage: Stage, stack: AsyncExitStack) -> Call:
     times = await _times(stage, stack)
-    return lambda timeout: times.take(1, 0, Deadline(system(), timeout))
+    return lambda timeout: times.take(1, 0, None, Deadline(system(), timeout))
 
 
 async def read_times(stage: Stage, stack: AsyncExitStack) -> Call:

@@ -40,6 +40,7 @@ from persist.errors import (
     RequestTooLarge,
     ShardClosed,
     ShardNotFound,
+    UnsafeConfiguration,
     UsageError,
     VersionMismatch,
 )
@@ -397,7 +398,7 @@ class Appender:
         )
 
 
-_ELSEWHERE: Final = (ShardNotFound, VersionMismatch)
+_ELSEWHERE: Final = (ShardNotFound, VersionMismatch, UnsafeConfiguration)
 """What a server says that does not see the shard's state: nothing about a call, and closing it helps as little."""
 
 
