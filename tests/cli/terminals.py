@@ -14,7 +14,9 @@ def on_a_terminal(*words: object, columns: int = 100, rows: int = 40) -> str:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     command = [sys.executable, "-m", "persist_cli", *(str(word) for word in words)]
-    environ = {**os.environ, "TERM": "xterm-256color"}
+    # SUBTLE: readline leaves the size of the terminal that pytest was started on where only its children find it.
+    inherited = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES"}}
+    environ = {**inherited, "TERM": "xterm-256color"}
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environ, close_fds=True) as process:
         os.close(theirs)
         written = b""
