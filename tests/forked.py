@@ -8,6 +8,7 @@ interpreter begins start a fresh one instead.
 import asyncio
 import multiprocessing
 import os
+import re
 import runpy
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
 from multiprocessing.pool import Pool
+from pathlib import Path
 
 import pytest
 
@@ -48,6 +50,21 @@ def pool(processes: int) -> Pool:
 def child_environment(**more: str) -> dict[str, str]:
     """The environment of a child process that imports what this one can."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), **more}
+
+
+async def handles(pid: int, number: int) -> None:
+    """Wait until the process has a handler of its own for that signal, which ends one that has just begun; or ended."""
+    while caught := re.search(r"^SigCgt:\s*(\w+)", _status(pid), re.MULTILINE):
+        if int(caught[1], 16) >> (number - 1) & 1:
+            return
+        await asyncio.sleep(0.02)
+
+
+def _status(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 class Fork:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forked import child_environment
+from forked import child_environment, handles
 from services.process import ServeProcess, ServiceProcess
 from soak.support import LIMIT_SECONDS, pick
 
@@ -53,6 +53,8 @@ class Ingester:
         """Signal it; its exit code, and what it said."""
         process, self._process = self._process, None
         assert process is not None
+        if number != signal.SIGKILL:
+            await handles(process.pid, number)
         if process.returncode is None:
             process.send_signal(number)
         _, said = await process.communicate()

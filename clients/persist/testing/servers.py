@@ -93,8 +93,13 @@ class Server:
         """Start (again) on the same data and port, and return when it answers. Raises ServerFailed."""
         (self.directory / "pid").unlink(missing_ok=True)
         assert self._guard.stdin is not None
-        self._guard.stdin.write("start\n")
-        self._guard.stdin.flush()
+        try:
+            self._guard.stdin.write("start\n")
+            self._guard.stdin.flush()
+        except BrokenPipeError as error:
+            raise ServerFailed(
+                f"the guard of the server ended with {self._guard.wait(10)}\n{self.log()[-2000:]}"
+            ) from error
         for _ in range(int(_READY_SECONDS / _POLL_SECONDS)):
             if self._recipe.ready():
                 return
@@ -153,7 +158,7 @@ class Server:
     def _pause(self) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._guard.wait(_POLL_SECONDS)
-            raise ServerFailed(f"the guard of the server ended\n{self.log()[-2000:]}")
+            raise ServerFailed(f"the guard of the server ended with {self._guard.returncode}\n{self.log()[-2000:]}")
 
 
 def start_redis(config: Mapping[str, str] | None = None) -> Server:
