@@ -15,7 +15,7 @@ from persist.core.data.encoding import encode_key
 from persist.core.data.schema import Schema
 from persist.core.data.splits import KeyRange
 from persist.core.data.update import consolidate, normalise
-from persist.errors import CorruptData, InvalidArgument, VersionMismatch
+from persist.errors import CorruptData, InvalidArgument, RequestTooLarge, VersionMismatch
 from persist.wire.checksum import crc32c
 from persist.wire.columnar import decode as columnar_decode
 from persist.wire.columnar import decode_inline, encode_inline, encode_parts, part_batches
@@ -345,3 +345,8 @@ def test_columns_whose_names_hold_dots_come_back():
     assert pa.Table.from_batches(part_batches(blob.part, blob.read, schema)).equals(table)
     found = pa.Table.from_batches(part_batches(blob.part, blob.read, schema, columns=["a.b"]))
     assert found.equals(table.select(["a.b", "ts", "diff"]))
+
+
+def test_row_that_no_reader_could_take_is_refused_before_it_is_written():
+    with pytest.raises(RequestTooLarge, match="larger than any row may be"):
+        next(encode_parts([rows(1, width=448 << 20)], SCHEMA, 0))

@@ -21,7 +21,10 @@ RowsLike: TypeAlias = Any
 """What an append takes, without times and diffs."""
 
 PAYLOAD_ROWS: Final = 65_536
-"""Rows in one entry of a transaction log."""
+"""Rows in one entry of a transaction log, at most."""
+
+PAYLOAD_BYTES: Final = 16 << 20
+"""Arrow bytes of such an entry, unless one row is larger: an entry is a single value, which readers hold whole."""
 
 
 def updates_of(rows: RowsLike, schema: Schema, *, diff: int = 1) -> pa.Table:
@@ -84,10 +87,15 @@ def check_distinct(keys: pa.LargeBinaryArray) -> None:
 def payloads(updates: pa.Table) -> Iterator[bytes]:
     """Updates without their time, as entries of a log."""
     rows = updates.drop_columns([TS.name])
-    for at in range(0, rows.num_rows, PAYLOAD_ROWS):
+    at = 0
+    while at < rows.num_rows:
+        entry = rows.slice(at, PAYLOAD_ROWS)
+        while entry.num_rows > 1 and entry.nbytes > PAYLOAD_BYTES:
+            entry = entry.slice(0, entry.num_rows // 2)
+        at += entry.num_rows
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, rows.schema) as stream:
-            stream.write_table(rows.slice(at, PAYLOAD_ROWS))
+            stream.write_table(entry)
         yield sink.getvalue().to_pybytes()
 
 

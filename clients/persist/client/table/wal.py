@@ -8,6 +8,7 @@ Source: catalog-semantics.md section 4.2, table writes; docs/adr/0009-tables.md.
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
     from persist.client.shard.read.handle import ReadHandle
     from persist.client.shard.read.since import SinceHandle
     from persist.client.shard.write.handle import WriteHandle
+
+_log = logging.getLogger("persist.tables")
 
 WAL_SCHEMA: Final = Schema(
     key={
@@ -322,8 +325,11 @@ class Wal:
             await asyncio.wait([self._settling], timeout=FINISH_SECONDS)
 
     async def _settle_quietly(self) -> None:
-        with contextlib.suppress(PersistError):
+        try:
             await self.settle()
+        except PersistError as error:
+            # The next turn tries again; until then the log grows, which somebody should see.
+            _log.warning("the transaction log %s was not settled: %s", self._writer.shard, error)
 
     def _entries(self, rows: Rows) -> pa.Table:
         name = self._client.location.runtime.random_bytes(16)

@@ -247,7 +247,8 @@ class BackupCreator:
                 reader_id=reader, lease_ms=self._lease_ms, purpose="backup", hostname=self._to.runtime.hostname
             )
             registered = await self._asking.apply(one.shard, command, timeout=self._timeout)
-        except (CorruptData, VersionMismatch) as error:
+        except (CorruptData, VersionMismatch, InvalidArgument) as error:
+            # Also one that takes no more readers: it is not to keep all others from being backed up.
             await self._leave_out(one, error)
             return
         one.rank, one.before = self._order.rank(info.schemas), registered.upper

@@ -283,7 +283,7 @@ class Fsck:
             for part in batch.parts:
                 _take_part(walk.named, part)
             if batch.inline_bytes:
-                flaw = await self._runtime.offload(inline_flaw, batch, walk.schemas, self._settings)
+                flaw = await self._runtime.offload(inline_flaw, batch, walk.schemas)
                 if flaw:
                     where = f"batch {batch.desc.lower} to {batch.desc.upper}"
                     tell("I24", where, f"an inline part is damaged: {flaw}", UNREADABLE)
@@ -402,11 +402,11 @@ def _check_sound(state: State, before: State | None, tell: Tell) -> None:
         tell("state", f"seqno {state.seqno}", error.message, "report it: no release writes such a state")
 
 
-def inline_flaw(batch: HollowBatch, schemas: Sequence[Schema], settings: Settings) -> str:
+def inline_flaw(batch: HollowBatch, schemas: Sequence[Schema]) -> str:
     """What is wrong with the inline parts of a batch; empty: nothing."""
     try:
         for run in batch.runs:
-            verify_inline_run(run, schemas, decoded_bytes_max=settings.decoded_bytes_max)
+            verify_inline_run(run, schemas)
     except PartFlaw as flaw:
         return str(flaw)
     return ""

@@ -141,7 +141,7 @@ class Repair:
         if part.key is None:
             follows = before is not None and before.inline is not None
             parts = (before, part) if before is not None and follows else (part,)
-            return await self._runtime.offload(_inline_flaw, Run(parts=parts), schemas, self._settings)
+            return await self._runtime.offload(_inline_flaw, Run(parts=parts), schemas)
         size = sizes.get(part.key)
         if size is None:
             return "its blob is missing"
@@ -162,9 +162,9 @@ class Repair:
         return await Attempts(settings=self._settings, runtime=self._runtime).read(deadline, call, limit_ms=limit)
 
 
-def _inline_flaw(run: Run, schemas: Sequence[Schema], settings: Settings) -> str:
+def _inline_flaw(run: Run, schemas: Sequence[Schema]) -> str:
     try:
-        verify_inline_run(run, schemas, decoded_bytes_max=settings.decoded_bytes_max)
+        verify_inline_run(run, schemas)
     except PartFlaw as flaw:
         return str(flaw)
     return ""

@@ -19,7 +19,14 @@ from persist.core.data.types import T
 from persist.core.shard.batch import Part
 from persist.wire.checksum import crc32c
 from persist.wire.columnar.encode import GROUP_BYTES_KEY, leaves
-from persist.wire.columnar.inline import DECODED_BYTES_MAX, check_format, corrupt, decode_inline, rewrite_times
+from persist.wire.columnar.inline import (
+    DECODED_BYTES_MAX,
+    check_decoded,
+    check_format,
+    corrupt,
+    decode_inline,
+    rewrite_times,
+)
 
 Read = Callable[[int, int], bytes | memoryview]
 """Bytes [start, end) of the blob; blocks until they are there."""
@@ -49,7 +56,8 @@ def part_batches(
     ``columns``: only these key and val columns (names the part's schema lacks are skipped), then ts and diff, in the
     schema's order. ``key_range``: only rows with such keys; only blocks that may have any are read, and nothing is
     decoded beyond the range. Holds one block, a page per column, and what a batch takes twice.
-    Raises CorruptData (before unverified bytes are parsed), VersionMismatch, what ``read`` raises.
+    Raises CorruptData (before unverified bytes are parsed), VersionMismatch, RequestTooLarge (a row beyond
+    ``decoded_bytes_max`` that is one: read with more), what ``read`` raises.
     """
     wanted = _names(schema_of_part, columns)
     limits = EVERYTHING if key_range is None else key_range
@@ -186,7 +194,7 @@ class _File:
         self, batches: Iterable[pa.RecordBatch], group: int, names: list[str], batch_rows: int
     ) -> Iterator[pa.Table]:
         """Steps put together again, up to ``batch_rows`` rows each."""
-        allowed = min(self._decoded_bytes_max, _allowed(self._group_bytes[group]))
+        allowed = min(max(DECODED_BYTES_MAX, self._decoded_bytes_max), _allowed(self._group_bytes[group]))
         held: list[pa.RecordBatch] = []
         rows = size = 0
         for batch in batches:
@@ -213,10 +221,9 @@ class _File:
         return table if table.schema.equals(target) else table.cast(target)
 
     def _step(self, group: Any, index: int, names: list[str]) -> int:
-        """How many rows to decode at once. Raises CorruptData when the footer already says it would be too much."""
+        """How many rows to decode at once. Raises what a footer deserves that says already it would be too much."""
         declared = self._group_bytes[index]
-        if declared > self._decoded_bytes_max:
-            raise corrupt("a row group decodes to more than allowed", self._part, f"{declared} bytes")
+        check_decoded(self._part, declared, self._decoded_bytes_max)
         certain = varying = 0
         for at, (name, width) in enumerate(self._leaves):
             column = group.column(at)

@@ -22,11 +22,14 @@ from persist.core.data.schema import DIFF, TS, Schema
 from persist.core.data.stats import BOUND_BYTES, FENCE_BYTES, StatsBuilder, truncate_down, truncate_up
 from persist.core.data.types import T, has_words, is_list, is_nested
 from persist.core.shard.batch import Block, Part
-from persist.errors import InvalidArgument, check
+from persist.errors import InvalidArgument, RequestTooLarge, check
 from persist.wire.checksum import crc32c, crc32c_extend
 
 GROUP_BYTES: Final = 16 << 20
 """Arrow bytes of a row group, when its rows are wide."""
+
+GROUP_BYTES_MAX: Final = 448 << 20
+"""Arrow bytes of the largest row group there is, which is one row then. Any reader may refuse more, and none less."""
 
 BLOCKS_MAX: Final = 64
 """Blocks described per part."""
@@ -64,7 +67,8 @@ def encode_parts(
 
     No key lies in two parts unless it alone exceeds the target. Nothing comes of no rows. ``row_group_bytes``: Arrow
     bytes of a row group, at least one row. Holds a part's bytes, a row group, a table and a page per column.
-    Raises InvalidArgument (a sum of diffs leaves i64; a value Parquet cannot hold), CorruptData (rows out of order).
+    Raises InvalidArgument (a sum of diffs leaves i64; a value Parquet cannot hold), RequestTooLarge (a row beyond
+    ``GROUP_BYTES_MAX``), CorruptData (rows out of order).
     """
     file: _File | None = None
     for group in _groups(tables, schema, max(1, row_group_rows), row_group_bytes):
@@ -109,6 +113,11 @@ def _groups(tables: Iterable[pa.Table], schema: Schema, rows_max: int, bytes_max
 
 
 def _group(table: pa.Table, size: int, schema: Schema, splits: bool) -> _Group:
+    if size > GROUP_BYTES_MAX:
+        raise RequestTooLarge(
+            "a row is larger than any row may be", hint="cut it, or keep it elsewhere and its address here",
+            bytes=size, limit=GROUP_BYTES_MAX,
+        )  # fmt: skip
     first, last = edge_keys([table.column(name) for name in schema.key.names])
     check(first <= last, "rows of a part are sorted")
     return _Group(table, size, first, last, splits)

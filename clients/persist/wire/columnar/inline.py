@@ -16,7 +16,7 @@ from persist.core.data.encoding import edge_keys
 from persist.core.data.schema import DIFF, TS, Schema
 from persist.core.data.stats import BOUND_BYTES, truncate_down, truncate_up
 from persist.core.shard.batch import PART_FORMAT, Part
-from persist.errors import CorruptData, InvalidArgument, VersionMismatch
+from persist.errors import CorruptData, InvalidArgument, RequestTooLarge, VersionMismatch
 from persist.wire.checksum import crc32c
 
 DECODED_BYTES_MAX: Final = 512 << 20
@@ -65,8 +65,7 @@ def decode_inline(part: Part, schema_of_part: Schema, *, decoded_bytes_max: int 
     if len(data) < _HEADER.size or data[:4] != _MAGIC:
         raise corrupt("an inline part has no header", part, "magic")
     size = _HEADER.unpack_from(data)[1]
-    if size > decoded_bytes_max or part.decoded_bytes > decoded_bytes_max:
-        raise corrupt("an inline part would decode to too much", part, "decoded bytes", size=size)
+    check_decoded(part, max(size, part.decoded_bytes), decoded_bytes_max)
     try:
         message = _CODEC.decompress(pa.py_buffer(data)[_HEADER.size :], decompressed_size=size)
         if len(message) != size or _body_is_compressed(memoryview(message)):
@@ -78,6 +77,17 @@ def decode_inline(part: Part, schema_of_part: Schema, *, decoded_bytes_max: int 
     if batch.num_rows != part.rows:
         raise corrupt("an inline part has another number of rows", part, "rows", got=batch.num_rows)
     return rewrite_times(pa.Table.from_batches([batch]), part.ts_rewrite)
+
+
+def check_decoded(part: Part, size: int, decoded_bytes_max: int) -> None:
+    """Raise RequestTooLarge for rows of a part beyond what a reader allows; CorruptData where no reader would."""
+    if size > max(DECODED_BYTES_MAX, decoded_bytes_max):
+        raise corrupt("a part decodes to more than any does", part, "decoded bytes", size=size)
+    if size > decoded_bytes_max:
+        raise RequestTooLarge(
+            "rows are larger than this reader allows", hint="raise decoded_bytes_max",
+            bytes=size, limit=decoded_bytes_max, **({} if part.key is None else {"key": part.key}),
+        )  # fmt: skip
 
 
 def inline_message_bytes(part: Part) -> int:

@@ -16,7 +16,7 @@ from persist.core.data.encoding import edge_keys, encode_key
 from persist.core.data.order import key_words
 from persist.core.data.schema import DIFF, TS, Schema
 from persist.core.shard.batch import Part, Run
-from persist.errors import CorruptData, InvalidArgument, VersionMismatch
+from persist.errors import CorruptData, InvalidArgument, RequestTooLarge, VersionMismatch
 from persist.wire.checksum import crc32c
 from persist.wire.columnar.decode import part_batches
 from persist.wire.columnar.inline import DECODED_BYTES_MAX, decode_inline, inline_message_bytes
@@ -48,7 +48,7 @@ def verify_inline_run(run: Run, schemas: Sequence[Schema], *, decoded_bytes_max:
         before = rows
 
 
-def verify_blob(part: Part, data: bytes, schema: Schema, *, decoded_bytes_max: int = DECODED_BYTES_MAX) -> None:
+def verify_blob(part: Part, data: bytes, schema: Schema) -> None:
     """Raise PartFlaw unless these bytes are the part's, and hold what it is described as. Decodes all of it."""
     if len(data) != part.encoded_bytes:
         raise PartFlaw(f"it has {len(data):,} bytes, and must have {part.encoded_bytes:,}")
@@ -57,11 +57,9 @@ def verify_blob(part: Part, data: bytes, schema: Schema, *, decoded_bytes_max: i
     view = memoryview(data)
     rows = Rows(part, schema)
     try:
-        for batch in part_batches(
-            _unmoved(part), lambda start, end: view[start:end], schema, decoded_bytes_max=decoded_bytes_max
-        ):
+        for batch in part_batches(_unmoved(part), lambda start, end: view[start:end], schema):
             rows.take(pa.Table.from_batches([batch]))
-    except (CorruptData, VersionMismatch) as error:
+    except (CorruptData, VersionMismatch, RequestTooLarge) as error:
         raise PartFlaw(_told(error)) from error
     rows.end()
 
@@ -72,7 +70,7 @@ def _verified_inline(part: Part, schema: Schema, decoded_bytes_max: int) -> "Row
         raise PartFlaw("an inline part has no statistics")
     try:
         table = decode_inline(_unmoved(part), schema, decoded_bytes_max=decoded_bytes_max)
-    except (CorruptData, VersionMismatch) as error:
+    except (CorruptData, VersionMismatch, RequestTooLarge) as error:
         raise PartFlaw(_told(error)) from error
     allowed = 2 * part.decoded_bytes + _SLACK_BYTES + 8 * table.num_rows * table.num_columns
     if inline_message_bytes(part) > allowed:

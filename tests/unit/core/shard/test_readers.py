@@ -8,7 +8,7 @@ from property.core.shard.histories import append, first_state, reader
 from persist.core.frontier import CLOSED, Antichain
 from persist.core.shard import commands as c
 from persist.core.shard.state import State
-from persist.core.shard.transitions.apply import apply, finish
+from persist.core.shard.transitions.apply import READERS_MAX, apply, finish
 from persist.core.shard.transitions.dispatch import Context
 from persist.errors import InvalidArgument, LeaseExpired
 
@@ -50,6 +50,14 @@ def test_new_reader_holds_the_shards_since_and_the_seqno_being_made():
     held = state.leased_readers[TWO]
     assert (held.since, held.seqno, held.purpose, held.hostname) == (Antichain.of(7), 4, "report", "there")
     assert state.seqno_since == 3
+
+
+def test_dead_readers_take_no_places_also_where_nobody_else_commits():
+    state, _ = commit(with_readers(7), *(register(reader(number)) for number in range(2, READERS_MAX + 1)))
+    with pytest.raises(InvalidArgument, match="too many readers"):
+        commit(state, register(reader(READERS_MAX + 1)), now_ms=2_999)
+    state, _ = commit(state, register(reader(READERS_MAX + 1)), now_ms=3_001)
+    assert set(state.leased_readers) == {reader(READERS_MAX + 1)}
 
 
 def test_registering_again_finds_the_same_reader_and_extends_its_lease():

@@ -291,7 +291,9 @@ def register_leased_reader(
     if known is None:
         if state.is_tombstone:
             return state, c.ReaderRegistered(since=state.since, upper=state.upper, seqno=state.seqno)
-        _check_room(len(state.leased_readers), READERS_MAX, "readers")
+        # The dead are gone with this commit, and without one they would never be: nobody else may write here.
+        alive = _living(state.leased_readers, context.now_ms)
+        _check_room(state, len(alive), READERS_MAX, "readers", hint="expire some, or wait until their leases end")
         critical = state.critical_since if command.use_critical_since else None
         since = critical.join(state.since) if critical is not None else state.since
         known = LeasedReader(since=since, seqno=state.seqno + 1, heartbeat_ms=context.now_ms, lease_ms=1)
@@ -355,7 +357,7 @@ def register_critical_reader(
     if known is None:
         if state.is_tombstone:
             return state, c.CriticalRegistered(since=state.since, opaque=command.opaque)
-        _check_room(len(state.critical_readers), READERS_MAX, "critical readers")
+        _check_room(state, len(state.critical_readers), READERS_MAX, "critical readers")
         known = CriticalReader(since=state.since, opaque=_opaque(command.opaque), registered=state.seqno + 1)
     reader = replace(known, purpose=command.purpose[:200])
     outcome = c.CriticalRegistered(since=reader.since, opaque=reader.opaque, registered=reader.registered)
@@ -496,7 +498,7 @@ def evolve_schema(command: c.EvolveSchema, state: State, context: Context) -> tu
             newest=newest.schema_id,
         )
     check_evolution(newest, command.schema, command.codec)
-    _check_room(len(state.schemas), SCHEMAS_MAX, "schemas", hint="copy it to a new shard")
+    _check_room(state, len(state.schemas), SCHEMAS_MAX, "schemas", hint="copy it to a new shard")
     return _registered(state, command.schema, command.codec)
 
 
@@ -528,9 +530,9 @@ def _other_schema(newest: c.SchemaEntry, schema: bytes, codec: str) -> SchemaMis
 # ---- shared ------------------------------------------------------------------------------------------------------
 
 
-def _check_room(count: int, limit: int, what: str, *, hint: str = "expire some") -> None:
+def _check_room(state: State, count: int, limit: int, what: str, *, hint: str = "expire some") -> None:
     if count >= limit:
-        raise InvalidArgument(f"the shard has too many {what}", hint=hint, limit=limit)
+        raise InvalidArgument(f"the shard has too many {what}", hint=hint, limit=limit, shard=state.shard)
 
 
 def _lease(lease_ms: int) -> int:
