@@ -120,6 +120,7 @@ class Applier:
     async def _commit(self, commands: Sequence[Command[Any]], deadline: Deadline) -> list[Any]:
         if self._version is None:
             await self.refresh(deadline)
+        await self._versions.identity.settle(deadline)
         backoff = self._attempts.backoff(deadline)
         while True:
             self._versions.gate.check()

@@ -26,6 +26,7 @@ from persist.errors import (
     check,
 )
 from persist.machine.gate import Gate
+from persist.machine.identity import Identity
 from persist.retry.attempts import Attempts, Call, certain
 from persist.retry.deadline import Deadline
 from persist.runtime import Runtime
@@ -67,16 +68,17 @@ class Versions:
         self._runtime = runtime
         self._attempts = Attempts(settings=settings, runtime=runtime)
         self.gate = Gate(consensus, settings=settings, runtime=runtime)
+        self.identity = Identity(blob, consensus, self.gate, settings=settings, runtime=runtime)
 
     async def load(self, shard: ShardId, deadline: Deadline, *, older: bool = False) -> Version | None:
         """The newest state; None when the shard was never initialised. Two Consensus reads and one Blob read.
 
-        The first time one more, of the location's write-version.
+        The first time one more of each: the location's write-version, and whether the Blob is of that location.
 
         ``older``: also one in a format that must be upgraded before anything is added. Raises Determinate,
-        CorruptData, VersionMismatch.
+        CorruptData, VersionMismatch, UnsafeConfiguration (the two stores are not of one location).
         """
-        await self.gate.enter(deadline)
+        await self.identity.enter(deadline)
         for _ in range(_STALE_HEADS_MAX):
             head = await self._head(shard, deadline)
             if head is None:
@@ -114,7 +116,7 @@ class Versions:
         The rollup blob is written first and names itself; whoever loses the race adopts the winner's state and deletes
         its own blob, which no state can name any more: slot 0 is taken.
         """
-        await self.gate.make(deadline)
+        await self.identity.settle(deadline)
         first, rollup, data = await self._write_first(shard, deadline)
         failure: LocationError | None = None
         try:

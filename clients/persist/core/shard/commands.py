@@ -405,6 +405,7 @@ class CompactionClaimed:
     """``batches`` are to become one, their times advanced to ``since``. The claim is on spine ids ``[lo, hi)``.
 
     ``schemas`` are all of the shard's, oldest first: the result is written with the newest that its inputs have.
+    ``incarnation``: the location's, which the result is offered with.
     """
 
     lo: int
@@ -412,6 +413,7 @@ class CompactionClaimed:
     batches: tuple[HollowBatch, ...]
     since: Antichain
     schemas: tuple["SchemaEntry", ...]
+    incarnation: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -467,12 +469,14 @@ class ApplyMerge(Command["MergeApplied | MergeRefused"]):
     """Replace adjacent batches, named by their fingerprints, by ``output``, which holds the same updates.
 
     Raises InvalidArgument when the output cannot be theirs (other bounds, a since the shard has not reached, more
-    rows, another sum of diffs), InvalidId (foreign part keys), LeaseExpired (the owner was swept away).
+    rows, another sum of diffs), InvalidId (foreign part keys), LeaseExpired (the owner was swept away, or the location
+    restored since it was claimed: ``incarnation`` is that of the claim).
     """
 
     owner: WriterId
     inputs: tuple[bytes, ...]
     output: HollowBatch
+    incarnation: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
