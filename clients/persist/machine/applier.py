@@ -46,6 +46,11 @@ class Folded:
     outcomes: list[Any]
 
 
+def _newer(state: State, known: State) -> bool:
+    """Whether it is to take the place of the known one. Seqnos of two histories say nothing of each other."""
+    return state.seqno > known.seqno or state.incarnation != known.incarnation
+
+
 class Applier:
     """The commit loop of one shard. One commit at a time; reads never wait for commits."""
 
@@ -94,9 +99,9 @@ class Applier:
         self._install(found)
         return found.state
 
-    async def moved_past(self, seqno: int) -> None:
-        """Return once this process knows a state newer than ``seqno``."""
-        while self._version is None or self._version.seqno <= seqno:
+    async def moved_past(self, state: State) -> None:
+        """Return once this process knows a newer state, or one of another history."""
+        while self._version is None or not _newer(self._version.state, state):
             await self._moved.wait()
 
     async def commit(self, commands: Sequence[Command[Any]], deadline: Deadline) -> list[Any]:
@@ -182,7 +187,7 @@ class Applier:
         )
 
     def _install(self, version: Version) -> None:
-        if self._version is not None and version.seqno <= self._version.seqno:
+        if self._version is not None and not _newer(version.state, self._version.state):
             return
         self._version = version
         moved, self._moved = self._moved, asyncio.Event()

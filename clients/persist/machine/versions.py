@@ -8,6 +8,7 @@ Source: design 001, "incremental state"; persist-semantics.md section 2.7; relia
 import asyncio
 import contextlib
 import dataclasses
+import logging
 from collections.abc import AsyncIterator, Iterable
 from typing import TypeVar
 
@@ -36,6 +37,8 @@ from persist.wire.checksum import crc32c
 from persist.wire.state import OLDEST_FORMAT, decode_diff, decode_rollup, encode_diff, encode_rollup
 
 T = TypeVar("T")
+
+_log = logging.getLogger("persist.versions")
 
 _STALE_HEADS_MAX = 16
 _PAGE_DIFFS = 512
@@ -99,15 +102,33 @@ class Versions:
     async def catch_up(self, version: Version, deadline: Deadline) -> Version:
         """The newest state, from a known one: the same object when nothing happened. One Consensus read, usually.
 
-        Raises HistoryRewound when the store shows less, or something else, than was seen before.
+        After a restore that of another incarnation, whose seqno may be any. Raises HistoryRewound when the store shows
+        less, or something else, than was seen before, and is not restored.
         """
         shard = version.state.shard
-        advanced = await self._advance(version, deadline, after=version.seqno)
+        try:
+            advanced = await self._advance(version, deadline, after=version.seqno)
+        except HistoryRewound as rewound:
+            return await self._restored(version, rewound, deadline)
         if advanced is not None:
             return advanced
         loaded = await self.load(shard, deadline)
-        if loaded is None or loaded.seqno < version.seqno:
+        if loaded is None or (loaded.seqno < version.seqno and not _is_other(loaded, version)):
             raise _rewound(shard, version.seqno, ABSENT if loaded is None else loaded.seqno)
+        return loaded
+
+    async def _restored(self, version: Version, rewound: HistoryRewound, deadline: Deadline) -> Version:
+        """The newest state of the history that took this one's place. Raises HistoryRewound unless that says so itself.
+
+        Nothing is known of that location, perhaps not even that these two stores are of one.
+        """
+        shard = version.state.shard
+        self.identity.forget()
+        loaded = await self.load(shard, deadline)
+        if loaded is None or not _is_other(loaded, version):
+            raise rewound
+        told = {"shard": shard, "seqno": version.seqno, "found": loaded.seqno}
+        _log.warning("the location was restored: what was known of the shard is given up", extra=told)
         return loaded
 
     async def initialise(self, shard: ShardId, deadline: Deadline) -> Version:
@@ -251,6 +272,11 @@ class Versions:
         if deadline.once:
             return await call(deadline.slice(limit_ms))
         return await self._attempts.repeat(deadline, call, limit_ms=limit_ms)
+
+
+def _is_other(found: Version, known: Version) -> bool:
+    """Whether it is of another incarnation of the location: a restored backup, or what was rebuilt from rollups."""
+    return found.state.incarnation != known.state.incarnation
 
 
 def check_upgraded(found: int, shard: ShardId) -> None:

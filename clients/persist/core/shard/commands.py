@@ -376,10 +376,11 @@ class RollupAdded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddRollup(Command[RollupAdded]):
-    """Link a rollup that was written for ``seqno``."""
+    """Link a rollup that was written for ``seqno``, in this incarnation of the location. Raises LeaseExpired."""
 
     seqno: int
     rollup: Rollup
+    incarnation: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -394,10 +395,12 @@ class RollupsRemoved:
 class RemoveRollups(Command[RollupsRemoved]):
     """Forget the rollups before ``below``, the newest of all excepted, and let go of the claim on collecting garbage.
 
-    Only after every diff before ``below`` was truncated. Those that are gone already are passed over.
+    Only after every diff before ``below`` was truncated. Those that are gone already are passed over. Raises
+    LeaseExpired for another incarnation of the location.
     """
 
     below: int
+    incarnation: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ _TAKEOVER_MS_MAX: Final = 86_400_000
 @transition.register
 def add_rollup(command: c.AddRollup, state: State, context: Context) -> tuple[State, c.RollupAdded]:
     """Name a rollup of a state, so that nothing before it is needed to open the shard."""
+    check_incarnation(state, command.incarnation)
     check_blob_key(command.rollup.key, state.shard)
     if not command.rollup.key.startswith(f"{state.shard}/rollup/{command.seqno}-"):
         raise InvalidId("a rollup's key names its seqno", seqno=command.seqno, key=command.rollup.key)
@@ -42,6 +43,7 @@ def add_rollup(command: c.AddRollup, state: State, context: Context) -> tuple[St
 @transition.register
 def remove_rollups(command: c.RemoveRollups, state: State, context: Context) -> tuple[State, c.RollupsRemoved]:
     """Forget rollups below one that is kept."""
+    check_incarnation(state, command.incarnation)
     gone = {seqno for seqno in state.rollups if seqno < command.below}
     if gone and (command.below not in state.rollups or command.below > state.seqno_since):
         raise InvalidArgument(
