@@ -8,7 +8,7 @@ import pytest
 from machine.support import SETTINGS, empty_append, machine, memory_stores, new_shard
 
 from persist.core.frontier import Antichain
-from persist.core.ids import ReaderId
+from persist.core.ids import LOCATION_KEY, ReaderId
 from persist.core.shard.commands import Appended, RegisterLeasedReader, UpperMismatch
 from persist.errors import HistoryRewound, InvalidBounds, LeaseExpired, NotReadable, ShardNotFound
 from persist.machine.shards import NotYet, Plan
@@ -31,7 +31,7 @@ async def test_open_raced_by_eight_machines_makes_one_shard_and_leaves_one_rollu
     infos = await asyncio.gather(*(machine(blob, consensus).open(shard, timeout=5) for _ in range(8)))
     assert {info.seqno for info in infos} == {0}
     assert {info.upper for info in infos} == {Antichain.of(0)}
-    assert len([key async for key in blob.list("", timeout=1)]) == 1
+    assert len([key async for key in blob.list(f"{shard}/", timeout=1)]) == 1
 
 
 async def test_append_is_seen_by_another_machine_and_mismatch_names_the_upper():
@@ -101,8 +101,8 @@ async def test_cold_open_reads_a_bounded_number_of_times_whatever_the_history():
     metered = MeteredBlob(blob, meter, system()), MeteredConsensus(consensus, meter, system())
     cold = machine(*metered, settings)
     assert (await cold.open(shard, timeout=5)).upper == Antichain.of(200)
-    # Once the location's write-version, then for each shard one head, one scan and one blob.
-    assert sum(tally.calls for tally in meter.tallies.values()) == 1 + 3
+    # Once the location's record on both sides, then for each shard one head, one scan and one blob.
+    assert sum(tally.calls for tally in meter.tallies.values()) == 2 + 3
     assert await cold.inspect(shard, timeout=5) == await shards.inspect(shard, timeout=5)
 
 
@@ -186,6 +186,11 @@ async def test_refresh_when_the_store_shows_another_history_raises_history_rewou
     before = await consensus.scan(shard, 0, 10, timeout=1)
     await shards.apply(shard, empty_append(0, 4), timeout=5)
     _, forked = memory_stores()
+    location = await consensus.head(LOCATION_KEY, timeout=1)
+    assert location is not None
+    for at in range(location.seqno):
+        assert await forked.compare_and_set(LOCATION_KEY, at - 1, b"", timeout=1)
+    assert await forked.compare_and_set(LOCATION_KEY, location.seqno - 1, location.data, timeout=1)
     for entry in before:
         assert await forked.compare_and_set(shard, entry.seqno - 1, entry.data, timeout=1)
     other = machine(blob, forked)

@@ -82,7 +82,7 @@ class Identity:
         ``Gate.make``; Determinate for all that a store failed with: whatever this is done for did not begin.
         """
         if not self._settled:
-            await self._whole(deadline, lambda: self._settle(deadline))
+            await self._whole(deadline, self._settle)
 
     async def renew(self, deadline: Deadline, id: LocationId | None = None) -> None:
         """Give the location another id, in the place of whatever is named: for who has seen that all else is empty.
@@ -90,7 +90,7 @@ class Identity:
         Whoever comes with another Consensus is refused from then on. ``id``: the same one for all attempts of one
         restore; otherwise one that an earlier attempt drew and did not come to name is taken up. Raises Determinate.
         """
-        await self._whole(deadline, lambda: self._renew(deadline, id))
+        await self._whole(deadline, lambda own: self._renew(own, id))
 
     async def take_over(self, deadline: Deadline) -> None:
         """Name a Blob anew whose Consensus is lost. Of a Consensus that has a name it is compared, as by ``enter``."""
@@ -155,10 +155,10 @@ class Identity:
             return None
         if names - {mine}:
             return await self._foreign(record, names - {mine}, deadline)
-        shards, blobs = await self._gate.has_shards(deadline), await self._has_blobs(deadline)
-        if shards and (not blobs or (record is not None and record.named)):
+        shards, states = await self._gate.has_shards(deadline), await self._has_states(deadline)
+        if shards and (not states or (record is not None and record.named)):
             return self._unnamed(record)
-        if blobs and not shards:
+        if states and not shards:
             return self._empty("a location whose id is not known")
         return None
 
@@ -251,12 +251,15 @@ class Identity:
 
         return await self._asked(deadline, call)
 
-    async def _has_blobs(self, deadline: Deadline) -> bool:
-        """Whether anything of any shard lies in the Blob. Lists up to the first."""
+    async def _has_states(self, deadline: Deadline) -> bool:
+        """Whether a state of any shard lies in the Blob: every shard has one. Lists up to the first.
+
+        Parts alone say nothing: they may be written before the first shard of a location is made.
+        """
 
         async def call(seconds: float) -> bool:
             async for key, _ in self._blob.list("", timeout=seconds):
-                if _is_data(key):
+                if _is_state(key):
                     return True
             return False
 
@@ -274,12 +277,13 @@ class Identity:
 
         await self._asked(deadline, call)
 
-    async def _whole(self, deadline: Deadline, work: Callable[[], Awaitable[None]]) -> None:
-        """Some steps, of which each attempt begins with looking where the last one came to."""
-        if deadline.once:
-            await certain(work())
-        else:
-            await self._attempts.read(deadline, lambda seconds: work())
+    async def _whole(self, deadline: Deadline, work: Callable[[Deadline], Awaitable[None]]) -> None:
+        """Some steps, of which each attempt begins with looking where the last one came to.
+
+        They are repeated here, whoever repeats the call: none of them is that call's, which has not begun.
+        """
+        own = Deadline(self._runtime, deadline.remaining())
+        await self._attempts.read(own, lambda seconds: work(own))
 
     async def _asked(self, deadline: Deadline, call: Call[T]) -> T:
         limit = self._settings.blob_timeout_ms
@@ -288,9 +292,9 @@ class Identity:
         return await self._attempts.read(deadline, call, limit_ms=limit)
 
 
-def _is_data(key: str) -> bool:
-    """Whether a shard has it. Other things may lie in a bucket, too."""
+def _is_state(key: str) -> bool:
+    """Whether it is a shard's state. Other things may lie in a bucket, too."""
     try:
-        return identity_of(check_blob_key(key)) is None
+        return "/rollup/" in check_blob_key(key) and identity_of(key) is None
     except InvalidId:
         return False

@@ -115,7 +115,8 @@ class Transaction:
 
     ``owner``: who counts the versions, for example a streaming query's id. A version that another owner has committed
     is refused, not taken for a replay. Empty: not told, nothing is compared. One made by ``owner_of`` tells how much
-    this version is, too: the same version with other updates is refused, as far as that tells them.
+    this version is, too: the same version with other updates is refused, as far as that tells them, and so is every
+    version before the newest, of which nothing is told any more. Only the newest is ever repeated by a query.
 
     ``new_since``: only a shard that more than 10,000 applications wrote asks for it, with OutcomeForgotten, of those it
     does not know: it has forgotten the oldest. Whoever gives it the number in ``details["new_since"]`` says that the
