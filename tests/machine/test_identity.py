@@ -25,7 +25,7 @@ from persist.testing.world.sample import contents, table
 from persist.wire.location import LocationRecord, decode_location, encode_location
 
 KINDS = ["file+sqlite", "mem+mem", "s3+redis"]
-ACCEPTED = dataclasses.replace(SETTINGS, allow_unsafe=("blob-of-another-location",))
+ACCEPTED = dataclasses.replace(SETTINGS, allow_unsafe=("stores-of-two-locations",))
 
 Pair = tuple[str, str]
 
@@ -79,9 +79,9 @@ async def refused(place: Pair, shard: ShardId) -> str:
     """Every way in is refused, nothing is written; what the refusal says."""
     before = await everything(place)
     async with await aio.embedded(blob=place[0], consensus=place[1], settings=SETTINGS) as client:
-        with pytest.raises(UnsafeConfiguration, match="blob-of-another-location") as writing:
+        with pytest.raises(UnsafeConfiguration, match="stores-of-two-locations") as writing:
             await client.open_writer(shard, schema=SCHEMA)
-        with pytest.raises(UnsafeConfiguration, match="blob-of-another-location"):
+        with pytest.raises(UnsafeConfiguration, match="stores-of-two-locations"):
             await client.open_writer(new_shard(), schema=SCHEMA)
     assert await everything(place) == before
     return str(writing.value)

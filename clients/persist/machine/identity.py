@@ -26,7 +26,7 @@ from persist.wire.location import LocationRecord
 
 T = TypeVar("T")
 
-FINDING: Final = "blob-of-another-location"
+FINDING: Final = "stores-of-two-locations"
 _RACES_MAX: Final = 16
 _LOST: Final = (
     "its shards name data that are not there: give the Blob of this location; if it is lost, persist backup restore"
