@@ -11,7 +11,10 @@ from persist.core.frontier import Antichain
 from persist.core.ids import LOCATION_KEY, ReaderId
 from persist.core.shard.commands import Appended, RegisterLeasedReader, UpperMismatch
 from persist.errors import HistoryRewound, InvalidBounds, LeaseExpired, NotReadable, ShardNotFound
+from persist.machine.backup.beginning import Beginnings
+from persist.machine.backup.copying import Store
 from persist.machine.shards import NotYet, Plan
+from persist.retry.deadline import Deadline
 from persist.runtime import system
 from persist.storage.metered import Meter, MeteredBlob, MeteredConsensus
 
@@ -199,6 +202,35 @@ async def test_refresh_when_the_store_shows_another_history_raises_history_rewou
     shards._versions.consensus = forked
     with pytest.raises(HistoryRewound):
         await shards.apply(shard, empty_append(4, 8), timeout=5)
+
+
+@pytest.mark.parametrize("commits", [0, 1, 4])
+async def test_commit_on_another_history_that_has_come_to_the_same_seqno_is_none(commits: int):
+    """What a restore brings may stand at the very seqno at which a process that lived through it stood."""
+    blob, consensus = memory_stores()
+    shard = new_shard()
+    settings = dataclasses.replace(SETTINGS, compaction=False)
+    before = machine(blob, consensus, settings)
+    await before.open(shard, timeout=5)
+    state = await before._of(shard).applier.refresh(Deadline(system(), 5))
+    for time in range(commits):
+        await before.apply(shard, empty_append(time, time + 1), timeout=5)
+    there, anew = memory_stores()
+    beginnings = Beginnings(Store(there, settings=settings, runtime=system()), anew)
+    await beginnings.prepare(state, bytes(16))
+    await beginnings.begin(shard, bytes(16))
+    after = machine(there, anew, settings)
+    for time in range(commits):
+        await after.apply(shard, empty_append(time, time + 1, writer=7), timeout=5)
+    assert (await after.open(shard, timeout=5)).seqno == (await before.open(shard, timeout=5)).seqno == commits
+    before._versions.consensus, before._versions.blob = anew, there
+    before._versions.identity = after._versions.identity
+    outcome = await before.apply(shard, empty_append(commits, commits + 3), timeout=5)
+    assert isinstance(outcome, Appended)
+    # It is in the new history, and made from that.
+    for each in (after, machine(there, anew, settings)):
+        found = await each.inspect(shard, timeout=5)
+        assert (found["upper"], found["incarnation"] != 0) == ([commits + 3], True)
 
 
 async def test_upper_below_lower_is_refused_before_anything_is_asked():

@@ -33,6 +33,7 @@ from persist.runtime import Runtime
 from persist.settings import Settings
 from persist.storage.ports import Entry
 from persist.wire.checksum import crc32c
+from persist.wire.frame import HEAD_BYTES
 from persist.wire.state import encode_diff
 
 
@@ -137,8 +138,9 @@ class Applier:
                 if self._newest() is base:
                     return folded.outcomes
                 continue
-            if await self._compare_and_set(base.seqno, folded.data, deadline):
-                self._install(Version(state=folded.successor, diff_checksum=crc32c(folded.data)))
+            if await self._compare_and_set(base, folded.data, deadline):
+                checksum, head = crc32c(folded.data), folded.data[:HEAD_BYTES]
+                self._install(Version(state=folded.successor, diff_checksum=checksum, head=head))
                 self.on_commit()
                 return folded.outcomes
             await self.refresh(deadline)
@@ -193,15 +195,21 @@ class Applier:
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
 
-    async def _compare_and_set(self, expected: int, data: bytes, deadline: Deadline) -> bool:
-        """Whether ``data`` stands at ``expected + 1`` for ever. Raises LocationError when that stays unknown."""
+    async def _compare_and_set(self, base: Version, data: bytes, deadline: Deadline) -> bool:
+        """Whether ``data`` stands after ``base`` for ever. Raises LocationError when that stays unknown.
+
+        SUBTLE: after that very diff, not only its seqno, to which a restored history may just have come.
+        """
+        expected = base.seqno
         backoff = self._attempts.backoff(deadline)
         doubtful = False
         while True:
             failure: LocationError = Indeterminate("another attempt's answer was lost", shard=self.shard, hint="retry")
             try:
                 timeout = deadline.slice(self._settings.store_timeout_ms)
-                if await self._versions.consensus.compare_and_set(self.shard, expected, data, timeout=timeout):
+                if await self._versions.consensus.compare_and_set(
+                    self.shard, expected, data, after=base.head, timeout=timeout
+                ):
                     return True
                 if not doubtful:
                     return False

@@ -34,6 +34,7 @@ from persist.runtime import Runtime
 from persist.settings import Settings
 from persist.storage.ports import Blob, Consensus, Entry
 from persist.wire.checksum import crc32c
+from persist.wire.frame import HEAD_BYTES
 from persist.wire.state import OLDEST_FORMAT, decode_diff, decode_rollup, encode_diff, encode_rollup
 
 T = TypeVar("T")
@@ -47,10 +48,14 @@ DELETES_AT_ONCE = 32
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
-    """A state and the checksum of the diff that made it, by which a rewound or forked history is noticed."""
+    """A state and the checksum of the diff that made it, by which a rewound or forked history is noticed.
+
+    ``head``: the first bytes of that diff's frame, its own checksum among them, after which the next one is set.
+    """
 
     state: State
     diff_checksum: int
+    head: bytes = b""
 
     @property
     def seqno(self) -> int:
@@ -143,7 +148,7 @@ class Versions:
         try:
             slice_ = deadline.slice(self._settings.store_timeout_ms)
             if await self.consensus.compare_and_set(shard, ABSENT, data, timeout=slice_):
-                return Version(state=first, diff_checksum=crc32c(data))
+                return Version(state=first, diff_checksum=crc32c(data), head=data[:HEAD_BYTES])
         except (StoreFull, StoreReadOnly):
             raise
         except LocationError as error:
@@ -241,7 +246,7 @@ class Versions:
         The scan starts at ``after`` itself: the store must still show the diff that was seen there.
         """
         shard, page = version.state.shard, self._settings.recent_diffs_max
-        state, seen = version.state, version.diff_checksum
+        state, seen, head = version.state, version.diff_checksum, version.head
         at = after
         while True:
             entries = await self._scan(shard, at, page, deadline)
@@ -249,14 +254,16 @@ class Versions:
                 raise _rewound(shard, state.seqno, ABSENT)
             if entries[0].seqno != at:
                 return None
-            seen = _same(shard, entries[0], seen)
+            seen, head = _same(shard, entries[0], seen), entries[0].data[:HEAD_BYTES]
             for entry in entries[1:]:
                 state = apply_diff(state, _decoded(shard, entry, state.seqno))
-                seen = crc32c(entry.data)
+                seen, head = crc32c(entry.data), entry.data[:HEAD_BYTES]
             at = state.seqno
             if len(entries) < page:
                 break
-        return version if state is version.state and version.diff_checksum else Version(state=state, diff_checksum=seen)
+        if state is version.state and version.diff_checksum:
+            return version
+        return Version(state=state, diff_checksum=seen, head=head)
 
     async def _scan(self, shard: ShardId, from_seqno: int, limit: int, deadline: Deadline) -> list[Entry]:
         async def call(seconds: float) -> list[Entry]:
