@@ -36,7 +36,8 @@ class Leadership:
     """Of one server over one catalog. ``may_lead`` False: it follows for ever. ``told`` hears of every change of role.
 
     ``address`` is where the server listens, as clients reach it. ``begun`` is the upper at which its leadership began:
-    what sessions read before was read under another leader, if not in another form.
+    what sessions read before was read under another leader, if not in another form. ``above``: the newest token known
+    of a history that ended by a restore: epochs begin anew there, and no session of then may take this for its own.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Leadership:
         addresses: Addresses,
         *,
         may_lead: bool,
+        above: FenceToken | None = None,
         told: Callable[[Role], None] = lambda role: None,
     ) -> None:
         self.address = ""
@@ -56,6 +58,7 @@ class Leadership:
         self._mirror = mirror
         self._addresses = addresses
         self._may_lead = may_lead
+        self._above = above
         self._told = told
         self._catalog: OpenedCatalog | None = None
         self._unsure = False
@@ -77,7 +80,7 @@ class Leadership:
                 raise await self._not_writable("this server was fenced", "a higher generation lets it lead again")
             self._unsure = True
             try:
-                catalog = await self._durable.open(generation)
+                catalog = await self._opened(generation)
             except UsageError:
                 self._unsure = False
                 raise
@@ -89,6 +92,12 @@ class Leadership:
                 # Only those who look for the leader would miss it.
                 await self._addresses.tell(catalog.token, self.address)
             return catalog.token
+
+    async def _opened(self, generation: int) -> OpenedCatalog:
+        while True:
+            catalog = await self._durable.open(generation)
+            if self._above is None or catalog.token is None or catalog.token.epoch > self._above.epoch:
+                return catalog
 
     async def join(self, token: FenceToken | None) -> FenceToken:
         """The token to write with, which is ``token`` if given. Raises Fenced, NotWritable."""

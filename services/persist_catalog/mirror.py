@@ -154,7 +154,7 @@ class Mirror:
     def check(self) -> None:
         """Nothing, while the log told what can be. Raises CorruptData, for ever."""
         if self._broken is not None:
-            raise CorruptData(self._broken.message, hint=self._broken.hint, **self._broken.details)
+            raise _anew(self._broken)
 
     async def close(self) -> None:
         """Let go of the log."""
@@ -211,12 +211,17 @@ class Mirror:
 
     def _break(self, error: CorruptData) -> None:
         # Anew: the traceback would hold what was read.
-        self._broken = self._broken or CorruptData(error.message, hint=error.hint, **error.details)
+        self._broken = self._broken or _anew(error)
         self._wake()
 
     def _wake(self) -> None:
         self._moved.set()
         self._moved = asyncio.Event()
+
+
+def _anew(error: CorruptData) -> CorruptData:
+    """The same error: whether it is a restore (HistoryRewound) tells who serves it what to do."""
+    return type(error)(error.message, hint=error.hint, **error.details)
 
 
 class TappedLog:

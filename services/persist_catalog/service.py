@@ -12,7 +12,8 @@ from persist.client.catalog.durable import DurableCatalog
 from persist.client.catalog.log.shard_log import open_shard_log
 from persist.client.client import Client
 from persist.core.catalog.errors import FencedByGeneration
-from persist.errors import CorruptData
+from persist.core.catalog.objects import FenceToken
+from persist.errors import CorruptData, HistoryRewound, PersistError
 from persist.retry.tasks import Tasks
 from persist.runtime import Runtime
 from persist.settings import Settings
@@ -25,6 +26,10 @@ from persist_catalog.servicer import CatalogServicer, Serving
 from persist_catalog.sessions import LEASE_SECONDS, Sessions
 from persist_catalog.writes import Writes
 from persist_host import Telemetry
+
+AGAIN_SECONDS: Final = 0.5
+AGAIN_SECONDS_MAX: Final = 5.0
+"""How long after a restore was met, or was not over yet, the catalog is opened again."""
 
 NAME: Final = "persist.v1.CatalogService"
 LEADER: Final = "persist.catalog.leader"
@@ -72,6 +77,7 @@ class CatalogService:
         self._serving: Serving | None = None
         self._tells: Tells | None = None
         self._address = duty.advertise
+        self._former: FenceToken | None = None
         self._servicer = CatalogServicer(
             self.serving, limit=settings.max_message_bytes, telemetry=telemetry, runtime=runtime
         )
@@ -104,9 +110,7 @@ class CatalogService:
         await self._tasks.close()
         serving, self._serving = self._serving, None
         if serving is not None:
-            await serving.sessions.end()
-            await serving.durable.close()
-            await serving.mirror.close()
+            await self._let_go(serving)
         await self._client.close()
 
     async def _open(self) -> Serving:
@@ -120,30 +124,73 @@ class CatalogService:
             raise
         durable = DurableCatalog(TappedLog(await open_shard_log(self._client, duty.environment), mirror))
         addresses = Addresses(self._client, duty.environment)
-        leadership = Leadership(durable, mirror, addresses, may_lead=not duty.follow, told=self._become)
+        leadership = Leadership(
+            durable, mirror, addresses, may_lead=not duty.follow, above=self._former, told=self._become
+        )
         leadership.address = self._address
         sessions = Sessions(runtime=self._runtime, lease=duty.lease)
         writes = Writes(leadership, mirror, sessions, codec)
         if duty.generation is not None:
-            await self._lead(leadership, duty.generation)
+            try:
+                await self._lead(leadership, duty.generation)
+            except BaseException:
+                await durable.close()
+                await mirror.close()
+                raise
         self._tasks.spawn(mirror.follow(), "following the catalog")
         self._tasks.spawn(self._keep_looking(mirror, leadership), "looking for leaders")
         return Serving(duty.environment, durable, mirror, leadership, sessions, writes)
 
     async def _keep_looking(self, mirror: Mirror, leadership: Leadership) -> None:
-        """Learn of a new leader also while nobody asks for anything. Ends when the catalog is damaged."""
+        """Learn of a new leader also while nobody asks for anything. Ends when the catalog is damaged, or restored."""
         try:
             while True:
                 upper = mirror.upper
                 leadership.look()
                 await mirror.changed(upper)
+        except HistoryRewound as error:
+            _log.warning("the catalog of %s was restored, beginning anew: %s", self._duty.environment, error)
+            await self._begin_anew(mirror, leadership)
         except CorruptData as error:
             # Every call tells it, for ever: a person has to look at it, and start this process again.
             _log.error("the catalog of %s is damaged, serving nothing but dumps: %s", self._duty.environment, error)
             self._telemetry.gauge("persist_catalog_leads", (), 0.0)
-            if self._tells is not None:
-                await self._tells(LEADER, serving=False)
-                await self._tells(NAME, serving=False)
+            await self._tell(LEADER, serving=False)
+            await self._tell(NAME, serving=False)
+
+    async def _begin_anew(self, mirror: Mirror, leadership: Leadership) -> None:
+        """Give up what was served and led, and open what the restore brought, however long that takes."""
+        tokens = [each for each in (self._former, mirror.token, leadership.own) if each is not None]
+        self._former = max(tokens, key=lambda token: token.epoch, default=None)
+        await self._tell(NAME, serving=False)
+        async with self._opening:
+            serving, self._serving = self._serving, None
+        self._become(Role.FOLLOWER)
+        if serving is not None:
+            await self._let_go(serving)
+        pause = AGAIN_SECONDS
+        while True:
+            await self._runtime.sleep(pause)
+            try:
+                await self.serving()
+            except Exception as error:
+                if not isinstance(error, PersistError):
+                    _log.exception("opening the catalog of %s failed; trying again", self._duty.environment)
+                _log.info("the catalog of %s cannot be opened yet: %s", self._duty.environment, error)
+                pause = min(2 * pause, AGAIN_SECONDS_MAX)
+                continue
+            await self._tell(NAME, serving=True)
+            _log.warning("serving the catalog of %s again", self._duty.environment)
+            return
+
+    async def _let_go(self, serving: Serving) -> None:
+        await serving.sessions.end()
+        await serving.durable.close()
+        await serving.mirror.close()
+
+    async def _tell(self, part: str, *, serving: bool) -> None:
+        if self._tells is not None:
+            await self._tells(part, serving=serving)
 
     async def _lead(self, leadership: Leadership, generation: int) -> None:
         try:

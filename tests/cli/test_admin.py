@@ -189,7 +189,7 @@ def test_usage_adds_up_and_prices_what_it_measured(persist, grown):
     leak(grown, age_ms=2 * DAY_MS)
     told = persist("usage", "--location", grown, "--price-storage", 1e9, "--json").json
     [row] = told["shards"]
-    there = sum(path.stat().st_size for path in (grown / "blob").rglob("*") if path.is_file())
+    there = sum(path.stat().st_size for path in (grown / "blob" / SHARD).rglob("*") if path.is_file())
     assert (row["total"], row["leaked"], told["total"]["bytes"]) == (there, 5, there)
     assert row["current"] + row["held"] + row["unlinked"] + row["leaked"] == there
     assert told["costs"]["storage_per_year"] == pytest.approx(there * 12)

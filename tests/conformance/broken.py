@@ -10,7 +10,9 @@ from persist.storage.ports import Entry
 class ChecksThenSets(MemoryConsensus):
     """Reads the head, waits, then sets: two writers may both win. As SELECT max() then INSERT."""
 
-    async def compare_and_set(self, key: str, expected: int, data: bytes, *, timeout: float) -> bool:
+    async def compare_and_set(
+        self, key: str, expected: int, data: bytes, *, after: bytes = b"", timeout: float
+    ) -> bool:
         entry = await self.head(key, timeout=timeout)
         if (entry.seqno if entry else -1) != expected:
             return False
@@ -23,7 +25,9 @@ class ChecksThenSets(MemoryConsensus):
 class SlotIsFree(MemoryConsensus):
     """Wins whatever seqno has no entry: a truncation re-opens old ones. As INSERT ... ON CONFLICT DO NOTHING."""
 
-    async def compare_and_set(self, key: str, expected: int, data: bytes, *, timeout: float) -> bool:
+    async def compare_and_set(
+        self, key: str, expected: int, data: bytes, *, after: bytes = b"", timeout: float
+    ) -> bool:
         entries = self._log.entries.setdefault(key, {})
         newest = max(entries, default=-1)
         if expected + 1 in entries or expected > newest:
@@ -43,11 +47,13 @@ class RepeatsTheCommand(MemoryConsensus):
 
     chance = random.Random(7)
 
-    async def compare_and_set(self, key: str, expected: int, data: bytes, *, timeout: float) -> bool:
-        done = await super().compare_and_set(key, expected, data, timeout=timeout)
+    async def compare_and_set(
+        self, key: str, expected: int, data: bytes, *, after: bytes = b"", timeout: float
+    ) -> bool:
+        done = await super().compare_and_set(key, expected, data, after=after, timeout=timeout)
         await asyncio.sleep(0)
         if self.chance.random() < 0.05:
-            done = await super().compare_and_set(key, expected, data, timeout=timeout)
+            done = await super().compare_and_set(key, expected, data, after=after, timeout=timeout)
         return done
 
 

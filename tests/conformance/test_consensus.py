@@ -47,6 +47,21 @@ async def test_wrong_expectation_lower_or_higher_changes_nothing(consensus_uri: 
         assert await one.scan(key, 0, 10, timeout=T) == entries
 
 
+async def test_what_the_new_value_stands_after_is_compared_where_it_is_told(consensus_uri: str) -> None:
+    key, long = shard(), b"\0\xff" + secrets.token_bytes(100_000)
+    async with consensuses(consensus_uri, 2) as [one, two]:
+        assert not await one.compare_and_set(key, -1, b"x", after=b"x", timeout=T)
+        assert await one.head(key, timeout=T) is None
+        await fill(one, key, 2)
+        for after in (b"value 0", b"value 11", b"w", long):
+            assert not await two.compare_and_set(key, 1, b"wrong", after=after, timeout=T)
+        assert not await two.compare_and_set(key, 0, b"wrong", after=b"value 0", timeout=T)
+        assert await two.compare_and_set(key, 1, long, after=b"val", timeout=T)
+        assert not await one.compare_and_set(key, 2, b"wrong", after=long[:1] + b"\0", timeout=T)
+        assert await one.compare_and_set(key, 2, b"last", after=long[:14], timeout=T)
+        assert await one.head(key, timeout=T) == Entry(seqno=3, data=b"last")
+
+
 @pytest.mark.parametrize("data", [b"", b"\0\xff\n", secrets.token_bytes(100_000)], ids=["empty", "binary", "long"])
 async def test_value_is_read_back_byte_for_byte(consensus_uri: str, data: bytes) -> None:
     key = shard()

@@ -8,10 +8,13 @@ import pytest
 from machine.support import SETTINGS, empty_append, machine, memory_stores, new_shard
 
 from persist.core.frontier import Antichain
-from persist.core.ids import ReaderId
+from persist.core.ids import LOCATION_KEY, ReaderId
 from persist.core.shard.commands import Appended, RegisterLeasedReader, UpperMismatch
 from persist.errors import HistoryRewound, InvalidBounds, LeaseExpired, NotReadable, ShardNotFound
+from persist.machine.backup.beginning import Beginnings
+from persist.machine.backup.copying import Store
 from persist.machine.shards import NotYet, Plan
+from persist.retry.deadline import Deadline
 from persist.runtime import system
 from persist.storage.metered import Meter, MeteredBlob, MeteredConsensus
 
@@ -31,7 +34,7 @@ async def test_open_raced_by_eight_machines_makes_one_shard_and_leaves_one_rollu
     infos = await asyncio.gather(*(machine(blob, consensus).open(shard, timeout=5) for _ in range(8)))
     assert {info.seqno for info in infos} == {0}
     assert {info.upper for info in infos} == {Antichain.of(0)}
-    assert len([key async for key in blob.list("", timeout=1)]) == 1
+    assert len([key async for key in blob.list(f"{shard}/", timeout=1)]) == 1
 
 
 async def test_append_is_seen_by_another_machine_and_mismatch_names_the_upper():
@@ -101,8 +104,8 @@ async def test_cold_open_reads_a_bounded_number_of_times_whatever_the_history():
     metered = MeteredBlob(blob, meter, system()), MeteredConsensus(consensus, meter, system())
     cold = machine(*metered, settings)
     assert (await cold.open(shard, timeout=5)).upper == Antichain.of(200)
-    # Once the location's write-version, then for each shard one head, one scan and one blob.
-    assert sum(tally.calls for tally in meter.tallies.values()) == 1 + 3
+    # Once the location's record on both sides, then for each shard one head, one scan and one blob.
+    assert sum(tally.calls for tally in meter.tallies.values()) == 2 + 3
     assert await cold.inspect(shard, timeout=5) == await shards.inspect(shard, timeout=5)
 
 
@@ -186,6 +189,11 @@ async def test_refresh_when_the_store_shows_another_history_raises_history_rewou
     before = await consensus.scan(shard, 0, 10, timeout=1)
     await shards.apply(shard, empty_append(0, 4), timeout=5)
     _, forked = memory_stores()
+    location = await consensus.head(LOCATION_KEY, timeout=1)
+    assert location is not None
+    for at in range(location.seqno):
+        assert await forked.compare_and_set(LOCATION_KEY, at - 1, b"", timeout=1)
+    assert await forked.compare_and_set(LOCATION_KEY, location.seqno - 1, location.data, timeout=1)
     for entry in before:
         assert await forked.compare_and_set(shard, entry.seqno - 1, entry.data, timeout=1)
     other = machine(blob, forked)
@@ -194,6 +202,35 @@ async def test_refresh_when_the_store_shows_another_history_raises_history_rewou
     shards._versions.consensus = forked
     with pytest.raises(HistoryRewound):
         await shards.apply(shard, empty_append(4, 8), timeout=5)
+
+
+@pytest.mark.parametrize("commits", [0, 1, 4])
+async def test_commit_on_another_history_that_has_come_to_the_same_seqno_is_none(commits: int):
+    """What a restore brings may stand at the very seqno at which a process that lived through it stood."""
+    blob, consensus = memory_stores()
+    shard = new_shard()
+    settings = dataclasses.replace(SETTINGS, compaction=False)
+    before = machine(blob, consensus, settings)
+    await before.open(shard, timeout=5)
+    state = await before._of(shard).applier.refresh(Deadline(system(), 5))
+    for time in range(commits):
+        await before.apply(shard, empty_append(time, time + 1), timeout=5)
+    there, anew = memory_stores()
+    beginnings = Beginnings(Store(there, settings=settings, runtime=system()), anew)
+    await beginnings.prepare(state, bytes(16))
+    await beginnings.begin(shard, bytes(16))
+    after = machine(there, anew, settings)
+    for time in range(commits):
+        await after.apply(shard, empty_append(time, time + 1, writer=7), timeout=5)
+    assert (await after.open(shard, timeout=5)).seqno == (await before.open(shard, timeout=5)).seqno == commits
+    before._versions.consensus, before._versions.blob = anew, there
+    before._versions.identity = after._versions.identity
+    outcome = await before.apply(shard, empty_append(commits, commits + 3), timeout=5)
+    assert isinstance(outcome, Appended)
+    # It is in the new history, and made from that.
+    for each in (after, machine(there, anew, settings)):
+        found = await each.inspect(shard, timeout=5)
+        assert (found["upper"], found["incarnation"] != 0) == ([commits + 3], True)
 
 
 async def test_upper_below_lower_is_refused_before_anything_is_asked():

@@ -157,8 +157,10 @@ def forgotten_sessions_go_unnoticed() -> Iterator[None]:
 def compare_and_set_says_yes_on_mismatch() -> Any:
     right = simulated_stores.SimulatedConsensus.compare_and_set
 
-    async def compare_and_set(self: Any, key: str, expected: int, data: bytes, *, timeout: float) -> bool:
-        await right(self, key, expected, data, timeout=timeout)
+    async def compare_and_set(
+        self: Any, key: str, expected: int, data: bytes, *, after: bytes = b"", timeout: float
+    ) -> bool:
+        await right(self, key, expected, data, after=after, timeout=timeout)
         return True
 
     return swapped(simulated_stores.SimulatedConsensus, compare_and_set=compare_and_set)

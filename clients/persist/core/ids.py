@@ -58,6 +58,11 @@ class _Id(str):
         """The 32 hexadecimal digits."""
         return self[len(self.prefix) :].replace("-", "")
 
+    @property
+    def raw(self) -> bytes:
+        """The 16 bytes it is made of."""
+        return bytes.fromhex(self.hex)
+
 
 class ShardId(_Id):
     """Names one shard. The public ``persist.ShardId`` adds ``new()``."""
@@ -104,6 +109,14 @@ class SessionId(_Id):
     noun = "session id"
 
 
+class LocationId(_Id):
+    """Names one location: its Consensus and its Blob each know it."""
+
+    __slots__ = ()
+    prefix = "l"
+    noun = "location id"
+
+
 class Token(_Id):
     """Names one logical mutation: a retry with the same token happens at most once."""
 
@@ -136,6 +149,21 @@ def part_key(shard: ShardId, writer: WriterId, version: int, raw: bytes) -> str:
 def rollup_key(shard: ShardId, seqno: int, raw: bytes) -> str:
     """``{shard}/rollup/{seqno}-{random}``."""
     return f"{shard}/rollup/{seqno}-{raw.hex()}"
+
+
+IDENTITY: Final = ShardId.named("persist.location", "identity")
+"""The shard that can never be, under whose prefix a Blob names the location that it is of."""
+
+
+def identity_key(location: LocationId) -> str:
+    """The key of the blob that names a location."""
+    return rollup_key(IDENTITY, 0, location.raw)
+
+
+def identity_of(key: str) -> LocationId | None:
+    """The location that a key of the identity's prefix names; None for any other key."""
+    match = _ROLLUP_KEY.fullmatch(key)
+    return None if match is None or match.group(1) != IDENTITY else LocationId.of(bytes.fromhex(match.group(3)))
 
 
 def check_blob_key(key: object, shard: ShardId | None = None) -> str:

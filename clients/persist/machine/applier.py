@@ -33,6 +33,7 @@ from persist.runtime import Runtime
 from persist.settings import Settings
 from persist.storage.ports import Entry
 from persist.wire.checksum import crc32c
+from persist.wire.frame import HEAD_BYTES
 from persist.wire.state import encode_diff
 
 
@@ -44,6 +45,11 @@ class Folded:
     successor: State | None
     data: bytes
     outcomes: list[Any]
+
+
+def _newer(state: State, known: State) -> bool:
+    """Whether it is to take the place of the known one. Seqnos of two histories say nothing of each other."""
+    return state.seqno > known.seqno or state.incarnation != known.incarnation
 
 
 class Applier:
@@ -94,9 +100,9 @@ class Applier:
         self._install(found)
         return found.state
 
-    async def moved_past(self, seqno: int) -> None:
-        """Return once this process knows a state newer than ``seqno``."""
-        while self._version is None or self._version.seqno <= seqno:
+    async def moved_past(self, state: State) -> None:
+        """Return once this process knows a newer state, or one of another history."""
+        while self._version is None or not _newer(self._version.state, state):
             await self._moved.wait()
 
     async def commit(self, commands: Sequence[Command[Any]], deadline: Deadline) -> list[Any]:
@@ -120,6 +126,7 @@ class Applier:
     async def _commit(self, commands: Sequence[Command[Any]], deadline: Deadline) -> list[Any]:
         if self._version is None:
             await self.refresh(deadline)
+        await self._versions.identity.settle(deadline)
         backoff = self._attempts.backoff(deadline)
         while True:
             self._versions.gate.check()
@@ -131,8 +138,9 @@ class Applier:
                 if self._newest() is base:
                     return folded.outcomes
                 continue
-            if await self._compare_and_set(base.seqno, folded.data, deadline):
-                self._install(Version(state=folded.successor, diff_checksum=crc32c(folded.data)))
+            if await self._compare_and_set(base, folded.data, deadline):
+                checksum, head = crc32c(folded.data), folded.data[:HEAD_BYTES]
+                self._install(Version(state=folded.successor, diff_checksum=checksum, head=head))
                 self.on_commit()
                 return folded.outcomes
             await self.refresh(deadline)
@@ -181,21 +189,27 @@ class Applier:
         )
 
     def _install(self, version: Version) -> None:
-        if self._version is not None and version.seqno <= self._version.seqno:
+        if self._version is not None and not _newer(version.state, self._version.state):
             return
         self._version = version
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
 
-    async def _compare_and_set(self, expected: int, data: bytes, deadline: Deadline) -> bool:
-        """Whether ``data`` stands at ``expected + 1`` for ever. Raises LocationError when that stays unknown."""
+    async def _compare_and_set(self, base: Version, data: bytes, deadline: Deadline) -> bool:
+        """Whether ``data`` stands after ``base`` for ever. Raises LocationError when that stays unknown.
+
+        SUBTLE: after that very diff, not only its seqno, to which a restored history may just have come.
+        """
+        expected = base.seqno
         backoff = self._attempts.backoff(deadline)
         doubtful = False
         while True:
             failure: LocationError = Indeterminate("another attempt's answer was lost", shard=self.shard, hint="retry")
             try:
                 timeout = deadline.slice(self._settings.store_timeout_ms)
-                if await self._versions.consensus.compare_and_set(self.shard, expected, data, timeout=timeout):
+                if await self._versions.consensus.compare_and_set(
+                    self.shard, expected, data, after=base.head, timeout=timeout
+                ):
                     return True
                 if not doubtful:
                     return False

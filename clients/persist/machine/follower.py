@@ -9,6 +9,7 @@ import contextlib
 import copy
 from collections.abc import AsyncIterator
 
+from persist.core.shard.state import State
 from persist.errors import Determinate, LocationError, PersistError
 from persist.machine.applier import Applier
 from persist.retry.counts import UNCOUNTED, Counts
@@ -70,8 +71,8 @@ class Follower:
                 self._work = []
                 self._failure = None
 
-    async def moved_past(self, seqno: int, deadline: Deadline) -> bool:
-        """Wait for a state newer than ``seqno``; False when the deadline passes first. Use within ``following``.
+    async def moved_past(self, state: State, deadline: Deadline) -> bool:
+        """Wait for a newer state, or another history; False when the deadline passes first. Use within ``following``.
 
         Raises what the state could not be read for: CorruptData, HistoryRewound, VersionMismatch; Determinate when
         that was unexpected. Ask again: the next wait hears what there is to hear.
@@ -81,7 +82,7 @@ class Follower:
             async with asyncio.timeout(deadline.remaining()) as scope:
                 self._scopes.add(scope)
                 try:
-                    await self._applier.moved_past(seqno)
+                    await self._applier.moved_past(state)
                 finally:
                     self._scopes.discard(scope)
         except TimeoutError:

@@ -6,12 +6,13 @@ rollup; commits ask nothing. To know an older one than there is does no harm: wh
 Source: docs/adr/0013.
 """
 
+import dataclasses
 from typing import Final, TypeVar
 
-from persist.core.ids import ABSENT, LOCATION_KEY
+from persist.core.ids import ABSENT, LOCATION_KEY, ShardId
 from persist.core.release import RELEASE
 from persist.core.shard.state import FIRST_FORMAT, STATE_FORMAT
-from persist.errors import InvalidArgument, LocationError, VersionMismatch
+from persist.errors import InvalidArgument, InvalidId, LocationError, VersionMismatch
 from persist.retry.attempts import Attempts, Call, certain
 from persist.retry.deadline import Deadline
 from persist.runtime import Runtime
@@ -35,6 +36,8 @@ class Gate:
         self._known: int | None = None
         self._refused: VersionMismatch | None = None
         self._made = False
+        self.record: LocationRecord | None = None
+        """What was read last."""
 
     @property
     def format(self) -> int:
@@ -58,9 +61,24 @@ class Gate:
         Raises VersionMismatch (this release does not know what is written here: use the one that upgraded it, or a
         newer one), CorruptData, Determinate.
         """
-        _, record = await self._read(deadline)
+        return (await self.read(deadline))[1]
+
+    async def read(self, deadline: Deadline) -> tuple[int, LocationRecord | None]:
+        """As ``look``, with the seqno of the record; ABSENT where there is none."""
+        seqno, record = await self._read(deadline)
         self._take(record)
-        return record
+        return seqno, record
+
+    async def replace(self, record: LocationRecord, seqno: int, deadline: Deadline) -> bool:
+        """Put a record after the one at ``seqno``. False: another one came first. Raises Determinate: look again."""
+        if not await self._put(record, seqno, deadline):
+            return False
+        self.record = record
+        return True
+
+    def forget(self) -> None:
+        """Read again before the next use. What was refused stays refused."""
+        self._known, self._made, self.record = None, False, None
 
     async def make(self, deadline: Deadline) -> None:
         """See that the location has a record, before its first shard is made: of the newest format of this release.
@@ -71,8 +89,8 @@ class Gate:
             self.check()
             return
         seqno, record = await self._read(deadline)
-        if record is None and not await self._has_keys(deadline):
-            await self._set(STATE_FORMAT, seqno, deadline)
+        if record is None and not await self.has_shards(deadline):
+            await self._set(LocationRecord(write_version=STATE_FORMAT), seqno, deadline)
             record = (await self._read(deadline))[1]
         self._take(record)
         self._made = True
@@ -90,7 +108,8 @@ class Gate:
             self._take(record)
             if record is not None and record.write_version >= format:
                 return False
-            if await self._set(format, seqno, deadline):
+            raised = dataclasses.replace(record or LocationRecord(write_version=format), write_version=format)
+            if await self._set(raised, seqno, deadline):
                 self._known = format
                 return True
         raise VersionMismatch("others keep changing the location's write-version", hint="run it again")
@@ -102,6 +121,7 @@ class Gate:
             self._refused = _too_old({"found": found, "known": STATE_FORMAT, "release": record.release})
             raise self._refused
         self._known = max(found, self._known or 0)
+        self.record = record
 
     async def _read(self, deadline: Deadline) -> tuple[int, LocationRecord | None]:
         async def call(seconds: float) -> Entry | None:
@@ -110,10 +130,12 @@ class Gate:
         entry = await self._asked(deadline, call)
         return (ABSENT, None) if entry is None else (entry.seqno, decode_location(entry.data, entry.seqno))
 
-    async def _has_keys(self, deadline: Deadline) -> bool:
+    async def has_shards(self, deadline: Deadline) -> bool:
+        """Whether any shard was ever made here. Lists Consensus up to the first."""
+
         async def call(seconds: float) -> bool:
             async for key in self._consensus.list_keys(timeout=seconds):
-                if key != LOCATION_KEY:
+                if _is_shard(key):
                     return True
             return False
 
@@ -125,14 +147,14 @@ class Gate:
             return await certain(call(deadline.slice(limit)))
         return await self._attempts.read(deadline, call, limit_ms=limit)
 
-    async def _set(self, format: int, seqno: int, deadline: Deadline) -> bool:
+    async def _set(self, record: LocationRecord, seqno: int, deadline: Deadline) -> bool:
+        """Whether the record after ``seqno`` came to be this one, of this release, now and here."""
+        now_ms, hostname = self._runtime.now_ms(), self._runtime.hostname
+        told = dataclasses.replace(record, release=RELEASE, walltime_ms=now_ms, hostname=hostname)
+        return await self._put(told, seqno, deadline)
+
+    async def _put(self, record: LocationRecord, seqno: int, deadline: Deadline) -> bool:
         """Whether the record after ``seqno`` came to be this one. An answer that is lost is resolved by reading."""
-        record = LocationRecord(
-            write_version=format,
-            release=RELEASE,
-            walltime_ms=self._runtime.now_ms(),
-            hostname=self._runtime.hostname,
-        )
         data = encode_location(record, seqno + 1)
         try:
             timeout = deadline.slice(self._settings.store_timeout_ms)
@@ -141,6 +163,14 @@ class Gate:
             if error.determinate or deadline.once:
                 raise
             return (await self._read(deadline))[1] == record
+
+
+def _is_shard(key: str) -> bool:
+    try:
+        ShardId.parse(key)
+    except InvalidId:
+        return False
+    return True
 
 
 def _too_old(details: dict[str, str] | dict[str, object]) -> VersionMismatch:

@@ -192,7 +192,7 @@ class LocalShards:
                 if not state.upper.less_equal(as_of):
                     reached = tuple(batch for batch in state.trace.batches if batch.desc.lower.less_equal(as_of))
                     return Plan(info=_info(state), as_of=as_of, batches=reached)
-                if not await known.follower.moved_past(state.seqno, deadline):
+                if not await known.follower.moved_past(state, deadline):
                     return NotYet(info=_info(state))
                 state = _newest(known)
 
@@ -203,7 +203,7 @@ class LocalShards:
         state = await known.applier.refresh(deadline)
         async with known.follower.following():
             while state.upper.less_equal(frontier) and not state.upper.is_empty:
-                if not await known.follower.moved_past(state.seqno, deadline):
+                if not await known.follower.moved_past(state, deadline):
                     break
                 state = _newest(known)
         return Change(info=_info(state), batches=_beyond(state, frontier))
@@ -217,7 +217,7 @@ class LocalShards:
             while True:
                 yield Change(info=_info(state), batches=_beyond(state, frontier))
                 frontier = frontier.join(state.upper)
-                if frontier.is_empty or not await known.follower.moved_past(state.seqno, deadline):
+                if frontier.is_empty or not await known.follower.moved_past(state, deadline):
                     return
                 state = _newest(known)
 

@@ -8,6 +8,7 @@ Source: design 001, "incremental state"; persist-semantics.md section 2.7; relia
 import asyncio
 import contextlib
 import dataclasses
+import logging
 from collections.abc import AsyncIterator, Iterable
 from typing import TypeVar
 
@@ -26,15 +27,19 @@ from persist.errors import (
     check,
 )
 from persist.machine.gate import Gate
+from persist.machine.identity import Identity
 from persist.retry.attempts import Attempts, Call, certain
 from persist.retry.deadline import Deadline
 from persist.runtime import Runtime
 from persist.settings import Settings
 from persist.storage.ports import Blob, Consensus, Entry
 from persist.wire.checksum import crc32c
+from persist.wire.frame import HEAD_BYTES
 from persist.wire.state import OLDEST_FORMAT, decode_diff, decode_rollup, encode_diff, encode_rollup
 
 T = TypeVar("T")
+
+_log = logging.getLogger("persist.versions")
 
 _STALE_HEADS_MAX = 16
 _PAGE_DIFFS = 512
@@ -43,10 +48,14 @@ DELETES_AT_ONCE = 32
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
-    """A state and the checksum of the diff that made it, by which a rewound or forked history is noticed."""
+    """A state and the checksum of the diff that made it, by which a rewound or forked history is noticed.
+
+    ``head``: the first bytes of that diff's frame, its own checksum among them, after which the next one is set.
+    """
 
     state: State
     diff_checksum: int
+    head: bytes = b""
 
     @property
     def seqno(self) -> int:
@@ -67,16 +76,17 @@ class Versions:
         self._runtime = runtime
         self._attempts = Attempts(settings=settings, runtime=runtime)
         self.gate = Gate(consensus, settings=settings, runtime=runtime)
+        self.identity = Identity(blob, consensus, self.gate, settings=settings, runtime=runtime)
 
     async def load(self, shard: ShardId, deadline: Deadline, *, older: bool = False) -> Version | None:
         """The newest state; None when the shard was never initialised. Two Consensus reads and one Blob read.
 
-        The first time one more, of the location's write-version.
+        The first time one more of each: the location's write-version, and whether the Blob is of that location.
 
         ``older``: also one in a format that must be upgraded before anything is added. Raises Determinate,
-        CorruptData, VersionMismatch.
+        CorruptData, VersionMismatch, UnsafeConfiguration (the two stores are not of one location).
         """
-        await self.gate.enter(deadline)
+        await self.identity.enter(deadline)
         for _ in range(_STALE_HEADS_MAX):
             head = await self._head(shard, deadline)
             if head is None:
@@ -97,15 +107,33 @@ class Versions:
     async def catch_up(self, version: Version, deadline: Deadline) -> Version:
         """The newest state, from a known one: the same object when nothing happened. One Consensus read, usually.
 
-        Raises HistoryRewound when the store shows less, or something else, than was seen before.
+        After a restore that of another incarnation, whose seqno may be any. Raises HistoryRewound when the store shows
+        less, or something else, than was seen before, and is not restored.
         """
         shard = version.state.shard
-        advanced = await self._advance(version, deadline, after=version.seqno)
+        try:
+            advanced = await self._advance(version, deadline, after=version.seqno)
+        except HistoryRewound as rewound:
+            return await self._restored(version, rewound, deadline)
         if advanced is not None:
             return advanced
         loaded = await self.load(shard, deadline)
-        if loaded is None or loaded.seqno < version.seqno:
+        if loaded is None or (loaded.seqno < version.seqno and not _is_other(loaded, version)):
             raise _rewound(shard, version.seqno, ABSENT if loaded is None else loaded.seqno)
+        return loaded
+
+    async def _restored(self, version: Version, rewound: HistoryRewound, deadline: Deadline) -> Version:
+        """The newest state of the history that took this one's place. Raises HistoryRewound unless that says so itself.
+
+        Nothing is known of that location, perhaps not even that these two stores are of one.
+        """
+        shard = version.state.shard
+        self.identity.forget()
+        loaded = await self.load(shard, deadline)
+        if loaded is None or not _is_other(loaded, version):
+            raise rewound
+        told = {"shard": shard, "seqno": version.seqno, "found": loaded.seqno}
+        _log.warning("the location was restored: what was known of the shard is given up", extra=told)
         return loaded
 
     async def initialise(self, shard: ShardId, deadline: Deadline) -> Version:
@@ -114,13 +142,13 @@ class Versions:
         The rollup blob is written first and names itself; whoever loses the race adopts the winner's state and deletes
         its own blob, which no state can name any more: slot 0 is taken.
         """
-        await self.gate.make(deadline)
+        await self.identity.settle(deadline)
         first, rollup, data = await self._write_first(shard, deadline)
         failure: LocationError | None = None
         try:
             slice_ = deadline.slice(self._settings.store_timeout_ms)
             if await self.consensus.compare_and_set(shard, ABSENT, data, timeout=slice_):
-                return Version(state=first, diff_checksum=crc32c(data))
+                return Version(state=first, diff_checksum=crc32c(data), head=data[:HEAD_BYTES])
         except (StoreFull, StoreReadOnly):
             raise
         except LocationError as error:
@@ -218,7 +246,7 @@ class Versions:
         The scan starts at ``after`` itself: the store must still show the diff that was seen there.
         """
         shard, page = version.state.shard, self._settings.recent_diffs_max
-        state, seen = version.state, version.diff_checksum
+        state, seen, head = version.state, version.diff_checksum, version.head
         at = after
         while True:
             entries = await self._scan(shard, at, page, deadline)
@@ -226,14 +254,16 @@ class Versions:
                 raise _rewound(shard, state.seqno, ABSENT)
             if entries[0].seqno != at:
                 return None
-            seen = _same(shard, entries[0], seen)
+            seen, head = _same(shard, entries[0], seen), entries[0].data[:HEAD_BYTES]
             for entry in entries[1:]:
                 state = apply_diff(state, _decoded(shard, entry, state.seqno))
-                seen = crc32c(entry.data)
+                seen, head = crc32c(entry.data), entry.data[:HEAD_BYTES]
             at = state.seqno
             if len(entries) < page:
                 break
-        return version if state is version.state and version.diff_checksum else Version(state=state, diff_checksum=seen)
+        if state is version.state and version.diff_checksum:
+            return version
+        return Version(state=state, diff_checksum=seen, head=head)
 
     async def _scan(self, shard: ShardId, from_seqno: int, limit: int, deadline: Deadline) -> list[Entry]:
         async def call(seconds: float) -> list[Entry]:
@@ -249,6 +279,11 @@ class Versions:
         if deadline.once:
             return await call(deadline.slice(limit_ms))
         return await self._attempts.repeat(deadline, call, limit_ms=limit_ms)
+
+
+def _is_other(found: Version, known: Version) -> bool:
+    """Whether it is of another incarnation of the location: a restored backup, or what was rebuilt from rollups."""
+    return found.state.incarnation != known.state.incarnation
 
 
 def check_upgraded(found: int, shard: ShardId) -> None:

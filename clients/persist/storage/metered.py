@@ -189,10 +189,12 @@ class MeteredConsensus(_Metered):
             return entry
         raise AssertionError("unreachable")
 
-    async def compare_and_set(self, key: str, expected: int, data: bytes, *, timeout: float) -> bool:
+    async def compare_and_set(
+        self, key: str, expected: int, data: bytes, *, after: bytes = b"", timeout: float
+    ) -> bool:
         """A lost comparison is tallied once more as ``consensus.mismatch``."""
         with self._measured("consensus.compare_and_set", len(data)):
-            done = await self._consensus.compare_and_set(key, expected, data, timeout=timeout)
+            done = await self._consensus.compare_and_set(key, expected, data, after=after, timeout=timeout)
         if not done:
             self._meter.record("consensus.mismatch", 0.0, 0, None)
         return done

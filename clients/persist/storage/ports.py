@@ -92,10 +92,14 @@ class Consensus(Protocol):
         """The newest entry; None when the key was never set."""
         ...
 
-    async def compare_and_set(self, key: str, expected: int, data: bytes, *, timeout: float) -> bool:
+    async def compare_and_set(
+        self, key: str, expected: int, data: bytes, *, after: bytes = b"", timeout: float
+    ) -> bool:
         """Set ``data`` at ``expected + 1`` iff the newest seqno is ``expected`` (-1: never set).
 
-        True: committed. False: the newest seqno is another one. Raises RequestTooLarge above ``VALUE_BYTES_MAX``.
+        ``after``: and only if what stands there begins with these bytes: seqnos come again in a store that was emptied
+        and filled. True: committed. False: the newest entry is another one. Raises RequestTooLarge above
+        ``VALUE_BYTES_MAX``.
         """
         ...
 

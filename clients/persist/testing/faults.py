@@ -147,10 +147,13 @@ class UnreliableConsensus:
         """May fail."""
         return await self._faults.read("head", lambda: self._consensus.head(key, timeout=timeout))
 
-    async def compare_and_set(self, key: str, expected: int, data: bytes, *, timeout: float) -> bool:
+    async def compare_and_set(
+        self, key: str, expected: int, data: bytes, *, after: bytes = b"", timeout: float
+    ) -> bool:
         """May happen, may tell."""
         return await self._faults.mutate(
-            "compare_and_set", lambda: self._consensus.compare_and_set(key, expected, data, timeout=timeout)
+            "compare_and_set",
+            lambda: self._consensus.compare_and_set(key, expected, data, after=after, timeout=timeout),
         )
 
     async def scan(self, key: str, from_seqno: int, limit: int, *, timeout: float) -> list[Entry]:

@@ -77,11 +77,13 @@ class RecordingConsensus:
         operation.returned = self._history.tick()
         return entry
 
-    async def compare_and_set(self, key: str, expected: int, data: bytes, *, timeout: float) -> bool:
+    async def compare_and_set(
+        self, key: str, expected: int, data: bytes, *, after: bytes = b"", timeout: float
+    ) -> bool:
         """Recorded; unanswered when Indeterminate, forgotten when it certainly did not happen."""
         operation = self._history.begin("cas", key, expected=expected, data=data)
         try:
-            operation.ok = await self._consensus.compare_and_set(key, expected, data, timeout=timeout)
+            operation.ok = await self._consensus.compare_and_set(key, expected, data, after=after, timeout=timeout)
         except Indeterminate:
             raise
         except PersistError:

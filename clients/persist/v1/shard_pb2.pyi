@@ -1936,10 +1936,13 @@ class CompactionClaimed(_message.Message):
     BATCHES_FIELD_NUMBER: _builtins.int
     SINCE_FIELD_NUMBER: _builtins.int
     SCHEMAS_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     lo: _builtins.int
     """lo is the first spine id of what is claimed."""
     hi: _builtins.int
     """hi is the spine id after the last."""
+    incarnation: _builtins.int
+    """incarnation of the location, for ApplyMerge."""
     @_builtins.property
     def batches(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.HollowBatch]:
         """batches are adjacent, oldest first; they are to become one."""
@@ -1960,10 +1963,11 @@ class CompactionClaimed(_message.Message):
         batches: _abc.Iterable[_types_pb2.HollowBatch] | None = ...,
         since: _types_pb2.Antichain | None = ...,
         schemas: _abc.Iterable[_types_pb2.SchemaEntry] | None = ...,
+        incarnation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["since", b"since"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "hi", b"hi", "lo", b"lo", "schemas", b"schemas", "since", b"since"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "hi", b"hi", "incarnation", b"incarnation", "lo", b"lo", "schemas", b"schemas", "since", b"since"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2075,10 +2079,13 @@ class ApplyMergeRequest(_message.Message):
     OWNER_FIELD_NUMBER: _builtins.int
     INPUTS_FIELD_NUMBER: _builtins.int
     OUTPUT_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     shard_id: _builtins.str
     """shard_id names the shard."""
     owner: _builtins.str
     """owner wrote the new parts."""
+    incarnation: _builtins.int
+    """incarnation as it was claimed in. Another one is LEASE_EXPIRED: the location was restored since."""
     @_builtins.property
     def inputs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """inputs are the fingerprints (16 bytes) of the batches to replace, oldest first."""
@@ -2094,10 +2101,11 @@ class ApplyMergeRequest(_message.Message):
         owner: _builtins.str = ...,
         inputs: _abc.Iterable[_builtins.bytes] | None = ...,
         output: _types_pb2.HollowBatch | None = ...,
+        incarnation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["output", b"output"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["inputs", b"inputs", "output", b"output", "owner", b"owner", "shard_id", b"shard_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "inputs", b"inputs", "output", b"output", "owner", b"owner", "shard_id", b"shard_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -175,6 +175,8 @@ class StateLocation(_message.Message):
     RELEASE_FIELD_NUMBER: _builtins.int
     WALLTIME_MS_FIELD_NUMBER: _builtins.int
     HOSTNAME_FIELD_NUMBER: _builtins.int
+    ID_FIELD_NUMBER: _builtins.int
+    NAMED_FIELD_NUMBER: _builtins.int
     write_version: _builtins.int
     """write_version is the newest format that may be written here."""
     release: _builtins.str
@@ -183,6 +185,10 @@ class StateLocation(_message.Message):
     """walltime_ms when it did."""
     hostname: _builtins.str
     """hostname where it ran."""
+    id: _builtins.bytes
+    """id names the location: 16 random bytes. Empty: none was given yet."""
+    named: _builtins.bool
+    """named says that the Blob names this location by that id, and no other."""
     def __init__(
         self,
         *,
@@ -190,10 +196,12 @@ class StateLocation(_message.Message):
         release: _builtins.str = ...,
         walltime_ms: _builtins.int = ...,
         hostname: _builtins.str = ...,
+        id: _builtins.bytes = ...,
+        named: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hostname", b"hostname", "release", b"release", "walltime_ms", b"walltime_ms", "write_version", b"write_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hostname", b"hostname", "id", b"id", "named", b"named", "release", b"release", "walltime_ms", b"walltime_ms", "write_version", b"write_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

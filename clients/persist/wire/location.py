@@ -7,7 +7,7 @@ of later releases are passed over. Source: docs/formats.md, Location; docs/adr/0
 from dataclasses import dataclass
 from typing import Final
 
-from persist.core.ids import LOCATION_KEY
+from persist.core.ids import LOCATION_KEY, LocationId
 from persist.errors import check
 from persist.v1 import state_pb2 as pb
 from persist.wire.frame import framed, unframed
@@ -18,12 +18,17 @@ _FORMAT: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocationRecord:
-    """The newest format that may be written at a location, and which release said so, when and where."""
+    """The newest format that may be written at a location, and which release said so, when and where.
+
+    ``id``: which location it is, None until one is given. ``named``: its Blob names it, too, and no other.
+    """
 
     write_version: int
     release: str = ""
     walltime_ms: int = 0
     hostname: str = ""
+    id: LocationId | None = None
+    named: bool = False
 
 
 def encode_location(record: LocationRecord, seqno: int) -> bytes:
@@ -33,6 +38,8 @@ def encode_location(record: LocationRecord, seqno: int) -> bytes:
         release=record.release,
         walltime_ms=record.walltime_ms,
         hostname=record.hostname,
+        id=b"" if record.id is None else record.id.raw,
+        named=record.named,
     )
     return framed(_MAGIC, _FORMAT, _binding(seqno), message)
 
@@ -43,11 +50,14 @@ def decode_location(data: bytes, seqno: int) -> LocationRecord:
         pb.StateLocation, _MAGIC, _FORMAT, _binding(seqno), data, unknown_fields=True, key=LOCATION_KEY, seqno=seqno
     )
     check(message.write_version > 0, "a location has a write-version", seqno=seqno)
+    check(len(message.id) in (0, 16), "a location's id has 16 bytes", seqno=seqno)
     return LocationRecord(
         write_version=message.write_version,
         release=message.release,
         walltime_ms=message.walltime_ms,
         hostname=message.hostname,
+        id=LocationId.of(message.id) if message.id else None,
+        named=message.named,
     )
 
 

@@ -115,7 +115,8 @@ async def _collect(machine: Machine, shard: ShardId, state: State) -> Row:
     applier = Applier(shard, machine.versions, settings=settings, runtime=machine.runtime, owner=owner)
     if max(state.rollups) < state.seqno:
         rollup = await machine.versions.write_rollup(state, deadline)
-        [outcome] = await applier.commit([AddRollup(seqno=state.seqno, rollup=rollup)], deadline)
+        link = AddRollup(seqno=state.seqno, rollup=rollup, incarnation=state.incarnation)
+        [outcome] = await applier.commit([link], deadline)
         if isinstance(outcome, PersistError):
             raise outcome
         if not outcome.applied:

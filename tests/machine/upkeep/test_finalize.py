@@ -200,6 +200,7 @@ async def test_id_is_never_initialised_again_not_even_by_a_process_that_was_init
     blob, consensus = memory_stores()
     shard = new_shard()
     versions = Versions(blob, consensus, settings=OFTEN, runtime=system())
+    await versions.identity.settle(_soon())
     # It wrote its first rollup and slept through the whole life of the shard.
     _, _, first = await versions._write_first(shard, _soon())
     async with await aio.embedded(blob=blob.uri, consensus=consensus.uri, settings=OFTEN) as client:

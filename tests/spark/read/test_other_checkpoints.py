@@ -89,6 +89,30 @@ def test_other_rows_under_a_batch_that_was_committed_are_refused(tmp_path: Path)
     assert contents(tmp_path) == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("back", [2, 3])
+def test_an_older_checkpoint_put_back_by_several_batches_is_refused(tmp_path: Path, back: int) -> None:
+    """As Spark goes on from it: the batches after it are made anew, from what is there by now."""
+    checkpoints = []
+    put(tmp_path, 1, 0)
+    reader = stream_reader(location=tmp_path, table="src")
+    offset = reader.initialOffset()
+    for batch in range(4):
+        checkpoints.append(offset)
+        rows, offset = next_batch(reader, offset)
+        sink(tmp_path, batch, *(row[0] for row in rows))
+        put(tmp_path, batch + 2, batch + 1)
+    first = 4 - back
+    rows, offset = next_batch(reader, checkpoints[first])
+    assert [row[0] for row in rows] == list(range(first, 5))
+    with pytest.raises(InvalidArgument, match="a later version was committed"):
+        sink(tmp_path, first, *(row[0] for row in rows))
+    assert contents(tmp_path) == [0, 1, 2, 3]
+    # With the newest one it goes on.
+    sink(tmp_path, 4, 4)
+    assert contents(tmp_path) == [0, 1, 2, 3, 4]
+    reader.stop()
+
+
 def test_a_replay_whose_rows_fall_to_other_tasks_is_one(tmp_path: Path) -> None:
     sink(tmp_path, 0, 1, 1, 2, 3)
     sink(tmp_path, 0, 1, 1, 2, 3, tasks=3)

@@ -60,10 +60,13 @@ class LocalMinter:
         high: SourceFrontier | None = None,
         timeout: float | None = None,
     ) -> list[Binding]:
-        """See Minter.get_binding. What is known to be committed costs nothing; else one append for all that wait."""
+        """See Minter.get_binding. What is known to be committed costs one RPC a second; else one append for all that
+        wait.
+        """
         deadline = self._deadline(timeout)
         wanted = SourceFrontier.through(source.kind, times)
         shard = await self._shard(source, deadline)
+        await shard.confirm(deadline)
         if not shard.log.trace.is_initialized or not wanted.releases_within(shard.log.trace.frontier):
             await shard.bind(Ask(wanted, high, source.rules), deadline)
         return [shard.log.lookup(time) for time in times]
@@ -76,9 +79,10 @@ class LocalMinter:
         high: SourceFrontier | None = None,
         timeout: float | None = None,
     ) -> Bound:
-        """See Minter.mint. One append for all that wait, none when everything is bound."""
+        """See Minter.mint. One append for all that wait; one RPC a second when everything is bound."""
         deadline = self._deadline(timeout)
         shard = await self._shard(source, deadline)
+        await shard.confirm(deadline)
         await shard.bind(Ask(wanted, high, source.rules), deadline)
         trace = shard.log.trace
         return Bound(frontier=trace.frontier, upper=trace.upper, since=trace.since)

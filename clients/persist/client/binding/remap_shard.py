@@ -34,6 +34,8 @@ BINDINGS_MAX: Final = 100_000
 GATHER_FROM: Final = 2
 GATHER_SECONDS: Final = 0.001
 GATHER_PAUSES_MAX: Final = 40
+CONFIRM_SECONDS: Final = 1.0
+"""What is answered from memory was seen to be there so long ago at most."""
 LET_GO_SECONDS: Final = 5.0
 """How often the reader of a minter lets go of what it has read."""
 
@@ -82,6 +84,7 @@ class RemapShard:
         self._doubtful = False
         self._served = 0
         self._let_go = 0.0
+        self._confirmed = float("-inf")
         self._log: BindingLog | None = None
         self._writer: WriteHandle | None = None
         self._reader: ReadHandle | None = None
@@ -110,6 +113,16 @@ class RemapShard:
         """What is committed at this moment."""
         async with self._my_turn(deadline):
             return await self._sync(deadline)
+
+    async def confirm(self, deadline: Deadline) -> None:
+        """See that what is known is still there, unless that was seen within ``CONFIRM_SECONDS``.
+
+        What is committed stays, but for a restore, which a minter that only answers from memory would never meet.
+        """
+        if self._location.runtime.monotonic() - self._confirmed >= CONFIRM_SECONDS:
+            async with self._my_turn(deadline):
+                if self._location.runtime.monotonic() - self._confirmed >= CONFIRM_SECONDS:
+                    await self._sync(deadline)
 
     async def bind(self, ask: Ask, deadline: Deadline) -> None:
         """Return when the ask is covered by what is committed. Raises what its plan does, Overloaded, LocationError."""
@@ -214,6 +227,7 @@ class RemapShard:
             await self._load(deadline)
             return False
         if isinstance(outcome, Appended):
+            self._confirmed = self._location.runtime.monotonic()
             self._log = log.appended(plan)
             self._doubtful = False
             self._counts.minted += bool(plan.updates)
@@ -234,6 +248,7 @@ class RemapShard:
             # This minter was away for longer than its lease, or the location was restored: nothing it knows counts.
             await self._load(deadline)
             info = await self._info(deadline)
+        self._confirmed = self._location.runtime.monotonic()
         self._doubtful = False
         self._forget(info.since)
         await self._release(deadline)

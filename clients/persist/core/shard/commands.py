@@ -115,7 +115,8 @@ class Transaction:
 
     ``owner``: who counts the versions, for example a streaming query's id. A version that another owner has committed
     is refused, not taken for a replay. Empty: not told, nothing is compared. One made by ``owner_of`` tells how much
-    this version is, too: the same version with other updates is refused, as far as that tells them.
+    this version is, too: the same version with other updates is refused, as far as that tells them, and so is every
+    version before the newest, of which nothing is told any more. Only the newest is ever repeated by a query.
 
     ``new_since``: only a shard that more than 10,000 applications wrote asks for it, with OutcomeForgotten, of those it
     does not know: it has forgotten the oldest. Whoever gives it the number in ``details["new_since"]`` says that the
@@ -376,10 +377,11 @@ class RollupAdded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddRollup(Command[RollupAdded]):
-    """Link a rollup that was written for ``seqno``."""
+    """Link a rollup that was written for ``seqno``, in this incarnation of the location. Raises LeaseExpired."""
 
     seqno: int
     rollup: Rollup
+    incarnation: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -394,10 +396,12 @@ class RollupsRemoved:
 class RemoveRollups(Command[RollupsRemoved]):
     """Forget the rollups before ``below``, the newest of all excepted, and let go of the claim on collecting garbage.
 
-    Only after every diff before ``below`` was truncated. Those that are gone already are passed over.
+    Only after every diff before ``below`` was truncated. Those that are gone already are passed over. Raises
+    LeaseExpired for another incarnation of the location.
     """
 
     below: int
+    incarnation: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -405,6 +409,7 @@ class CompactionClaimed:
     """``batches`` are to become one, their times advanced to ``since``. The claim is on spine ids ``[lo, hi)``.
 
     ``schemas`` are all of the shard's, oldest first: the result is written with the newest that its inputs have.
+    ``incarnation``: the location's, which the result is offered with.
     """
 
     lo: int
@@ -412,6 +417,7 @@ class CompactionClaimed:
     batches: tuple[HollowBatch, ...]
     since: Antichain
     schemas: tuple["SchemaEntry", ...]
+    incarnation: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -467,12 +473,14 @@ class ApplyMerge(Command["MergeApplied | MergeRefused"]):
     """Replace adjacent batches, named by their fingerprints, by ``output``, which holds the same updates.
 
     Raises InvalidArgument when the output cannot be theirs (other bounds, a since the shard has not reached, more
-    rows, another sum of diffs), InvalidId (foreign part keys), LeaseExpired (the owner was swept away).
+    rows, another sum of diffs), InvalidId (foreign part keys), LeaseExpired (the owner was swept away, or the location
+    restored since it was claimed: ``incarnation`` is that of the claim).
     """
 
     owner: WriterId
     inputs: tuple[bytes, ...]
     output: HollowBatch
+    incarnation: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
-from persist.core.ids import ABSENT
+from persist.core.ids import ABSENT, LocationId
 from persist.errors import Indeterminate, InvalidArgument, LocationError, VersionMismatch
 from persist.machine.backup.beginning import Birth
 from persist.machine.backup.copying import Store
@@ -50,6 +50,11 @@ class Claim:
     def birth(self, shard: str) -> Birth:
         """What a shard's history begins with, the same for every run that goes on with this restore."""
         return Birth(digest(b"birth", self.seed.encode(), shard.encode())[:8], self.seed_ms, self.seed_host)
+
+    @property
+    def location(self) -> LocationId:
+        """What the restored location is called, by every run that goes on with this restore."""
+        return LocationId.of(digest(b"location", self.seed.encode()))
 
     @classmethod
     def decode(cls, data: bytes) -> "Claim":

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from persist.core.ids import ShardId, check_blob_key, rollup_key
+from persist.core.ids import IDENTITY, ShardId, check_blob_key, rollup_key
 from persist.core.shard.state import FIRST_FORMAT, STATE_FORMAT
 from persist.errors import CorruptData, InvalidArgument, PersistError, VersionMismatch, check
 from persist.storage.ports import Blob
@@ -24,7 +24,7 @@ RESTORING: Final = ShardId.named("persist.backup", "restoring")
 """The shard under whose prefix a restore marks the Blob it writes to. Nothing lies there in any backup."""
 PROBES: Final = ShardId.named("persist.backup", "probes")
 """The shard under whose prefix a backup looks whether its destination is the Blob that it copies."""
-NO_SHARDS: Final = frozenset({MANIFESTS, RESTORING, PROBES})
+NO_SHARDS: Final = frozenset({MANIFESTS, RESTORING, PROBES, IDENTITY})
 """Ids under which blobs lie and that no shard ever has."""
 
 _MAGIC: Final = b"pBAK"

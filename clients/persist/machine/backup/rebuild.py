@@ -18,6 +18,7 @@ from persist.machine.backup.beginning import Beginnings, first_key
 from persist.machine.backup.copying import Store, parts_of
 from persist.machine.backup.manifest import NO_SHARDS, digest
 from persist.machine.gate import Gate
+from persist.machine.identity import Identity
 from persist.storage.ports import Consensus
 from persist.wire.state import decode_rollup
 
@@ -54,6 +55,7 @@ class Rebuilder:
         self._store = store
         self._beginnings = Beginnings(store, consensus)
         self._gate = Gate(consensus, settings=store.settings, runtime=store.runtime)
+        self._identity = Identity(store.blob, consensus, self._gate, settings=store.settings, runtime=store.runtime)
 
     async def shards(self) -> AsyncIterator[ShardId]:
         """The shards that have rollups in Blob, each once. Memory: the keys of all blobs."""
@@ -66,7 +68,7 @@ class Rebuilder:
 
         Run again after a failure, it goes on. Once the shard stands, its older rollups are deleted: they are of a
         history that Consensus does not have. Raises VersionMismatch (another release wrote it), LocationError,
-        CorruptData.
+        CorruptData, UnsafeConfiguration (the Blob is of another location than this Consensus).
         """
         sizes = await self._store.sizes(f"{shard}/")
         rollups = _newest_first(sizes)
@@ -83,6 +85,8 @@ class Rebuilder:
             return None
         begun = False
         if commit:
+            # A lost Consensus that turns up again is refused: it knows the Blob under another name.
+            await self._identity.take_over(self._store.deadline())
             # The write-version went with Consensus: it is at least what was written.
             await self._gate.raise_to(max(state.format, FIRST_FORMAT), self._store.deadline())
             await self._beginnings.prepare(state, origin)

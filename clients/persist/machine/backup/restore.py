@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 from dataclasses import dataclass
 
-from persist.core.ids import LOCATION_KEY, ShardId
+from persist.core.ids import LOCATION_KEY, ShardId, identity_key
 from persist.errors import InvalidArgument, PersistError
 from persist.machine.backup.beginning import Beginnings
 from persist.machine.backup.claim import CLAIM, Claim, Claims
@@ -19,6 +19,7 @@ from persist.machine.backup.copying import COPIES_AT_ONCE, Copied, Copier, Repor
 from persist.machine.backup.manifest import Manifest, ShardBackup, digest
 from persist.machine.backup.verify import read_state
 from persist.machine.gate import Gate
+from persist.machine.identity import Identity
 from persist.storage.ports import Consensus
 
 _SHARDS_AT_ONCE = 16
@@ -47,6 +48,8 @@ class Restorer:
         self._to = to
         self._consensus = consensus
         self._beginnings = Beginnings(to, consensus)
+        self._gate = Gate(consensus, settings=to.settings, runtime=to.runtime)
+        self._identity = Identity(to.blob, consensus, self._gate, settings=to.settings, runtime=to.runtime)
         self._claims = Claims(to, consensus, manifest)
         self._claim: Claim | None = None
         self._report = report
@@ -71,8 +74,9 @@ class Restorer:
             if not begun:
                 await self._to.set(mark, self._manifest.key.encode())
             shards = self._manifest.shards
-            gate = Gate(self._consensus, settings=self._to.settings, runtime=self._to.runtime)
-            await gate.raise_to(self._manifest.write_version, self._to.deadline())
+            await self._gate.raise_to(self._manifest.write_version, self._to.deadline())
+            # A location of its own: whoever has the stores of the one that was backed up does not take these for them.
+            await self._identity.renew(self._to.deadline(), self._claim.location)
             await together(shards, self._prepare, asyncio.Semaphore(_SHARDS_AT_ONCE))
             await self._claims.check()
             await together(shards, self._begin, asyncio.Semaphore(_SHARDS_AT_ONCE))
@@ -84,13 +88,18 @@ class Restorer:
         return Restored(shards=len(shards), begun=self._begun, copied=self._copied)
 
     async def _check_empty(self) -> None:
+        record = await self._gate.look(self._to.deadline())
+        # A location that was begun and never held a shard, or a restore that was interrupted.
+        own = None if record is None or record.id is None else identity_key(record.id)
+
         async def found(seconds: float) -> tuple[str, str] | None:
             async for shard in self._consensus.list_keys(timeout=seconds):
                 # Neither says anything of shards; the write-version may have been made by what was interrupted.
                 if shard not in (CLAIM, LOCATION_KEY):
                     return "Consensus", shard
             async for key, _ in self._to.blob.list("", timeout=seconds):
-                return "Blob", key
+                if key != own:
+                    return "Blob", key
             return None
 
         there = await self._to.read(found, self._to.settings.store_timeout_ms)

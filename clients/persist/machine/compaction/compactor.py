@@ -262,7 +262,9 @@ class Compactor:
     async def _holds(self, shard: ShardId, owner: WriterId, claim: CompactionClaimed, *, whole: bool) -> bool:
         """Whether these batches are still claimed. SUBTLE: what stands in their place may be claimed by now instead."""
         now = await self.claim(shard, owner, whole=whole)
-        return now is not None and [*map(fingerprint, now.batches)] == [*map(fingerprint, claim.batches)]
+        if now is None or now.incarnation != claim.incarnation:
+            return False
+        return [*map(fingerprint, now.batches)] == [*map(fingerprint, claim.batches)]
 
     async def offer(self, shard: ShardId, owner: WriterId, claim: CompactionClaimed, output: HollowBatch) -> bool:
         """Put the output in place of what was claimed; whether it stands there now.
@@ -272,7 +274,7 @@ class Compactor:
         Raises UsageError, LeaseExpired, LocationError.
         """
         inputs = tuple(map(fingerprint, claim.batches))
-        command = ApplyMerge(owner=owner, inputs=inputs, output=output)
+        command = ApplyMerge(owner=owner, inputs=inputs, output=output, incarnation=claim.incarnation)
         attempts = self._place.attempts
         outcome: MergeApplied | MergeRefused | Refusal | UsageError | None
         try:

@@ -52,7 +52,7 @@ class Collector:
         garbage = await self._garbage(state, boundary, deadline)
         await self._versions.delete(garbage, deadline)
         diffs = await self._truncate(state.shard, boundary, deadline)
-        [outcome] = await self._applier.commit([RemoveRollups(below=boundary)], deadline)
+        [outcome] = await self._applier.commit([RemoveRollups(below=boundary, incarnation=state.incarnation)], deadline)
         if isinstance(outcome, PersistError):
             raise outcome
         rollups = await self._forget(outcome, deadline)

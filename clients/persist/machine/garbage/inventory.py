@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
 
-from persist.core.ids import ShardId, WriterId, check_blob_key
+from persist.core.ids import ShardId, WriterId, check_blob_key, identity_of
 from persist.core.shard.retention import is_fenced
 from persist.core.shard.state import State
 from persist.errors import InvalidId
@@ -163,7 +163,7 @@ class Inventory:
         counts: dict[ShardId, tuple[int, int]] = {}
         known: set[str] = set()
         async for key, size in self.versions.blob.list("", timeout=self._settings.blob_timeout_ms / 1000):
-            if not _is_key(key) or (shard := place_of(key).shard) in known:
+            if not _is_key(key) or identity_of(key) is not None or (shard := place_of(key).shard) in known:
                 continue
             if shard not in counts and await self._exists(shard):
                 known.add(shard)

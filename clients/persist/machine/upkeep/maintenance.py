@@ -128,7 +128,8 @@ class Maintenance:
         await self._versions.gate.look(deadline)
         rollup = await self._versions.write_rollup(state, deadline)
         try:
-            [outcome] = await self._applier.commit([AddRollup(seqno=state.seqno, rollup=rollup)], deadline)
+            link = AddRollup(seqno=state.seqno, rollup=rollup, incarnation=state.incarnation)
+            [outcome] = await self._applier.commit([link], deadline)
         except Indeterminate:
             # It may be linked: leaking a blob is harmless, deleting a named one is not.
             raise

@@ -46,8 +46,13 @@ class Upgrade:
         return FIRST_FORMAT if record is None else record.write_version
 
     async def raise_write_version(self, deadline: Deadline) -> bool:
-        """Let the newest format of this release be written. False: it was. Programs that do not know it refuse."""
-        return await self._versions.gate.raise_to(STATE_FORMAT, deadline)
+        """Let the newest format of this release be written. False: it was. Programs that do not know it refuse.
+
+        A location that has no id is given one.
+        """
+        raised = await self._versions.gate.raise_to(STATE_FORMAT, deadline)
+        await self._versions.identity.settle(deadline)
+        return raised
 
     async def older_programs(self, shard: ShardId, deadline: Deadline) -> list[OlderProgram]:
         """Who committed within a reader's lease with a program that does not know ``STATE_FORMAT``, newest first.
@@ -96,6 +101,7 @@ class Upgrade:
             version = await self._versions.load(shard, deadline, older=True)
             if version is None:
                 return False
+            await self._versions.identity.settle(deadline)
             # What the older format remembered of appends is gone: who repeats one is told that nobody can tell.
             seqno = version.seqno
             moved = self._next(version.state).evolved(sessions_forgotten=seqno, tokens_forgotten=seqno)

@@ -53,13 +53,17 @@ class MemoryConsensus:
             seqno = self._log.heads.get(key)
             return None if seqno is None else Entry(seqno=seqno, data=self._log.entries[key][seqno])
 
-    async def compare_and_set(self, key: str, expected: int, data: bytes, *, timeout: float) -> bool:
+    async def compare_and_set(
+        self, key: str, expected: int, data: bytes, *, after: bytes = b"", timeout: float
+    ) -> bool:
         """Atomic under the log's lock."""
         self._check(key, timeout)
         check_expected(expected)
         check_value(data)
         with self._log.lock:
             if self._log.heads.get(key, -1) != expected:
+                return False
+            if after and not self._log.entries.get(key, {}).get(expected, b"").startswith(after):
                 return False
             self._log.heads[key] = expected + 1
             self._log.entries.setdefault(key, {})[expected + 1] = bytes(data)

@@ -42,6 +42,13 @@ WITH h AS (UPDATE consensus_head SET seqno = %s WHERE shard = %s AND seqno = %s 
 INSERT INTO consensus_log (shard, seqno, data) SELECT shard, seqno, %b FROM h
 """
 
+_CAS_AFTER: Final = """
+WITH h AS (UPDATE consensus_head SET seqno = %s WHERE shard = %s AND seqno = %s AND EXISTS (
+  SELECT FROM consensus_log WHERE shard = %s AND seqno = %s AND substring(data FROM 1 FOR %s) = %b
+) RETURNING shard, seqno)
+INSERT INTO consensus_log (shard, seqno, data) SELECT shard, seqno, %b FROM h
+"""
+
 _NOTIFY: Final = "SELECT pg_notify('persist_consensus', hint) FROM unnest(%s::text[]) AS hint"
 
 # Of the announcing connection alone: its transactions write nothing, and need not be on disk before others hear.
@@ -99,7 +106,9 @@ class PostgresConsensus:
             raise CorruptData("the newest entry of a key is missing", hint="stop and restore the store", key=key)
         return Entry(seqno=rows[0][0], data=rows[0][1])
 
-    async def compare_and_set(self, key: str, expected: int, data: bytes, *, timeout: float) -> bool:
+    async def compare_and_set(
+        self, key: str, expected: int, data: bytes, *, after: bytes = b"", timeout: float
+    ) -> bool:
         """Flushed to disk (and to synchronous standbys) when it returns True."""
         check_key(key)
         check_expected(expected)
@@ -107,7 +116,11 @@ class PostgresConsensus:
         async with self._connections.calling("postgres cas", timeout, mutation=True) as session:
             if expected == -1:
                 await session.count(_INIT, (key,))
-            done = await session.count(_CAS, (expected + 1, key, expected, data)) == 1
+            if after:
+                wanted = (expected + 1, key, expected, key, expected, len(after), after, data)
+                done = await session.count(_CAS_AFTER, wanted) == 1
+            else:
+                done = await session.count(_CAS, (expected + 1, key, expected, data)) == 1
             session.check_replicated()
         if done:
             self._watchers.notify(key, expected + 1)

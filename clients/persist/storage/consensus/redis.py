@@ -31,6 +31,7 @@ _HEAD_KEY: Final = re.compile(r"\{(.+)\}:h")
 # Seqnos are compared as strings: Lua numbers are doubles.
 _CAS: Final = """
 if (redis.call('GET', KEYS[1]) or '-1') ~= ARGV[1] then return 0 end
+if ARGV[5] ~= '' and string.sub(redis.call('HGET', KEYS[2], ARGV[1]) or '', 1, #ARGV[5]) ~= ARGV[5] then return 0 end
 redis.call('SET', KEYS[1], ARGV[2])
 redis.call('HSET', KEYS[2], ARGV[2], ARGV[3])
 redis.call('PUBLISH', ARGV[4], ARGV[2])
@@ -150,11 +151,13 @@ class RedisConsensus:
             raise CorruptData("the newest entry of a key is missing", hint="stop and restore the store", key=key)
         return Entry(seqno=int(reply[0]), data=reply[1])
 
-    async def compare_and_set(self, key: str, expected: int, data: bytes, *, timeout: float) -> bool:
+    async def compare_and_set(
+        self, key: str, expected: int, data: bytes, *, after: bytes = b"", timeout: float
+    ) -> bool:
         """On disk when it returns True, given ``appendfsync always``."""
         check_expected(expected)
         check_value(data)
-        arguments = (str(expected), str(expected + 1), data, self._channel + check_key(key))
+        arguments = (str(expected), str(expected + 1), data, self._channel + check_key(key), after)
         async with self._calling("redis cas", timeout, mutation=True) as command:
             done = bool(await command("EVAL", _CAS, 2, *_names(key)[:2], *arguments))
         if done:

@@ -48,12 +48,14 @@ class SqliteConsensus:
         check_key(key)
         return await self._database.read(partial(_head, key=key), timeout, "sqlite head")
 
-    async def compare_and_set(self, key: str, expected: int, data: bytes, *, timeout: float) -> bool:
+    async def compare_and_set(
+        self, key: str, expected: int, data: bytes, *, after: bytes = b"", timeout: float
+    ) -> bool:
         """Durable when it returns True."""
         check_key(key)
         check_expected(expected)
         check_value(data)
-        work = partial(_set, key=key, expected=expected, data=data)
+        work = partial(_set, key=key, expected=expected, data=data, after=after)
         done = await self._database.write(work, timeout, "sqlite cas", len(data))
         if done:
             self._watchers.notify(key, expected + 1)
@@ -141,7 +143,12 @@ def _head(connection: sqlite3.Connection, key: str) -> Entry | None:
     return Entry(seqno=row[0], data=row[1])
 
 
-def _set(connection: sqlite3.Connection, key: str, expected: int, data: bytes) -> bool:
+_AFTER: Final = "SELECT 1 FROM consensus_log WHERE shard=? AND seqno=? AND substr(data, 1, ?)=?"
+
+
+def _set(connection: sqlite3.Connection, key: str, expected: int, data: bytes, after: bytes) -> bool:
+    if after and connection.execute(_AFTER, (key, expected, len(after), after)).fetchone() is None:
+        return False
     if expected == -1:
         set_head = connection.execute("INSERT OR IGNORE INTO consensus_head (shard, seqno) VALUES (?, 0)", (key,))
     else:

@@ -331,11 +331,13 @@ class SimulatedConsensus:
             "head", lambda: at_once(self._inner.head(key, timeout=1)), timeout=timeout, mutation=False
         )
 
-    async def compare_and_set(self, key: str, expected: int, data: bytes, *, timeout: float) -> bool:
+    async def compare_and_set(
+        self, key: str, expected: int, data: bytes, *, after: bytes = b"", timeout: float
+    ) -> bool:
         """A mutation."""
 
         def effect() -> bool:
-            won = at_once(self._inner.compare_and_set(key, expected, data, timeout=1))
+            won = at_once(self._inner.compare_and_set(key, expected, data, after=after, timeout=1))
             self._network.loop.log(f"cas {key} {expected + 1} {won} {crc32c(data)}")
             if won:
                 self._witness.committed(key, expected + 1, data)

@@ -115,7 +115,7 @@ def merge(state: State, holder: int, number: int, *, stale: bool) -> c.ApplyMerg
     mine = claimed_by(state.trace, owner) or next((each for each in state.trace.spine if len(each.batches) > 1), None)
     if mine is None or stale:
         nothing = HollowBatch(desc=Description(lower=Antichain.of(0), upper=Antichain.of(1)))
-        return c.ApplyMerge(owner=owner, inputs=(sixteen(number),), output=nothing)
+        return c.ApplyMerge(owner=owner, inputs=(sixteen(number),), output=nothing, incarnation=state.incarnation)
     return merge_of(state, mine.batches, owner, number)
 
 
@@ -126,7 +126,8 @@ def merge_of(state: State, batches: tuple[HollowBatch, ...], owner: WriterId, nu
     at = max(since.time or 0, lower.time or 0)
     runs = (Run(parts=(part(owner, number, rows=rows, lower=at, upper=at + 1),)),) if rows else ()
     output = HollowBatch(desc=Description(lower=lower, upper=upper, since=since), runs=runs)
-    return c.ApplyMerge(owner=owner, inputs=tuple(map(fingerprint, batches)), output=output)
+    inputs = tuple(map(fingerprint, batches))
+    return c.ApplyMerge(owner=owner, inputs=inputs, output=output, incarnation=state.incarnation)
 
 
 def reader(number: int) -> ReaderId:

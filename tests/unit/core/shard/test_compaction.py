@@ -11,6 +11,7 @@ from persist.core.shard import commands as c
 from persist.core.shard.batch import HollowBatch, Run, fingerprint
 from persist.core.shard.compaction import INPUTS_MIN, claimed_by, compaction_due
 from persist.core.shard.invariants import check_cheap, check_state
+from persist.core.shard.rebirth import reborn
 from persist.core.shard.retention import with_compaction
 from persist.core.shard.state import State
 from persist.core.shard.transitions.apply import apply, finish
@@ -135,6 +136,22 @@ def test_merge_of_reused_parts_keeps_their_keys():
     output = HollowBatch(desc=desc, runs=(Run(parts=parts),))
     command = c.ApplyMerge(owner=ONE, inputs=tuple(map(fingerprint, outcome.batches)), output=output)
     assert commit(state, command)[1] == c.MergeApplied()
+
+
+@pytest.mark.parametrize("count", [INPUTS_MIN, INPUTS_MIN + 3])
+def test_merge_of_another_history_is_refused_also_where_its_inputs_stand_again(count: int):
+    before, outcome = claimed(count)
+    merge = merge_of(before, outcome.batches, ONE, 600)
+    rollups = {0: before.rollups[min(before.rollups)]}
+    state = reborn(before, incarnation=77, now_ms=1, hostname="").evolved(rollups=rollups)
+    for _ in range(2):
+        with pytest.raises(LeaseExpired, match="restored"):
+            apply(state, merge, at(6_000))
+        # Also to whoever has a claim of that name again.
+        state, again = commit(state, claim())
+        assert isinstance(again, c.CompactionClaimed)
+        assert again.incarnation == 77
+    assert commit(state, merge_of(state, again.batches, ONE, 601))[1] == c.MergeApplied()
 
 
 def _other_sum(output: HollowBatch) -> HollowBatch:

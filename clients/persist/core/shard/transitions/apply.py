@@ -207,6 +207,16 @@ def _transaction_outcome(transaction: c.Transaction | None, state: State) -> c.A
             owner=record.owner,
             got=transaction.owner,
         )
+    if body and known_body and owner == known_owner and transaction.version < record.version:
+        raise InvalidArgument(
+            "a later version was committed: whether these updates are in the shard is not known any more",
+            hint="was an older checkpoint put back? restore the newest one, or begin with a new one at a time that is"
+            " not in the shard yet",
+            app_id=transaction.app_id,
+            version=transaction.version,
+            newest=record.version,
+            owner=record.owner,
+        )
     if owner and known_owner and owner != known_owner:
         raise InvalidArgument(
             "another query committed this version under the same application id: these rows are not in the shard",

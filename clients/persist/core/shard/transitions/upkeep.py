@@ -15,7 +15,7 @@ from persist.core.shard.batch import fingerprint
 from persist.core.shard.retention import closed, is_fenced, is_forgotten, shrunk
 from persist.core.shard.state import State
 from persist.core.shard.transitions.append import check_parts
-from persist.core.shard.transitions.calls import without_idle_writers
+from persist.core.shard.transitions.calls import check_incarnation, without_idle_writers
 from persist.core.shard.transitions.dispatch import Context, transition
 from persist.errors import InvalidArgument, InvalidId, LeaseExpired
 
@@ -27,6 +27,7 @@ _TAKEOVER_MS_MAX: Final = 86_400_000
 @transition.register
 def add_rollup(command: c.AddRollup, state: State, context: Context) -> tuple[State, c.RollupAdded]:
     """Name a rollup of a state, so that nothing before it is needed to open the shard."""
+    check_incarnation(state, command.incarnation)
     check_blob_key(command.rollup.key, state.shard)
     if not command.rollup.key.startswith(f"{state.shard}/rollup/{command.seqno}-"):
         raise InvalidId("a rollup's key names its seqno", seqno=command.seqno, key=command.rollup.key)
@@ -42,6 +43,7 @@ def add_rollup(command: c.AddRollup, state: State, context: Context) -> tuple[St
 @transition.register
 def remove_rollups(command: c.RemoveRollups, state: State, context: Context) -> tuple[State, c.RollupsRemoved]:
     """Forget rollups below one that is kept."""
+    check_incarnation(state, command.incarnation)
     gone = {seqno for seqno in state.rollups if seqno < command.below}
     if gone and (command.below not in state.rollups or command.below > state.seqno_since):
         raise InvalidArgument(
@@ -99,7 +101,12 @@ def _claimed(state: State, each: Any) -> c.CompactionClaimed:
     # More would not fit one message: the rest is another compaction.
     fitting = max(2, bisect.bisect_right(parts, PARTS_PER_CLAIM_MAX))
     return c.CompactionClaimed(
-        lo=each.lo, hi=each.hi, batches=batches[:fitting], since=state.since, schemas=state.schemas
+        lo=each.lo,
+        hi=each.hi,
+        batches=batches[:fitting],
+        since=state.since,
+        schemas=state.schemas,
+        incarnation=state.incarnation,
     )
 
 
@@ -119,6 +126,8 @@ def apply_merge(command: c.ApplyMerge, state: State, context: Context) -> tuple[
         raise InvalidArgument("a merge names its inputs by fingerprints of 16 bytes", inputs=len(command.inputs))
     place = k.found(state.trace, command.inputs)
     output = command.output
+    # SUBTLE: the same batches may stand here again. What the result was made of was read in the history that ended.
+    check_incarnation(state, command.incarnation)
     if place is None:
         if k.found(state.trace, (fingerprint(output),)) is not None:
             return state, c.MergeApplied(already=True)
