@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from persist import Antichain, Transaction
+from persist import Antichain
 from persist_ingest.location import Target
 from pyspark_persist import register
 from pyspark_persist.compact import compact
@@ -17,7 +17,7 @@ from pyspark_persist.options.names import WRITE
 from pyspark_persist.options.parsing import parse_write
 from pyspark_persist.read.metadata import METADATA_SCHEMAS, metadata_table
 from pyspark_persist.write.commit import CommitResult
-from pyspark_persist.write.writing import TaskOutput, Write
+from pyspark_persist.write.writing import TaskOutput, Write, transaction_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -112,10 +112,7 @@ class PersistTable:
         write = Write.plan(options, df.schema, overwrite=False)
         rows = df.mapInArrow(_TaskWrite(write), "message binary").collect()
         messages = [write.message(bytes(row["message"])) for row in rows]
-        transaction = None
-        if txnAppId is not None and txnVersion is not None:
-            transaction = Transaction(app_id=txnAppId, version=txnVersion, new_since=options.txn_new_since)
-        return write.commit(messages, transaction)
+        return write.commit(messages, transaction_of(options, messages))
 
     def compact(self, *, pieces: int | None = None) -> Any:
         """Merge the shard into one run, on the executors; what it came to, or None when there was nothing to do.

@@ -168,7 +168,7 @@ def _shape(feed: bool, diffs: bool) -> str:
 
 
 def epoch_ms(text: str, name: str) -> int:
-    """A time from an ISO date or timestamp (UTC unless it says otherwise): milliseconds since 1970."""
+    """A time from an ISO timestamp that says its zone: milliseconds since 1970. Raises InvalidArgument."""
     try:
         moment = datetime.datetime.fromisoformat(text.strip())
     except ValueError as cause:
@@ -176,7 +176,12 @@ def epoch_ms(text: str, name: str) -> int:
             f"option {name} must be an ISO timestamp", hint="e.g. 2013-07-01T12:00:00Z", got=text
         ) from cause
     if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=datetime.UTC)
+        # Spark reads such a text in its session's zone, which is not told here.
+        raise InvalidArgument(
+            f"option {name} must say its zone",
+            hint=f"e.g. {moment.isoformat()}Z, or {moment.isoformat()}-05:00",
+            got=text,
+        )
     since_epoch = moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
     milliseconds = since_epoch // datetime.timedelta(milliseconds=1)
     if milliseconds < 0:

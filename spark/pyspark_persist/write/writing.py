@@ -5,6 +5,7 @@ stay unreferenced, and garbage collection removes them. Nothing here ever delete
 unknown, its parts may be live. Source: architecture.md section 7; spark.md section 0 facts 5, 6; reliability.md I23.
 """
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,8 @@ from pyspark_persist.options.options import WriteOptions
 from pyspark_persist.write.columns import Columns, columns_of, schema_for
 from pyspark_persist.write.commit import Commit, CommitResult
 from pyspark_persist.write.writers import WRITERS
+
+_log = logging.getLogger("persist.spark")
 
 
 @dataclass
@@ -122,13 +125,9 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]  # pyspark is un
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit all tasks at once."""
-        options = self.plan.options
-        transaction = None
-        if options.txn_app_id is not None and options.txn_version is not None:
-            transaction = Transaction(
-                app_id=options.txn_app_id, version=options.txn_version, new_since=options.txn_new_since
-            )
-        self.plan.commit(messages, transaction)
+        result = self.plan.commit(messages, transaction_of(self.plan.options, messages))
+        if result.already_committed:
+            _log.warning("%s was committed before: nothing was written now", self.plan.options.txn_app_id)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Leave everything as it is: Spark also calls this when a commit failed whose outcome is unknown."""
@@ -153,7 +152,7 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # pyspar
         # SUBTLE: the query beside the version: batches of another query under the same txnAppId are no replays. And how
         # much it is: under an older checkpoint that was put back a batch holds more rows than it had. How rows fall to
         # tasks changes what is consolidated, but never the sum of diffs.
-        diffs = sum(message.prepared.diffs_sum for message in messages if isinstance(message, TaskOutput))
+        diffs = _diffs_sum(messages)
         app_id, new_since = self.plan.options.txn_app_id or query, self.plan.options.txn_new_since
         owner = Transaction.owner_of(query, diffs)
         self.plan.commit(messages, Transaction(app_id=app_id, version=batchId, owner=owner, new_since=new_since))
@@ -169,3 +168,17 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # pyspar
         if self.checkpoint:
             return f"spark:{self.checkpoint}"
         raise InvalidArgument("Spark did not tell the query's id", hint="set option checkpointLocation")
+
+
+def transaction_of(options: WriteOptions, messages: Sequence[WriterCommitMessage | None]) -> Transaction | None:
+    """The transaction that a batch write's options name, with how much it writes: another write under it is refused."""
+    if options.txn_app_id is None or options.txn_version is None:
+        return None
+    return Transaction(
+        app_id=options.txn_app_id, version=options.txn_version, new_since=options.txn_new_since,
+        owner=Transaction.owner_of("", _diffs_sum(messages)),
+    )  # fmt: skip
+
+
+def _diffs_sum(messages: Sequence[WriterCommitMessage | None]) -> int:
+    return sum(message.prepared.diffs_sum for message in messages if isinstance(message, TaskOutput))

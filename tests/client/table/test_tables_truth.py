@@ -1,5 +1,6 @@
 """What is told of a write that has happened, when its time cannot be applied any more: never that nothing happened."""
 
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -8,7 +9,7 @@ from client.support import client_of, file_place, memory_place
 
 import persist
 from persist.core.time.errors import ClockAhead
-from persist.errors import Determinate, Indeterminate, ShardClosed, UsageError
+from persist.errors import AlreadyCommitted, Determinate, Indeterminate, InvalidArgument, ShardClosed, UsageError
 
 SCHEMA = persist.Schema(key={"id": pa.int64()}, val={"name": pa.string()})
 AHEAD_MS = 3_600_000
@@ -73,3 +74,85 @@ async def test_client_that_is_closed_between_write_and_time_leaves_it_in_doubt(m
         things = await client.table("things", schema=SCHEMA, mode=mode)
         await things.insert(row(2))
         assert sorted(each["id"] for each in (await (await things.snapshot()).to_arrow()).to_pylist()) == [1, 2]
+
+
+@pytest.mark.parametrize("mode", ["direct", "wal"])
+async def test_version_of_an_application_happens_once_in_each_table_and_other_rows_under_it_are_refused(mode: Any):
+    async with client_of(memory_place()) as client:
+        orders = await client.table("orders", schema=SCHEMA, mode=mode)
+        items = await client.table("items", schema=SCHEMA, mode=mode)
+        for version in range(3):
+            batch = persist.Transaction(app_id="consumer", version=version)
+            for table in (orders, items):
+                at = await table.insert(row(version), transaction=batch)
+                assert await table.insert(row(version), transaction=batch) == at
+                assert await _ids(table) == list(range(version + 1))
+        newest, oldest = (persist.Transaction(app_id="consumer", version=version) for version in (2, 0))
+        for other in (newest, oldest):
+            with pytest.raises(InvalidArgument):
+                await items.insert(row(77), transaction=other)
+            with pytest.raises(InvalidArgument):
+                await items.retract(row(2), transaction=other)
+        assert await _ids(items) == [0, 1, 2]
+        assert await _ids(orders) == [0, 1, 2]
+
+
+async def test_transaction_over_tables_is_not_taken_for_another_one_under_its_version():
+    async with client_of(memory_place()) as client:
+        things = await client.table("things", schema=SCHEMA, mode="wal")
+        marker = persist.Transaction(app_id="app", version=1)
+        times = []
+        for _ in range(2):
+            async with client.transaction(transaction=marker) as both:
+                both.insert(things, row(1))
+            times.append(both.ts)
+        assert times[0] == times[1]
+        for version in (1, 0):
+            with pytest.raises(InvalidArgument):
+                async with client.transaction(transaction=persist.Transaction(app_id="app", version=version)) as other:
+                    other.insert(things, row(2))
+            assert other.ts is None
+
+        async def work(txn: Any) -> None:
+            txn.insert(things, row(3))
+
+        with pytest.raises(AlreadyCommitted):
+            await client.transact(work, transaction=marker)
+        assert await _ids(things) == [1]
+
+
+async def test_transaction_takes_nothing_once_its_block_or_its_work_has_ended():
+    async with client_of(memory_place()) as client:
+        things = await client.table("things", schema=SCHEMA, mode="wal")
+        ended: list[Any] = []
+
+        async def work(txn: Any) -> None:
+            ended.append(txn)
+            raise KeyError
+
+        with suppress(KeyError):
+            async with client.transaction() as failed:
+                ended.append(failed)
+                raise KeyError
+        async with client.transaction() as empty:
+            ended.append(empty)
+        with suppress(KeyError):
+            await client.transact(work)
+        assert len(ended) == 3
+        for each in ended:
+            with pytest.raises(UsageError, match="ended"):
+                each.insert(things, row(1))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"version": bad} for bad in ("2", 2.0, None, True, -1, 1 << 63)] + [{"app_id": bad} for bad in (5, "", "x" * 257)],
+    ids=str,
+)
+def test_transaction_that_is_none_is_refused_where_it_is_made(wrong: dict[str, Any]):
+    with pytest.raises(InvalidArgument):
+        persist.Transaction(**{"app_id": "app", "version": 1, **wrong})
+
+
+async def _ids(table: Any) -> list[int]:
+    return sorted((await (await table.snapshot()).to_arrow()).column("id").to_pylist())

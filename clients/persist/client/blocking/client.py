@@ -305,7 +305,8 @@ class Client(Opened):
     ) -> AbstractContextManager[TableTransaction]:
         """Writes to tables of mode ``wal`` that happen at one time, when the block ends; none after an error in it.
 
-        ``transaction``: happens once for ever. Three RPCs, however many tables. Raises InvalidArgument and, when the
+        ``transaction``: happens once for ever; other rows under its version, or a version before the newest, are
+        InvalidArgument when the block ends. Three RPCs, however many tables. Raises InvalidArgument and, when the
         block ends, LocationError: after Indeterminate all of it may have happened, or nothing.
         """
         return entered(

@@ -53,7 +53,9 @@ class Table(Held):
     def insert(self, rows: RowsLike, *, transaction: Transaction | None = None, timeout: float | None = None) -> int:
         """Add rows: what an append takes, without times, or a list of dicts. The time at which they are there.
 
-        ``transaction``: happens once for ever. Three RPCs, and uploads. Raises InvalidArgument, SchemaMismatch.
+        ``transaction``: happens once for ever in this table. The same rows under its version are not added again: the
+        time at which they were is returned. Other rows under it, or a version before the newest, of which nothing is
+        known any more, are InvalidArgument. Three RPCs, and uploads. Raises InvalidArgument, SchemaMismatch.
         """
         return self._run(self._inner.insert(rows, transaction=transaction, timeout=timeout))
 
@@ -142,3 +144,9 @@ class TableTransaction(Held):
     def delete(self, table: "Table", keys: RowsLike) -> None:
         """Take away all rows with these keys. Raises as ``snapshot`` and ``insert``."""
         self._run(self._inner.delete(table._inner, keys))
+
+    def end(self) -> None:
+        """Take nothing from here on: its block or its work has ended, in whatever way."""
+        self._call(
+            self._inner.end,
+        )

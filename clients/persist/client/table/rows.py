@@ -3,7 +3,8 @@
 Source: catalog-semantics.md section 4.2, table writes.
 """
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -11,10 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from persist.client.shard.write.inputs import tables, with_defaults
-from persist.core.data.encoding import encode_key
+from persist.core.data.encoding import encode, encode_key
 from persist.core.data.schema import DIFF, TS, Schema
 from persist.core.data.splits import KeyRange
 from persist.core.data.update import consolidate, normalise
+from persist.core.ids import ShardId
 from persist.errors import CorruptData, InvalidArgument, SchemaMismatch
 
 RowsLike: TypeAlias = Any
@@ -112,6 +114,28 @@ def from_payload(payload: bytes, ts: int, schema: Schema) -> pa.Table:
         if field.name not in rows.schema.names:
             rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
     return normalise(rows.append_column(TS, pa.array(np.full(rows.num_rows, ts, np.uint64))), schema)
+
+
+def body_of(rows: Mapping[ShardId, pa.Table]) -> str:
+    """What tells one set of updates to tables from another: the same for the same rows, also in another process."""
+    told = hashlib.blake2b(digest_size=24)
+    for shard in sorted(rows, key=str):
+        updates = rows[shard]
+        told.update(f"{shard} {updates.num_rows} ".encode())
+        names = [name for name in updates.schema.names if name != TS.name]
+        for batch in updates.select(names).to_batches(max_chunksize=PAYLOAD_ROWS):
+            if batch.num_rows:
+                # Every column ends by itself here, so that the bytes of all rows can stand one behind the other.
+                encoded = encode(batch.columns, last=False)
+                told.update(_data_of(encoded))
+    return told.hexdigest()
+
+
+def _data_of(encoded: pa.LargeBinaryArray) -> memoryview:
+    """All values, one behind the other."""
+    data = encoded.buffers()[2]
+    size = int(pc.sum(pc.binary_length(encoded)).as_py())
+    return memoryview(data)[:size] if data is not None else memoryview(b"")
 
 
 def _keyed(rows: RowsLike, only: Schema) -> Iterator[pa.Table]:

@@ -6,11 +6,14 @@ Source: catalog-semantics.md sections 4.2 (table writes) and 5.3; docs/adr/0009-
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, Literal
 
+import pyarrow as pa
+
 from persist.client.shard.write.append import Resolved
 from persist.client.table.data_shard import TableShard
 from persist.client.table.rows import (
     RowsLike,
     at_time,
+    body_of,
     check_distinct,
     key_range,
     keys_of,
@@ -19,7 +22,7 @@ from persist.client.table.rows import (
     with_keys,
 )
 from persist.client.table.transaction import transact
-from persist.client.table.wal import check_direct
+from persist.client.table.wal import check_direct, of_table
 from persist.client.timeline.oracle import Oracle, acknowledge
 from persist.client.timeline.register import seconds
 from persist.core.data.schema import Schema
@@ -31,8 +34,6 @@ from persist.errors import InvalidArgument, InvalidId, NotYetAvailable
 from persist.retry.deadline import Backoff, Deadline
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from persist.client.shard.client import ShardClient
     from persist.client.shard.read.snapshot import Snapshot
     from persist.client.table.wal import Wal
@@ -84,22 +85,17 @@ class Table:
     ) -> int:
         """Add rows: what an append takes, without times, or a list of dicts. The time at which they are there.
 
-        ``transaction``: happens once for ever. Three RPCs, and uploads. Raises InvalidArgument, SchemaMismatch.
+        ``transaction``: happens once for ever in this table. The same rows under its version are not added again: the
+        time at which they were is returned. Other rows under it, or a version before the newest, of which nothing is
+        known any more, are InvalidArgument. Three RPCs, and uploads. Raises InvalidArgument, SchemaMismatch.
         """
-        if self.wal is not None:
-            return await self.wal.commit(
-                {self.shard: updates_of(rows, self.schema)}, marker=transaction, timeout=timeout
-            )
-        return await self._append(rows, transaction, timeout)
+        return await self._write(updates_of(rows, self.schema), transaction, timeout)
 
     async def retract(
         self, rows: RowsLike, *, transaction: Transaction | None = None, timeout: float | None = None
     ) -> int:
         """Take whole rows away, which must be there: nobody looks. Raises as ``insert``."""
-        updates = updates_of(rows, self.schema, diff=-1)
-        if self.wal is not None:
-            return await self.wal.commit({self.shard: updates}, marker=transaction, timeout=timeout)
-        return await self._append(updates, transaction, timeout)
+        return await self._write(updates_of(rows, self.schema, diff=-1), transaction, timeout)
 
     async def upsert(self, rows: RowsLike, *, timeout: float | None = None) -> int:
         """Put rows in the place of those with the same keys, if any; nothing comes between looking and writing.
@@ -171,7 +167,15 @@ class Table:
     def __repr__(self) -> str:
         return f"<Table of {self.timeline} in {self.shard} mode={self.mode}: {self.schema}>"
 
-    async def _append(self, updates: RowsLike, transaction: Transaction | None, timeout: float | None) -> int:
+    async def _write(self, updates: pa.Table, transaction: Transaction | None, timeout: float | None) -> int:
+        if transaction is not None:
+            body = await self._location.runtime.offload(body_of, {self.shard: updates})
+            transaction = of_table(transaction, self.shard if self.wal is not None else None).with_body(body)
+        if self.wal is not None:
+            return await self.wal.commit({self.shard: updates}, marker=transaction, timeout=timeout)
+        return await self._append(updates, transaction, timeout)
+
+    async def _append(self, updates: pa.Table, transaction: Transaction | None, timeout: float | None) -> int:
         """SUBTLE: at the time given, or behind whatever has passed it: no read has seen that time complete without."""
         deadline = self._location.attempts.deadline(timeout)
         ts = await self._oracle.write_ts(timeout=seconds(deadline))

@@ -48,6 +48,7 @@ class TableTransaction:
         self._pinned = pinned
         self._rows: dict[ShardId, list[pa.Table]] = {}
         self._tables: dict[ShardId, Table] = {}
+        self._over = False
 
     def insert(self, table: "Table", rows: RowsLike) -> None:
         """Add rows. No RPC. Raises InvalidArgument, SchemaMismatch, UsageError (a table of another log)."""
@@ -115,8 +116,12 @@ class TableTransaction:
         if table.wal is not self._wal:
             hint = f'tables of this client and timeline, opened with mode="{MODE}"'
             raise InvalidArgument("this table cannot take part in the transaction", hint=hint, table=table.shard)
-        if self.ts is not None:
-            raise UsageError("the transaction is committed", hint="begin another")
+        if self._over:
+            raise UsageError("the transaction has ended: nothing would come of this", hint="begin another")
+
+    def end(self) -> None:
+        """Take nothing from here on: its block or its work has ended, in whatever way."""
+        self._over = True
 
 
 async def transact(
@@ -140,7 +145,10 @@ async def transact(
     while True:
         pinned = await wal.upper.read(deadline)
         transaction = TableTransaction(wal, marker=marker, timeout=timeout, pinned=pinned)
-        answer = await work(transaction)
+        try:
+            answer = await work(transaction)
+        finally:
+            transaction.end()
         if await transaction.commit(deadline):
             return answer
         if not await backoff.pause():

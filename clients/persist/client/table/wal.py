@@ -8,8 +8,10 @@ Source: catalog-semantics.md section 4.2, table writes; docs/adr/0009-tables.md.
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -17,7 +19,7 @@ import pyarrow.compute as pc
 
 from persist.client.shard.same_history import renewed
 from persist.client.table.data_shard import TableShard
-from persist.client.table.rows import from_payload, payloads
+from persist.client.table.rows import body_of, from_payload, payloads
 from persist.client.table.wal_retention import live_rows
 from persist.client.timeline.oracle import Oracle, acknowledge
 from persist.client.timeline.register import Register, seconds
@@ -67,6 +69,9 @@ WAL_APPLICATION: Final = "persist.wal:"
 TIDY_COMMITS: Final = 64
 """One in so many transactions, of whatever process, copies what nobody read, and forgets what is copied."""
 
+TABLE_APPLICATION_LETTERS: Final = 200
+"""Longer names of applications are told by their hash where a table is told with them."""
+
 FINISH_SECONDS: Final = 5.0
 """How long a process that ends waits for that."""
 
@@ -114,12 +119,16 @@ class Wal:
     async def commit(self, rows: Rows, *, marker: Transaction | None, timeout: float | None) -> int:
         """All of it at one time, which is returned: definite, and read by whoever asks for a read time from now on.
 
-        Three RPCs. ``marker``: happens once for ever. After Indeterminate only a marker makes repeating safe.
+        Three RPCs. ``marker``: happens once for ever; what it was is told beside it, so that only the same rows are
+        taken for done. After Indeterminate only a marker makes repeating safe.
         """
         deadline = self.deadline(timeout)
         ts = await self.oracle.write_ts(timeout=seconds(deadline))
         # It lands there at least. Once it has, that this cannot be applied comes too late.
         await self.oracle.check_ahead(max(ts, self.upper.known), timeout=seconds(deadline))
+        marker = (
+            None if marker is None else marker.with_body(await self._client.location.runtime.offload(body_of, rows))
+        )
         appended = await self._writer.append_at_upper(
             self._entries(rows), not_before=ts, transaction=marker, timeout=seconds(deadline)
         )
@@ -139,9 +148,16 @@ class Wal:
         entries = self._entries(rows)
         stamped = entries.append_column("ts", pa.array([ts] * entries.num_rows, pa.uint64()))
         stamped = stamped.append_column("diff", pa.array([1] * entries.num_rows, pa.int64()))
-        outcome = await self._writer.compare_and_append(
-            stamped, upper, ts + 1, transaction=marker, timeout=seconds(deadline)
-        )
+        # What it does is told by its reads as well, so another run of it may do something else.
+        told = None if marker is None else marker.with_body("transact")
+        try:
+            outcome = await self._writer.compare_and_append(
+                stamped, upper, ts + 1, transaction=told, timeout=seconds(deadline)
+            )
+        except InvalidArgument:
+            if marker is not None:
+                await self.check_new(marker, deadline)
+            raise
         if marker is not None and isinstance(outcome, Appended) and outcome.upper != Antichain.of(ts + 1):
             raise _already_committed(marker, outcome)
         return await self._told(outcome, deadline) if isinstance(outcome, Appended) else None
@@ -360,6 +376,16 @@ def _already_committed(marker: Transaction, found: Appended) -> AlreadyCommitted
         version=marker.version,
         ts=found.upper.elements[0] - 1,
     )
+
+
+def of_table(transaction: Transaction, shard: ShardId | None) -> Transaction:
+    """A marker of one table's own in the log of many, so that a version of each of them happens. None: as it is."""
+    if shard is None:
+        return transaction
+    name = transaction.app_id
+    if len(name) > TABLE_APPLICATION_LETTERS:
+        name = hashlib.blake2b(name.encode(), digest_size=32).hexdigest()
+    return replace(transaction, app_id=f"{name}@{shard}")
 
 
 def exact(lower: int, reader: "ReadHandle") -> bool:

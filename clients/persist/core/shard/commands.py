@@ -5,12 +5,13 @@ raised as UsageError; expected outcomes are values. Every command may be repeate
 work are numbered, the others are idempotent. Source: persist-semantics.md section 2.3.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
 from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, SessionId, ShardId, Token, WriterId
 from persist.core.shard.batch import HollowBatch
+from persist.errors import InvalidArgument
 
 R = TypeVar("R", covariant=True)
 
@@ -106,6 +107,9 @@ class InlineBackpressure:
 
 
 OWNER_BODY: Final = "#diffs="
+
+TRANSACTION_LETTERS: Final = 256
+"""The longest app id, and the longest owner."""
 """In the owner of a transaction, what stands before the sum of its version's diffs."""
 
 
@@ -128,10 +132,28 @@ class Transaction:
     owner: str = ""
     new_since: int = 0
 
+    def __post_init__(self) -> None:
+        for name, least in (("app_id", 1), ("owner", 0)):
+            text: object = getattr(self, name)
+            if not isinstance(text, str) or not least <= len(text) <= TRANSACTION_LETTERS:
+                raise _bad_transaction(name, text, f"give a text of {least} to {TRANSACTION_LETTERS} letters")
+        for name in ("version", "new_since"):
+            number: object = getattr(self, name)
+            if type(number) is not int or not 0 <= number < 1 << 63:
+                raise _bad_transaction(name, number, "give an int of 63 bits, from 0")
+
     @staticmethod
-    def owner_of(name: str, diffs: int) -> str:
-        """An ``owner`` that tells also the sum of the diffs of this version's updates."""
+    def owner_of(name: str, diffs: int | str) -> str:
+        """An ``owner`` that tells also the sum of the diffs of this version's updates, or what else tells them."""
         return f"{name}{OWNER_BODY}{diffs}"
+
+    def with_body(self, body: str) -> "Transaction":
+        """The same of those updates, unless ``owner`` tells which already. Raises InvalidArgument: no room for it."""
+        return self if OWNER_BODY in self.owner else replace(self, owner=self.owner_of(self.owner, body))
+
+
+def _bad_transaction(name: str, got: object, hint: str) -> InvalidArgument:
+    return InvalidArgument(f"no such {name} of a transaction", hint=hint, got=repr(got)[:80])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

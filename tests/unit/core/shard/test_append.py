@@ -93,23 +93,6 @@ def test_append_of_a_transaction_seen_before_is_a_no_op_even_from_another_writer
     assert outcome == c.Appended(upper=Antichain.of(10), seqno=2)
 
 
-@pytest.mark.parametrize(
-    "transaction",
-    [
-        c.Transaction(app_id="", version=1),
-        c.Transaction(app_id="x" * 257, version=1),
-        c.Transaction(app_id="a", version=-1),
-    ],
-    ids=["no id", "long id", "negative version"],
-)
-def test_append_with_a_malformed_transaction_is_refused(transaction):
-    state = first_state()
-    command = dataclasses.replace(append(state, rows=1, width=5), transaction=transaction)
-    with pytest.raises(InvalidArgument):
-        apply(state, command, NOW)
-    assert state == first_state()
-
-
 def test_heartbeat_append_only_extends_the_writers_lease():
     state, _ = commit(first_state(), append(first_state(), rows=1, width=5, number=1))
     later = dataclasses.replace(NOW, now_ms=6_000)

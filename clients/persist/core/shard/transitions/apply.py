@@ -258,10 +258,6 @@ def _with_transaction(command: c.CompareAndAppend, state: State, outcome: c.Appe
     transaction = command.transaction
     if transaction is None:
         return state.transactions
-    if not 0 < len(transaction.app_id) <= 256 or not 0 <= transaction.version < 2**63 or len(transaction.owner) > 256:
-        raise InvalidArgument(
-            "a transaction has an app id of 1 to 256 letters, a version of 63 bits and an owner of at most 256 letters"
-        )
     record = TransactionRecord(
         version=transaction.version, upper=outcome.upper, seqno=outcome.seqno, owner=transaction.owner
     )
