@@ -92,9 +92,10 @@ def _table(parameters: Iterable[Any]) -> Iterator[str]:
     shown = [each for each in parameters if not getattr(each, "hidden", False)]
     if not shown:
         return
-    yield "\n| | | default | variable |\n|---|---|---|---|"
+    yield "\n| option | |\n|---|---|"
     for each in shown:
-        yield f"| {_name(each)} | {_text(each.help)} | {_default(each)} | {_variable(each)} |"
+        also = ", ".join(filter(None, (_default(each), _variable(each))))
+        yield f"| {_name(each)} | {_text(each.help)}{also and f' ({also})'} |"
 
 
 def _name(parameter: Any) -> str:
@@ -111,12 +112,12 @@ def _default(parameter: Any) -> str:
         return "required"
     default = parameter.default
     nothing = default is None or default is False or default == "" or default == () or callable(default)
-    return "" if nothing or not parameter.show_default else f"`{default}`"
+    return "" if nothing or not parameter.show_default else f"default `{default}`"
 
 
 def _variable(parameter: Any) -> str:
     variable = getattr(parameter, "envvar", None)
-    return f"`{variable}`" if isinstance(variable, str) else ""
+    return f"variable `{variable}`" if isinstance(variable, str) else ""
 
 
 def _text(text: str | None) -> str:

@@ -74,12 +74,12 @@ class _File:
         for at, service in enumerate(self._file.service):
             yield f"\n## {service.name}\n\n{prose(self._comments.get((SERVICES, at), ''))}\n"
             yield f"{prose(self._heads.get((SYNTAX,), ''))}\n"
-            yield "| method | takes | gives | |\n|---|---|---|---|"
+            yield "| method | |\n|---|---|"
             for nth, method in enumerate(service.method):
                 takes = _reference(method.input_type, "stream " if method.client_streaming else "")
                 gives = _reference(method.output_type, "stream " if method.server_streaming else "")
                 says = cell(self._comments.get((SERVICES, at, METHODS, nth), ""))
-                yield f"| `{method.name}` | {takes} | {gives} | {says} |"
+                yield f"| `{method.name}` | {takes} → {gives}<br>{says} |"
 
     def types(self) -> Iterator[str]:
         yield f"\n## {Path(self._file.name).name}\n"
