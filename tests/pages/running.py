@@ -99,11 +99,18 @@ class Reader:
         return said
 
     def stop(self) -> None:
-        """Stop what still runs, as Ctrl-C does, the last one first."""
+        """Stop what still runs, as Ctrl-C does, the last one first; all of it says that it ended well."""
+        codes = {}
         while self._running:
             process = self._running.pop()
             process.send_signal(signal.SIGINT)
-            process.communicate(timeout=SECONDS)
+            try:
+                process.communicate(timeout=SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
+            codes[str(process.args)] = process.returncode
+        assert set(codes.values()) <= {0}, codes
 
 
 def commands(code: str) -> Iterator[str]:
