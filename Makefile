@@ -1,6 +1,6 @@
 # `make` lists the targets. Each does the set-up it needs first; repeating a set-up that is done costs nothing.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-python run run-batch dev check test sim lint types proto proto-check docs constraints bench bench-full clean
+.PHONY: help setup setup-python run run-batch dev check test sim lint types proto proto-check docs docs-site constraints bench bench-full clean
 SHELL := /bin/sh
 
 BIN := .venv/bin
@@ -71,6 +71,10 @@ proto-check: setup-python ## buf lint, buf breaking, and what is generated and c
 
 docs: setup-python ## renew the tables in docs/ that repeat what the code knows
 	@$(BIN)/python deploy/tables.py
+
+docs-site: ## build the site for users from docs/ into build/site, without a network; a broken link or anchor fails
+	@deploy/setup.sh docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build -f deploy/site/mkdocs.yml
 
 constraints: ## renew constraints.txt with the newest versions that resolve (needs uv)
 	@deploy/constraints.sh

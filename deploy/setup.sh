@@ -3,6 +3,7 @@
 #
 #   deploy/setup.sh             Python and Java
 #   deploy/setup.sh python      Python only
+#   deploy/setup.sh docs        Python and what builds the site for users
 #   deploy/setup.sh bench       Python and the peers of the benchmark
 #
 # Safe to repeat: a step whose inputs have not changed costs nothing. Environment: PYTHON names the interpreter to
@@ -124,10 +125,14 @@ all)
     provide_java
     ;;
 python) python_packages stamp dev ;;
+docs)
+    python_packages stamp-docs dev,docs
+    fingerprint >.venv/stamp
+    ;;
 bench)
     python_packages stamp-bench dev,bench
     fingerprint >.venv/stamp
     provide_java
     ;;
-*) die "unknown step $what: use all, python or bench" ;;
+*) die "unknown step $what: use all, python, docs or bench" ;;
 esac

@@ -22,6 +22,7 @@ FOLDERS = {
     "tests/services/": "services",
     "tests/cli/": "services",
     "tests/e2e/": "services",
+    "tests/pages/": "services",
     "tests/spark/": "spark",
     "tests/scenarios/": "soak",
     "tests/soak/": "soak",

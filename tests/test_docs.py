@@ -64,3 +64,29 @@ def test_every_spark_option_is_documented() -> None:
     page = (ROOT / "docs/spark.md").read_text()
     spellings = {spelling for option in names.OPTIONS for spelling in (option.name, *option.aliases)}
     assert not {spelling for spelling in spellings if f"`{spelling}`" not in page}
+
+
+def test_the_map_says_where_things_happen() -> None:
+    page = (ROOT / "docs/architecture.md").read_text()
+    rows = re.findall(r"^\| [^|]+ \| `([\w/]+\.py)` \| ([^|]+) \|$", page, re.MULTILINE)
+    assert len(rows) >= 15
+    missing = []
+    for path, names in rows:
+        file = next((each for root in ("", "clients/persist/") if (each := ROOT / root / path).exists()), None)
+        text = file.read_text() if file else ""
+        told = re.findall(r"`(\w+)`", names)
+        missing += [
+            f"{path}: {name}" for name in told if not re.search(rf"^ *(async )?def {name}\b", text, re.MULTILINE)
+        ]
+    assert not missing
+
+
+def test_the_map_names_folders_and_files_that_exist() -> None:
+    page = (ROOT / "docs/architecture.md").read_text()
+    roots = ("", "clients/", "clients/persist/", "clients/persist_ingest/", "services/", "spark/", "docs/", "tests/")
+    roots += ("services/persist_cli/", "protos/persist/v1/")
+    named = set(re.findall(r"`([\w/-]+/[\w./-]*|[\w/-]+\.(?:py|md|proto))`", page))
+    # A name without a folder is in the one that was named before.
+    there = {path.name for top in ("clients", "services", "spark", "protos") for path in (ROOT / top).rglob("*.*")}
+    wrong = {each for each in named if not any((ROOT / root / each).exists() for root in roots)}
+    assert not {each for each in wrong if "/" in each.rstrip("/") or each not in there}
