@@ -45,6 +45,7 @@ class ShardInfo(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     FORMAT_FIELD_NUMBER: _builtins.int
     WRITERS_SINCE_MS_FIELD_NUMBER: _builtins.int
+    SCHEMAS_PACKED_FIELD_NUMBER: _builtins.int
     shard_id: _builtins.str
     """shard_id names the shard."""
     seqno: _builtins.int
@@ -71,7 +72,11 @@ class ShardInfo(_message.Message):
 
     @_builtins.property
     def schemas(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.SchemaEntry]:
-        """schemas are all registered schemas, oldest first. Empty: none yet, or see schemas_unchanged."""
+        """schemas are all registered schemas, oldest first. Empty: none yet, or see schemas_unchanged and schemas_packed."""
+
+    @_builtins.property
+    def schemas_packed(self) -> _types_pb2.PackedSchemas:
+        """schemas_packed is set instead of schemas where these take more than 256 KiB."""
 
     def __init__(
         self,
@@ -85,10 +90,11 @@ class ShardInfo(_message.Message):
         incarnation: _builtins.int = ...,
         format: _builtins.int = ...,
         writers_since_ms: _builtins.int = ...,
+        schemas_packed: _types_pb2.PackedSchemas | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["since", b"since", "upper", b"upper"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["schemas_packed", b"schemas_packed", "since", b"since", "upper", b"upper"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["format", b"format", "incarnation", b"incarnation", "schemas", b"schemas", "schemas_unchanged", b"schemas_unchanged", "seqno", b"seqno", "shard_id", b"shard_id", "since", b"since", "upper", b"upper", "writers_since_ms", b"writers_since_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["format", b"format", "incarnation", b"incarnation", "schemas", b"schemas", "schemas_packed", b"schemas_packed", "schemas_unchanged", b"schemas_unchanged", "seqno", b"seqno", "shard_id", b"shard_id", "since", b"since", "upper", b"upper", "writers_since_ms", b"writers_since_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1937,6 +1943,7 @@ class CompactionClaimed(_message.Message):
     SINCE_FIELD_NUMBER: _builtins.int
     SCHEMAS_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
+    SCHEMAS_PACKED_FIELD_NUMBER: _builtins.int
     lo: _builtins.int
     """lo is the first spine id of what is claimed."""
     hi: _builtins.int
@@ -1953,7 +1960,11 @@ class CompactionClaimed(_message.Message):
 
     @_builtins.property
     def schemas(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.SchemaEntry]:
-        """schemas are all of the shard's, oldest first."""
+        """schemas are all of the shard's, oldest first. Empty: see schemas_packed."""
+
+    @_builtins.property
+    def schemas_packed(self) -> _types_pb2.PackedSchemas:
+        """schemas_packed is set instead of schemas where these take more than 256 KiB."""
 
     def __init__(
         self,
@@ -1964,10 +1975,11 @@ class CompactionClaimed(_message.Message):
         since: _types_pb2.Antichain | None = ...,
         schemas: _abc.Iterable[_types_pb2.SchemaEntry] | None = ...,
         incarnation: _builtins.int = ...,
+        schemas_packed: _types_pb2.PackedSchemas | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["since", b"since"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["schemas_packed", b"schemas_packed", "since", b"since"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "hi", b"hi", "incarnation", b"incarnation", "lo", b"lo", "schemas", b"schemas", "since", b"since"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "hi", b"hi", "incarnation", b"incarnation", "lo", b"lo", "schemas", b"schemas", "schemas_packed", b"schemas_packed", "since", b"since"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -16,10 +16,11 @@ from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, SessionId, ShardId, Token, WriterId, check_critical_id
 from persist.core.shard import commands as c
 from persist.core.shard.batch import HollowBatch
-from persist.errors import Indeterminate, InvalidArgument, PersistError
+from persist.errors import Indeterminate, InvalidArgument, PersistError, check
 from persist.v1 import shard_pb2 as pb
 from persist.wire import batch as wire_batch
 from persist.wire.rpc_errors import detail_of, error_of_detail
+from persist.wire.schemas import put_schemas, schemas_in
 
 
 class Method(NamedTuple):
@@ -284,6 +285,16 @@ def _optional_token(message: Any, name: str) -> Token | None:
     return Token.parse(text) if text else None
 
 
+def _set_schemas(message: Any, name: str, values: tuple[c.SchemaEntry, ...]) -> None:
+    check(name == "schemas", "schemas are called so")
+    put_schemas(message, values)
+
+
+def _schemas(message: Any, name: str) -> tuple[c.SchemaEntry, ...]:
+    check(name == "schemas", "schemas are called so")
+    return schemas_in(message)
+
+
 def _extend(to_item: Callable[[Any], Any]) -> Callable[[Any, str, Any], None]:
     def encode(message: Any, name: str, values: Any) -> None:
         getattr(message, name).extend([to_item(value) for value in values])
@@ -312,9 +323,7 @@ _KINDS: Final[Mapping[Any, _Kind]] = {
     c.SchemaEntry: _Kind(_copy(wire_batch.schema_entry_to_proto), _present(wire_batch.schema_entry_from_proto)),
     tuple[bytes, ...]: _Kind(_extend(bytes), _each(bytes)),
     tuple[HollowBatch, ...]: _Kind(_extend(wire_batch.batch_to_proto), _each(wire_batch.batch_taken_in)),
-    tuple[c.SchemaEntry, ...]: _Kind(
-        _extend(wire_batch.schema_entry_to_proto), _each(wire_batch.schema_entry_from_proto)
-    ),
+    tuple[c.SchemaEntry, ...]: _Kind(_set_schemas, _schemas),
     int | None: _Kind(_set_optional, _optional_int),
     c.Transaction | None: _Kind(_set_transaction, _transaction),
 }

@@ -55,6 +55,8 @@ READERS_MAX: Final = 1000
 """Leased and critical readers a shard takes, each."""
 SCHEMAS_MAX: Final = 1000
 SCHEMA_BYTES_MAX: Final = 1 << 18
+SCHEMAS_BYTES_MAX: Final = 32 << 20
+"""Bytes of all schemas of a shard together: its state holds them, and every answer that says where it stands."""
 
 
 def apply(state: State, command: c.Command[T], context: Context) -> tuple[State, T]:
@@ -513,6 +515,12 @@ def _registered(state: State, schema: bytes, codec: str) -> tuple[State, c.Schem
         raise ShardClosed("the shard is gone", hint="use another shard", shard=state.shard)
     if len(schema) > SCHEMA_BYTES_MAX:
         raise RequestTooLarge("a schema takes too much room", hint="fewer columns", limit=SCHEMA_BYTES_MAX)
+    held = sum(len(each.schema) for each in state.schemas)
+    if held + len(schema) > SCHEMAS_BYTES_MAX:
+        raise RequestTooLarge(
+            "the schemas of the shard take too much room", hint="copy it to a new shard", bytes=held,
+            limit=SCHEMAS_BYTES_MAX, shard=state.shard,
+        )  # fmt: skip
     check_schema(schema, codec)
     entry = c.SchemaEntry(schema_id=len(state.schemas), schema=schema, codec=codec)
     return state.evolved(schemas=(*state.schemas, entry)), c.SchemaRegistered(entry=entry)
