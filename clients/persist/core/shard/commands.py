@@ -137,10 +137,10 @@ class Transaction:
             text: object = getattr(self, name)
             if not isinstance(text, str) or not least <= len(text) <= TRANSACTION_LETTERS:
                 raise _bad_transaction(name, text, f"give a text of {least} to {TRANSACTION_LETTERS} letters")
-        for name in ("version", "new_since"):
+        for name, bits in (("version", 63), ("new_since", 64)):
             number: object = getattr(self, name)
-            if type(number) is not int or not 0 <= number < 1 << 63:
-                raise _bad_transaction(name, number, "give an int of 63 bits, from 0")
+            if type(number) is not int or not 0 <= number < 1 << bits:
+                raise _bad_transaction(name, number, f"give an int of {bits} bits, from 0")
 
     @staticmethod
     def owner_of(name: str, diffs: int | str) -> str:
