@@ -60,7 +60,7 @@ class DurableCatalog:
         check_open(Mode.WRITABLE, generation, initialized=True)
         log, raw = self._log, await self._raw()
         token = await take_over(log, self._codec, raw, generation, lambda: self._check_versions(raw))
-        return await self._opened(log, raw, Mode.WRITABLE, Claim(generation, token), token)
+        return await self._opened(log, raw, Mode.WRITABLE, Claim(generation, token, raw.incarnation), token)
 
     async def open_savepoint(self, generation: int, *, allow_uninitialized: bool = False) -> OpenedCatalog:
         """See OpenableCatalog."""
@@ -100,9 +100,9 @@ class DurableCatalog:
         """See OpenableCatalog."""
         return await edit(self._log, self._codec, kind, key, value, self._check_current)
 
-    async def repair(self, *, commit: bool = False) -> Repair:
+    async def repair(self, *, commit: bool = False, token: FenceToken | None = None) -> Repair:
         """See OpenableCatalog."""
-        done = await repair(self._log, self._codec, commit=commit)
+        done = await repair(self._log, self._codec, commit=commit, token=token)
         try:
             await DurableCatalog(
                 ForkedLog(done.mended),

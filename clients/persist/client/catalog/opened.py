@@ -86,6 +86,11 @@ class OpenedCatalog:
         return self._token
 
     @property
+    def claim(self) -> Claim:
+        """What it may call its own."""
+        return self._claim
+
+    @property
     def upper(self) -> int:
         """See ReadOnlyCatalog."""
         return self._upper
@@ -313,7 +318,7 @@ class OpenedCatalog:
             read = await self._log.snapshot()
         with self._ends_if(CorruptData):
             raw = RawCatalog(self._codec, read)
-            fenced = self._claim.fenced_by(raw.token) if raw.token is not None else None
+            fenced = self._claim.fenced_by(raw.token, raw.incarnation)
             ended = fenced or self._readable(read.updates)[1]
             if ended is not None:
                 raise self._end(ended)

@@ -177,7 +177,7 @@ class RemoteCatalog:
         with answers():
             return SIDES[kind.tag][1].decode(told.previous) if told.HasField("previous") else None
 
-    async def repair(self, *, commit: bool = False) -> Repair:
+    async def repair(self, *, commit: bool = False, token: FenceToken | None = None) -> Repair:
         """See OpenableCatalog. No server of a damaged catalog does anything with it."""
         raise InvalidArgument(
             "a catalog is repaired where its rows are",
@@ -231,8 +231,8 @@ class _Opening(DurableCatalog):
         """The catalog of a session. Raises Fenced, IncompatibleDataVersion (the server has another release)."""
         with self.log.counting():
             raw = await self._raw()
-        claim = Claim(session.token.deploy_generation, session.token)
-        fenced = None if raw.token is None else claim.fenced_by(raw.token)
+        claim = Claim(session.token.deploy_generation, session.token, raw.incarnation)
+        fenced = claim.fenced_by(raw.token, raw.incarnation)
         if fenced is not None:
             raise fenced
         self._check_versions(raw)

@@ -70,9 +70,9 @@ class ShadowCatalog:
         await self.dump()
         return previous
 
-    async def repair(self, *, commit: bool = False) -> Repair:
+    async def repair(self, *, commit: bool = False, token: FenceToken | None = None) -> Repair:
         """See OpenableCatalog. Each side has its own damage, so only whether it could be looked at is compared."""
-        done: Repair = await self._both("repair", lambda it: it.repair(commit=commit), type)
+        done: Repair = await self._both("repair", lambda it: it.repair(commit=commit, token=token), type)
         return done
 
     async def close(self) -> None:
