@@ -182,8 +182,8 @@ def repair(
     wrong.
 
     With --generation or --epoch the fence token is set back, too: for a deployment that was rolled out with a number
-    far too high. Whoever opened the catalog before is fenced for ever, whatever numbers come again. It is refused while a
-    server leads: stop that first, and programs that lead, or the next of them to open the catalog takes the wrong
+    far too high. Whoever opened the catalog before is fenced for ever, whatever numbers come again. It is refused while
+    a server leads: stop that first, and programs that lead, or the next of them to open the catalog takes the wrong
     number again.
     """
     place, settings = at.place(), run.settings()
