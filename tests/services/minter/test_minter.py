@@ -32,6 +32,7 @@ from persist.errors import (
     LocationError,
     NotReadable,
     RequestTooLarge,
+    UsageError,
 )
 from persist.v1 import minter_pb2 as pb
 from persist.wire.rpc_errors import DETAILS_KEY, error_of_status
@@ -222,7 +223,8 @@ async def test_pickled_minter_connects_by_itself():
         assert await copy.get_binding(source(), at(0, [1])) == [mine]
         await copy.close()
         await minter.close()
-        assert await minter.get_binding(source(), at(0, [1])) == [mine]
+        with pytest.raises(UsageError, match="the minter is closed"):
+            await minter.get_binding(source(), at(0, [1]))
 
 
 # ---- refusals --------------------------------------------------------------------------------------------------------

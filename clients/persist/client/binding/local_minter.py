@@ -15,6 +15,7 @@ from persist.client.binding.looking import incarnation_there, not_found
 from persist.client.binding.port import Bound, RemapSource, ResumptionOf, ResumptionTold
 from persist.client.binding.remap_shard import Ask, Counts, RemapShard
 from persist.client.shard.client import ShardClient
+from persist.client.shard.handles import Closes
 from persist.client.shard.read.listen import Updates
 from persist.core.binding.remap import Binding, RemapTrace
 from persist.core.binding.remap_rows import REMAP_SCHEMA, from_table, replaced
@@ -38,8 +39,11 @@ BINDINGS_BETWEEN: Final = 1_000
 _Key = tuple[ShardId, SourceKind, str]
 
 
-class LocalMinter:
+class LocalMinter(Closes):
     """The Minter port over a client. Borrows the client; everything it keeps can be lost at any time."""
+
+    _noun = "minter"
+    _again = "ask the client for another one"
 
     def __init__(self, client: ShardClient) -> None:
         self._client = client

@@ -17,6 +17,7 @@ from persist.client.catalog.log.remote_log import RemoteLog
 from persist.client.catalog.opened import OpenedCatalog
 from persist.client.catalog.port import Dump, Repair, Updates
 from persist.client.remote.catalog import CatalogCalls
+from persist.client.shard.handles import Closes
 from persist.core.catalog.errors import Fenced, OutOfSync
 from persist.core.catalog.kinds import AnyKind
 from persist.core.catalog.leadership.commit_rules import commit_ts, committed_at
@@ -66,12 +67,15 @@ class CatalogStatus:
     sessions: int
 
 
-class RemoteCatalog:
+class RemoteCatalog(Closes):
     """The OpenableCatalog over one or several CatalogService endpoints of one environment.
 
     ``endpoints``: HOST:PORT, comma separated. Followers serve reads; what writes finds the leader among them, and leads
     with any that may when there is none. Raises InvalidArgument (no endpoint, or no catalog), LocationError.
     """
+
+    _noun = "catalog"
+    _again = "ask the client for it again"
 
     def __init__(
         self,
@@ -208,7 +212,9 @@ class RemoteCatalog:
 
     async def _opening(self) -> "_Opening":
         await self.status()
-        return _Opening(RemoteLog(self._calls), content_version=self._content_version)
+        opening = _Opening(RemoteLog(self._calls), content_version=self._content_version)
+        opening._belongs_to = self
+        return opening
 
     async def _open(self, request: pb.OpenSessionRequest) -> "RemoteOpened":
         opening = await self._opening()
@@ -238,7 +244,9 @@ class _Opening(DurableCatalog):
         self._check_versions(raw)
         self._check_current(raw)
         snapshot = await load(CODEC, raw)
-        return RemoteOpened(self.log, calls, session, snapshot, upper=raw.upper, claim=claim)
+        opened = RemoteOpened(self.log, calls, session, snapshot, upper=raw.upper, claim=claim)
+        opened._belongs_to = self
+        return opened
 
 
 class RemoteOpened(OpenedCatalog):

@@ -6,6 +6,7 @@ Source: catalog-semantics.md sections 4.2 (table writes) and 5.3; docs/adr/0009-
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, Literal
 
+from persist.client.shard.handles import Stays
 from persist.client.shard.write.append import Resolved
 from persist.client.table.data_shard import TableShard
 from persist.client.table.rows import (
@@ -41,7 +42,7 @@ Mode = Literal["direct", "wal"]
 MODES: Final = ("direct", "wal")
 
 
-class Table:
+class Table(Stays):
     """A table of one timeline. Safe for many tasks, and any number of processes at once.
 
     Every write happens at one time, which it returns, greater than that of all writes and reads that had ended before
