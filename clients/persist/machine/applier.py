@@ -21,6 +21,7 @@ from persist.errors import (
     Determinate,
     Indeterminate,
     LocationError,
+    LocationReplaced,
     PersistError,
     ShardNotFound,
 )
@@ -88,17 +89,23 @@ class Applier:
 
     async def refresh(self, deadline: Deadline, *, create: bool = False) -> State:
         """The newest state there is: linearizable. Raises ShardNotFound unless ``create``."""
-        known = self._version
-        if known is not None:
-            found: Version | None = await self._versions.catch_up(known, deadline)
-        else:
-            found = await self._versions.load(self.shard, deadline)
-        if found is None and create:
-            found = await self._versions.initialise(self.shard, deadline)
+        try:
+            found = await self._found(deadline, create=create)
+        except LocationReplaced:
+            # What stands there now may be of another location.
+            self._versions.identity.forget()
+            raise
         if found is None:
             raise ShardNotFound("no such shard here", hint="check the id and the location", shard=self.shard)
         self._install(found)
         return found.state
+
+    async def _found(self, deadline: Deadline, *, create: bool) -> Version | None:
+        known = self._version
+        if known is not None:
+            return await self._versions.catch_up(known, deadline)
+        found = await self._versions.load(self.shard, deadline)
+        return await self._versions.initialise(self.shard, deadline) if found is None and create else found
 
     async def moved_past(self, state: State) -> None:
         """Return once this process knows a newer state, or one of another history."""
@@ -120,6 +127,9 @@ class Applier:
             raise Determinate("deadline passed while waiting for earlier commits", shard=self.shard) from None
         try:
             return await self._commit(commands, deadline)
+        except LocationReplaced:
+            self._versions.identity.forget()
+            raise
         finally:
             self._committing.release()
 

@@ -4,6 +4,7 @@ The same code runs inside the service and embedded in a user's process. Source: 
 """
 
 import asyncio
+import contextlib
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,6 +15,7 @@ from persist.core.shard.batch import HollowBatch
 from persist.core.shard.commands import Command, Finalized
 from persist.core.shard.state import State
 from persist.errors import (
+    CorruptData,
     Determinate,
     Indeterminate,
     InvalidId,
@@ -21,6 +23,7 @@ from persist.errors import (
     LocationError,
     NotReadable,
     PersistError,
+    VersionMismatch,
 )
 from persist.machine.applier import Applier
 from persist.machine.compaction.owners import StandingOwners
@@ -125,6 +128,14 @@ class LocalShards:
     def blob_uri(self) -> str:
         """Where rich clients read and write parts."""
         return self._versions.blob.uri
+
+    async def check_place(self, *, timeout: float) -> None:
+        """Raise UnsafeConfiguration unless the two stores are of one location, as far as they answer. Two reads.
+
+        For a server that starts: whoever asks it hears the same.
+        """
+        with contextlib.suppress(LocationError, CorruptData, VersionMismatch):
+            await self._versions.identity.enter(self._deadline(timeout))
 
     async def open(self, shard: ShardId, *, create: bool = True, timeout: float) -> ShardInfo:
         """The shard's newest state, initialising it if new. One Consensus read when this process knows the shard."""

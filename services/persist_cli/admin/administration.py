@@ -75,7 +75,8 @@ class Machine:
 def run(
     target: Target, settings: Settings, work: Callable[[Machine], Awaitable[T]], *, consensus_lost: bool = False
 ) -> T:
-    """Open the machine, work with it, close it. Raises InvalidArgument for a place where there is no location.
+    """Open the machine, work with it, close it. Raises InvalidArgument for a place where there is no location,
+    UnsafeConfiguration for the stores of two.
 
     ``consensus_lost``: its Consensus may be gone, and is made then.
     """
@@ -85,6 +86,8 @@ def run(
         machine = Machine(target, settings)
         try:
             await machine.check()
+            if not consensus_lost:
+                await machine.shards.check_place(timeout=settings.timeout_ms / 1000)
             return await work(machine)
         finally:
             await machine.shards.close()

@@ -6,9 +6,10 @@ from typing import Any, Final, TypeVar
 
 from persist.client.remote.addresses import endpoints_of, is_listening
 from persist.core.shard.state import FIRST_FORMAT, STATE_FORMAT
-from persist.errors import InvalidArgument, MissingExtra, PersistError
+from persist.errors import InvalidArgument, MissingExtra, PersistError, UnsafeConfiguration
 from persist.extras import extra
 from persist.machine.gate import Gate
+from persist.machine.local_shards import LocalShards
 from persist.retry.deadline import Deadline
 from persist.runtime import Runtime, system
 from persist.settings import Settings
@@ -59,7 +60,24 @@ async def _stores(target: Target, settings: Settings, timeout: float) -> list[Ch
     )
     if all(check.state != BAD for check in found):
         found.append(await _write_version(consensus_uri, timeout, settings))
+        found += await _one_location(blob_uri, consensus_uri, timeout, settings)
     return found
+
+
+async def _one_location(blob_uri: str, consensus_uri: str, timeout: float, settings: Settings) -> list[Check]:
+    """Whether the two stores belong together: nothing to say where they do."""
+    runtime = system()
+    blob = open_blob(blob_uri, settings=settings, runtime=runtime)
+    shards = LocalShards(
+        blob, open_consensus(consensus_uri, settings=settings, runtime=runtime), settings=settings, runtime=runtime
+    )
+    try:
+        await shards.check_place(timeout=timeout)
+    except UnsafeConfiguration as error:
+        return [Check("stores", BAD, error.message, error.hint)]
+    finally:
+        await shards.close()
+    return []
 
 
 async def _write_version(consensus_uri: str, timeout: float, settings: Settings) -> Check:
