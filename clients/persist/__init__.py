@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from persist.core.time.timeline import CounterTimeline, EpochMilliseconds, ExternalTimeline, UserTimeline
     from persist.errors import (
         AlreadyCommitted,
+        AmbiguousName,
         CodecMismatch,
         CorruptData,
         Determinate,
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AlreadyCommitted",
+    "AmbiguousName",
     "Antichain",
     "Appended",
     "ArrowCodec",
@@ -231,6 +233,7 @@ _MODULES = {
     "StoreReadOnly": "persist.errors",
     "TypeNotSupported": "persist.errors",
     "AlreadyCommitted": "persist.errors",
+    "AmbiguousName": "persist.errors",
     "UnsafeConfiguration": "persist.errors",
     "UsageError": "persist.errors",
     "VersionMismatch": "persist.errors",

@@ -30,6 +30,7 @@ from persist.core.time.errors import ClockAhead, JumpTooLarge, UpstreamLost, Ups
 from persist.core.time.timeline import CounterTimeline, EpochMilliseconds, ExternalTimeline, UserTimeline
 from persist.errors import (
     AlreadyCommitted,
+    AmbiguousName,
     CodecMismatch,
     CorruptData,
     Determinate,
@@ -66,6 +67,7 @@ from persist.settings import Settings
 
 __all__ = [
     "AlreadyCommitted",
+    "AmbiguousName",
     "Antichain",
     "Appended",
     "ArrowCodec",

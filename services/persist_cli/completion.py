@@ -75,9 +75,9 @@ def shard_ids(target: "Target") -> list[str]:
     """Of the shards of a location."""
 
     async def listed() -> list[str]:
+        from persist.core.names import is_id
         from persist.runtime import system
         from persist.settings import Settings
-        from persist_cli.options import is_shard_id
 
         settings = Settings()
         if target.endpoint is not None:
@@ -88,7 +88,7 @@ def shard_ids(target: "Target") -> list[str]:
         from persist.storage.open import open_consensus
 
         consensus = open_consensus(target.stores()[1], settings=settings, runtime=system())
-        return [key async for key in consensus.list_keys(timeout=SECONDS) if is_shard_id(key)]
+        return [key async for key in consensus.list_keys(timeout=SECONDS) if is_id(key)]
 
     return asyncio.run(listed())
 

@@ -305,18 +305,6 @@ def is_typed(context: typer.Context, name: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
-def is_shard_id(text: str) -> bool:
-    """Whether a word looks like a shard's id, and not like the name of a table."""
-    return len(text) > 30 and text.startswith("s") and text.count("-") == 4
-
-
-def shard_id(text: str) -> Any:
-    """The shard a person names. Raises InvalidId for a malformed id."""
-    from persist.core.ids import ShardId
-
-    return ShardId.parse(text) if is_shard_id(text) else ShardId.named("table", text)
-
-
 def check_file(path: "Path", refusal: str, **details: object) -> None:
     """Raise InvalidArgument with this refusal unless the file is there."""
     from persist.errors import InvalidArgument

@@ -13,7 +13,6 @@ from persist.client.shard.read.listen import log as interruptions
 from persist.core.frontier import TIME_MAX
 from persist.errors import NotReadable
 from persist.runtime import system
-from persist_cli.options import shard_id
 from persist_cli.shard import rows_out as tables_out
 from persist_cli.terminal import (
     counted,
@@ -56,7 +55,7 @@ def list_shards(client: Any, *, timeout: float, json: bool) -> None:
 
 def inspect(client: Any, shard: str, *, timeout: float, json: bool) -> None:
     """Print a shard's state: all of it as JSON, or its scalars, sizes, and who holds what."""
-    state = client.inspect(shard_id(shard), timeout=timeout)
+    state = client.inspect(shard, timeout=timeout)
     if json:
         print_json(state)
         return
@@ -118,8 +117,7 @@ def _summary(state: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def snapshot(client: Any, request: Snapshot, *, timeout: float, json: bool) -> None:
     """Print or write the rows a shard holds at a time, in bounded memory."""
     file_format = tables_out.format_of(request.file_format, request.output, json=json)
-    shard = shard_id(request.shard)
-    with client.open_reader(shard, purpose="persist shard snapshot", timeout=timeout) as reader:
+    with client.open_reader(request.shard, purpose="persist shard snapshot", timeout=timeout) as reader:
         as_of = _latest(reader.upper.time) if request.as_of is None else request.as_of
         found = reader.snapshot(as_of=as_of, timeout=timeout)
         columns = list(request.columns) or None
@@ -172,8 +170,7 @@ def listen(
     json: bool,
 ) -> None:
     """Print changes as they commit: JSON lines, or a line each. Ctrl-C is the ordinary end."""
-    the_shard = shard_id(shard)
-    with client.open_reader(the_shard, purpose="persist shard listen", timeout=timeout) as reader:
+    with client.open_reader(shard, purpose="persist shard listen", timeout=timeout) as reader:
         upper = reader.upper.time
         first = start if start is not None else TIME_MAX if upper is None else max(upper, 1) - 1
         with noted(interruptions):

@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 
 from persist import Appended, Schema
+from persist.core.names import id_or_name
 from persist.errors import InvalidArgument, InvalidBounds, ShardClosed, ShardNotFound, UsageError
-from persist_cli.options import shard_id
 from persist_cli.shard import rows_in as tables_in
 from persist_cli.terminal import counted, frontier, note, print_json, progress
 
@@ -29,14 +29,14 @@ class Append:
 
 def check_new(request: Append) -> None:
     """Before a location is made: this file makes a shard. Raises UsageError. Standard input is not looked at."""
-    shard_id(request.shard)
+    id_or_name(request.shard)
     if request.source != tables_in.STANDARD_INPUT:
         _new_schema(request, _first(_read(request, None), request).schema)
 
 
 def append(client: Any, request: Append, *, timeout: float, json: bool) -> None:
     """Append all rows of a file in one commit and say where they went. Nothing is appended when it fails."""
-    shard = shard_id(request.shard)
+    shard = client.named(request.shard, create=True, timeout=timeout)
     known = _registered(client, shard, timeout)
     if known is not None:
         _check_key(request, known)
