@@ -4,6 +4,7 @@ A shard's times are whatever its writers chose. Words and dates mean millisecond
 """
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Final
 
@@ -46,6 +47,14 @@ def dated(time: int) -> str:
     return f"{time} ({date.isoformat(timespec='milliseconds').removesuffix('+00:00')}Z)"
 
 
+def dated_frontier(elements: Sequence[int]) -> str:
+    """A frontier of one time as people write it, and the date it is: ``[7]``, or ``[]`` once all is complete."""
+    if not elements:
+        return "[]"
+    number, _, date = dated(elements[0]).partition(" ")
+    return f"[{number}] {date}".rstrip()
+
+
 def _bounded(time: int, text: str) -> int:
     if not 0 <= time < 1 << 64:
         raise typer.BadParameter(f"{text!r} lies outside the times there are, 0 to 2^64 - 1")
@@ -69,7 +78,10 @@ AsOf = Annotated[
 From = Annotated[
     int | None,
     typer.Option(
-        "--from", parser=_parsed, metavar="TIME", help="Changes after this time; after the latest one otherwise."
+        "--from",
+        parser=_parsed,
+        metavar="TIME",
+        help=f"Changes after this time; after the latest one otherwise. {TIMES_HELP}",
     ),
 ]
 Until = Annotated[
@@ -80,7 +92,7 @@ RowTime = Annotated[
     typer.Option(
         parser=_parsed,
         metavar="TIME",
-        help="The time of every row. Otherwise the ts column; without one, the shard's upper.",
+        help="The time of every row. Otherwise the ts column; without one, now, or the shard's upper if later.",
     ),
 ]
 NewUpper = Annotated[

@@ -25,7 +25,7 @@ from persist_cli.terminal import (
     progress,
     shown,
 )
-from persist_cli.times import dated
+from persist_cli.times import dated, dated_frontier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +49,16 @@ def list_shards(client: Any, *, timeout: float, json: bool) -> None:
     if json:
         print_json([{name: state.get(name) for name in fields} for state in states])
     else:
-        rows = [[state.get(name) for name in fields] for state in states]
+        rows = [[_dated_cell(state.get(name)) for name in fields] for state in states]
         print_table(fields, rows, caption=counted(len(rows), "shard"))
+
+
+def _dated_cell(value: Any) -> Any:
+    """A frontier with its date below, to the second, so that columns stay narrow; anything else as it is."""
+    if not isinstance(value, list):
+        return value
+    number, _, date = dated_frontier(value).partition(" (")
+    return f"{number}\n{date.partition('.')[0]}Z" if date else number
 
 
 def inspect(client: Any, shard: str, *, timeout: float, json: bool) -> None:
@@ -90,7 +98,7 @@ _WORK = {"active_rollup": "rollup", "active_gc": "garbage collection"}
 
 def _frontier_text(elements: list[int]) -> str:
     """A frontier as people write it."""
-    return "[]" if not elements else str(elements[0])
+    return "[]" if not elements else dated(elements[0])
 
 
 def _ago(now_ms: int, then_ms: int) -> str:
@@ -111,7 +119,15 @@ def _summary(state: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if isinstance(value, Mapping) or (isinstance(value, list) and any(isinstance(item, Mapping) for item in value)):
             yield name, f"{len(value):,} (--json shows them)" if value else "none"
         else:
-            yield name, "none" if value is None else shown(value)
+            yield name, _value(name, value)
+
+
+def _value(name: str, value: Any) -> str:
+    if value is None:
+        return "none"
+    if name in ("since", "upper"):
+        return dated_frontier(value)
+    return dated(value) if isinstance(value, int) and name.endswith("_ms") else shown(value)
 
 
 def snapshot(client: Any, request: Snapshot, *, timeout: float, json: bool) -> None:
@@ -164,6 +180,7 @@ def listen(
     shard: str,
     *,
     start: int | None,
+    snapshot: bool,
     until: int | None,
     idle: float | None,
     timeout: float,
@@ -175,7 +192,8 @@ def listen(
         first = start if start is not None else TIME_MAX if upper is None else max(upper, 1) - 1
         with noted(interruptions):
             try:
-                for event in reader.listen(as_of=first, timeout=idle):
+                follow = reader.subscribe if snapshot else reader.listen
+                for event in follow(as_of=first, timeout=idle):
                     _tell(event, json=json)
                     if until is not None and isinstance(event, Progress) and event.upper.beyond(until - 1):
                         return
@@ -188,7 +206,7 @@ def _tell(event: Any, *, json: bool) -> None:
         if json:
             print_json_line({"_progress": frontier(event.upper)})
         else:
-            print(f"-- complete before {event.upper}", flush=True)
+            print(f"-- complete before {dated_frontier(frontier(event.upper))}", flush=True)
         return
     for row in event.table.to_pylist():
         if json:
@@ -196,4 +214,4 @@ def _tell(event: Any, *, json: bool) -> None:
             continue
         ts, diff = row.pop("ts"), row.pop("diff")
         values = "  ".join(f"{name}={shown(value)}" for name, value in row.items())
-        print(f"{ts:>20}  {diff:>+4}  {values}", flush=True)
+        print(f"{dated(ts):>20}  {diff:>+4}  {values}", flush=True)
