@@ -4,7 +4,6 @@ They come within a second, or not at all: whoever presses Tab wants neither to w
 completes does nothing else, so that it can simply end.
 """
 
-import asyncio
 import os
 import signal
 import sys
@@ -73,6 +72,7 @@ def _limit() -> None:
 
 def shard_ids(target: "Target") -> list[str]:
     """Of the shards of a location."""
+    import asyncio
 
     async def listed() -> list[str]:
         from persist.core.names import is_id
