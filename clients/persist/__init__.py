@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from persist.client.shard.read.handle import BatchSummary
     from persist.client.shard.read.listen import Progress, Updates
     from persist.client.shard.read.split import Split
+    from persist.client.shard.times import time_of
     from persist.client.shard.write.append import Resolved
     from persist.client.shard.write.prepared import BatchSpec, PreparedBatch
     from persist.client.shard_id import ShardId
@@ -155,6 +156,7 @@ __all__ = [
     "aio",
     "connect",
     "embedded",
+    "time_of",
 ]
 
 _MODULES = {
@@ -184,6 +186,7 @@ _MODULES = {
     "Codec64": "persist.core.data.codec",
     "JsonCodec": "persist.core.data.codec",
     "Predicate": "persist.core.data.predicate",
+    "time_of": "persist.client.shard.times",
     "Schema": "persist.core.data.schema",
     "KeyRange": "persist.core.data.splits",
     "Antichain": "persist.core.frontier",

@@ -23,7 +23,7 @@ def list_shards(
     target, settings = at.target(), run.settings()
     from persist_cli.shard import reads as shard_reads
 
-    with target.open(settings) as client:
+    with target.open(settings, reads=True) as client:
         shard_reads.list_shards(client, timeout=timeout, json=run.json)
 
 
@@ -39,7 +39,7 @@ def inspect(
     target, settings = at.target(), run.settings()
     from persist_cli.shard import reads as shard_reads
 
-    with target.open(settings) as client:
+    with target.open(settings, reads=True) as client:
         shard_reads.inspect(client, shard, timeout=timeout, json=run.json)
 
 
@@ -129,7 +129,7 @@ def snapshot(
         file_format=file_format,
         output=output,
     )
-    with target.open(settings) as client:
+    with target.open(settings, reads=True) as client:
         shard_reads.snapshot(client, request, timeout=timeout, json=run.json)
 
 
@@ -153,7 +153,7 @@ def listen(
     target, settings = at.target(), run.settings()
     from persist_cli.shard import reads as shard_reads
 
-    with target.open(settings) as client:
+    with target.open(settings, reads=True) as client:
         shard_reads.listen(
             client, shard, start=start, snapshot=snapshot, until=until, idle=idle, timeout=timeout, json=run.json
         )

@@ -4,11 +4,11 @@ Every mistake is an InvalidArgument with the next step, raised on the driver bef
 Source: architecture.md section 8; spark.md section 3.
 """
 
-import datetime
 import json
 from collections.abc import Mapping
 from typing import Final
 
+import persist
 from persist import InvalidArgument
 from persist_ingest.given import Given
 from persist_ingest.location import Location, Target
@@ -168,20 +168,19 @@ def _shape(feed: bool, diffs: bool) -> str:
 
 
 def epoch_ms(text: str, name: str) -> int:
-    """A time from an ISO date or timestamp (UTC unless it says otherwise): milliseconds since 1970."""
+    """A time from a date, a timestamp (UTC unless it says otherwise) or a word: milliseconds since 1970."""
+    if text.strip().isdecimal():
+        raise InvalidArgument(f"option {name} must be an ISO timestamp", hint="e.g. 2013-07-01T12:00:00Z", got=text)
+    return _moment(text, name)
+
+
+def _moment(text: str, name: str) -> int:
+    """A time as people give one, in any form."""
     try:
-        moment = datetime.datetime.fromisoformat(text.strip())
-    except ValueError as cause:
-        raise InvalidArgument(
-            f"option {name} must be an ISO timestamp", hint="e.g. 2013-07-01T12:00:00Z", got=text
-        ) from cause
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=datetime.UTC)
-    since_epoch = moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-    milliseconds = since_epoch // datetime.timedelta(milliseconds=1)
-    if milliseconds < 0:
-        raise InvalidArgument(f"option {name} lies before 1970", got=text)
-    return milliseconds
+        return persist.time_of(text)
+    except InvalidArgument as cause:
+        hint = "a whole number, or e.g. 2013-07-01T12:00:00Z, now, -5m; none before 1970"
+        raise InvalidArgument(f"option {name} must be an ISO timestamp, or a time", hint=hint, got=text) from cause
 
 
 def _is_true(raw: Mapping[str, str], name: str) -> bool:
@@ -296,7 +295,8 @@ def _one_time(given: Given, version: str, timestamp: str) -> int | None:
     name = given.exclusive(version, timestamp)
     if name == timestamp:
         return epoch_ms(given.values[timestamp], timestamp)
-    return given.whole(version)
+    text = given.get(version)
+    return given.whole(version) if text is None or text.strip().lstrip("-").isdecimal() else _moment(text, version)
 
 
 def _start(given: Given, places: tuple[str, ...]) -> int | str | None:

@@ -41,6 +41,7 @@ def embedded(
     blob: str | None = None,
     consensus: str | None = None,
     create: bool = True,
+    read_only: bool = False,
     settings: Settings | None = None,
     runtime: Runtime | None = None,
 ) -> "Client":
@@ -48,12 +49,21 @@ def embedded(
 
     Give a directory (made if missing: files and SQLite below it) or the URIs of both stores. ``create`` False: a
     directory without shards is not made, but ShardNotFound. Any number of processes may do so at once for the same
-    stores. Raises InvalidArgument, InvalidUri, MissingExtra, UnsafeConfiguration (a store could lose acknowledged
-    data; ``settings.allow_unsafe`` accepts findings by name), LocationError.
+    stores. ``read_only``: nothing is written, so files that may not be written can be read. Each shard is seen as it
+    was when it was first looked at, and nothing holds it: what another process deletes meanwhile is missing
+    (CorruptData). Writes raise StoreReadOnly. Raises InvalidArgument, InvalidUri, MissingExtra, UnsafeConfiguration (a
+    store could lose acknowledged data; ``settings.allow_unsafe`` accepts findings by name), LocationError.
     """
     return Client(
         partial(
-            aio_embedded, location, blob=blob, consensus=consensus, create=create, settings=settings, runtime=runtime
+            aio_embedded,
+            location,
+            blob=blob,
+            consensus=consensus,
+            create=create,
+            read_only=read_only,
+            settings=settings,
+            runtime=runtime,
         )
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Literal
 
 from persist.client.shard.naming import find
+from persist.client.shard.times import TimeLike, time_of
 from persist.client.shard.write.append import Resolved
 from persist.client.table.data_shard import TableShard
 from persist.client.table.rows import (
@@ -24,7 +25,7 @@ from persist.client.table.wal import check_direct
 from persist.client.timeline.oracle import Oracle, acknowledge
 from persist.client.timeline.register import seconds
 from persist.core.data.schema import Schema
-from persist.core.frontier import Antichain, AntichainLike, check_time
+from persist.core.frontier import Antichain, AntichainLike
 from persist.core.ids import ShardId
 from persist.core.names import MODES, Named, id_or_name, new_shard
 from persist.core.shard.commands import Appended, Transaction
@@ -120,7 +121,7 @@ class Table:
         """
         return await self._replace(keys_of(keys, self.schema), self.schema.updates.empty_table(), timeout)
 
-    async def snapshot(self, as_of: int | None = None, *, timeout: float | None = None) -> "Snapshot":
+    async def snapshot(self, as_of: TimeLike | None = None, *, timeout: float | None = None) -> "Snapshot":
         """The contents at ``as_of``, by default the timeline's read time: with every write that had returned.
 
         Waits for an ``as_of`` beyond the read time. To see several tables together give each the same ``as_of``, from
@@ -130,9 +131,10 @@ class Table:
         deadline = self._location.attempts.deadline(timeout)
         if as_of is None:
             return await self._complete_now(deadline)
-        if self._data.upper.known <= check_time(as_of):
-            await self._come(as_of, deadline)
-        return await self._complete(as_of, deadline)
+        time = time_of(as_of, self._location.runtime.now_ms())
+        if self._data.upper.known <= time:
+            await self._come(time, deadline)
+        return await self._complete(time, deadline)
 
     async def complete_at(self, as_of: int, *, timeout: float | None = None) -> "Snapshot":
         """The contents at ``as_of``, at which nobody can write from now on. Raises ClockAhead for times far ahead."""
