@@ -1,5 +1,7 @@
 import datetime
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -59,9 +61,6 @@ def test_snapshot_output_can_be_appended_again(persist, here, people, tmp_path, 
 
 
 def test_append_reads_standard_input(here, people, tmp_path):
-    import subprocess
-    import sys
-
     command = [sys.executable, "-m", "persist_cli", "shard", "append", "people", "-", "--format", "csv", "--key", "id"]
     done = subprocess.run([*command, "--json", *here], input=people.read_bytes(), capture_output=True, check=False)
     assert (done.returncode, json.loads(done.stdout)["rows"]) == (0, 2), done.stderr.decode()
@@ -245,3 +244,26 @@ def test_append_to_an_existing_shard_says_so_and_refuses_another_key(persist, he
     assert (refused.code, "this shard has another key" in refused.err) == (2, True)
     again = persist("shard", "append", "people", people, "--key", "id:int64", "--time", 1, *here)
     assert "2 updates appended to the existing shard people: upper [2]" in again.err
+
+
+def test_limit_of_a_large_shard_warns_of_nothing(persist, here, tmp_path):
+    path = tmp_path / "many.parquet"
+    parquet.write_table(pa.table({"id": range(200_000), "text": [f"row {i}" for i in range(200_000)]}), path)
+    small = {"PERSIST_PART_BYTES_MAX": "100000"}
+    assert persist("shard", "append", "many", path, "--key", "id", *here, **small).code == 0
+    program = [
+        sys.executable,
+        "-W",
+        "always",
+        "-m",
+        "persist_cli",
+        "shard",
+        "snapshot",
+        "many",
+        "--limit",
+        "1",
+        "--json",
+    ]
+    done = subprocess.run([*program, *map(str, here)], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["id"] == 0
