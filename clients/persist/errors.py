@@ -95,6 +95,10 @@ class ShardNotFound(UsageError):
     reason = "SHARD_NOT_FOUND"
 
 
+class AmbiguousName(UsageError):
+    """Several shards have the name that was given; ``details['shards']``: all of them. Give the id of one."""
+
+
 class ShardClosed(UsageError):
     """The shard is closed for this use: its upper (writes) or since (reads) is the empty antichain."""
 

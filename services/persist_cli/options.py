@@ -1,5 +1,6 @@
 """Options that several commands share, and what they name: a persist location, reached one way or another."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from persist_cli import completion
+from persist_cli.terminal import note
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -209,10 +211,11 @@ class Target:
     blob: str | None
     consensus: str | None
 
-    def open(self, settings: "Settings", *, begin: bool = False) -> Any:
+    def open(self, settings: "Settings", *, begin: bool = False, reads: bool = False) -> Any:
         """A client of the location: a context manager. Raises PersistError.
 
-        ``begin``: make the location if it is not there; otherwise that is refused with InvalidArgument.
+        ``begin``: make the location if it is not there; otherwise that is refused with InvalidArgument. ``reads``: of a
+        directory that may not be written what there is is read.
         """
         import persist
 
@@ -221,8 +224,20 @@ class Target:
         if self.endpoint is not None:
             return persist.connect(self.endpoint, settings=settings)
         if self.location is not None:
-            return persist.embedded(self.location, settings=settings)
+            read_only = reads and not self.may_write()
+            if read_only:
+                note("this directory may not be written: it is read as it is now, and nothing holds what is read")
+            return persist.embedded(self.location, read_only=read_only, settings=settings)
         return persist.embedded(blob=self.blob, consensus=self.consensus, settings=settings)
+
+    def may_write(self) -> bool:
+        """Whether the files of a directory may be written, as far as permissions tell."""
+        from pathlib import Path
+
+        from persist.storage.layout import CONSENSUS_NAME
+
+        folder = Path(self.location or "").expanduser()
+        return os.access(folder, os.W_OK) and os.access(folder / CONSENSUS_NAME, os.W_OK)
 
     def check_there(self) -> None:
         """Somebody has begun this location, as far as files tell. Raises InvalidArgument.
@@ -303,18 +318,6 @@ def is_typed(context: typer.Context, name: str) -> bool:
     """Whether an option stands on the command line, and not only in the environment."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
-
-
-def is_shard_id(text: str) -> bool:
-    """Whether a word looks like a shard's id, and not like the name of a table."""
-    return len(text) > 30 and text.startswith("s") and text.count("-") == 4
-
-
-def shard_id(text: str) -> Any:
-    """The shard a person names. Raises InvalidId for a malformed id."""
-    from persist.core.ids import ShardId
-
-    return ShardId.parse(text) if is_shard_id(text) else ShardId.named("table", text)
 
 
 def check_file(path: "Path", refusal: str, **details: object) -> None:

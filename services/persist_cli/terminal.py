@@ -95,6 +95,20 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def sized(count: int) -> str:
+    """Bytes for people, to three digits: ``0 B``, ``12.0 MB``."""
+    for unit, size in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= 0.9995 * size:
+            number = count / size
+            return f"{number:,.{2 if number < 9.995 else 1 if number < 99.95 else 0}f} {unit}"
+    return f"{count} B"
+
+
+def priced(amount: float) -> str:
+    """Money for people, in the currency of the prices that were given: dollars, unless somebody gave others."""
+    return "less than $0.01" if 0 < amount < 0.01 else f"${amount:,.2f}"
+
+
 def shown(value: Any) -> str:
     """One value in a table's cell."""
     if value is None:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from persist import Antichain
+from persist import Antichain, ShardNotFound
 from persist_ingest.location import Target
 from pyspark_persist import register
 from pyspark_persist.compact import compact
-from pyspark_persist.finding import inspected
+from pyspark_persist.finding import found, inspected
 from pyspark_persist.options.names import WRITE
 from pyspark_persist.options.parsing import parse_write
 from pyspark_persist.read.metadata import METADATA_SCHEMAS, metadata_table
@@ -31,7 +31,7 @@ class PersistTable:
     def __init__(self, spark: "SparkSession", options: Mapping[str, str]) -> None:
         self._spark = spark
         self._options = dict(options)
-        self._target: Target = parse_write(self._options, WRITE).target
+        self._asked = parse_write(self._options, WRITE)
 
     @classmethod
     def forShard(cls, spark: "SparkSession", shard: str, **where: str) -> "PersistTable":
@@ -47,8 +47,11 @@ class PersistTable:
 
     @property
     def shard(self) -> str:
-        """The shard's id."""
-        return self._target.shard
+        """The shard's id; of a table that is not there, the one its first write will give it."""
+        try:
+            return self._target().shard
+        except ShardNotFound:
+            return self._target(create=True).shard
 
     def toDF(self, asOf: int | None = None, **options: object) -> "DataFrame":
         """A snapshot, pinned to one definite time. ``options`` as of ``format("persist")``."""
@@ -120,7 +123,7 @@ class PersistTable:
         ``pieces``: how many tasks, about; None: as many as its size asks for. Reads at or beyond since stay the same.
         Raises LeaseExpired, LocationError, and what Spark raises.
         """
-        return compact(self._spark, self._target, pieces=pieces)
+        return compact(self._spark, self._target(), pieces=pieces)
 
     def _load(self, options: Mapping[str, object]) -> "DataFrame":
         return self._spark.read.format("persist").options(**self._options, **_texts(options)).load()
@@ -129,7 +132,10 @@ class PersistTable:
         return self._spark.createDataFrame(metadata_table(name, self._inspect()))
 
     def _inspect(self) -> Any:
-        return inspected(self._target)
+        return inspected(self._target())
+
+    def _target(self, *, create: bool = False) -> Target:
+        return found(self._asked, create=create).target
 
 
 class _TaskWrite:

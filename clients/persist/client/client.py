@@ -131,9 +131,11 @@ class Client(ShardClient):
         """The table of that name, made with ``schema`` if missing; or the shard ``name`` as a table.
 
         ``mode``: ``direct`` writes to the table's shard; ``wal`` to the log of the timeline, so that transactions may
-        write several tables. A name means another table for each mode and timeline; a shard given by its id must only
-        ever be written in one of them. About ten RPCs the first time. Raises as ``open_writer``, and InvalidArgument,
-        ClockAhead (the shard has times far ahead of the clock).
+        write several tables. A name is one shard through every door, and a table of one mode and timeline for ever; a
+        shard given by its id must only ever be written in one of them. What was written to the shard by other means is
+        read from when it is opened, or written to, as a table. About ten RPCs the first time. Raises as
+        ``open_writer``, and InvalidArgument (the name has another mode or timeline), ClockAhead (the shard has times
+        far ahead of the clock).
         """
         the_timeline = timeline_of(timeline)
         return await open_table(

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import persist
-from persist import Determinate, InvalidArgument, PersistError, ShardId, UsageError
+from persist import Determinate, InvalidArgument, PersistError, UsageError
 from persist.runtime import system
 from persist.sources import Reclocker, RemapTrace, SourceFrontier
 from persist_ingest.location import Location, client
@@ -78,7 +78,7 @@ def create(
             claim = announce(records, claim, made)
 
         with beating(records, claim), _created(kind, options, name, announced) as beginning:
-            source = _source(claim, beginning, interval_ms)
+            source = _source(the_client, claim, beginning, interval_ms)
             _check_fresh(the_client, source)
             # Before any shard: whoever finds this claim finds all that there may be.
             claim = set_up(records, claim, source)
@@ -174,26 +174,26 @@ def _claimed(
     return claim
 
 
-def _source(claim: Claim, beginning: Beginning, interval_ms: int) -> Source:
+def _source(the_client: Any, claim: Claim, beginning: Beginning, interval_ms: int) -> Source:
     reader, name, generation = beginning.reader, claim.name, claim.generation
+
+    def shard(export: str, separator: str) -> str:
+        """The first source of a name has shards that are read as tables ``name.export`` and ``name_progress``."""
+        table = f"{name}{separator}{export}"
+        return str(the_client.named(table if generation == 1 else f"{table}@{generation}", create=True))
+
     return Source(
         name=name,
         type=claim.type,
         kind=reader.kind.value,
         incarnation=reader.incarnation,
-        remap=str(_shard(name, "progress", generation, "_")),
-        exports={export: str(_shard(name, export, generation, ".")) for export in reader.exports()},
+        remap=shard("progress", "_"),
+        exports={export: shard(export, ".") for export in reader.exports()},
         definition=dict(beginning.definition),
         generation=generation,
         interval_ms=interval_ms,
         created_ms=system().now_ms(),
     )
-
-
-def _shard(name: str, export: str, generation: int, separator: str) -> ShardId:
-    """The first source of a name has shards that are read as tables ``name.export`` and ``name_progress``."""
-    table = f"{name}{separator}{export}"
-    return ShardId.named("table", table if generation == 1 else f"{table}@{generation}")
 
 
 def _check_fresh(the_client: Any, source: Source) -> None:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import typer
 
+from persist.core import names
 from persist.core.ids import ShardId
 from persist.errors import ShardNotFound
 from persist.machine.garbage.inventory import Inventory, Names
@@ -20,7 +21,7 @@ from persist.runtime import Runtime, system
 from persist.settings import Settings
 from persist.storage.metered import Meter, MeteredBlob, MeteredConsensus
 from persist.storage.open import check_safe, open_blob, open_consensus
-from persist_cli.options import Target, shard_id
+from persist_cli.options import Target
 
 T = TypeVar("T")
 
@@ -68,8 +69,11 @@ class Machine:
             raise ShardNotFound("no such shard here", hint="persist shard list shows those there are", shard=str(shard))
 
     async def chosen(self, shards: list[str]) -> list[ShardId]:
-        """The shards a person named, or all there are."""
-        return [shard_id(each) for each in shards] if shards else await self.survey.shards()
+        """The shards a person named, or all there are. Raises ShardNotFound, AmbiguousName."""
+        if shards and all(map(names.is_id, shards)):
+            return [ShardId.parse(each) for each in shards]
+        known = await self.survey.shards()
+        return [names.among(each, known) for each in shards] if shards else known
 
 
 def run(

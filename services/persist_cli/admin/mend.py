@@ -3,13 +3,13 @@
 from typing import Any
 
 from persist.core.ids import ShardId
+from persist.core.names import among, is_id
 from persist.errors import CorruptData, PersistError, VersionMismatch
 from persist.machine.backup.copying import Store
 from persist.machine.backup.rebuild import Rebuilder, Rebuilt
 from persist.machine.upkeep.repair import Loss, Repair
 from persist_cli.admin.administration import Machine
 from persist_cli.admin.work import say
-from persist_cli.options import shard_id
 from persist_cli.terminal import note, print_json, print_rows, progress
 
 Row = dict[str, Any]
@@ -65,7 +65,8 @@ async def rebuild(machine: Machine, shards: list[str], *, commit: bool, json: bo
     """Begin shards again from their newest rollups. The exit code: 1 when some cannot be."""
     store = Store(machine.versions.blob, settings=machine.settings, runtime=machine.runtime)
     rebuilder = Rebuilder(store, machine.versions.consensus)
-    chosen = [shard_id(each) for each in shards] or [shard async for shard in rebuilder.shards()]
+    there = [] if shards and all(map(is_id, shards)) else [shard async for shard in rebuilder.shards()]
+    chosen = [among(each, there) for each in shards] or there
     rows: list[Row] = []
     failed = known = 0
     with progress("rebuilding", len(chosen), unit="shards") as steps:

@@ -1,12 +1,15 @@
 """``persist admin compact --endpoint``: a PersistCompaction does it, and tells how it goes."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
+from persist.core.ids import ShardId
+from persist.core.names import id_or_name, is_id, not_found, possible
+from persist.errors import ShardNotFound
 from persist.runtime import system
 from persist.settings import Settings
 from persist_cli.admin.work import compacted, say
-from persist_cli.options import shard_id
 from persist_cli.terminal import note, print_json, print_rows, progress
 from persist_compaction import Asked, Busy
 
@@ -31,8 +34,12 @@ async def _busy(endpoint: str, settings: Settings) -> Busy:
 
 
 def _look(busy: Busy, shards: list[str], *, json: bool) -> None:
-    named = [str(shard_id(each)) for each in shards]
-    rows = [{"shard": shard, "compacted_now": shard in busy.shards} for shard in named]
+    named = [_possible(each) for each in shards]
+    rows = [
+        {"shard": shard, "compacted_now": shard in busy.shards}
+        for each in named
+        for shard in [shard for shard in each if shard in busy.shards] or each[:1]
+    ]
     waiting = {"requests_waiting": busy.requests_waiting, "shards_waiting": busy.shards_waiting}
     if json:
         print_json({"committed": False, "shards": rows, **waiting})
@@ -47,16 +54,34 @@ async def _compact(endpoint: str, shards: list[str], settings: Settings, *, whol
     with progress("compacting", None, unit="rows") as steps:
         async with Asked(endpoint, settings=settings, runtime=system()) as asked:
             for name in shards:
-                shard, told = shard_id(name), 0
-
-                def report(written: int) -> None:
-                    nonlocal told
-                    # Each compaction of the request counts from zero.
-                    steps(written - told if written >= told else written)
-                    told = written
-
-                done = await asked.compact(
-                    shard, whole=whole, report=report, waits=lambda ahead: note(f"waiting for {ahead} other requests")
-                )
-                rows.append({"shard": shard, **compacted(done)})
+                found = [await _compacted(asked, shard, steps, whole=whole) for shard in _possible(name)]
+                known = [row for row in found if row is not None]
+                if not known:
+                    raise not_found(name) if not is_id(name) else ShardNotFound("no such shard here", shard=name)
+                rows += known
     return rows
+
+
+def _possible(name: str) -> list[ShardId]:
+    """The shard of an id, or all those that a name may have: a PersistCompaction has no list of what there is."""
+    wanted = id_or_name(name)
+    return [wanted] if isinstance(wanted, ShardId) else [each.shard for each in possible(wanted)]
+
+
+async def _compacted(asked: Asked, shard: ShardId, steps: Callable[[int], None], *, whole: bool) -> Row | None:
+    """What came of it; None when there is no such shard."""
+    told = 0
+
+    def report(written: int) -> None:
+        nonlocal told
+        # Each compaction of the request counts from zero.
+        steps(written - told if written >= told else written)
+        told = written
+
+    try:
+        done = await asked.compact(
+            shard, whole=whole, report=report, waits=lambda ahead: note(f"waiting for {ahead} other requests")
+        )
+    except ShardNotFound:
+        return None
+    return {"shard": shard, **compacted(done)}

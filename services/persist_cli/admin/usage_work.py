@@ -11,7 +11,7 @@ from persist.machine.garbage.inventory import Verdict
 from persist.machine.upkeep.usage import Counted, Prices, Usage, usage_of
 from persist.runtime import Runtime
 from persist_cli.admin.administration import Machine
-from persist_cli.terminal import note, print_json, print_table, progress
+from persist_cli.terminal import note, priced, print_json, print_table, progress, sized
 
 REQUESTS: Final = "persist_store_requests_total"
 _LINE: Final = re.compile(rf'^{REQUESTS}{{kind="([A-Za-z0-9]+)"}} ([0-9.e+]+)$', re.MULTILINE)
@@ -73,10 +73,10 @@ def _row(each: Usage) -> dict[str, Any]:
 
 def _tables(found: list[Usage], own: Counted, servers: Counted, costs: Mapping[str, float]) -> None:
     rows = [list(_row(each).values()) for each in found]
-    columns = ("shard", *(f"{verdict.value} bytes" for verdict in _VERDICTS), "total bytes", "blobs")
+    columns = ("shard", *(verdict.value for verdict in _VERDICTS), "total", "blobs")
     if rows:
         rows.append(["total", *(sum(row[at] for row in rows) for at in range(1, len(columns)))])
-    print_table(columns, rows)
+    print_table(columns, [[row[0], *map(sized, row[1:-1]), row[-1]] for row in rows])
     kinds = sorted({*own.requests, *servers.requests})
     if kinds:
         per_year = servers.per_year()
@@ -84,7 +84,7 @@ def _tables(found: list[Usage], own: Counted, servers: Counted, costs: Mapping[s
             ("request", "by this command", f"by servers in {servers.seconds:.0f} s", "by servers in a year"),
             [[kind, own.requests.get(kind, 0), servers.requests.get(kind, 0), per_year.get(kind, 0)] for kind in kinds],
         )
-    print_table(("cost", "price"), [[name.replace("_", " "), round(cost, 6)] for name, cost in costs.items()])
+    print_table(("cost", "price"), [[name.replace("_", " "), priced(cost)] for name, cost in costs.items()])
 
 
 async def _servers(urls: list[str], over: float, runtime: Runtime) -> Counted:

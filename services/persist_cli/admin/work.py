@@ -14,7 +14,6 @@ from persist.machine.compaction.compactor import Compacted, Compactor
 from persist.machine.garbage.collector import Collector
 from persist.machine.garbage.inventory import Found
 from persist_cli.admin.administration import Machine
-from persist_cli.options import shard_id
 from persist_cli.terminal import counted, note, print_json, print_rows, print_table, progress
 
 Row = dict[str, Any]
@@ -213,7 +212,7 @@ async def _missing(machine: Machine, key: str | None, shards: list[str], tried: 
 
 def finalize(client: Any, shard: str, *, force: bool, commit: bool, timeout: float, json: bool) -> None:
     """Finalize a shard through a client, or tell what that would take away."""
-    the_shard = shard_id(shard)
+    the_shard = client.named(shard, timeout=timeout)
     state = client.inspect(the_shard, timeout=timeout)
     closed = state["upper"] == [] and state["since"] == []
     if not closed and not force:

@@ -20,7 +20,7 @@ from persist.runtime import system
 from persist.settings import Settings
 from persist.storage.open import check_safe, open_blob, open_consensus
 from persist_cli.admin.administration import Machine
-from persist_cli.options import Target, shard_id
+from persist_cli.options import Target
 from persist_cli.terminal import counted, note, print_json, print_rows, progress
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ async def create(
     machine: Machine, target: Target, destination: str, shards: list[str], *, lease_ms: int, json: bool
 ) -> int:
     """Take a backup. The exit code: 1 when a shard was left out."""
-    only = [shard_id(each) for each in shards]
+    only = await machine.chosen(shards) if shards else []
 
     async def work(to: Store) -> int:
         blob_uri, consensus_uri = target.stores()

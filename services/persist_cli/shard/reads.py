@@ -13,7 +13,6 @@ from persist.client.shard.read.listen import log as interruptions
 from persist.core.frontier import TIME_MAX
 from persist.errors import NotReadable
 from persist.runtime import system
-from persist_cli.options import shard_id
 from persist_cli.shard import rows_out as tables_out
 from persist_cli.terminal import (
     counted,
@@ -26,7 +25,7 @@ from persist_cli.terminal import (
     progress,
     shown,
 )
-from persist_cli.times import dated
+from persist_cli.times import dated, dated_frontier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,13 +49,21 @@ def list_shards(client: Any, *, timeout: float, json: bool) -> None:
     if json:
         print_json([{name: state.get(name) for name in fields} for state in states])
     else:
-        rows = [[state.get(name) for name in fields] for state in states]
+        rows = [[_dated_cell(state.get(name)) for name in fields] for state in states]
         print_table(fields, rows, caption=counted(len(rows), "shard"))
+
+
+def _dated_cell(value: Any) -> Any:
+    """A frontier with its date below, to the second, so that columns stay narrow; anything else as it is."""
+    if not isinstance(value, list):
+        return value
+    number, _, date = dated_frontier(value).partition(" (")
+    return f"{number}\n{date.partition('.')[0]}Z" if date else number
 
 
 def inspect(client: Any, shard: str, *, timeout: float, json: bool) -> None:
     """Print a shard's state: all of it as JSON, or its scalars, sizes, and who holds what."""
-    state = client.inspect(shard_id(shard), timeout=timeout)
+    state = client.inspect(shard, timeout=timeout)
     if json:
         print_json(state)
         return
@@ -91,7 +98,7 @@ _WORK = {"active_rollup": "rollup", "active_gc": "garbage collection"}
 
 def _frontier_text(elements: list[int]) -> str:
     """A frontier as people write it."""
-    return "[]" if not elements else str(elements[0])
+    return "[]" if not elements else dated(elements[0])
 
 
 def _ago(now_ms: int, then_ms: int) -> str:
@@ -112,14 +119,21 @@ def _summary(state: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if isinstance(value, Mapping) or (isinstance(value, list) and any(isinstance(item, Mapping) for item in value)):
             yield name, f"{len(value):,} (--json shows them)" if value else "none"
         else:
-            yield name, "none" if value is None else shown(value)
+            yield name, _value(name, value)
+
+
+def _value(name: str, value: Any) -> str:
+    if value is None:
+        return "none"
+    if name in ("since", "upper"):
+        return dated_frontier(value)
+    return dated(value) if isinstance(value, int) and name.endswith("_ms") else shown(value)
 
 
 def snapshot(client: Any, request: Snapshot, *, timeout: float, json: bool) -> None:
     """Print or write the rows a shard holds at a time, in bounded memory."""
     file_format = tables_out.format_of(request.file_format, request.output, json=json)
-    shard = shard_id(request.shard)
-    with client.open_reader(shard, purpose="persist shard snapshot", timeout=timeout) as reader:
+    with client.open_reader(request.shard, purpose="persist shard snapshot", timeout=timeout) as reader:
         as_of = _latest(reader.upper.time) if request.as_of is None else request.as_of
         found = reader.snapshot(as_of=as_of, timeout=timeout)
         columns = list(request.columns) or None
@@ -166,19 +180,20 @@ def listen(
     shard: str,
     *,
     start: int | None,
+    snapshot: bool,
     until: int | None,
     idle: float | None,
     timeout: float,
     json: bool,
 ) -> None:
     """Print changes as they commit: JSON lines, or a line each. Ctrl-C is the ordinary end."""
-    the_shard = shard_id(shard)
-    with client.open_reader(the_shard, purpose="persist shard listen", timeout=timeout) as reader:
+    with client.open_reader(shard, purpose="persist shard listen", timeout=timeout) as reader:
         upper = reader.upper.time
         first = start if start is not None else TIME_MAX if upper is None else max(upper, 1) - 1
         with noted(interruptions):
             try:
-                for event in reader.listen(as_of=first, timeout=idle):
+                follow = reader.subscribe if snapshot else reader.listen
+                for event in follow(as_of=first, timeout=idle):
                     _tell(event, json=json)
                     if until is not None and isinstance(event, Progress) and event.upper.beyond(until - 1):
                         return
@@ -191,7 +206,7 @@ def _tell(event: Any, *, json: bool) -> None:
         if json:
             print_json_line({"_progress": frontier(event.upper)})
         else:
-            print(f"-- complete before {event.upper}", flush=True)
+            print(f"-- complete before {dated_frontier(frontier(event.upper))}", flush=True)
         return
     for row in event.table.to_pylist():
         if json:
@@ -199,4 +214,4 @@ def _tell(event: Any, *, json: bool) -> None:
             continue
         ts, diff = row.pop("ts"), row.pop("diff")
         values = "  ".join(f"{name}={shown(value)}" for name, value in row.items())
-        print(f"{ts:>20}  {diff:>+4}  {values}", flush=True)
+        print(f"{dated(ts):>20}  {diff:>+4}  {values}", flush=True)

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from persist import CorruptData, InvalidArgument, InvalidBounds
 from persist_ingest.location import Target
-from pyspark_persist.finding import current_schema, inspected
+from pyspark_persist.finding import current_schema, found, inspected
 from pyspark_persist.options.options import METADATA, Interval, ReadOptions
 from pyspark_persist.read import holds, planning
 from pyspark_persist.read.keeper import Address, ask
@@ -33,7 +33,7 @@ class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
 
     def __init__(self, options: ReadOptions, schema: StructType, keeper: Address | None = None) -> None:
         # SUBTLE: Spark pickles the reader before it calls partitions(): what executors need must be here by then.
-        self.options = options
+        self.options = options = found(options)
         self._keeper = keeper
         self.stored = current_schema(options.target)
         self.view = view_of(options, self.stored, schema, streaming=False)

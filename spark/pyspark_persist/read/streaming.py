@@ -25,7 +25,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from persist import Antichain, InvalidArgument, KeyRange, LeaseExpired, NotReadable, PersistError
-from pyspark_persist.finding import current_schema
+from pyspark_persist.finding import current_schema, found
 from pyspark_persist.options.options import ReadOptions
 from pyspark_persist.read import holds, planning
 from pyspark_persist.read.admission import Position, key_within, time_within
@@ -42,7 +42,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         # SUBTLE: no lease here. Spark builds a second reader only to pickle it, and nobody would ever end its lease.
-        self.options = options
+        self.options = options = found(options)
         stored = current_schema(options.target)
         self.view: View = view_of(options, stored, schema, streaming=True)
         self.where: Where = planning.where_of(options.filters, stored)

@@ -129,8 +129,12 @@ def _column(table: pa.Table, field: pa.Field, schema: Schema) -> pa.ChunkedArray
 def _integers(table: pa.Table, field: pa.Field) -> pa.ChunkedArray:
     column = table.column(field.name)
     if not T.is_integer(column.type):
+        hint = f"cast it to {field.type}, or rename it to _{field.name} to store it as a column of its own"
         raise SchemaMismatch(
-            "this column holds integers", hint=f"cast it to {field.type}", column=field.name, got=column.type
+            f"{field.name} is what every update has beside its columns, an integer",
+            hint=hint,
+            column=field.name,
+            got=column.type,
         )
     if column.null_count:
         raise InvalidArgument("a time or diff is missing", hint="every update has both", column=field.name)

@@ -64,11 +64,24 @@ def classify(error: sqlite3.Error, what: str, *, committing: bool) -> PersistErr
     if primary == sqlite3.SQLITE_FULL:
         return StoreFull(f"{what}: no room left for the database", hint="free disk space, then retry", code=name)
     if primary == sqlite3.SQLITE_READONLY:
-        return StoreReadOnly(f"{what}: the database is read-only", hint="check the permissions of the file", code=name)
+        return StoreReadOnly(f"{what}: the database is read-only", hint=_READ_ONLY_HINT, code=name)
     if primary in _DEFINITE or not committing:
         hint = "another process holds the lock; retry" if primary in _BUSY else "nothing happened; retry"
+        hint = _READ_ONLY_HINT if primary == sqlite3.SQLITE_CANTOPEN else hint
         return Determinate(f"{what}: sqlite refused", hint=hint, code=name, detail=error)
     return Indeterminate(f"{what}: sqlite failed", hint="repeat it to learn the outcome", code=name, detail=error)
+
+
+_READ_ONLY_HINT: Final = "check the permissions of the file, or open the location with read_only=True"
+
+
+def _is_at_rest(path: str) -> bool:
+    """Whether nothing is written to a database here, and nothing waits beside it to be folded into it.
+
+    SQLite needs to write beside a database even to read it, unless it is told that nobody changes it.
+    """
+    log = f"{path}-wal"
+    return not os.access(os.path.dirname(path), os.W_OK) and not (os.path.exists(log) and os.path.getsize(log))
 
 
 class Database:
@@ -167,6 +180,8 @@ class Database:
             if not self._read_only:
                 _make(self._path)
             name = f"file:{quote(self._path)}?mode={'ro' if self._read_only else 'rwc'}"
+            if self._read_only and _is_at_rest(self._path):
+                name += "&immutable=1"
             before = file_at(self._path)
             connection = sqlite3.connect(name, uri=True, isolation_level=None, check_same_thread=False)
         try:

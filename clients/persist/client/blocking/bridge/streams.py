@@ -4,16 +4,21 @@ Source: architecture.md section 8; style.md rule 26; the Arrow PyCapsule interfa
 """
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
+from html import escape
 from typing import Any, Self, TypeVar, cast
 
 import pyarrow as pa
 
 from persist.client.blocking.bridge.held import H, Held
 from persist.client.shard.read.listen import Event
+from persist.errors import PersistError
 
 T = TypeVar("T")
+
+NOTEBOOK_ROWS = 20
+"""Rows of a read that a notebook shows."""
 
 
 class Events(Held):
@@ -41,13 +46,31 @@ class ArrowStream(Held):
         batches = record_batches(self, self._inner.output(), self._inner.to_batches())
         return batches.__arrow_c_stream__(requested_schema)
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: what this is, and its first rows, unless they cannot be read."""
+        about = f"<p><code>{escape(repr(self))}</code></p>"
+        try:
+            with contextlib.closing(iterated(self, self._inner.to_batches())) as batches:
+                shown = next(batches, None)
+        except PersistError:
+            return about
+        rows = [] if shown is None else shown.slice(0, NOTEBOOK_ROWS).to_pylist()
+        names = self._inner.output().names
+        head = _row("th", names)
+        return f"{about}<table>{head}{''.join(_row('td', [row[name] for name in names]) for row in rows)}</table>"
+
+
+def _row(cell: str, values: Iterable[object]) -> str:
+    cells = (f"<{cell}>{'' if value is None else escape(str(value))}</{cell}>" for value in values)
+    return f"<tr>{''.join(cells)}</tr>"
+
 
 def record_batches(owner: Held, output: pa.Schema, found: AsyncGenerator[pa.RecordBatch, None]) -> pa.RecordBatchReader:
     """Batches as they come."""
     return pa.RecordBatchReader.from_batches(output, iterated(owner, found))
 
 
-def iterated(owner: Held, found: AsyncIterator[T]) -> Iterator[T]:
+def iterated(owner: Held, found: AsyncIterator[T]) -> Generator[T, None, None]:
     """What an asynchronous iterator gives, which is closed when this one is closed or dropped.
 
     ``owner`` lives as long: what it holds, and its client, are needed until the end.

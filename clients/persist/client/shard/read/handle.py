@@ -12,8 +12,9 @@ from persist.client.shard.location import Location
 from persist.client.shard.read.lease import Lease, Pin
 from persist.client.shard.read.listen import Listen
 from persist.client.shard.read.snapshot import Diffs, Snapshot
+from persist.client.shard.times import TimeLike, time_of
 from persist.core.data.schema import Schema
-from persist.core.frontier import TIME_MAX, Antichain, AntichainLike, check_time
+from persist.core.frontier import TIME_MAX, Antichain, AntichainLike
 from persist.core.ids import ReaderId, ShardId
 from persist.errors import InvalidBounds, NotReadable, NotYetAvailable
 from persist.machine.parts.reading import changes_of, snapshot_of
@@ -104,16 +105,17 @@ class ReadHandle(Stays):
         self._abandon.detach()
         await self._lease.expire(timeout=timeout)
 
-    async def snapshot(self, as_of: int | None = None, *, timeout: float | None = None) -> Snapshot:
+    async def snapshot(self, as_of: TimeLike | None = None, *, timeout: float | None = None) -> Snapshot:
         """The contents at ``as_of``: the same for everybody, for ever. Waits while ``as_of`` is not complete.
+
+        Times are numbers, or what ``time_of`` understands: ``"2026-11-22T06:00"``, ``"-5m"``, a datetime.
 
         None: at the latest complete time; of a closed shard at the end of time. One RPC, for None two (longer waits:
         one per 30 s); nothing is read yet. Raises NotReadable below since (details name it) and, for None, where
         nothing was appended; NotYetAvailable when the timeout passes first; LeaseExpired, LocationError.
         """
-        if as_of is None:
-            as_of = await self._latest(timeout)
-        frontier = Antichain.of(check_time(as_of))
+        as_of = await self._latest(timeout) if as_of is None else self._time(as_of)
+        frontier = Antichain.of(as_of)
         self._check_readable(frontier)
         pin = self._lease.pin()
         plan = await self._plan(frontier, pin, timeout)
@@ -122,22 +124,23 @@ class ReadHandle(Stays):
         reading = snapshot_of(plan.batches, plan.info, self._location.settings, as_of)
         return Snapshot(self._location, self._lease, pin, reading, as_of=as_of, upper=plan.info.upper, owner=self)
 
-    async def listen(self, as_of: int, *, timeout: float | None = None, downgrade: bool = False) -> Listen:
+    async def listen(self, as_of: TimeLike, *, timeout: float | None = None, downgrade: bool = False) -> Listen:
         """Every update at a time after ``as_of``, as Updates and Progress, as they commit. ``as_of`` may lie ahead.
 
         ``timeout``: end after this many seconds without news; None: never. ``downgrade``: move this handle's since
         along, one frontier behind the last Progress (about once a second). Raises NotReadable below since, and while
         iterating LeaseExpired, CorruptData, LocationError (after ``settings.timeout_ms`` without any answer).
         """
-        return self._listen(check_time(as_of), self._lease.pin(), timeout, downgrade, None)
+        return self._listen(self._time(as_of), self._lease.pin(), timeout, downgrade, None)
 
-    async def subscribe(self, as_of: int, *, timeout: float | None = None, downgrade: bool = False) -> Listen:
+    async def subscribe(self, as_of: TimeLike, *, timeout: float | None = None, downgrade: bool = False) -> Listen:
         """The snapshot at ``as_of`` as Updates at that time, Progress, then what ``listen`` gives.
 
         ``timeout`` is also how long to wait for ``as_of`` to be complete. Raises as ``snapshot`` and ``listen``.
         """
-        snapshot = await self.snapshot(as_of, timeout=timeout)
-        return self._listen(as_of, self._lease.pin(), timeout, downgrade, snapshot)
+        time = self._time(as_of)
+        snapshot = await self.snapshot(time, timeout=timeout)
+        return self._listen(time, self._lease.pin(), timeout, downgrade, snapshot)
 
     async def diffs(self, lower: AntichainLike, upper: AntichainLike, *, timeout: float | None = None) -> Diffs:
         """Every update at a time in ``[lower, upper)``, at its own time. Waits until the shard's upper is ``upper``.
@@ -187,6 +190,9 @@ class ReadHandle(Stays):
 
     async def __aexit__(self, *_: object) -> None:
         await self.expire()
+
+    def _time(self, given: TimeLike) -> int:
+        return time_of(given, self._location.runtime.now_ms())
 
     def _listen(self, as_of: int, pin: Pin, idle: float | None, downgrade: bool, snapshot: Snapshot | None) -> Listen:
         self._check_readable(Antichain.of(as_of))
