@@ -1,4 +1,4 @@
-"""Where the leader of a catalog listens, told beside the catalog: in a small shard, by its fence token.
+"""Where the leader of a catalog listens, told beside the catalog: in a small shard (or stash), by its fence token.
 
 Not in the catalog itself: what is there is what its users put there, so that dumps, uppers, conflicts and comparisons
 are the same whether a server leads or a program does. Not in a register either, which holds a number only. A row
@@ -6,18 +6,24 @@ counts only as long as its token is the one in the catalog, so an address that i
 catalog alone decides who leads. Source: architecture.md section 6, CatalogService.
 """
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, Protocol
 
 import pyarrow as pa
 
+from persist.client.catalog.port import RowLog
 from persist.client.client import Client
 from persist.core.catalog.objects import FenceToken
+from persist.core.catalog.rows import Row
 from persist.core.data.schema import Schema
 from persist.core.ids import ShardId
 from persist.core.shard.commands import Appended
 from persist.errors import ShardNotFound
+from persist.runtime import Runtime
 
 SEED: Final = 1
+KIND: Final = "leader"
+"""Of the rows in a stash."""
 UNTOLD_SECONDS: Final = 2.0
 """How long a leader that told no address is not looked for again: a program that leads never tells one."""
 SCHEMA: Final = Schema(
@@ -33,27 +39,21 @@ def leader_shard(environment: str) -> ShardId:
 
 
 class Addresses:
-    """Where leaders of one environment listen. Raises LocationError."""
+    """Where leaders of one environment listen, as ``kept`` in one place, which it closes. Raises LocationError."""
 
-    def __init__(self, client: Client, environment: str) -> None:
-        self._client = client
-        self._shard = leader_shard(environment)
+    def __init__(self, kept: "Kept", runtime: Runtime) -> None:
+        self._kept = kept
         self._known: tuple[FenceToken, str] | None = None
-        self._runtime = client.location.runtime
+        self._runtime = runtime
         self._untold: tuple[FenceToken, float] | None = None
 
     async def tell(self, token: FenceToken, address: str) -> None:
         """Say where the one with ``token`` listens, unless a later one did. Keeps one row."""
-        writer = await self._client.open_writer(self._shard, schema=SCHEMA)
-        new = {"generation": token.deploy_generation, "epoch": token.epoch, "address": address}
         while True:
-            upper, rows = await self._read()
-            if any(_token(row) > token for row in rows):
+            upper, rows = await self._kept.read()
+            if any(each > token for each in rows):
                 return
-            updates = [*({**row, "diff": -1} for row in rows), {**new, "diff": 1}]
-            table = pa.Table.from_pylist([{**each, "ts": upper} for each in updates], SCHEMA.updates)
-            outcome = await writer.compare_and_append(table, upper, upper + 1)
-            if isinstance(outcome, Appended):
+            if await self._kept.replace(rows, token, address, upper):
                 self._known = token, address
                 return
 
@@ -64,23 +64,92 @@ class Addresses:
         now = self._runtime.monotonic()
         if not fresh and self._untold is not None and self._untold[0] == token and now < self._untold[1]:
             return ""
-        _, rows = await self._read()
-        self._known = next(((token, row["address"]) for row in rows if _token(row) == token), None)
+        _, rows = await self._kept.read()
+        self._known = (token, rows[token]) if token in rows else None
         self._untold = None if self._known is not None else (token, now + UNTOLD_SECONDS)
         return "" if self._known is None else self._known[1]
 
-    async def _read(self) -> tuple[int, list[dict[str, str]]]:
+    async def close(self) -> None:
+        """Let go of the place."""
+        await self._kept.close()
+
+
+class Kept(Protocol):
+    """Where addresses are kept: rows that change at once, or not at all."""
+
+    async def read(self) -> tuple[int, Mapping[FenceToken, str]]:
+        """The addresses below an upper, and that."""
+        ...
+
+    async def replace(self, gone: Mapping[FenceToken, str], token: FenceToken, address: str, upper: int) -> bool:
+        """One address instead of those that are there; False when the upper is another one by now."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of it."""
+        ...
+
+
+class KeptInShard:
+    """In a small shard beside the catalog's. Borrows the client."""
+
+    def __init__(self, client: Client, environment: str) -> None:
+        self._client = client
+        self._shard = leader_shard(environment)
+
+    async def read(self) -> tuple[int, Mapping[FenceToken, str]]:
+        """See Kept."""
         try:
             reader = await self._client.open_reader(self._shard, schema=SCHEMA, purpose="catalog leader")
         except ShardNotFound:
-            return 0, []
+            return 0, {}
         async with reader:
             upper = (await self._client.recent_upper(self._shard)).time or 0
             if upper == 0:
-                return 0, []
+                return 0, {}
             rows = await (await reader.snapshot(upper - 1)).to_pylist()
-        return upper, [{name: row[name] for name in ("generation", "epoch", "address")} for row in rows]
+        return upper, {FenceToken(int(row["generation"]), int(row["epoch"])): row["address"] for row in rows}
+
+    async def replace(self, gone: Mapping[FenceToken, str], token: FenceToken, address: str, upper: int) -> bool:
+        """See Kept."""
+        writer = await self._client.open_writer(self._shard, schema=SCHEMA)
+        updates = [*((each, there, -1) for each, there in gone.items()), (token, address, 1)]
+        rows = [
+            {"generation": each.deploy_generation, "epoch": each.epoch, "address": at, "ts": upper, "diff": diff}
+            for each, at, diff in updates
+        ]
+        outcome = await writer.compare_and_append(pa.Table.from_pylist(rows, SCHEMA.updates), upper, upper + 1)
+        return isinstance(outcome, Appended)
+
+    async def close(self) -> None:
+        """See Kept."""
 
 
-def _token(row: dict[str, str]) -> FenceToken:
-    return FenceToken(int(row["generation"]), int(row["epoch"]))
+class KeptInStash:
+    """In a stash beside the catalog's rows, as an environment of its own: its name is that shard's. Owns the log."""
+
+    def __init__(self, log: RowLog) -> None:
+        self._log = log
+
+    async def read(self) -> tuple[int, Mapping[FenceToken, str]]:
+        """See Kept."""
+        found = await self._log.snapshot()
+        return found.upper, {_token(update.row.key): update.row.value.decode() for update in found.updates}
+
+    async def replace(self, gone: Mapping[FenceToken, str], token: FenceToken, address: str, upper: int) -> bool:
+        """See Kept."""
+        changes = [*((_row(each, there), -1) for each, there in gone.items()), (_row(token, address), 1)]
+        return await self._log.append(changes, upper, expected_upper=upper) is None
+
+    async def close(self) -> None:
+        """See Kept."""
+        await self._log.close()
+
+
+def _row(token: FenceToken, address: str) -> Row:
+    return Row(KIND, f"{token.deploy_generation} {token.epoch}".encode(), address.encode())
+
+
+def _token(key: bytes) -> FenceToken:
+    generation, epoch = key.split()
+    return FenceToken(int(generation), int(epoch))

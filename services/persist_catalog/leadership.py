@@ -13,8 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from enum import StrEnum
 from typing import Any
 
-from persist.client.catalog.durable import DurableCatalog
-from persist.client.catalog.opened import OpenedCatalog
+from persist.client.catalog.port import OpenableCatalog, ReadWriteCatalog
 from persist.core.catalog.errors import Fenced, NotWritable
 from persist.core.catalog.kinds import AnyKind
 from persist.core.catalog.leadership.fencing import Claim
@@ -41,7 +40,7 @@ class Leadership:
 
     def __init__(
         self,
-        durable: DurableCatalog,
+        durable: OpenableCatalog,
         mirror: Mirror,
         addresses: Addresses,
         *,
@@ -57,7 +56,7 @@ class Leadership:
         self._addresses = addresses
         self._may_lead = may_lead
         self._told = told
-        self._catalog: OpenedCatalog | None = None
+        self._catalog: ReadWriteCatalog | None = None
         self._unsure = False
         self._turn = asyncio.Lock()
 
@@ -102,7 +101,7 @@ class Leadership:
             return self.own
 
     @contextlib.asynccontextmanager
-    async def writing(self, token: FenceToken) -> AsyncIterator[OpenedCatalog]:
+    async def writing(self, token: FenceToken) -> AsyncIterator[ReadWriteCatalog]:
         """The catalog, for who has this token, alone until the end of the block. Raises Fenced, NotWritable."""
         async with self._turn:
             self._mirror.check()
@@ -141,9 +140,13 @@ class Leadership:
         if self.role is Role.LEADER and seen is not None and self.own is not None and seen > self.own:
             self._end()
 
-    def catalog(self) -> OpenedCatalog | None:
+    def catalog(self) -> ReadWriteCatalog | None:
         """The catalog as it is in memory while this server leads: to look at, not to write to."""
         return self._catalog
+
+    async def close(self) -> None:
+        """Let go of where addresses are told."""
+        await self._addresses.close()
 
     async def leader(self) -> str:
         """Where the leader listens, as far as that is known; empty if it is not."""
@@ -186,6 +189,6 @@ class Leadership:
         # What this server did itself may be what fenced it, which is no reason not to lead again.
         self._become(Role.FOLLOWER if self._unsure else Role.FENCED, None, self.own)
 
-    def _become(self, role: Role, catalog: OpenedCatalog | None, own: FenceToken | None) -> None:
+    def _become(self, role: Role, catalog: ReadWriteCatalog | None, own: FenceToken | None) -> None:
         self.role, self._catalog, self.own = role, catalog, own
         self._told(role)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
-from persist.client.catalog.durable import DurableCatalog
+from persist.client.catalog.port import OpenableCatalog
 from persist.core.catalog.errors import OutOfSync
 from persist.core.catalog.kinds import COMMIT
 from persist.core.ids import Token
@@ -62,7 +62,7 @@ class Serving:
     """What a CatalogService serves: one catalog, and its part in it."""
 
     environment: str
-    durable: DurableCatalog
+    durable: OpenableCatalog
     mirror: Mirror
     leadership: Leadership
     sessions: Sessions

@@ -10,7 +10,7 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Any, Final, TypeVar
 
-from persist.client.catalog.opened import OpenedCatalog
+from persist.client.catalog.port import ReadWriteCatalog
 from persist.core.catalog.conflicts import Footprint, Overlapping, classify
 from persist.core.catalog.errors import OutOfSync
 from persist.core.catalog.fingerprints import first_outcome
@@ -142,7 +142,7 @@ class Writes:
             keys = ", ".join(f"{tag} {key}" for tag, key in conflict.keys[:10])
             raise self._out_of_sync(conflict.changes, keys)
 
-    async def _transaction(self, catalog: OpenedCatalog, commit: Commit) -> Transaction:
+    async def _transaction(self, catalog: ReadWriteCatalog, commit: Commit) -> Transaction:
         """The transaction again, with all rules that hold whoever sends it. Raises OutOfSync, InvalidArgument."""
         transaction = catalog.transaction(token=commit.token)
         transaction.told_body = commit.body

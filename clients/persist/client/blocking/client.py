@@ -266,15 +266,27 @@ class Client(Opened):
 
         return self._give(Minter, self._call(self._inner.minter, endpoints))
 
-    def catalog(self, environment: str, *, endpoints: str = "") -> "Catalog":
+    def catalog(
+        self, environment: str, *, endpoints: str = "", implementation: str = "persist", stash: str = ""
+    ) -> "Catalog":
         """The durable catalog of an environment: one per name and location. Nothing is opened, only found, yet.
 
         ``endpoints``: ask CatalogService servers (HOST:PORT, commas) instead of the catalog's shard. Borrows this
-        client: close the catalog first. Three RPCs at most. Raises InvalidArgument.
+        client: close the catalog first. Three RPCs at most. ``implementation``: ``persist`` keeps it in that shard,
+        ``stash`` in the SQL tables at ``stash`` (``sqlite:PATH``, ``postgres://…``), ``shadow`` in both, which are
+        compared at every call. Servers know their own.
+
+        Raises InvalidArgument, and for a stash InvalidUri, MissingExtra, UnsafeConfiguration, LocationError,
+        VersionMismatch.
         """
         from persist.client.blocking.catalog import Catalog
 
-        return self._give(Catalog, self._run(self._inner.catalog(environment, endpoints=endpoints)))
+        return self._give(
+            Catalog,
+            self._run(
+                self._inner.catalog(environment, endpoints=endpoints, implementation=implementation, stash=stash)
+            ),
+        )
 
     def table(
         self,
