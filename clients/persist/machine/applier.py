@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from persist.core.ids import ShardId
-from persist.core.shard.commands import Command
+from persist.core.shard.commands import AnyCommand, Command
 from persist.core.shard.diff import diff
 from persist.core.shard.invariants import check_cheap
 from persist.core.shard.state import State
@@ -143,7 +143,7 @@ class Applier:
         assert self._version is not None
         return self._version
 
-    def _fold(self, base: State, commands: Sequence[Command[Any]]) -> Folded:
+    def _fold(self, base: State, commands: Sequence[AnyCommand]) -> Folded:
         context = self._context()
         state, outcomes = base, []
         for command in commands:

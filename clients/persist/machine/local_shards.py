@@ -168,7 +168,7 @@ class LocalShards:
         finally:
             known.in_use -= 1
 
-    async def _buried(self, known: _Shard, outcomes: list[Any], deadline: Deadline) -> list[Any]:
+    async def _buried(self, known: _Shard, outcomes: list[object], deadline: Deadline) -> list[Any]:
         """The outcomes, once a tombstone has nothing left in the stores; the failure in their place otherwise."""
         try:
             await known.finalizer.bury(deadline)

@@ -37,7 +37,7 @@ class Tasks:
         task.add_done_callback(self._ended)
         return task
 
-    def spawn(self, work: Coroutine[Any, Any, Any], what: str) -> asyncio.Task[Any]:
+    def spawn(self, work: Coroutine[object, object, object], what: str) -> asyncio.Task[Any]:
         """Run ``work`` for nobody. If it fails that is logged and counted, under ``what``: a few words, no names."""
         task = asyncio.get_running_loop().create_task(work)
         self._running.add(task)
@@ -60,7 +60,7 @@ class Tasks:
             self._running -= ending
         forsake(*self._done)
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
+    def _ended(self, task: asyncio.Task[object]) -> None:
         self._running.discard(task)
         # SUBTLE: also those that succeeded; whoever asks a task whether it failed counts as having looked.
         if not task.cancelled():

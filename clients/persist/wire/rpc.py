@@ -103,7 +103,7 @@ BY_RPC: Final[Mapping[str, Method]] = {method.rpc: method for method in METHODS}
 BY_REQUEST: Final[Mapping[type[Any], Method]] = {method.request: method for method in METHODS}
 
 
-def method_of(command: c.Command[Any]) -> Method:
+def method_of(command: c.AnyCommand) -> Method:
     """How a command travels. Raises InvalidArgument for commands that are internal to a server."""
     method = BY_COMMAND.get(type(command))
     if method is None:
@@ -111,7 +111,7 @@ def method_of(command: c.Command[Any]) -> Method:
     return method
 
 
-def request_of(shard: ShardId, command: c.Command[Any]) -> Any:
+def request_of(shard: ShardId, command: c.AnyCommand) -> Any:
     """The request message of a command. Raises InvalidArgument for values no message can carry."""
     method = method_of(command)
     try:
@@ -135,7 +135,7 @@ def response_of(method: Method, outcome: object) -> Any:
     return response
 
 
-def outcome_of(method: Method, response: Any) -> Any:
+def outcome_of(method: Method, response: Message) -> Any:
     """The outcome in a response. Raises Indeterminate when it is of a kind this release does not know."""
     field = response.WhichOneof("outcome")
     if field is None:
@@ -348,12 +348,12 @@ _FIELDS: Final = {cls: _fields(cls) for method in METHODS for cls in (method.com
 _OUTCOME_FIELD: Final = {(method.rpc, cls): field for method in METHODS for field, cls in method.outcomes.items()}
 
 
-def _encode(value: object, message: Any) -> Any:
+def _encode(value: object, message: Message) -> Any:
     message.SetInParent()  # a value whose fields are all zero must still be there
     for field in _FIELDS[type(value)]:
         field.encode(message, field.name, getattr(value, field.name))
     return message
 
 
-def _decode(message: Any, cls: type[Any]) -> Any:
+def _decode(message: Message, cls: type[object]) -> Any:
     return cls(**{field.name: field.decode(message, field.name) for field in _FIELDS[cls]})

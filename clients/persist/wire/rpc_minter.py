@@ -8,6 +8,8 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypedDict
 
+from google.protobuf.message import Message
+
 from persist.core.binding.binding_log import MintRules
 from persist.core.binding.remap import Binding
 from persist.core.frontier import Antichain
@@ -188,7 +190,7 @@ def source_frontier_of(kind: SourceKind, message: pb.SourceFrontier) -> SourceFr
     return SourceFrontier.at(kind, bounds)
 
 
-def source_frontier_in(kind: SourceKind, request: Any, name: str) -> SourceFrontier | None:
+def source_frontier_in(kind: SourceKind, request: Message, name: str) -> SourceFrontier | None:
     """The frontier in a field that may be unset. Raises InvalidArgument."""
     return source_frontier_of(kind, getattr(request, name)) if request.HasField(name) else None
 

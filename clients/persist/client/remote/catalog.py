@@ -8,6 +8,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing
 from typing import Any, Final, TypeVar
 
+from google.protobuf.message import Message
+
 from persist.client.remote.catalog_status import STATUS_SECONDS, ask_all, leader_of
 from persist.client.remote.channel import Channel, offering
 from persist.client.remote.endpoints import Endpoints
@@ -219,7 +221,7 @@ class CatalogCalls:
         left = deadline.slice()
         return left if len(self.endpoints) == 1 else min(left, max(0.5, left / 2))
 
-    def _check_size(self, request: Any) -> None:
+    def _check_size(self, request: Message) -> None:
         size, limit = request.ByteSize(), self.settings.max_message_bytes - ENVELOPE_BYTES
         if size > limit:
             raise RequestTooLarge(

@@ -22,7 +22,7 @@ Enough = Callable[[Any], bool]
 
 
 async def ask_all(
-    ask: Callable[[str], Awaitable[Any]],
+    ask: Callable[[str], Awaitable[object]],
     endpoints: Sequence[str],
     enough: Enough,
     runtime: Runtime,

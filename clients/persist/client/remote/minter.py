@@ -9,6 +9,8 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing
 from typing import Any, Final
 
+from google.protobuf.message import Message
+
 from persist.client.binding.port import Bound, RemapSource, ResumptionOf, ResumptionTold
 from persist.client.remote.channel import Channel, offering
 from persist.client.remote.endpoints import Endpoints
@@ -189,7 +191,7 @@ class RemoteMinter:
         seconds = self._attempts.deadline(timeout).remaining()
         return await self._endpoints.repeat(rpc, source.remap, attempt, seconds)
 
-    def _check_size(self, request: Any) -> None:
+    def _check_size(self, request: Message) -> None:
         size, limit = request.ByteSize(), self._settings.max_message_bytes - ENVELOPE_BYTES
         if size > limit:
             raise RequestTooLarge("the request does not fit one message", hint="ask for less", bytes=size, limit=limit)

@@ -107,7 +107,7 @@ class RemoteTimes:
         self._known = max(self._known, ts + 1)
         return ts
 
-    async def _ask(self, rpc: str, request: Any, deadline: Deadline) -> Any:
+    async def _ask(self, rpc: str, request: object, deadline: Deadline) -> Any:
         async def attempt(channel: Channel, left: float) -> Any:
             with offering("TimestampOracle", "minter", channel.endpoint):
                 return await channel.unary(rpc, request, self._shard, left)

@@ -145,7 +145,7 @@ class LoopThread:
             future.cancel()
             raise
 
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+    def spawn(self, work: Coroutine[object, object, object]) -> None:
         """Run a coroutine without waiting: for finalizers, which may run in any thread. Dropped when too late."""
         if self._submit(work) is None:
             work.close()
@@ -187,7 +187,7 @@ class LoopThread:
             )
         return UsageError("the client is closed", hint="open another client")
 
-    def _submit(self, work: Coroutine[Any, Any, T]) -> "concurrent.futures.Future[T] | None":
+    def _submit(self, work: Coroutine[object, object, T]) -> "concurrent.futures.Future[T] | None":
         """The future of a coroutine that runs; None when it is too late for that."""
         if self.is_foreign:
             return None
@@ -196,7 +196,7 @@ class LoopThread:
                 return None
             return asyncio.run_coroutine_threadsafe(self._tracked(work), self._shared.loop)
 
-    async def _tracked(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _tracked(self, work: Coroutine[object, object, T]) -> T:
         task = asyncio.current_task()
         assert task is not None
         self._running.add(task)

@@ -156,7 +156,7 @@ def _name(code: int, names: Sequence[Partition] | None) -> Partition:
     return names[code]
 
 
-def _flat(column: Any) -> Any:
+def _flat(column: object) -> Any:
     if not isinstance(column, pa.ChunkedArray):
         return column
     return column.unify_dictionaries().combine_chunks()

@@ -163,7 +163,7 @@ class Snapshot:
         while self._logged > LOG_CHANGES and self._log:
             self._logged -= len(self._log.popleft()[1])
 
-    def _put(self, kind: AnyKind, key: Any, value: Any) -> None:
+    def _put(self, kind: AnyKind, key: object, value: object) -> None:
         objects, names = self._objects[kind], self._names[kind]
         if key in objects:
             raise CorruptData("an insertion over what is there", hint="stop and report it", kind=kind, key=key)
@@ -176,7 +176,7 @@ class Snapshot:
             oid = kind.oid_of(value)
             self._oids[oid] = self._oids.get(oid, 0) + 1
 
-    def _drop(self, kind: AnyKind, key: Any, value: Any) -> None:
+    def _drop(self, kind: AnyKind, key: object, value: object) -> None:
         del self._objects[kind][key]
         for name in kind.names(value):
             del self._names[kind][name]

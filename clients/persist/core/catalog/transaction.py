@@ -273,7 +273,7 @@ class Transaction:
         names = self._names.get(kind, {})
         return names[name] if name in names else self._snapshot.holder(kind, name)
 
-    def _depend(self, kind: AnyKind, key: Any, value: Any) -> None:
+    def _depend(self, kind: AnyKind, key: object, value: object) -> None:
         check_object(kind, key, value)
         self.footprint.keys.add((kind, key))
         if value is not None:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from persist.arrow import array_of
 from persist.core.data.encoding import I64, U64, Bools, one_chunk
 from persist.core.data.gather import gather
 from persist.core.data.order import Permutation, order_in_groups, settle, sort_rows, tied
@@ -42,7 +43,7 @@ def consolidate_piece(
         rows, sums = _sum_ties(perm, tie, diff)
     elif perm is not None and advanced is ts and len(ts) <= _FEW and diff.all() and _has_schema(table, schema):
         # Nothing but the order changes: for few rows one call costs less than a call per column.
-        return table.take(pa.array(perm))
+        return table.take(array_of(perm))
     else:
         rows, sums = _drop_zeros(perm, diff)
     names = schema.updates.names[:-2]

@@ -6,7 +6,7 @@ work are numbered, the others are idempotent. Source: persist-semantics.md secti
 """
 
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, SessionId, ShardId, Token, WriterId
@@ -18,6 +18,10 @@ R = TypeVar("R", covariant=True)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command(Generic[R]):
     """Something to apply to a shard; ``R`` is the union of its outcomes."""
+
+
+AnyCommand: TypeAlias = Command[Any]
+"""A command, whatever its outcome."""
 
 
 # ---- calls that happen at most once ------------------------------------------------------------------------------

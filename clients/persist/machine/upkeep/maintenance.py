@@ -95,7 +95,7 @@ class Maintenance:
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
-    async def _done(self, duty: _Duty, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    async def _done(self, duty: _Duty, work: Callable[[], Coroutine[object, object, object]]) -> None:
         """A claim that was not made good stands: a later commit tries again, or another process when it is old."""
         try:
             await work()

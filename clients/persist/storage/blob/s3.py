@@ -229,7 +229,7 @@ class S3Blob:
         upload["MultipartUpload"] = {"Parts": [task.result() for task in tasks]}
         await self._call("set", timeout, lambda: self._client.complete_multipart_upload(**upload), mutation=True)
 
-    async def _abort(self, upload: dict[str, Any]) -> None:
+    async def _abort(self, upload: dict[str, object]) -> None:
         """Best effort, also when the caller is being cancelled; the bucket's lifecycle rule is the safety net."""
         abort = asyncio.ensure_future(self._runtime.offload(lambda: self._client.abort_multipart_upload(**upload)))
         abort.add_done_callback(lambda done: done.cancelled() or done.exception())

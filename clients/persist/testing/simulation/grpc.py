@@ -76,10 +76,10 @@ class SimulatedServer:
         self._addresses: list[str] = []
         self.calls: dict[ServerCall, None] = {}
 
-    def add_generic_rpc_handlers(self, handlers: Sequence[Any]) -> None:
+    def add_generic_rpc_handlers(self, handlers: Sequence[object]) -> None:
         """Methods are found by their registered names."""
 
-    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
+    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, object]) -> None:
         """The methods of a service."""
         self._handlers.update({f"/{service}/{name}": handler for name, handler in handlers.items()})
 
@@ -395,7 +395,7 @@ class ClientCall:
 
     # ---- what happens to it --------------------------------------------------------------------------------------
 
-    def send(self, data: Any) -> None:
+    def send(self, data: object) -> None:
         """Put a request, or the end of them, on its way."""
         self._said_all = self._said_all or data is _END
         self._connection.up(partial(self._put, data))
@@ -448,7 +448,7 @@ class ClientCall:
         assert isinstance(server, SimulatedServer)
         self._served = ServerCall(server, self._method, self._metadata, self._timeout, self._reply)
 
-    def _put(self, data: Any) -> None:
+    def _put(self, data: object) -> None:
         if self._served is not None:
             self._served.inbox.put(data)
 

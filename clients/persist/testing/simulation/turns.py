@@ -133,7 +133,7 @@ class Place:
             raise UsageError("the client was closed, or nobody takes turns here", hint="open another client")
         return turns.ask(work)
 
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+    def spawn(self, work: Coroutine[object, object, object]) -> None:
         """Run a coroutine without waiting."""
         if self.alive:
             self._host.start(work)

@@ -293,7 +293,7 @@ class SimulatedShards:
             raise Determinate(error.message) from None
 
 
-def _settle(future: "asyncio.Future[Any]", result: Any) -> None:
+def _settle(future: "asyncio.Future[Any]", result: object) -> None:
     if future.done():
         return
     if isinstance(result, BaseException):

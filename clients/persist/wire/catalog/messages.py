@@ -60,7 +60,7 @@ def mapped(cls: type, descriptor: Any) -> Mapped:
     def take(message: Any) -> Any:
         return cls(*[get(message) for get in gets])
 
-    def take_named(message: Any) -> Any:
+    def take_named(message: Message) -> Any:
         return cls(*[get(message) for get in gets], **{name: get(message) for name, get in named})
 
     return Mapped(fill, take_named if named else take)
@@ -113,7 +113,7 @@ def packing(cls: type) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
     return pack, unpack
 
 
-def packed_by(message: type[Message], part: Mapped, value: Any) -> bytes:
+def packed_by(message: type[Message], part: Mapped, value: object) -> bytes:
     """The bytes of an object."""
     filled = message()
     part.fill(filled, value)

@@ -110,13 +110,13 @@ def to_table(updates: Iterable[RowUpdate]) -> pa.Table:
     rows = [(*row, ts, diff) for row, ts, diff in updates]
     schema = CATALOG_SCHEMA.updates
     columns = zip(*rows, strict=True) if rows else [()] * len(schema)
-    return pa.table([pa.array(list(column), field.type) for column, field in zip(columns, schema, strict=True)], schema)
+    return pa.table([pa.array(list(column), field.type) for column, field in zip(columns, schema, strict=True)], schema)  # type: ignore[call-overload, no-any-return]  # narrower than Arrow is
 
 
 def from_table(table: pa.Table) -> list[RowUpdate]:
     """The updates in rows of a catalog shard, with the columns of ``CATALOG_SCHEMA.updates``."""
     # Each tag is one string: there are few, and many rows.
     kinds = table.column("kind").combine_chunks().dictionary_encode()
-    tags = map(kinds.dictionary.to_pylist().__getitem__, kinds.indices.to_pylist())
+    tags = map(kinds.dictionary.to_pylist().__getitem__, kinds.indices.to_pylist())  # type: ignore[arg-type]  # narrower than Arrow is
     keys, values, times, diffs = (table.column(name).to_pylist() for name in CATALOG_SCHEMA.updates.names[1:])
-    return list(map(RowUpdate, map(Row, tags, keys, values), times, diffs))
+    return list(map(RowUpdate, map(Row, tags, keys, values), times, diffs))  # type: ignore[arg-type]  # narrower than Arrow is

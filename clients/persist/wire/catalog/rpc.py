@@ -11,6 +11,8 @@ from itertools import accumulate
 from operator import add
 from typing import Any, Final, NamedTuple, TypeVar
 
+from google.protobuf.message import Message
+
 from persist.core.catalog.fingerprints import BODY_BYTES, fingerprint
 from persist.core.catalog.kinds import BY_TAG, AnyKind
 from persist.core.catalog.objects import FenceToken
@@ -153,7 +155,7 @@ def kinds_in(tags: Iterable[str]) -> list[str] | None:
     return [kind_in(tag).tag for tag in tags] or None
 
 
-def time_in(request: Any, name: str) -> int:
+def time_in(request: Message, name: str) -> int:
     """A time of a request. Raises InvalidArgument."""
     time: int = getattr(request, name)
     if time >= TIME_MAX:
@@ -197,7 +199,7 @@ def token_of(message: pb.CatalogToken) -> FenceToken:
     return FenceToken(message.generation, message.epoch)
 
 
-def optional_token(message: Any, name: str) -> FenceToken | None:
+def optional_token(message: Message, name: str) -> FenceToken | None:
     """The fence token in a field that may be unset."""
     return token_of(getattr(message, name)) if message.HasField(name) else None
 

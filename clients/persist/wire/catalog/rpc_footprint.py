@@ -66,7 +66,7 @@ def footprint_in(message: pb.CatalogFootprint) -> ToldFootprint:
     )
 
 
-def key_bytes(kind: AnyKind, key: Any) -> bytes:
+def key_bytes(kind: AnyKind, key: object) -> bytes:
     """The bytes of a key. Raises InvalidArgument."""
     try:
         return SIDES[kind.tag][0].encode(key)

@@ -174,7 +174,7 @@ class _File:
     def finish(self) -> Encoded:
         """The whole part."""
         check(-(1 << 63) <= self._diffs_sum < 1 << 63, "diffs sum up within 64 bits")
-        self._writer.add_key_value_metadata({GROUP_BYTES_KEY: ",".join(map(str, self._group_bytes)).encode()})
+        self._writer.add_key_value_metadata({GROUP_BYTES_KEY: ",".join(map(str, self._group_bytes)).encode()})  # type: ignore[dict-item]  # narrower than Arrow is
         self._writer.close()
         data = self._sink.written()
         blocks = _blocks(self._groups, data)
@@ -326,7 +326,7 @@ def leaves(given: pa.DataType, path: str) -> list[tuple[str, pa.DataType]]:
         entry = f"{path}.key_value"
         return [*leaves(given.key_type, f"{entry}.key"), *leaves(given.item_type, f"{entry}.value")]
     if is_list(given) or T.is_fixed_size_list(given):
-        return leaves(given.value_type, f"{path}.list.element")
+        return leaves(given.value_type, f"{path}.list.element")  # type: ignore[attr-defined]  # its type says what it is
     return [(path, given)]
 
 

@@ -41,7 +41,7 @@ class Held:
 
         return self._loop.run(call())
 
-    def _end(self, work: Coroutine[Any, Any, None]) -> None:
+    def _end(self, work: Coroutine[object, object, None]) -> None:
         """Let go of something. Once the client was closed that is done, as it is for asyncio."""
         if self._loop.alive or self._loop.is_foreign:
             self._loop.run(work)

@@ -37,7 +37,7 @@ class Outcome(NamedTuple):
         return self.value
 
 
-def outcome_of(call: Callable[[], Any]) -> Outcome:
+def outcome_of(call: Callable[[], object]) -> Outcome:
     """What a call comes to."""
     try:
         return Outcome(call())

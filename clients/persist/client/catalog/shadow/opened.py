@@ -240,14 +240,14 @@ class ShadowOpened:
     def _is_quiet(self) -> bool:
         return not self._moving
 
-    def _now(self, what: str, call: Callable[[ReadOnlyCatalog], Any], *, timely: bool) -> Any:
+    def _now(self, what: str, call: Callable[[ReadOnlyCatalog], object], *, timely: bool) -> Any:
         """What is in memory; compared unless the sides are on their way, or it is a time and those differ."""
         first = outcome_of(lambda: call(self._first))
         if self._moving or (timely and not self._times):
             return first.get()
         return same_outcome(what, first, outcome_of(lambda: call(self._second)))
 
-    async def _written(self, what: str, call: Callable[[ReadWriteCatalog], Awaitable[Any]]) -> Any:
+    async def _written(self, what: str, call: Callable[[ReadWriteCatalog], Awaitable[object]]) -> Any:
         async def work() -> Any:
             value = await self._compared(what, call)
             await self._same_everything(what)

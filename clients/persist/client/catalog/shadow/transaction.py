@@ -18,7 +18,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-def _value(value: Any) -> Any:
+def _value(value: object) -> Any:
     return value
 
 

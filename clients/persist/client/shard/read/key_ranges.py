@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from persist.arrow import ArrowArray, ArrowField
 from persist.core.data.encoding import encode
 from persist.core.data.schema import Schema
 from persist.core.data.splits import KeyRange
@@ -46,7 +47,7 @@ def _bytes(bound: Any, schema: Schema) -> bytes:
     return bound_bytes
 
 
-def _column(value: Any, field: pa.Field) -> pa.Array:
+def _column(value: object, field: ArrowField) -> ArrowArray:
     try:
         return pa.array([value], field.type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any
 
-from persist.core.shard.commands import Command
+from persist.core.shard.commands import AnyCommand
 from persist.core.shard.state import FIRST_FORMAT, State
 from persist.errors import InvalidArgument
 
@@ -40,6 +40,6 @@ class Context:
 
 
 @singledispatch
-def transition(command: Command[Any], state: State, context: Context) -> tuple[State, Any]:
+def transition(command: AnyCommand, state: State, context: Context) -> tuple[State, Any]:
     """The state after a command and its outcome."""
     raise InvalidArgument("this release knows no such command", command=type(command).__name__)
