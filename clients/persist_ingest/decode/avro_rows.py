@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from persist import InvalidArgument
+from persist.arrow import ArrowField
 from persist_ingest.decode.exact import ERROR_CHARS_MAX, Bad, Decoded, decode_exactly
 
 _PLAIN: Final[Mapping[str, pa.DataType]] = {
@@ -110,7 +111,7 @@ def _parsed(schema: str) -> Any:
     return fastavro.parse_schema(json.loads(schema))
 
 
-def _field(name: str, declared: Any, named: dict[str, pa.DataType]) -> pa.Field:
+def _field(name: str, declared: Any, named: dict[str, pa.DataType]) -> ArrowField:
     if not isinstance(declared, list):
         return pa.field(name, _type(declared, named), nullable=False)
     kinds = [each for each in declared if each != "null"]

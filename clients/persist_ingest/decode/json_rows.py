@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json
 
+from persist.arrow import ArrowArray, ArrowChunks
 from persist_ingest.decode.exact import Decoded, Undecodable, converted, decode_exactly
 
 _ORDINAL: Final = "persist.ordinal"
@@ -65,5 +66,5 @@ class JsonDecoder:
 _NAME: Final = _ORDINAL.encode()
 
 
-def _one_array(column: pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays([pa.array([], kind), *column.chunks])
+def _one_array(column: ArrowChunks, kind: pa.DataType) -> ArrowArray:
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays([pa.array([], kind), *column.chunks])  # type: ignore[return-value]  # narrower than Arrow is

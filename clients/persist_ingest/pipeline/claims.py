@@ -233,12 +233,12 @@ def _replaced(records: Records, claim: Claim, after: Claim) -> Claim:
     return _claimed(claim.name, records.change("source", claim.name, place))
 
 
-def _is_mine(claim: Claim, record: Mapping[str, Any] | None) -> bool:
+def _is_mine(claim: Claim, record: Mapping[str, object] | None) -> bool:
     found = Claim.of(claim.name, record)
     return found is not None and found.attempt == claim.attempt
 
 
-def _check_mine(claim: Claim, record: Mapping[str, Any] | None) -> None:
+def _check_mine(claim: Claim, record: Mapping[str, object] | None) -> None:
     if not _is_mine(claim, record):
         raise ClaimLost(
             "another attempt to create this source took over, or it was dropped, while this one did not get on",

@@ -188,7 +188,7 @@ def _shard(name: str, export: str, generation: int, separator: str) -> ShardId:
     return ShardId.named("table", table if generation == 1 else f"{table}@{generation}")
 
 
-def _check_fresh(the_client: Any, source: Source) -> None:
+def _check_fresh(the_client: "persist.Client", source: Source) -> None:
     """Shards that are there already are not this attempt's, whatever they hold. Raises InvalidArgument."""
     for name, shard in {**source.exports, "progress": source.remap}.items():
         with contextlib.suppress(persist.ShardNotFound):
@@ -240,7 +240,7 @@ def _begin(
             )
 
 
-def _taken_back(the_client: Any, records: Records, claim: Claim) -> None:
+def _taken_back(the_client: "persist.Client", records: Records, claim: Claim) -> None:
     """After a failure that is certain: what this attempt made goes, then its claim. What stays, the claim tells of."""
     try:
         if claim.source is not None:
@@ -254,7 +254,7 @@ def _taken_back(the_client: Any, records: Records, claim: Claim) -> None:
             give_up(records, claim)
 
 
-def _finalize(the_client: Any, source: Source) -> None:
+def _finalize(the_client: "persist.Client", source: Source) -> None:
     """Exports first: while the bindings can be read, what the source did upstream is known."""
     for shard in (*source.exports.values(), source.remap):
         with contextlib.suppress(persist.ShardNotFound):
@@ -271,7 +271,7 @@ def _forced(force: bool, left: Callable[[PersistError], None]) -> Iterator[None]
         left(error)
 
 
-def _drop_upstream(the_client: Any, source: Source) -> None:
+def _drop_upstream(the_client: "persist.Client", source: Source) -> None:
     """What this life of the source has upstream, and nothing that another set up since under the same names."""
     kind = source_type(source.type)
     bound = _bound(the_client, source)
@@ -292,7 +292,7 @@ def _drop_upstream(the_client: Any, source: Source) -> None:
             return
 
 
-def _bound(the_client: Any, source: Source) -> SourceFrontier | None:
+def _bound(the_client: "persist.Client", source: Source) -> SourceFrontier | None:
     """How far the source is bound, beyond which it told nothing upstream; None: all of it went before the shard did."""
     minter = the_client.minter()
     try:

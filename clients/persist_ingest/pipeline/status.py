@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
+import persist
 from persist import PersistError
 from persist.runtime import system
 from persist_ingest.location import Location, client
@@ -112,7 +113,7 @@ def _state(ingesters: Mapping[str, Mapping[str, Any]], now_ms: int) -> tuple[str
     return (state, str(told.get("error", ""))) if state in {"failed", "stopped"} else ("idle", "")
 
 
-def _upstream(the_client: Any, source: Source) -> tuple[Mapping[str, Any], int | None, str]:
+def _upstream(the_client: "persist.Client", source: Source) -> tuple[Mapping[str, Any], int | None, str]:
     schemas = {name: the_client.schema(shard) for name, shard in source.shards.items()}
     try:
         reader = source_type(source.type).open(source.definition, schemas)

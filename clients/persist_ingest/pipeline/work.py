@@ -116,7 +116,7 @@ def _upserted(events: list[Upserts], reclocker: Reclocker, plan: ExportPlan) -> 
         times = reclocker.reclock_arrow(event.offsets, event.partitions)
         place = pa.nulls(len(times), pa.int64()) if event.partitions is None else event.partitions
         if pa.types.is_dictionary(place.type):
-            place = place.dictionary_decode()
+            place = place.dictionary_decode()  # type: ignore[union-attr]  # its type says what it is
         columns = [*event.rows.columns, times, place, event.offsets, event.present]
         names = [*event.rows.schema.names, *_PLACES]
         pieces.append(pa.Table.from_arrays(columns, names=names))
@@ -158,7 +158,7 @@ def _truncations(work: Work, export: str) -> Truncations:
 
 
 def _time_of(work: Work, event: Truncated) -> int:
-    code = None if event.partition is None else pa.array([event.partition])
+    code = None if event.partition is None else pa.array([event.partition])  # type: ignore[list-item]  # no nulls here
     return int(work.reclocker.reclock_arrow(pa.array([event.offset], pa.uint64()), code)[0].as_py())
 
 

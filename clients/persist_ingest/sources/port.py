@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import pyarrow as pa
 
 from persist import Determinate, Schema, UsageError
+from persist.arrow import ArrowArray
 from persist.sources import Partition, Probe, SourceFrontier, SourceKind
 
 ERRORS: str = "errors"
@@ -80,9 +81,9 @@ class Changes:
 
     export: str
     rows: pa.RecordBatch
-    offsets: pa.Array
-    partitions: pa.Array | None = None
-    diffs: pa.Array
+    offsets: ArrowArray
+    partitions: ArrowArray | None = None
+    diffs: ArrowArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,9 +95,9 @@ class Upserts:
 
     export: str
     rows: pa.RecordBatch
-    offsets: pa.Array
-    partitions: pa.Array | None = None
-    present: pa.Array
+    offsets: ArrowArray
+    partitions: ArrowArray | None = None
+    present: ArrowArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +195,7 @@ class SourceReader(Protocol):
 class Revised(Protocol):
     """A SourceReader that learns things about its upstream which it has to know after a restart, too."""
 
-    def revised(self) -> Mapping[str, Any] | None:
+    def revised(self) -> Mapping[str, object] | None:
         """The definition it is to be opened with from now on; None while it is the one it was opened with.
 
         A reader that was opened with an older one must come to the same data, or fail.
@@ -244,7 +245,7 @@ class SourceType(Protocol):
 class DropsWithin(Protocol):
     """A SourceType that tells what it made from what another made under the same name by how far that was read."""
 
-    def drop_within(self, definition: Mapping[str, Any], bound: SourceFrontier | None) -> None:
+    def drop_within(self, definition: Mapping[str, object], bound: SourceFrontier | None) -> None:
         """``drop``, of a source that never committed beyond ``bound``; None: nothing of it was ever committed.
 
         Raises as ``drop``, and UpstreamNotOurs.

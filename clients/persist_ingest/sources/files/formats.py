@@ -107,7 +107,9 @@ class Csv:
                 use_threads=False, block_size=BLOCK_BYTES, column_names=None if self.header else names
             ),
             parse_options=pyarrow.csv.ParseOptions(
-                delimiter=self.delimiter, newlines_in_values=True, invalid_row_handler=counted.skip
+                delimiter=self.delimiter,
+                newlines_in_values=True,
+                invalid_row_handler=counted.skip,  # type: ignore[arg-type]  # no nulls here
             ),
             convert_options=pyarrow.csv.ConvertOptions(
                 column_types=dict.fromkeys(names, pa.binary()),
@@ -142,7 +144,7 @@ class Parquet:
     def _blocks(self, content: Content, begin: int) -> Iterator[Block]:
         if not content.size:
             return
-        file = pyarrow.parquet.ParquetFile(pa.PythonFile(content, mode="r"))
+        file = pyarrow.parquet.ParquetFile(pa.PythonFile(content, mode="r"))  # type: ignore[arg-type]  # narrower than Arrow is
         there = [each.name for each in self.fields if each.name in file.schema_arrow.names]
         lacking = [each.name for each in self.fields if each.name not in there and not each.nullable]
         if lacking:
@@ -252,8 +254,8 @@ def _guarded(blocks: Iterator[Block], fields: pa.Schema, begin: int, end: int) -
 
 def _stream(content: Content, path: str) -> Any:
     codec = next((codec for ending, codec in _COMPRESSED.items() if path.endswith(ending)), None)
-    file = pa.PythonFile(content, mode="r")
-    return pa.CompressedInputStream(file, codec) if codec is not None and content.size else file
+    file = pa.PythonFile(content, mode="r")  # type: ignore[arg-type]  # narrower than Arrow is
+    return pa.CompressedInputStream(file, codec) if codec is not None and content.size else file  # type: ignore[arg-type]  # narrower than Arrow is
 
 
 def _lines(stream: Any) -> Iterator[bytes]:
@@ -276,13 +278,13 @@ def _lines(stream: Any) -> Iterator[bytes]:
 def row_count(content: Content) -> int:
     """The rows of a Parquet file by its footer; 0 when that makes no sense."""
     try:
-        return int(pyarrow.parquet.ParquetFile(pa.PythonFile(content, mode="r")).metadata.num_rows)
+        return int(pyarrow.parquet.ParquetFile(pa.PythonFile(content, mode="r")).metadata.num_rows)  # type: ignore[arg-type]  # narrower than Arrow is
     except _UNREADABLE:
         return 0
 
 
 def inferred(content: Content, names: Sequence[str]) -> pa.Schema:
     """The columns of a Parquet file, or only those named. Raises an error of Arrow, or KeyError."""
-    schema = pyarrow.parquet.read_schema(pa.PythonFile(content, mode="r"))
+    schema = pyarrow.parquet.read_schema(pa.PythonFile(content, mode="r"))  # type: ignore[arg-type]  # narrower than Arrow is
     chosen = [schema.field(name) for name in names] if names else list(schema)
     return pa.schema([pa.field(each.name, each.type, nullable=each.nullable) for each in chosen])

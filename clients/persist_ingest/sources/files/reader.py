@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from persist import InvalidArgument, Schema
+from persist.arrow import ArrowArray, array_of
 from persist.runtime import system
 from persist.sources import OFFSET_MAX, Point, Probe, SourceFrontier, SourceKind
 from persist_ingest.decode.divert import DIVERT, FAIL, BadRow, diverted, errors_schema
@@ -131,7 +132,7 @@ class FilesTask:
             export=self.export,
             rows=pa.RecordBatch.from_arrays([_plain(named[each.name], each.type) for each in fields], schema=fields),
             offsets=pa.array(block.offsets.astype(np.uint64)),
-            partitions=pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), pa.array([key], _KEYS)),
+            partitions=pa.DictionaryArray.from_arrays(array_of(np.zeros(count, np.int32)), array_of([key], _KEYS)),
             diffs=pa.array(np.ones(count, np.int64)),
         )
 
@@ -358,5 +359,5 @@ def _changed(path: str) -> SourceFailure:
     )
 
 
-def _plain(column: pa.Array, kind: pa.DataType) -> pa.Array:
+def _plain(column: ArrowArray, kind: pa.DataType) -> ArrowArray:
     return column if column.type == kind else column.cast(kind)

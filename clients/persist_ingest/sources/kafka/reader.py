@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from persist import LocationError, Schema
+from persist.arrow import ArrowArray
 from persist.sources import Point, Probe, SourceFrontier, SourceKind
 from persist_ingest.decode.divert import DIVERT, BadRow, diverted, errors_schema
 from persist_ingest.sources.kafka.cluster import Cluster, Fetched, Topic, Watermarks
@@ -210,5 +211,5 @@ def life(now: Watermarks, topic: str) -> str:
     return f"{now.cluster_id}/{topic if now.topic_id is None else now.topic_id}"
 
 
-def _plain(column: pa.Array, kind: pa.DataType) -> pa.Array:
+def _plain(column: ArrowArray, kind: pa.DataType) -> ArrowArray:
     return column if column.type == kind else column.cast(kind)

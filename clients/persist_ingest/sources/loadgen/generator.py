@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from persist import Schema
+from persist.arrow import ArrowArray, array_of
 from persist_ingest.sources.loadgen.hashing import Ints
 from persist_ingest.sources.port import Changes
 
@@ -51,10 +52,10 @@ def changes(
     )
 
 
-def words_of(vocabulary: Sequence[str], chosen: Ints) -> pa.Array:
+def words_of(vocabulary: Sequence[str], chosen: Ints) -> ArrowArray:
     """The word at each of the chosen places."""
-    return pa.array(vocabulary, pa.string()).take(pa.array(chosen))
+    return array_of(vocabulary, pa.string()).take(array_of(chosen))
 
 
-def _array(given: Any, kind: pa.DataType) -> pa.Array:
+def _array(given: Any, kind: pa.DataType) -> ArrowArray:
     return given if isinstance(given, pa.Array) else pa.array(given, kind)

@@ -174,7 +174,7 @@ class PostgresReader:
             },
         )
 
-    def revised(self) -> Mapping[str, Any] | None:
+    def revised(self) -> Mapping[str, object] | None:
         return self._revised
 
     def close(self) -> None:

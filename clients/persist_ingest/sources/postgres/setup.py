@@ -73,7 +73,7 @@ class PostgresSource:
     def drop(self, definition: Mapping[str, Any]) -> None:
         self._drop(Definition.from_json(definition), OFFSET_MAX)
 
-    def drop_within(self, definition: Mapping[str, Any], bound: SourceFrontier | None) -> None:
+    def drop_within(self, definition: Mapping[str, object], bound: SourceFrontier | None) -> None:
         """See DropsWithin. A slot is moved to what is durable, so never beyond what is bound."""
         given = Definition.from_json(definition)
         self._drop(given, given.slot_point if bound is None else bound.bound(0) or 0)
