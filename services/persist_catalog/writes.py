@@ -164,7 +164,7 @@ class Writes:
         return transaction
 
     async def _append_only(
-        self, transaction: Transaction, kind: AnyKind, key: Any, key_bytes: bytes, *, gone: bool
+        self, transaction: Transaction, kind: AnyKind, key: object, key_bytes: bytes, *, gone: bool
     ) -> None:
         if not gone:
             transaction.insert(kind, key, Unit())

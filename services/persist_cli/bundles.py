@@ -41,7 +41,7 @@ def unfolded(command: Callable[..., None]) -> Callable[..., None]:
             flat[parameter.name] = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
 
     @functools.wraps(command)
-    def folded(**given: Any) -> None:
+    def folded(**given: object) -> None:
         made = {
             name: bundle(**{each.name: given[each.name] for each in fields(bundle)}) for name, bundle in bundles.items()
         }

@@ -21,7 +21,7 @@ def print_json_line(value: Any) -> None:
     print(json.dumps(value, default=json_value, ensure_ascii=False), flush=True)
 
 
-def json_value(value: Any) -> Any:
+def json_value(value: object) -> Any:
     """JSON for what JSON has no type for: base64 for bytes, ISO 8601 for dates and times, text for the rest."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
@@ -83,7 +83,7 @@ def _below_each_other(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> 
     return grid
 
 
-def print_rows(rows: Sequence[Mapping[str, Any]], *, title: str = "", caption: str = "") -> None:
+def print_rows(rows: Sequence[Mapping[str, object]], *, title: str = "", caption: str = "") -> None:
     """A table of rows that may have different columns; nothing when there are none."""
     if rows:
         columns = tuple(dict.fromkeys(itertools.chain.from_iterable(rows)))

@@ -198,5 +198,5 @@ def _is_final(error: LocationError) -> bool:
     return error.details.get(REQUEST) == FAILED
 
 
-def _merged(result: Any) -> Merged:
+def _merged(result: object) -> Merged:
     return Merged(**{name: getattr(result, name) for name in Merged.__dataclass_fields__})

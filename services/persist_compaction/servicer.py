@@ -16,6 +16,7 @@ from persist.v1 import compaction_pb2 as pb
 from persist.v1 import types_pb2
 from persist.v1.compaction_pb2_grpc import PersistCompactionServicer
 from persist.wire.rpc_reads import frontier_message
+from persist_host.calls import Context
 
 REQUEST_ID_CHARS_MAX: Final = 64
 REQUEST: Final = "request"
@@ -47,11 +48,13 @@ class CompactionServicer(PersistCompactionServicer):
                 job.cancel()
         yield pb.CompactResponse(done=pb.CompactDone(compactions=compactions))
 
-    async def CancelCompaction(self, request: pb.CancelCompactionRequest, context: Any) -> pb.CancelCompactionResponse:
+    async def CancelCompaction(
+        self, request: pb.CancelCompactionRequest, context: Context
+    ) -> pb.CancelCompactionResponse:
         """Stop what was requested under an id."""
         return pb.CancelCompactionResponse(stopped=self._workers.cancel(request.request_id))
 
-    async def ListCompactions(self, request: pb.ListCompactionsRequest, context: Any) -> pb.ListCompactionsResponse:
+    async def ListCompactions(self, request: pb.ListCompactionsRequest, context: Context) -> pb.ListCompactionsResponse:
         """What is compacted here at the moment."""
         return pb.ListCompactionsResponse(
             compactions=[

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from persist.core.frontier import Antichain
-from persist.core.shard.commands import Appended, Command, CompareAndAppend, UpperMismatch
+from persist.core.shard.commands import AnyCommand, Appended, Command, CompareAndAppend, UpperMismatch
 from persist.errors import PersistError
 
 EARLY_SECONDS: Final = 0.05
@@ -99,7 +99,7 @@ class Lane:
         self._folds += 1
         return self._crowd > 0 or self._folds % TRIAL_FOLDS == 0
 
-    def settle(self, outcomes: list[Any]) -> None:
+    def settle(self, outcomes: list[object]) -> None:
         """Queue the early appends that fit after these outcomes, one behind the other."""
         # Writers that race for one upper must not be slowed down: only one of them can succeed in each commit.
         succeeded = sum(not isinstance(outcome, UpperMismatch | PersistError) for outcome in outcomes)
@@ -156,7 +156,7 @@ def _in_order(fold: list[Waiting]) -> list[Waiting]:
     return fold
 
 
-def _came_early(command: Command[Any], outcome: object) -> bool:
+def _came_early(command: AnyCommand, outcome: object) -> bool:
     return (
         isinstance(outcome, UpperMismatch)
         and isinstance(command, CompareAndAppend)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 from persist.core.ids import ShardId
-from persist.core.shard.commands import Command
+from persist.core.shard.commands import AnyCommand, Command
 from persist.errors import Determinate, Indeterminate, Overloaded, PersistError, RequestTooLarge
 from persist.machine.unforeseen import CannotApply
 from persist.retry.tasks import Tasks
@@ -75,7 +75,7 @@ class Lanes:
         lane = self._lanes.get(shard)
         return len(lane) if lane is not None else 0
 
-    def submit(self, shard: ShardId, command: Command[Any], *, timeout: float, weight: int) -> asyncio.Future[Any]:
+    def submit(self, shard: ShardId, command: AnyCommand, *, timeout: float, weight: int) -> asyncio.Future[Any]:
         """Queue a command of ``weight`` bytes. The future gets its outcome or error. Raises Overloaded.
 
         Cancelling the future withdraws the command unless its fold is already with the machine.
@@ -264,7 +264,7 @@ def _refuse(waiting: Waiting, error: PersistError) -> None:
         waiting.answer.set_exception(error)
 
 
-def _note(shard: ShardId, command: Command[Any], outcome: object) -> None:
+def _note(shard: ShardId, command: AnyCommand, outcome: object) -> None:
     extra: dict[str, object] = {"shard": shard, "command": type(command).__name__, "outcome": type(outcome).__name__}
     for name in ("token", "writer_id", "reader_id", "critical_id"):
         if hasattr(command, name):

@@ -160,7 +160,7 @@ class ServerSession:
         self._open.add(answer)
         answer.add_done_callback(functools.partial(self._end, call.id, method, memory))
 
-    def _end(self, id_: int, method: Method, memory: int, answer: asyncio.Future[Any]) -> None:
+    def _end(self, id_: int, method: Method, memory: int, answer: asyncio.Future[object]) -> None:
         self._open.discard(answer)
         if answer.cancelled():
             return

@@ -92,7 +92,7 @@ def _editable(text: str) -> AnyKind:
     return kind
 
 
-def _key(kind: AnyKind, data: Any) -> Any:
+def _key(kind: AnyKind, data: object) -> Any:
     key = read_key(kind, data)
     if key == DATA_VERSION:
         raise typer.BadParameter(
@@ -117,7 +117,7 @@ def _given(what: str, text: str) -> Any:
         raise typer.BadParameter(f"{what} is neither JSON (which begins with a brace) nor a file: {error}") from error
 
 
-def _is_entry(data: Any) -> bool:
+def _is_entry(data: object) -> bool:
     """Whether it is a whole object, as in dump: no key has these two fields."""
     return isinstance(data, dict) and {"key", "value"} <= data.keys()
 
@@ -179,7 +179,7 @@ def _tell(wanted: Wanted, previous: Any | None, token: FenceToken | None, *, jso
     note(f"{done} {wanted.name}; {before}. Now deploy generation {token.deploy_generation}, epoch {token.epoch}")
 
 
-def _done(wanted: Wanted, previous: Any | None) -> str:
+def _done(wanted: Wanted, previous: object | None) -> str:
     if wanted.value is None:
         return "deleted"
     return "inserted" if previous is None else "changed"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+import persist
 from persist import Progress
 from persist.client.shard.read.listen import log as interruptions
 from persist.core.frontier import TIME_MAX
@@ -42,7 +43,7 @@ class Snapshot:
     output: Path | None
 
 
-def list_shards(client: Any, *, timeout: float, json: bool) -> None:
+def list_shards(client: "persist.Client", *, timeout: float, json: bool) -> None:
     """Print every shard and its frontiers, ordered by id."""
     shards = sorted(client.list_shards(timeout=timeout))
     states = [client.inspect(shard, timeout=timeout) for shard in shards]

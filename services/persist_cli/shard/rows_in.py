@@ -8,6 +8,7 @@ from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
 
+from persist.arrow import ArrowField
 from persist.errors import InvalidArgument
 
 SUFFIXES: Final = {
@@ -88,7 +89,7 @@ def _parquet(file: BinaryIO, types: Mapping[str, pa.DataType]) -> Iterator[pa.Re
 def _arrow(file: BinaryIO, types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
     buffered = io.BufferedReader(file) if not isinstance(file, io.BufferedReader) else file  # type: ignore[type-var]  # a raw file
     if buffered.peek(6).startswith(b"ARROW1"):
-        reader = pa.ipc.open_file(_seekable(buffered))
+        reader = pa.ipc.open_file(_seekable(buffered))  # type: ignore[arg-type]  # narrower than Arrow is
         yield from (reader.get_batch(index) for index in range(reader.num_record_batches))
     else:
         yield from pa.ipc.open_stream(buffered)
@@ -113,7 +114,7 @@ def column_of(text: str) -> tuple[str, pa.DataType | None]:
     if not colon:
         return name, None
     try:
-        return name, pa.type_for_alias(alias)
+        return name, pa.type_for_alias(alias)  # type: ignore[call-overload]  # narrower than Arrow is
     except ValueError as error:
         hint = "use an Arrow type's name: int64, float64, string, bool, date32, timestamp[us], …"
         raise InvalidArgument("unknown column type", hint=hint, column=text) from error
@@ -121,11 +122,11 @@ def column_of(text: str) -> tuple[str, pa.DataType | None]:
 
 def split_columns(
     found: pa.Schema, key: Sequence[str], val: Sequence[str]
-) -> tuple[dict[str, pa.Field], dict[str, pa.Field]]:
+) -> tuple[dict[str, ArrowField], dict[str, ArrowField]]:
     """The key and val fields of a new shard: as named, or every column that is left. Raises InvalidArgument."""
     columns: dict[str, Any] = {field.name: field for field in found if field.name not in (TIME, DIFF)}
 
-    def pick(names: Sequence[str]) -> dict[str, pa.Field]:
+    def pick(names: Sequence[str]) -> dict[str, ArrowField]:
         picked = {}
         for text in names:
             name, typed = column_of(text)

@@ -17,6 +17,7 @@ from persist.errors import Determinate, Indeterminate, InvalidArgument, MissingD
 from persist.runtime import Runtime
 from persist.settings import Settings
 from persist.wire.rpc_errors import DETAILS_KEY, status_of
+from persist_host.calls import Context
 from persist_host.guard.admission import Admission
 from persist_host.guard.door import Door, Frames
 from persist_host.guard.outlet import Outlet, hold_answer
@@ -175,7 +176,7 @@ class _Call:
         if left < TOO_LATE_SECONDS:
             raise Determinate("the deadline had all but passed on arrival", hint="retry with a longer timeout")
 
-    def _check_route(self, request: Any, context: Any) -> None:
+    def _check_route(self, request: object, context: Any) -> None:
         shard = getattr(request, "shard_id", None)
         if shard is None:
             return
@@ -189,7 +190,7 @@ class _Call:
         self._telemetry.count("persist_rpc_total", labels)
         self._telemetry.count("persist_rpc_seconds_total", self._seconds, self._runtime.monotonic() - began)
 
-    async def _fail(self, error: Exception, context: Any, began: float) -> None:
+    async def _fail(self, error: Exception, context: Context, began: float) -> None:
         if isinstance(error, grpc.aio.AbortError):
             raise error
         if isinstance(error, grpc.aio.InternalError):
@@ -221,7 +222,7 @@ def _let_go(aborted: BaseException) -> None:
     the request: a circle that only the collector of cycles opens, and servers let that run rarely.
     """
 
-    def forget(_: Any) -> None:
+    def forget(_: object) -> None:
         aborted.__traceback__ = aborted.__context__ = None
 
     task = asyncio.current_task()
@@ -249,7 +250,7 @@ class Capped:
         return getattr(self._context, name)
 
 
-def shard_header(context: Any) -> str | None:
+def shard_header(context: Context) -> str | None:
     """The shard a call was routed by, if any."""
     for name, value in context.invocation_metadata() or ():
         if name == SHARD_HEADER:

@@ -8,6 +8,8 @@ limits.
 import asyncio
 from typing import Any, Final
 
+from google.protobuf.message import Message
+
 from persist.errors import Determinate, Indeterminate, Overloaded
 from persist_host.guard.admission import FRAME_SECONDS, Admission
 
@@ -61,7 +63,7 @@ class Outlet:
         return getattr(self._context, name)
 
 
-async def hold_answer(message: Any, connection: str, admission: Admission) -> None:
+async def hold_answer(message: Message, connection: str, admission: Admission) -> None:
     """Wait for room for the answer of a single call, and hold it until the task of the call has ended.
 
     Raises Indeterminate: what the call did stays done.
@@ -80,7 +82,7 @@ async def hold_answer(message: Any, connection: str, admission: Admission) -> No
     task.add_done_callback(lambda _: answers.give(connection, cost))
 
 
-def cost_of(message: Any) -> int:
+def cost_of(message: Message) -> int:
     """Bytes of memory an answer takes from the budget."""
     size: int = message.ByteSize()
     return 0 if size <= SMALL_ANSWER_BYTES else ANSWER_COST * size
