@@ -66,7 +66,7 @@ class Snapshots:
         found = self._readers[name].snapshot(as_of).to_arrow()
         counts = found["diff"].to_numpy()
         plain = found.drop_columns(["diff"])
-        return plain if (counts == 1).all() else plain.take(pa.array(counts.argsort().repeat(counts)))
+        return plain if (counts == 1).all() else plain.take(pa.array(counts.argsort().repeat(counts)))  # type: ignore[no-any-return]  # kernels and pyspark have no types
 
     def close(self) -> None:
         """Let go of the history."""
@@ -130,5 +130,5 @@ def same_rows(left: pa.Table, right: pa.Table) -> bool:
     if names != sorted(right.schema.names) or left.num_rows != right.num_rows:
         return False
     order = [(name, "ascending") for name in names]
-    one, two = (table.select(names).sort_by(order).combine_chunks() for table in (left, right))
+    one, two = (table.select(names).sort_by(order).combine_chunks() for table in (left, right))  # type: ignore[arg-type]  # narrower than Arrow is
     return all(one[name].cast(two[name].type).equals(two[name]) for name in names)

@@ -14,6 +14,7 @@ from pyspark.sql import types as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from persist import InvalidArgument, SchemaMismatch, TypeNotSupported
+from persist.arrow import ArrowField
 from pyspark_persist.naming import found
 
 BATCH_ROWS: Final = 65_536
@@ -85,7 +86,7 @@ def _nested(kind: pa.DataType, name: str) -> st.DataType:
     )
 
 
-def spark_schema(fields: Iterable[pa.Field]) -> st.StructType:
+def spark_schema(fields: Iterable[ArrowField]) -> st.StructType:
     """The Spark schema that shows Arrow fields. Raises TypeNotSupported."""
     return st.StructType([st.StructField(f.name, spark_type(f.type, f.name), f.nullable) for f in fields])
 
@@ -95,7 +96,7 @@ def arrow_schema(schema: st.StructType) -> pa.Schema:
     for field in schema.fields:
         if isinstance(field.dataType, st.CharType | st.VarcharType):
             raise TypeNotSupported("char and varchar cannot be read", hint="use string", column=field.name)
-    return to_arrow_schema(schema, timezone="UTC")
+    return to_arrow_schema(schema, timezone="UTC")  # type: ignore[no-any-return]  # kernels and pyspark have no types
 
 
 def check_projection(asked: st.StructType, offered: st.StructType) -> list[str]:
@@ -134,7 +135,7 @@ def fits(given: st.DataType, wanted: st.DataType) -> bool:
     return bool(type(given) is type(wanted)) or type(wanted) in _WIDENINGS.get(type(given), ())
 
 
-def cast_column(column: Any, field: pa.Field) -> Any:
+def cast_column(column: Any, field: ArrowField) -> Any:
     """The column in the type of ``field``, checked for loss and for nulls where there may be none."""
     if not field.nullable and column.null_count:
         raise InvalidArgument("a column declared not null holds nulls", hint="declare it nullable", column=field.name)

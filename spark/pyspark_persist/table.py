@@ -70,7 +70,7 @@ class PersistTable:
         state = self._inspect()
         batches = metadata_table("batches", state)
         frontiers = metadata_table("frontiers", state).to_pylist()[0]
-        totals = {name: sum(batches[name].to_pylist()) for name in ("rows", "encoded_bytes", "parts")}
+        totals = {name: sum(batches[name].to_pylist()) for name in ("rows", "encoded_bytes", "parts")}  # type: ignore[arg-type]  # narrower than Arrow is
         row = {"shard": self.shard, **frontiers, "batches": batches.num_rows, **totals}
         fields = [pa.field("shard", pa.string()), *METADATA_SCHEMAS["frontiers"]]
         fields += [pa.field(name, pa.int64()) for name in ("batches", *totals)]

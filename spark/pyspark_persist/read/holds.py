@@ -14,6 +14,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any, Final
 
+import persist
 from persist import CorruptData, LeaseExpired, PersistError
 from persist.runtime import system
 from persist_ingest.location import Target
@@ -91,7 +92,7 @@ def held_by(reader: Any, pin: Any) -> Held:
     return Held(reader_id=str(reader.reader_id), seqno=pin.seqno)
 
 
-def since_of_others(reader: Any, target: Target) -> int | None:
+def since_of_others(reader: "persist.ReadHandle", target: Target) -> int | None:
     """The smallest time any other reader of the shard holds, leased or critical; None when nobody holds one."""
     state = target.client().inspect(target.shard_id, timeout=target.timeout)
     held = {**state["leased_readers"], **state["critical_readers"]}

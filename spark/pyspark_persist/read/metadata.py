@@ -41,7 +41,7 @@ METADATA_SCHEMAS: Final[Mapping[str, pa.Schema]] = {
 }
 
 
-def metadata_table(name: str, state: Mapping[str, Any]) -> pa.Table:
+def metadata_table(name: str, state: Mapping[str, object]) -> pa.Table:
     """The rows of one metadata table from what ``client.inspect`` tells."""
     return pa.Table.from_pylist(list(_ROWS[name](state)), schema=METADATA_SCHEMAS[name])
 
@@ -50,7 +50,7 @@ def _frontiers(state: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
     yield {"since": _time(state["since"]), "upper": _time(state["upper"]), "seqno": state["seqno"]}
 
 
-def _batches(state: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _batches(state: Mapping[str, object]) -> list[dict[str, Any]]:
     """Oldest first."""
     found = []
     for batch in _all_batches(state):
@@ -61,13 +61,13 @@ def _batches(state: Mapping[str, Any]) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: row["lower"])
 
 
-def _history(state: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+def _history(state: Mapping[str, object]) -> Iterable[dict[str, Any]]:
     """Newest first; ``version`` is the last time the batch covers, which is what ``asOf`` takes."""
     for row in reversed(_batches(state)):
         yield {"version": None if row["upper"] is None else row["upper"] - 1, **row}
 
 
-def _parts(state: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+def _parts(state: Mapping[str, object]) -> Iterable[dict[str, Any]]:
     for batch in _all_batches(state):
         for run, parts in enumerate(batch["runs"]):
             for part in parts:

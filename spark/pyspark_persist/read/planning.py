@@ -10,7 +10,9 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+import persist
 from persist import Antichain, InvalidArgument, InvalidBounds, KeyRange, NotReadable, Predicate
+from persist.arrow import ArrowField
 from persist_ingest.location import Target
 from pyspark_persist.naming import find, shown_fields, shown_name, stored_name
 from pyspark_persist.options.options import Filters, ReadOptions
@@ -81,7 +83,7 @@ def resolve_as_of(as_of: int | None, *, upper: int, since: int | None, wait_ms: 
     return as_of
 
 
-def where_of(filters: Filters, schema: Any) -> Where:
+def where_of(filters: Filters, schema: "persist.Schema") -> Where:
     """The filters as conditions that this persist.Schema can answer. Key bounds are about the first key column.
 
     Raises InvalidArgument: an unknown column, a value that does not fit, a text that cannot be read.
@@ -123,7 +125,7 @@ def _unknown(name: str, known: list[str]) -> InvalidArgument:
     return InvalidArgument("no such column", hint=f"{meant}the columns are: {', '.join(known)}", column=name)
 
 
-def _literal(text: str, field: pa.Field) -> object:
+def _literal(text: str, field: ArrowField) -> object:
     try:
         return pa.scalar(text).cast(field.type).as_py()
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as cause:
@@ -138,7 +140,7 @@ def split_count(encoded_bytes: int, options: ReadOptions) -> int:
 
 
 def snapshot_partitions(
-    reader: Any, as_of: int, options: ReadOptions, where: Where, *, keys: KeyRange | None = None
+    reader: "persist.ReadHandle", as_of: int, options: ReadOptions, where: Where, *, keys: KeyRange | None = None
 ) -> list[SplitPartition]:
     """The partitions of a snapshot at ``as_of``, of all keys or those; empty when it is. Waits as long as asked."""
     timeout = max(options.wait_ms / 1000, options.target.timeout)

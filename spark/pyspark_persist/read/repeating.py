@@ -10,6 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from persist.arrow import array_of
+
 ROWS_MAX: Final = 1 << 22
 """Rows produced at once: bounds memory however large the counts."""
 BYTES_MAX: Final = 64 << 20
@@ -82,7 +84,7 @@ def _repeated(table: pa.Table, counts: Any, widths: Any, start: int, stop: int) 
     if stop - start > 1:
         indices = np.repeat(np.arange(start, stop), counts[start:stop])
         if len(indices):
-            yield table.take(pa.array(indices))
+            yield table.take(array_of(indices))
         return
     # One row may be as many as it likes.
     left = int(counts[start])

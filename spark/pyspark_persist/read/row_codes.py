@@ -10,6 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from persist.arrow import ArrowArray, py_buffer
+
 
 def row_codes(table: Any, columns: Sequence[str]) -> Any:
     """One i64 for each row of a table or batch: equal exactly when all of ``columns`` are. Numbers run from 0."""
@@ -19,19 +21,19 @@ def row_codes(table: Any, columns: Sequence[str]) -> Any:
     return codes
 
 
-def _plain(column: Any) -> pa.Array:
+def _plain(column: Any) -> ArrowArray:
     if not isinstance(column, pa.ChunkedArray):
-        return column
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        return column  # type: ignore[no-any-return]  # kernels and pyspark have no types
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()  # type: ignore[return-value]  # narrower than Arrow is
 
 
-def _codes(array: pa.Array) -> Any:
+def _codes(array: ArrowArray) -> Any:
     kind = array.type
     if pa.types.is_dictionary(kind):
         return _codes(array.cast(kind.value_type))
     if pa.types.is_struct(kind):
         codes = _validity(array)
-        for child in array.flatten():
+        for child in array.flatten():  # type: ignore[attr-defined]  # its type says what it is
             codes = _pair(codes, _codes(child))
         return codes
     if pa.types.is_map(kind):
@@ -43,22 +45,22 @@ def _codes(array: pa.Array) -> Any:
     return _distinct(array)
 
 
-def _list_codes(array: pa.Array) -> Any:
+def _list_codes(array: ArrowArray) -> Any:
     """A list is the bytes of its elements' codes; equal bytes, equal lists. A null differs from an empty list."""
     lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False).astype(np.int64)
-    elements = np.ascontiguousarray(_codes(array.flatten()), dtype=np.int64)
+    elements = np.ascontiguousarray(_codes(array.flatten()), dtype=np.int64)  # type: ignore[attr-defined]  # its type says what it is
     offsets = np.concatenate(([0], np.cumsum(lengths))) * elements.itemsize
     packed = pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(), len(array), [None, pa.py_buffer(offsets.astype(np.int64)), pa.py_buffer(elements)]
+        pa.large_binary(), len(array), [None, py_buffer(offsets.astype(np.int64)), py_buffer(elements)]
     )
     return _pair(_validity(array), _distinct(packed))
 
 
-def _validity(array: pa.Array) -> Any:
+def _validity(array: ArrowArray) -> Any:
     return array.is_valid().to_numpy(zero_copy_only=False).astype(np.int64)
 
 
-def _distinct(array: pa.Array) -> Any:
+def _distinct(array: ArrowArray) -> Any:
     encoded = pc.dictionary_encode(array, null_encoding="encode")
     return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
 

@@ -90,7 +90,7 @@ def change_rows(table: pa.Table, kinds: Any | None = None) -> Iterator[pa.Table]
     stamps = in_range.cast(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC"))
     kept = table.drop_columns([TS.name, DIFF.name])
     for field, column in zip(CHANGE_FIELDS, (pa.array(kinds, pa.string()), versions, stamps), strict=True):
-        kept = kept.append_column(field, column)
+        kept = kept.append_column(field, column)  # type: ignore[arg-type]  # narrower than Arrow is
     return repeat(kept, np.abs(counts))
 
 
@@ -119,8 +119,8 @@ def paired_changes(table: pa.Table, key: Sequence[str], *, net: bool) -> Iterato
     order = np.lexsort((np.concatenate([np.full(len(r), n) for n, r in enumerate(rows)]), groups[np.concatenate(rows)]))
     chosen, kind_of, diff_of = (np.concatenate(each)[order] for each in (rows, kinds, diffs))
     for piece, place in taken(table, chosen):
-        index = piece.schema.get_field_index(DIFF.name)
-        counted = piece.set_column(index, DIFF, pa.array(diff_of[place], pa.int64()))
+        index = piece.schema.get_field_index(DIFF.name)  # type: ignore[assignment]  # narrower than Arrow is
+        counted = piece.set_column(index, DIFF, pa.array(diff_of[place], pa.int64()))  # type: ignore[arg-type]  # narrower than Arrow is
         yield from change_rows(counted, kind_of[place])
 
 

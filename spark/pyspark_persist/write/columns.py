@@ -9,6 +9,7 @@ from pyspark.sql import types as st
 
 import persist
 from persist import InvalidArgument, SchemaMismatch, ShardNotFound, TypeNotSupported
+from persist.arrow import ArrowField
 from pyspark_persist.naming import DIFF_COLUMN, TIME_COLUMN, check_distinct, find, shown_name, stored_name
 from pyspark_persist.options.options import WriteOptions
 from pyspark_persist.spark_types import arrow_schema, cast_column, fits, spark_type
@@ -43,7 +44,7 @@ class Columns:
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
-def _given(column: Any, field: pa.Field) -> Any:
+def _given(column: Any, field: ArrowField) -> Any:
     if not field.nullable and column.null_count:
         raise InvalidArgument(
             "a column that the shard declares not null holds nulls",
@@ -66,7 +67,7 @@ def _counted(column: Any, name: str) -> Any:
     return column
 
 
-def columns_of(frame: st.StructType, schema: Any) -> Columns:
+def columns_of(frame: st.StructType, schema: "persist.Schema") -> Columns:
     """The mapping from a DataFrame to a shard. Nullable val columns may be missing. Raises SchemaMismatch."""
     check_distinct(frame.fieldNames())
     given = {field.name.lower(): field for field in frame.fields}
@@ -91,7 +92,7 @@ def columns_of(frame: st.StructType, schema: Any) -> Columns:
     )
 
 
-def _source(field: pa.Field, given: dict[str, st.StructField], *, optional: bool) -> str | None:
+def _source(field: ArrowField, given: dict[str, st.StructField], *, optional: bool) -> str | None:
     name = shown_name(field.name)
     source = given.get(name.lower())
     if source is None:
@@ -109,7 +110,7 @@ def _source(field: pa.Field, given: dict[str, st.StructField], *, optional: bool
     return str(source.name)
 
 
-def schema_for(options: WriteOptions, frame: st.StructType, stored: Any) -> Any:
+def schema_for(options: WriteOptions, frame: st.StructType, stored: object) -> Any:
     """The schema a write needs its shard to have; ``stored`` is the one it has, None when there is no shard.
 
     A value: nothing is registered. Raises ShardNotFound, SchemaMismatch, TypeNotSupported, InvalidArgument.
@@ -159,7 +160,7 @@ def merged(stored: Any, frame: st.StructType) -> Any:
     return persist.Schema(key={field.name: field for field in stored.key}, val=val, codec=stored.codec)
 
 
-def _storable(frame: st.StructType) -> list[pa.Field]:
+def _storable(frame: st.StructType) -> list[ArrowField]:
     data = st.StructType([field for field in frame.fields if field.name.lower() not in {TIME_COLUMN, DIFF_COLUMN}])
     for field in data.fields:
         if isinstance(
