@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from persist.typed import Record
+
 LOOKS_SHOWN = 12
 
 
@@ -56,7 +58,7 @@ def show(outcome: Any, *, seconds: float) -> None:
         console.print(f"[red]{outcome.watching.error}[/]")
 
 
-def as_json(outcome: Any) -> dict[str, Any]:
+def as_json(outcome: Any) -> Record:
     """What the tables say, for programs. Lags are seconds."""
     looks = outcome.watching.looks
     return {

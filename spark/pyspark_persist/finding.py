@@ -4,10 +4,11 @@ A table is found by the hash of its name, so nobody has a list of names. But who
 letter off, and all names that near are soon tried.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final
 
 from persist import PersistError, ShardId, ShardNotFound, UsageError
+from persist.typed import Fields
 from persist_ingest.location import Target
 
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz0123456789_-."
@@ -41,10 +42,10 @@ def stored_schema(target: Target) -> Any:
         return None
 
 
-def inspected(target: Target) -> Mapping[str, Any]:
+def inspected(target: Target) -> Fields:
     """The shard's whole state. Raises ShardNotFound, in the words of who asked."""
     try:
-        state: Mapping[str, Any] = target.client().inspect(target.shard_id, timeout=target.timeout)
+        state: Fields = target.client().inspect(target.shard_id, timeout=target.timeout)
     except ShardNotFound as missing:
         raise _explained(missing, target) from missing
     return state

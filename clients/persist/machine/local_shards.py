@@ -5,7 +5,7 @@ The same code runs inside the service and embedded in a user's process. Source: 
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from persist.core.frontier import Antichain
@@ -38,6 +38,7 @@ from persist.retry.tasks import Tasks
 from persist.runtime import Runtime, system
 from persist.settings import Settings
 from persist.storage.ports import Blob, Consensus
+from persist.typed import Fields
 from persist.wire.state_json import state_to_json
 
 R = TypeVar("R")
@@ -221,7 +222,7 @@ class LocalShards:
                     return
                 state = _newest(known)
 
-    async def inspect(self, shard: ShardId, *, timeout: float) -> Mapping[str, Any]:
+    async def inspect(self, shard: ShardId, *, timeout: float) -> Fields:
         """The newest state as JSON-ready values. One Consensus read."""
         state = await self._of(shard).applier.refresh(self._deadline(timeout))
         return {**state_to_json(state), "write_version": self._versions.gate.format}

@@ -10,6 +10,7 @@ from collections.abc import Coroutine
 from typing import Any, Final, TypeVar
 
 from persist.retry.counts import UNCOUNTED, Counts
+from persist.typed import Work
 
 T = TypeVar("T")
 
@@ -27,7 +28,7 @@ class Tasks:
         self._running: set[asyncio.Task[Any]] = set()
         self._done: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
 
-    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    def start(self, work: Work[T]) -> asyncio.Task[T]:
         """Run ``work`` for somebody who awaits the task, or closes these tasks because it does not matter any more.
 
         A failure that nobody has looked at when the task is dropped is logged by the event loop.

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from persist import InvalidArgument
 from persist.arrow import ArrowField
+from persist.typed import Record
 from persist_ingest.decode.exact import ERROR_CHARS_MAX, Bad, Decoded, decode_exactly
 
 _PLAIN: Final[Mapping[str, pa.DataType]] = {
@@ -57,7 +58,7 @@ class AvroDecoder:
         return avro_fields(self.schema)
 
     def decode(self, payloads: Sequence[bytes | None]) -> Decoded:
-        records: list[dict[str, Any]] = []
+        records: list[Record] = []
         kept: list[int] = []
         bad: list[Bad] = []
         for index, payload in enumerate(payloads):
@@ -76,7 +77,7 @@ class AvroDecoder:
         good = np.array(kept, dtype=np.int64)[decoded.good]
         return Decoded(rows=decoded.rows, good=good, bad=tuple(sorted(bad, key=lambda each: each.index)))
 
-    def _record(self, payload: bytes) -> dict[str, Any]:
+    def _record(self, payload: bytes) -> Record:
         if self.header:
             if len(payload) < _HEADER_BYTES or payload[0]:
                 raise ValueError("there is no header of a zero byte and a schema's number")

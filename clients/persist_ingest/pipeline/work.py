@@ -7,13 +7,14 @@ Source: design 003; sources.md section 6; catalog-semantics.md section 4.2.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from persist import BatchSpec, InvalidArgument, PreparedBatch, Schema
 from persist.sources import Reclocker
+from persist.typed import Record
 from persist_ingest.pipeline.state import Contents
 from persist_ingest.pipeline.truncations import Truncations
 from persist_ingest.pipeline.upserts import changes_of, keep, newest_at
@@ -60,7 +61,7 @@ def carry_out(work: Work, report: Callable[[int], None] = lambda rows: None) -> 
 
     On any failure what was uploaded is deleted.
     """
-    builders: dict[str, Any] = {}
+    builders: Record = {}
     done = Done()
     try:
         for name, rows in timed_rows(work, done):

@@ -16,6 +16,7 @@ import pyarrow as pa
 from persist import Determinate, Schema, UsageError
 from persist.arrow import ArrowArray
 from persist.sources import Partition, Probe, SourceFrontier, SourceKind
+from persist.typed import Fields
 
 ERRORS: str = "errors"
 """The export that bad rows go to when the source is told to divert them."""
@@ -139,7 +140,7 @@ class UpstreamStatus:
 
     committed: SourceFrontier | None = None
     bytes_behind: int | None = None
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: Fields = field(default_factory=dict)
 
 
 class SourceReader(Protocol):
@@ -212,7 +213,7 @@ class Beginning:
     that can be read only while the context lasts; their offsets lie before ``bound``. Empty where history is upstream.
     """
 
-    definition: Mapping[str, Any]
+    definition: Fields
     reader: SourceReader
     bound: SourceFrontier
     snapshot: Sequence[ReadTask] = ()
@@ -228,11 +229,11 @@ class SourceType(Protocol):
         """
         ...
 
-    def open(self, definition: Mapping[str, Any], schemas: Mapping[str, Schema]) -> SourceReader:
+    def open(self, definition: Fields, schemas: Mapping[str, Schema]) -> SourceReader:
         """The reader of a source that was created earlier. ``schemas``: of its exports, as the shards have them now."""
         ...
 
-    def drop(self, definition: Mapping[str, Any]) -> None:
+    def drop(self, definition: Fields) -> None:
         """Remove what ``create`` set up upstream (a replication slot, ...). Doing it again does nothing.
 
         Only what the ``create`` that made this definition set up: a drop may come late, when another source that was

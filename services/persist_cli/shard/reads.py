@@ -14,6 +14,7 @@ from persist.client.shard.read.listen import log as interruptions
 from persist.core.frontier import TIME_MAX
 from persist.errors import NotReadable
 from persist.runtime import system
+from persist.typed import Fields
 from persist_cli.options import shard_id
 from persist_cli.shard import rows_out as tables_out
 from persist_cli.terminal import (
@@ -67,7 +68,7 @@ def inspect(client: Any, shard: str, *, timeout: float, json: bool) -> None:
         print_table(("who", "holds", "heard of", "lease", "purpose", "host"), holders)
 
 
-def _holders(state: Mapping[str, Any], now_ms: int) -> Iterator[list[str]]:
+def _holders(state: Fields, now_ms: int) -> Iterator[list[str]]:
     """Everybody on whose account something is kept, and whatever is being worked on."""
     for name, reader in state["leased_readers"].items():
         holds = f"since {_frontier_text(reader['since'])}, seqno {reader['seqno']:,}"
@@ -107,7 +108,7 @@ def _span(milliseconds: int) -> str:
     return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
 
 
-def _summary(state: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _summary(state: Fields) -> Iterator[tuple[str, str]]:
     """Scalars as they are, collections by their size."""
     for name, value in state.items():
         if isinstance(value, Mapping) or (isinstance(value, list) and any(isinstance(item, Mapping) for item in value)):

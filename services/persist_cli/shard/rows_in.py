@@ -4,12 +4,13 @@ import io
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final
 
 import pyarrow as pa
 
 from persist.arrow import ArrowField
 from persist.errors import InvalidArgument
+from persist.typed import Record
 
 SUFFIXES: Final = {
     ".csv": "csv",
@@ -124,7 +125,7 @@ def split_columns(
     found: pa.Schema, key: Sequence[str], val: Sequence[str]
 ) -> tuple[dict[str, ArrowField], dict[str, ArrowField]]:
     """The key and val fields of a new shard: as named, or every column that is left. Raises InvalidArgument."""
-    columns: dict[str, Any] = {field.name: field for field in found if field.name not in (TIME, DIFF)}
+    columns: Record = {field.name: field for field in found if field.name not in (TIME, DIFF)}
 
     def pick(names: Sequence[str]) -> dict[str, ArrowField]:
         picked = {}

@@ -14,6 +14,7 @@ import typer
 import persist_ingest as ingest
 from persist.errors import MissingExtra
 from persist.runtime import system
+from persist.typed import Record
 from persist_cli.options import Invocation, Target
 from persist_cli.terminal import counted, note, print_json, print_json_line, print_table, progress
 
@@ -218,7 +219,7 @@ def _flag(target: Target) -> str:
     return f"--blob {target.blob} --consensus {target.consensus}"
 
 
-def _shown(source: Any) -> dict[str, Any]:
+def _shown(source: Any) -> Record:
     shown = dataclasses.asdict(source)
     shown.pop("version")
     return shown

@@ -16,6 +16,7 @@ import grpc.aio
 from persist.errors import Determinate, Indeterminate, InvalidArgument, MissingDeadline, PersistError
 from persist.runtime import Runtime
 from persist.settings import Settings
+from persist.typed import Record
 from persist.wire.rpc_errors import DETAILS_KEY, status_of
 from persist_host.calls import Context
 from persist_host.guard.admission import Admission
@@ -51,7 +52,7 @@ class Guard(grpc.aio.ServerInterceptor):
         self._undated = undated
         self._admission = Admission(settings, telemetry)
         self._strangers = Strangers(runtime)
-        self._wrapped: dict[str, Any] = {}
+        self._wrapped: Record = {}
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: grpc.HandlerCallDetails

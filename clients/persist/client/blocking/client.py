@@ -4,11 +4,11 @@
 Source: architecture.md section 8; style.md rule 26.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from persist.client.blocking.bridge.opened import Opened
 from persist.client.blocking.bridge.streams import collected, entered
@@ -27,6 +27,7 @@ from persist.core.shard.commands import SchemaEntry, Transaction
 from persist.core.time.timeline import EPOCH_MILLISECONDS, TimelineLike
 from persist.runtime import Runtime
 from persist.settings import Settings
+from persist.typed import Fields
 
 if TYPE_CHECKING:
     from persist.client.blocking.catalog import Catalog
@@ -191,7 +192,7 @@ class Client(Opened):
         """
         return self._run(self._inner.evolve_schema(shard, schema, timeout=timeout))
 
-    def inspect(self, shard: ShardId | str, *, timeout: float | None = None) -> Mapping[str, Any]:
+    def inspect(self, shard: ShardId | str, *, timeout: float | None = None) -> Fields:
         """The shard's whole state as JSON-ready values: what ``persist shard inspect`` shows.
 
         Among the keys: shard, seqno, since, upper, seqno_since, rows, spine (its batches with runs and parts),

@@ -8,7 +8,7 @@ Source: architecture.md sections 5 and 6; reliability.md section 5; performance.
 """
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any, Final, TypeVar
 
@@ -24,6 +24,7 @@ from persist.runtime import Runtime, system
 from persist.settings import Settings
 from persist.storage.open import blob_identity, check_safe
 from persist.storage.ports import Finding
+from persist.typed import Fields
 from persist.v1 import shard_pb2 as pb
 from persist.v1.shard_pb2_grpc import PersistShardStub
 from persist.wire.rpc import method_of, request_of
@@ -196,7 +197,7 @@ class RemoteShards(Shards):
             async for change in _changes(messages):
                 yield change
 
-    async def inspect(self, shard: ShardId, *, timeout: float) -> Mapping[str, Any]:
+    async def inspect(self, shard: ShardId, *, timeout: float) -> Fields:
         """See Shards.inspect. One server stream."""
         request = pb.InspectRequest(shard_id=shard)
 
@@ -204,7 +205,7 @@ class RemoteShards(Shards):
             pieces = [message.json async for message in channel.stream("Inspect", request, shard, seconds)]
             return json.loads(b"".join(pieces))
 
-        state: Mapping[str, Any] = await self._endpoints.once("Inspect", shard, attempt, timeout)
+        state: Fields = await self._endpoints.once("Inspect", shard, attempt, timeout)
         return state
 
     async def list(self, *, timeout: float) -> AsyncIterator[ShardId]:

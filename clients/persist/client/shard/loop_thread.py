@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 
 from persist.errors import Indeterminate, PersistError, UsageError
 from persist.forks import after_fork
+from persist.typed import Work
 
 T = TypeVar("T")
 
@@ -126,7 +127,7 @@ class LoopThread:
         """Made by the process this one was forked from."""
         return self.pid != os.getpid()
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
+    def run(self, work: Work[T]) -> T:
         """The result of a coroutine. An interrupt cancels it.
 
         Raises UsageError from the loop's own thread, after ``stop``, and in a forked child; Indeterminate when the

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from persist.arrow import Numbers
 from persist.core.binding.remap import RemapTrace
 from persist.core.frontier import Antichain
 from persist.core.source.source_frontier import SourceFrontier
@@ -74,7 +75,7 @@ class Reclocker:
         return Reclocker(trace.kind, times, columns, ends if partitions is None else None)
 
     def reclock(
-        self, offsets: NDArray[Any], codes: NDArray[Any] | None = None, names: Sequence[Partition] | None = None
+        self, offsets: Numbers, codes: Numbers | None = None, names: Sequence[Partition] | None = None
     ) -> U64Array:
         """The time of each message, u64: the lowest binding whose bound exceeds its offset.
 
@@ -139,7 +140,7 @@ class Reclocker:
         return self.times[index]
 
 
-def _unsigned(offsets: NDArray[Any]) -> U64Array:
+def _unsigned(offsets: Numbers) -> U64Array:
     # SUBTLE: numpy compares int64 with uint64 as floats, which would round large offsets.
     if offsets.ndim != 1 or not np.issubdtype(offsets.dtype, np.integer):
         raise InvalidArgument("offsets are one column of integers", dtype=offsets.dtype, shape=offsets.shape)

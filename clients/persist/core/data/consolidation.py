@@ -3,13 +3,12 @@
 Source: kernel.md sections 2 and 7; design 001, Consolidation.
 """
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from persist.arrow import array_of
+from persist.arrow import Numbers, array_of
 from persist.core.data.encoding import I64, U64, Bools, one_chunk
 from persist.core.data.gather import gather
 from persist.core.data.order import Permutation, order_in_groups, settle, sort_rows, tied
@@ -135,7 +134,7 @@ def _sums(diff: I64, starts: I64) -> I64:
     group_max = int(np.diff(starts, append=len(diff)).max())
     if largest * group_max >= 1 << 63:
         # int64 would wrap around silently: sum as Python integers, only for such enormous diffs.
-        exact: npt.NDArray[Any] = np.add.reduceat(diff.astype(object), starts)
+        exact: Numbers = np.add.reduceat(diff.astype(object), starts)
         if any(not -(1 << 63) <= total < 1 << 63 for total in exact):
             raise _overflow()
     return sums

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from persist.arrow import ArrowArray, ArrowLists, ArrowMap, frombuffer, py_buffer
+from persist.arrow import ArrowArray, ArrowLists, ArrowMap, Numbers, frombuffer, py_buffer
 from persist.core.data.types import T, has_words, is_bytes, is_encoded, is_nested, is_text
 from persist.errors import TypeNotSupported
 
@@ -169,7 +169,7 @@ def list_ends(lists: ArrowArray) -> I64:
     return ends
 
 
-def _values(array: ArrowArray, kind: str) -> npt.NDArray[Any]:
+def _values(array: ArrowArray, kind: str) -> Numbers:
     width = np.dtype(kind).itemsize
     if not len(array):
         return np.zeros(0, kind)
@@ -205,7 +205,7 @@ def _matrix_of(array: ArrowArray, width: int) -> Bytes:
     return raw.reshape(len(array), width)
 
 
-def _float_words(array: ArrowArray) -> npt.NDArray[Any]:
+def _float_words(array: ArrowArray) -> Numbers:
     bits = array.type.bit_width
     numbers = _values(array, f"f{bits // 8}")
     raw = numbers.view(f"u{bits // 8}")
@@ -216,7 +216,7 @@ def _float_words(array: ArrowArray) -> npt.NDArray[Any]:
     return np.where(raw & top, ~raw, raw | top)
 
 
-def _big_endian(numbers: npt.NDArray[Any]) -> Bytes:
+def _big_endian(numbers: Numbers) -> Bytes:
     return numbers.astype(numbers.dtype.newbyteorder(">")).view(np.uint8).reshape(len(numbers), -1)
 
 

@@ -4,13 +4,12 @@ Arrow copies values of varying width one by one, through offsets. Values that al
 says, are a matrix of bytes. Source: kernel.md section 2.
 """
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from persist.arrow import ArrowArray, array_of, frombuffer, py_buffer
+from persist.arrow import ArrowArray, Numbers, array_of, frombuffer, py_buffer
 from persist.core.data.encoding import I64
 from persist.core.data.types import T, is_encoded
 
@@ -50,7 +49,7 @@ def _equally_wide(array: ArrowArray, rows: I64) -> ArrowArray | None:
     return pa.Array.from_buffers(given, len(rows), [None, taken])
 
 
-def _taken(values: npt.NDArray[Any], rows: I64) -> pa.Buffer:
+def _taken(values: Numbers, rows: I64) -> pa.Buffer:
     """The rows of a matrix, in memory of Arrow's: it gives back what is freed, where the C library would keep it."""
     if int(rows.min()) < 0 or int(rows.max()) >= len(values):
         raise IndexError("a row that is not there")
@@ -81,7 +80,7 @@ def _fixed_width(given: pa.DataType) -> int:
     return 0
 
 
-def _matrix(array: ArrowArray, start: int, width: int) -> npt.NDArray[Any]:
+def _matrix(array: ArrowArray, start: int, width: int) -> Numbers:
     """The values from byte ``start`` on as rows of bytes, or as words where that copies quicker."""
     data = frombuffer(array.buffers()[-1], np.uint8, len(array) * width, start)
     if width in (2, 4, 8):

@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from persist.arrow import ArrowArray
+from persist.arrow import ArrowArray, Numbers
 from persist.core.data.encoding import (
     I64,
     U64,
@@ -147,7 +146,7 @@ def may_repeat(columns: Sequence[Column]) -> bool:
     return bool(equal.any())
 
 
-def order_in_groups(group: npt.NDArray[Any], word: U64) -> I64:
+def order_in_groups(group: Numbers, word: U64) -> I64:
     """Stable order by (group, word); ``group`` is ascending."""
     rows = len(word)
     index_bits = (rows - 1).bit_length()
@@ -210,7 +209,7 @@ def _word(offsets: I64, data: Bytes, at: int, rows: I64 | None = None) -> tuple[
     starts = (offsets[:-1] if rows is None else offsets[rows]) + at
     ends = offsets[1:] if rows is None else offsets[rows + 1]
     left = ends - starts
-    windows: npt.NDArray[Any] = np.ndarray((len(data) - 7,), ">u8", data, 0, (1,))
+    windows: Numbers = np.ndarray((len(data) - 7,), ">u8", data, 0, (1,))
     if int(left.min()) >= 8:
         return windows[starts].astype(np.uint64), None
     count = np.clip(left, 0, 8)

@@ -3,14 +3,12 @@
 Encodings are undone, floats have one NaN and no -0.0, map entries are sorted by key. Source: kernel.md section 0.2.
 """
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from persist.arrow import ArrowArray, ArrowDictionary, ArrowMapType, frombuffer, py_buffer
+from persist.arrow import ArrowArray, ArrowDictionary, ArrowMapType, Numbers, frombuffer, py_buffer
 from persist.core.data.encoding import children, encode_key, list_ends, map_entries
 from persist.core.data.types import T, is_encoded, is_list
 from persist.errors import InvalidArgument
@@ -99,7 +97,7 @@ def _float(array: ArrowArray) -> ArrowArray:
     if not odd.any():
         return array
     # Only the odd ones are NaN with a payload or -0.0; adding 0.0 turns -0.0 into +0.0.
-    fixed: npt.NDArray[Any] = np.where(odd, np.where(np.isnan(numbers), nan, raw.dtype.type(0)), raw)
+    fixed: Numbers = np.where(odd, np.where(np.isnan(numbers), nan, raw.dtype.type(0)), raw)
     valid = array.is_valid().buffers()[1] if array.null_count else None
     return pa.Array.from_buffers(array.type, len(array), [valid, py_buffer(fixed.astype(raw.dtype))])
 

@@ -18,6 +18,7 @@ from persist.core.shard.state import CallOutcome, Session, State
 from persist.core.shard.table import Table
 from persist.core.shard.trace import Claim, SpineBatch, Trace
 from persist.errors import check
+from persist.typed import Record
 
 T = TypeVar("T")
 
@@ -154,9 +155,7 @@ def diff(prev: State, new: State) -> StateDiff:
 def apply_diff(state: State, change: StateDiff) -> State:
     """The state that ``change`` leads to. Raises CorruptData unless it starts at ``state``."""
     check(state.seqno == change.seqno_from, "a diff fits its state", state=state.seqno, diff=change.seqno_from)
-    values: dict[str, Any] = {
-        name: _replaced(getattr(state, name), changed, name) for name, changed in change.scalars.items()
-    }
+    values: Record = {name: _replaced(getattr(state, name), changed, name) for name, changed in change.scalars.items()}
     for name, entries in change.maps.items():
         values[name] = _map_applied(getattr(state, name), entries, name)
     if change.sessions:

@@ -24,6 +24,7 @@ from persist.storage.checks import check_expected, check_key, check_limit, check
 from persist.storage.engine.pool import Pool
 from persist.storage.engine.watchers import Watchers
 from persist.storage.ports import Entry, Finding
+from persist.typed import Record
 
 _PAGE: Final = 256
 _HEAD_KEY: Final = re.compile(r"\{(.+)\}:h")
@@ -122,7 +123,7 @@ class RedisConsensus:
         self.uri_with_secrets = uri
         self._runtime = runtime
         try:
-            options: dict[str, Any] = dict(parse_url(uri))
+            options: Record = dict(parse_url(uri))
         except ValueError:
             # Without its cause, which quotes pieces of the URI.
             raise InvalidUri("malformed redis URI", hint="redis://host:port/db") from None

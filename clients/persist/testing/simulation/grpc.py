@@ -18,6 +18,7 @@ import grpc.aio
 from persist.testing.simulation.memory import swapped
 from persist.testing.simulation.simulator import Host, here
 from persist.testing.simulation.wires import Connection, Inbox, Wires
+from persist.typed import Record
 
 Metadata = Sequence[tuple[str, str | bytes]]
 
@@ -71,8 +72,8 @@ class SimulatedServer:
         self.host: Host = made_by
         self._wires = wires
         self._interceptors = tuple(interceptors)
-        self._handlers: dict[str, Any] = {}
-        self._guarded: dict[str, Any] = {}
+        self._handlers: Record = {}
+        self._guarded: Record = {}
         self._addresses: list[str] = []
         self.calls: dict[ServerCall, None] = {}
 

@@ -20,6 +20,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from persist.core.catalog.kinds import KINDS, AnyKind
 from persist.core.catalog.values import PUBLIC, Id, RoleRef, Space
 from persist.errors import InvalidArgument, InvalidId
+from persist.typed import Record
 from persist.wire.catalog.messages import reference
 from persist.wire.catalog.rows import SIDES
 
@@ -264,7 +265,7 @@ def _reference(descriptor: Any) -> _Form:
     return _Form(lambda message: str(part.take(message)), fill)
 
 
-def _object(data: Any, path: str, names: Iterable[str]) -> dict[str, Any]:
+def _object(data: Any, path: str, names: Iterable[str]) -> Record:
     expected = f"an object with the fields {', '.join(names)}" if names else "an empty object"
     if not isinstance(data, dict):
         raise _refusal(_WRONG, path, expected, data)
@@ -291,7 +292,7 @@ def _below(path: str, name: str) -> str:
     return f"{path}.{name}"
 
 
-def _once(pairs: list[tuple[str, object]]) -> dict[str, Any]:
+def _once(pairs: list[tuple[str, object]]) -> Record:
     found = dict(pairs)
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]

@@ -23,6 +23,7 @@ from persist.core.data.stats import BOUND_BYTES, FENCE_BYTES, StatsBuilder, trun
 from persist.core.data.types import T, has_words, is_list, is_nested
 from persist.core.shard.batch import Block, Part
 from persist.errors import InvalidArgument, check
+from persist.typed import Record
 from persist.wire.checksum import crc32c, crc32c_extend
 
 GROUP_BYTES: Final = 16 << 20
@@ -276,7 +277,7 @@ def _plan(schema: Schema) -> _Plan:
     return _Plan(encodings, tuple(dictionary), tuple(sampled), tuple(_sorting(schema)))
 
 
-def _settings(schema: Schema, sample: _Group) -> dict[str, Any]:
+def _settings(schema: Schema, sample: _Group) -> Record:
     """Options of the Parquet writer, by column types and a sample of rows."""
     plan = _plan(schema)
     few = sample.table.num_rows <= _FEW_ROWS and sample.size <= _FEW_BYTES

@@ -5,7 +5,7 @@ Source: sources.md sections 1 (semantics seen) and 2.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from persist import Schema, UsageError
-from persist.arrow import ArrowArray, ArrowField, py_buffer
+from persist.arrow import ArrowArray, ArrowField, Numbers, py_buffer
 from persist_ingest.sources.port import BadRows, Changes, Event, SchemaGrew, SourceFailure, TableAltered, Truncated
 from persist_ingest.sources.postgres import values
 from persist_ingest.sources.postgres.column_types import ColumnType, is_same
@@ -197,7 +197,7 @@ class Decoder:
         )
 
 
-def plain(numbers: npt.NDArray[Any], kind: pa.DataType) -> ArrowArray:
+def plain(numbers: Numbers, kind: pa.DataType) -> ArrowArray:
     """An array of these numbers; the usual way imports pandas first."""
     return pa.Array.from_buffers(kind, len(numbers), [None, py_buffer(np.ascontiguousarray(numbers))])
 

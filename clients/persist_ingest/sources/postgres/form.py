@@ -7,10 +7,11 @@ catalog says of defaults at some later moment proves nothing: they come and go.
 Source: sources.md section 1, semantics seen; PostgreSQL documentation, ALTER TABLE, notes.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from persist.typed import Fields
 from persist_ingest.sources.port import TableAltered
 from persist_ingest.sources.postgres.column_types import is_same
 
@@ -88,7 +89,7 @@ class Form:
         )
 
     @staticmethod
-    def from_json(given: Mapping[str, Any]) -> "Form":
+    def from_json(given: Fields) -> "Form":
         """What ``asdict`` made of one, also after JSON."""
         attributes = tuple(
             Attribute(**{**each, "labels": tuple(map(_label, each["labels"]))}) for each in given["attributes"]

@@ -8,11 +8,12 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from persist import Determinate, InvalidArgument, LocationError, PersistError, Schema, UsageError
 from persist.runtime import system
 from persist.sources import OFFSET_MAX, Lsn, SourceFrontier
+from persist.typed import Fields
 from persist_ingest.sources.port import Beginning, SourceFailure, SourceReader, UpstreamNotOurs
 from persist_ingest.sources.postgres import catalog
 from persist_ingest.sources.postgres.catalog import FULL, Listed, quoted
@@ -67,10 +68,10 @@ class PostgresSource:
             _undo(dsn, parsed.slot, undo)
             raise
 
-    def open(self, definition: Mapping[str, Any], schemas: Mapping[str, Schema]) -> SourceReader:
+    def open(self, definition: Fields, schemas: Mapping[str, Schema]) -> SourceReader:
         return PostgresReader(Definition.from_json(definition), schemas)
 
-    def drop(self, definition: Mapping[str, Any]) -> None:
+    def drop(self, definition: Fields) -> None:
         self._drop(Definition.from_json(definition), OFFSET_MAX)
 
     def drop_within(self, definition: Mapping[str, object], bound: SourceFrontier | None) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
 from persist.client.shard.loop_thread import LoopThread
+from persist.typed import Work
 
 H = TypeVar("H", bound="Held")
 P = ParamSpec("P")
@@ -26,7 +27,7 @@ class Held:
     def _inner(self) -> Any:
         return self._held
 
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+    def _run(self, work: Work[T]) -> T:
         """What comes of a coroutine.
 
         SUBTLE: arguments are evaluated first, so ``_inner`` in them is reopened after a fork before the loop is chosen.

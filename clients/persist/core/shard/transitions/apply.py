@@ -46,6 +46,7 @@ from persist.errors import (
     SchemaMismatch,
     ShardClosed,
 )
+from persist.typed import Record
 
 T = TypeVar("T")
 
@@ -219,11 +220,11 @@ def _transaction_outcome(transaction: c.Transaction | None, state: State) -> c.A
     return c.Appended(upper=record.upper, seqno=record.seqno, already_committed=True)
 
 
-def _remembered(command: c.CompareAndAppend, state: State, outcome: c.Appended, context: Context) -> dict[str, Any]:
+def _remembered(command: c.CompareAndAppend, state: State, outcome: c.Appended, context: Context) -> Record:
     """The sessions and tokens that tell this append from now on."""
     if len(command.body) not in (0, BODY_BYTES):
         raise InvalidArgument(f"a body is told in {BODY_BYTES} bytes, or not at all", bytes=len(command.body))
-    changed: dict[str, Any] = {}
+    changed: Record = {}
     if command.call is not None:
         changed["sessions"] = recorded(
             state, command.call, Verdict.APPENDED, now_ms=context.now_ms, upper=outcome.upper
@@ -545,5 +546,5 @@ def _opaque(opaque: bytes) -> bytes:
     return opaque
 
 
-def _without(values: Any, key: str) -> dict[str, Any]:
+def _without(values: Any, key: str) -> Record:
     return {each: value for each, value in values.items() if each != key}
