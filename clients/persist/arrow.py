@@ -35,14 +35,12 @@ if TYPE_CHECKING:
         """Arrow's ``array``: what it makes depends on the values."""
         ...
 
-    AnyArray: TypeAlias = Any
-    """An array whose class is known from its data: a struct, a list, a dictionary, an extension."""
-    BinaryKeys: TypeAlias = pa.Array[pa.LargeBinaryScalar]
-    """Encoded keys: LargeBinaryArray, as casts and buffers make it."""
+    Piece: TypeAlias = Any
+    """What kernels join with others: an array, or a scalar for all rows."""
 else:
     ArrowArray, ArrowChunks, ArrowColumn = pa.Array, pa.ChunkedArray, pa.Array | pa.ChunkedArray
     ArrowField, ArrowMap, ArrowMapType = pa.Field, pa.MapArray, pa.MapType
     ArrowLists, ArrowDictionary = pa.LargeListArray, pa.DictionaryArray
     Numbers = np.ndarray
-    AnyArray, BinaryKeys = pa.Array, pa.LargeBinaryArray
+    Piece = pa.Array | pa.Scalar
     py_buffer, frombuffer, array_of = pa.py_buffer, np.frombuffer, pa.array

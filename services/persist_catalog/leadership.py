@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from enum import StrEnum
-from typing import Any
 
 from persist.client.catalog.port import OpenableCatalog, ReadWriteCatalog
 from persist.core.catalog.errors import Fenced, NotWritable
@@ -19,6 +18,7 @@ from persist.core.catalog.kinds import AnyKind
 from persist.core.catalog.leadership.fencing import Claim
 from persist.core.catalog.objects import FenceToken
 from persist.errors import CorruptData, Determinate, LocationError, UsageError
+from persist.typed import AnyKey, AnyValue
 from persist_catalog.addresses import Addresses
 from persist_catalog.mirror import Mirror
 
@@ -116,7 +116,7 @@ class Leadership:
                 self._end()
                 raise
 
-    async def edit(self, kind: AnyKind, key: Any, value: Any) -> Any:
+    async def edit(self, kind: AnyKind, key: AnyKey, value: AnyValue) -> AnyValue:
         """See OpenableCatalog.edit. If this server led, it does not any more, and may be asked to lead again."""
         async with self._turn:
             if not self._may_lead:

@@ -6,7 +6,7 @@ Source: style.md rule 12; protos/persist/v1/catalog.proto.
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from google.protobuf.message import DecodeError
 
@@ -165,7 +165,7 @@ class CatalogServicer(CatalogServiceServicer):
             except TimeoutError:
                 return
 
-    async def Commit(self, request: pb.CommitRequest, context: Any) -> pb.CommitResponse:
+    async def Commit(self, request: pb.CommitRequest, context: Context) -> pb.CommitResponse:
         """Commit what came of a transaction."""
         it = await self._serving()
         count = len(request.changes.kinds)

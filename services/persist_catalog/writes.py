@@ -23,6 +23,7 @@ from persist.core.catalog.values import Unit
 from persist.core.ids import Token
 from persist.errors import CorruptData, Indeterminate, InvalidArgument
 from persist.runtime import system
+from persist.typed import AnyKey, AnyValue
 from persist.wire.catalog.rpc import Session
 from persist_catalog.leadership import Leadership
 from persist_catalog.mirror import Mirror
@@ -174,7 +175,7 @@ class Writes:
             raise self._out_of_sync(1, f"{kind} {key}")
         transaction.retract(kind, key)
 
-    def _object(self, kind: AnyKind, key: bytes, value: bytes | None) -> tuple[Any, Any]:
+    def _object(self, kind: AnyKind, key: bytes, value: bytes | None) -> tuple[AnyKey, AnyValue]:
         try:
             return self._codec.decode(Row(kind.tag, key, value or b""))
         except CorruptData as error:

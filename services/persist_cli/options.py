@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -11,6 +11,8 @@ from persist_cli import completion
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import persist
+    from persist.core.ids import ShardId
     from persist.settings import Settings
 
 LOCATION: Final = "Location (one of them)"
@@ -209,7 +211,7 @@ class Target:
     blob: str | None
     consensus: str | None
 
-    def open(self, settings: "Settings", *, begin: bool = False) -> Any:
+    def open(self, settings: "Settings", *, begin: bool = False) -> "persist.Client":
         """A client of the location: a context manager. Raises PersistError.
 
         ``begin``: make the location if it is not there; otherwise that is refused with InvalidArgument.
@@ -310,7 +312,7 @@ def is_shard_id(text: str) -> bool:
     return len(text) > 30 and text.startswith("s") and text.count("-") == 4
 
 
-def shard_id(text: str) -> Any:
+def shard_id(text: str) -> "ShardId":
     """The shard a person names. Raises InvalidId for a malformed id."""
     from persist.core.ids import ShardId
 

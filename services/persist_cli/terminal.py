@@ -10,18 +10,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time
 from typing import Any
 
+from persist.typed import Json
 
-def print_json(value: Any) -> None:
+
+def print_json(value: Json) -> None:
     """One JSON document."""
     print(json.dumps(value, default=json_value, indent=2, ensure_ascii=False))
 
 
-def print_json_line(value: Any) -> None:
+def print_json_line(value: Json) -> None:
     """One line of JSON, flushed: the reader at the other end of the pipe may be waiting for it."""
     print(json.dumps(value, default=json_value, ensure_ascii=False), flush=True)
 
 
-def json_value(value: object) -> Any:
+def json_value(value: object) -> Json:
     """JSON for what JSON has no type for: base64 for bytes, ISO 8601 for dates and times, text for the rest."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()

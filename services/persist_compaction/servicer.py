@@ -4,7 +4,7 @@ Source: style.md rule 12; protos/persist/v1/compaction.proto.
 """
 
 from collections.abc import AsyncIterator
-from typing import Any, Final, assert_never
+from typing import Final, assert_never
 
 from persist.core.frontier import Description
 from persist.core.ids import ShardId
@@ -30,7 +30,7 @@ class CompactionServicer(PersistCompactionServicer):
     def __init__(self, workers: CompactionScheduler) -> None:
         self._workers = workers
 
-    async def Compact(self, request: pb.CompactRequest, context: Any) -> AsyncIterator[pb.CompactResponse]:
+    async def Compact(self, request: pb.CompactRequest, context: Context) -> AsyncIterator[pb.CompactResponse]:
         """Compact a shard and tell how it goes."""
         name = request.request_id
         if len(name) > REQUEST_ID_CHARS_MAX:

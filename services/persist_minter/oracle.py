@@ -4,7 +4,7 @@ Source: protos/persist/v1/oracle.proto; style.md rule 12.
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import grpc.aio
 
@@ -12,6 +12,7 @@ from persist.client.client import Client
 from persist.client.timeline.oracle import Oracle
 from persist.core.time.timeline import oracle_shards, timeline_of
 from persist.errors import InvalidArgument, LeaseExpired
+from persist.typed import AnyMessage
 from persist.v1 import oracle_pb2 as pb
 from persist.v1.oracle_pb2_grpc import TimestampOracleServicer, add_TimestampOracleServicer_to_server
 from persist_host.calls import Context, seconds_left
@@ -53,14 +54,14 @@ class OracleServicer(TimestampOracleServicer):
         await self._ask(request, context, lambda oracle: oracle.apply_write(request.ts, timeout=left))
         return pb.ApplyWriteResponse()
 
-    async def _ask(self, request: Any, context: Any, call: Callable[[Oracle], Awaitable[T]]) -> T:
+    async def _ask(self, request: AnyMessage, context: Context, call: Callable[[Oracle], Awaitable[T]]) -> T:
         """What the timeline's oracle answers. After a restore another one: what a caller knew, the caller compares."""
         try:
             return await call(await self._oracle(request, context))
         except LeaseExpired:
             return await call(await self._oracle(request, context))
 
-    async def _oracle(self, request: Any, context: Any) -> Oracle:
+    async def _oracle(self, request: AnyMessage, context: Context) -> Oracle:
         timeline = timeline_of(request.timeline)
         shard = oracle_shards(timeline)[0]
         if request.shard_id != shard:

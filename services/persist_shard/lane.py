@@ -9,11 +9,12 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Final
 
 from persist.core.frontier import Antichain
-from persist.core.shard.commands import AnyCommand, Appended, Command, CompareAndAppend, UpperMismatch
+from persist.core.shard.commands import AnyCommand, Appended, CompareAndAppend, UpperMismatch
 from persist.errors import PersistError
+from persist.typed import AnyOutcome
 
 EARLY_SECONDS: Final = 0.05
 """How long an append waits for its predecessor before it is told that it does not fit."""
@@ -28,7 +29,7 @@ class Waiting:
 
     __slots__ = ("answer", "command", "deadline", "early_until", "weight")
 
-    def __init__(self, command: Command[Any], weight: int, deadline: float, answer: asyncio.Future[Any]) -> None:
+    def __init__(self, command: AnyCommand, weight: int, deadline: float, answer: asyncio.Future[AnyOutcome]) -> None:
         self.command = command
         self.weight = weight
         self.deadline = deadline

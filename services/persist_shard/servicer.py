@@ -5,7 +5,7 @@ Source: style.md rule 12; protos/persist/v1/shard.proto.
 
 import json
 from collections.abc import AsyncIterator
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from google.protobuf.message import Message
 
@@ -64,7 +64,7 @@ class ShardServicer(PersistShardServicer):
         info = await self._shards.open(shard, create=request.create, timeout=seconds_left(context))
         return pb.OpenResponse(info=info_of(info), blob_uri=self._shards.blob_uri)
 
-    async def Snapshot(self, request: pb.SnapshotRequest, context: Any) -> AsyncIterator[pb.SnapshotResponse]:
+    async def Snapshot(self, request: pb.SnapshotRequest, context: Context) -> AsyncIterator[pb.SnapshotResponse]:
         """What to read at one time."""
         shard = ShardId.parse(request.shard_id)
         as_of = frontier_in(request, "as_of")
@@ -77,7 +77,7 @@ class ShardServicer(PersistShardServicer):
         for piece in plan_pieces(found):
             yield piece
 
-    async def Fetch(self, request: pb.FetchRequest, context: Any) -> AsyncIterator[pb.FetchResponse]:
+    async def Fetch(self, request: pb.FetchRequest, context: Context) -> AsyncIterator[pb.FetchResponse]:
         """What lies beyond a frontier."""
         shard = ShardId.parse(request.shard_id)
         with self._waiters.waiting():
@@ -85,7 +85,7 @@ class ShardServicer(PersistShardServicer):
         for piece in change_pieces(change):
             yield pb.FetchResponse(change=piece)
 
-    async def Watch(self, request: pb.WatchRequest, context: Any) -> AsyncIterator[pb.WatchResponse]:
+    async def Watch(self, request: pb.WatchRequest, context: Context) -> AsyncIterator[pb.WatchResponse]:
         """Every change as it commits."""
         shard = ShardId.parse(request.shard_id)
         frontier = frontier_in(request, "frontier")
@@ -97,14 +97,14 @@ class ShardServicer(PersistShardServicer):
             schemas = change.info.schemas
             self._telemetry.count("persist_watch_changes_total")
 
-    async def Inspect(self, request: pb.InspectRequest, context: Any) -> AsyncIterator[pb.InspectResponse]:
+    async def Inspect(self, request: pb.InspectRequest, context: Context) -> AsyncIterator[pb.InspectResponse]:
         """The whole state as JSON."""
         state = await self._shards.inspect(ShardId.parse(request.shard_id), timeout=seconds_left(context))
         text = json.dumps(state).encode()
         for start in range(0, len(text), CHUNK_BYTES):
             yield pb.InspectResponse(json=text[start : start + CHUNK_BYTES])
 
-    async def ListShards(self, request: pb.ListShardsRequest, context: Any) -> AsyncIterator[pb.ListShardsResponse]:
+    async def ListShards(self, request: pb.ListShardsRequest, context: Context) -> AsyncIterator[pb.ListShardsResponse]:
         """Every shard."""
         some: list[str] = []
         async for shard in self._shards.list(timeout=seconds_left(context)):
@@ -114,7 +114,7 @@ class ShardServicer(PersistShardServicer):
                 some = []
         yield pb.ListShardsResponse(shard_ids=some)
 
-    async def WatchWork(self, request: pb.WatchWorkRequest, context: Any) -> AsyncIterator[pb.WatchWorkResponse]:
+    async def WatchWork(self, request: pb.WatchWorkRequest, context: Context) -> AsyncIterator[pb.WatchWorkResponse]:
         """Shards with something to compact."""
         yield pb.WatchWorkResponse()
         async for shard in self._waiters.each(self._shards.work(timeout=seconds_left(context))):
@@ -203,7 +203,7 @@ class ShardServicer(PersistShardServicer):
         return await self._command(pb.FinalizeResponse, request, context)
 
     async def Session(  # type: ignore[override]  # writes for itself: frames leave as soon as they are ready
-        self, frames: Frames, context: Any
+        self, frames: Frames, context: Context
     ) -> None:
         """Any commands over one stream."""
         if self._waiters.draining:

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,6 +11,10 @@ import pyarrow.compute as pc
 from examples.tpcb_bank import MONEY
 from persist import PersistError, ShardId
 from persist.runtime import system
+
+if TYPE_CHECKING:
+    import persist
+
 
 LAG_SECONDS: Final = 0.1
 """Between two looks at how far behind the collections are."""
@@ -33,7 +37,7 @@ class Look:
 class Snapshots:
     """Reads the bank at any time from now on: it holds the collections readable."""
 
-    def __init__(self, client: Any, shards: Mapping[str, ShardId]) -> None:
+    def __init__(self, client: "persist.Client", shards: Mapping[str, ShardId]) -> None:
         self._client = client
         self._shards = dict(shards)
         self._readers = {
@@ -66,7 +70,7 @@ class Snapshots:
         found = self._readers[name].snapshot(as_of).to_arrow()
         counts = found["diff"].to_numpy()
         plain = found.drop_columns(["diff"])
-        return plain if (counts == 1).all() else plain.take(pa.array(counts.argsort().repeat(counts)))  # type: ignore[no-any-return]  # kernels and pyspark have no types
+        return plain if (counts == 1).all() else plain.take(pa.array(counts.argsort().repeat(counts)))
 
     def close(self) -> None:
         """Let go of the history."""

@@ -5,11 +5,15 @@ letter off, and all names that near are soon tried.
 """
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from persist import PersistError, ShardId, ShardNotFound, UsageError
 from persist.typed import Fields
 from persist_ingest.location import Target
+
+if TYPE_CHECKING:
+    import persist
+
 
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz0123456789_-."
 _NAME_MAX: Final = 64
@@ -17,7 +21,7 @@ _NAME_MAX: Final = 64
 _LIST_SECONDS: Final = 5.0
 
 
-def current_schema(target: Target) -> Any:
+def current_schema(target: Target) -> "persist.Schema":
     """The shard's newest schema. Raises ShardNotFound, in the words of who asked."""
     try:
         return target.client().schema(target.shard_id, timeout=target.timeout)
@@ -25,7 +29,7 @@ def current_schema(target: Target) -> Any:
         raise _explained(missing, target) from missing
 
 
-def stored_schema(target: Target) -> Any:
+def stored_schema(target: Target) -> "persist.Schema | None":
     """The shard's newest schema, None when there is no such shard, or none was registered there yet."""
     try:
         client = target.client()

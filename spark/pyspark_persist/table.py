@@ -4,11 +4,12 @@ Runs in the caller's process with the caller's session; the data still goes thro
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from persist import Antichain, Transaction
+from persist.typed import Fields
 from persist_ingest.location import Target
 from pyspark_persist import register
 from pyspark_persist.compact import compact
@@ -21,6 +22,8 @@ from pyspark_persist.write.writing import TaskOutput, Write
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    import persist
 
 __all__ = ["CommitResult", "PersistTable"]
 
@@ -117,7 +120,7 @@ class PersistTable:
             transaction = Transaction(app_id=txnAppId, version=txnVersion, new_since=options.txn_new_since)
         return write.commit(messages, transaction)
 
-    def compact(self, *, pieces: int | None = None) -> Any:
+    def compact(self, *, pieces: int | None = None) -> "persist.Compacted":
         """Merge the shard into one run, on the executors; what it came to, or None when there was nothing to do.
 
         ``pieces``: how many tasks, about; None: as many as its size asks for. Reads at or beyond since stay the same.
@@ -131,7 +134,7 @@ class PersistTable:
     def _metadata(self, name: str) -> "DataFrame":
         return self._spark.createDataFrame(metadata_table(name, self._inspect()))
 
-    def _inspect(self) -> Any:
+    def _inspect(self) -> Fields:
         return inspected(self._target)
 
 

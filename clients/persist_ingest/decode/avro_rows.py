@@ -10,7 +10,7 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import fastavro
 import numpy as np
@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from persist import InvalidArgument
 from persist.arrow import ArrowField
-from persist.typed import Record
+from persist.typed import Json, Record
 from persist_ingest.decode.exact import ERROR_CHARS_MAX, Bad, Decoded, decode_exactly
 
 _PLAIN: Final[Mapping[str, pa.DataType]] = {
@@ -108,11 +108,11 @@ def avro_fields(schema: str) -> pa.Schema:
 
 
 @functools.lru_cache(maxsize=64)
-def _parsed(schema: str) -> Any:
+def _parsed(schema: str) -> Json:
     return fastavro.parse_schema(json.loads(schema))
 
 
-def _field(name: str, declared: Any, named: dict[str, pa.DataType]) -> ArrowField:
+def _field(name: str, declared: Json, named: dict[str, pa.DataType]) -> ArrowField:
     if not isinstance(declared, list):
         return pa.field(name, _type(declared, named), nullable=False)
     kinds = [each for each in declared if each != "null"]
@@ -121,7 +121,7 @@ def _field(name: str, declared: Any, named: dict[str, pa.DataType]) -> ArrowFiel
     return pa.field(name, _type(kinds[0], named), nullable="null" in declared)
 
 
-def _type(declared: Any, named: dict[str, pa.DataType]) -> pa.DataType:
+def _type(declared: Json, named: dict[str, pa.DataType]) -> pa.DataType:
     spec = declared if isinstance(declared, dict) else {"type": declared}
     kind = spec["type"]
     if isinstance(kind, dict):

@@ -8,7 +8,7 @@ Source: sources.md section 1, consistent snapshot; catalog-semantics.md section 
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import persist
 from persist import Determinate, InvalidArgument, PersistError, ShardId, UsageError
@@ -146,7 +146,7 @@ def check_name(name: str) -> None:
 
 
 def _claimed(
-    the_client: Any, records: Records, name: str, type_name: str, taken_over: Callable[[Claim], None]
+    the_client: "persist.Client", records: Records, name: str, type_name: str, taken_over: Callable[[Claim], None]
 ) -> Claim:
     """The name is this attempt's, and nothing is left of an earlier one."""
     claim, earlier = take(records, name, type_name)

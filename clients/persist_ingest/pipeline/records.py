@@ -101,7 +101,7 @@ class Tombstone:
 class Records:
     """The records of one location. Blocking; any number of processes may use them at once."""
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: "persist.Client") -> None:
         self._client = client
 
     def sources(self) -> dict[str, Source]:
@@ -201,7 +201,7 @@ class Records:
         raise InvalidArgument("the records of sources change all the time", hint="fewer ingesters", source=name)
 
 
-def _appended(writer: Any, updates: list[Any], at: int) -> bool:
+def _appended(writer: "persist.WriteHandle", updates: list[Any], at: int) -> bool:
     """Whether this append happened; if not, it never will. Raises Indeterminate when that cannot be found out now."""
     try:
         return not isinstance(writer.compare_and_append(updates, [at], [at + 1]), UpperMismatch)

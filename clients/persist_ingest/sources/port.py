@@ -9,7 +9,7 @@ Source: design 003; sources.md; catalog-semantics.md sections 4.2 and 5.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import pyarrow as pa
 
@@ -68,7 +68,7 @@ class SchemaGrew(SourceFailure):
         self.export = export
         self.schema = schema
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return SchemaGrew, (self.export, self.schema)
 
 

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -12,6 +12,7 @@ from persist_cli.options import LOCATION, Target, Where, sqlite_file
 
 if TYPE_CHECKING:
     from persist.client.catalog.port import OpenableCatalog, RowLog
+    from persist.client.client import Client
     from persist.settings import Settings
 
 T = TypeVar("T")
@@ -128,9 +129,10 @@ class Place:
         return without_password(text)
 
 
-async def _client(target: Any, settings: "Settings") -> Any:
+async def _client(target: Target | None, settings: "Settings") -> "Client":
     from persist import aio
 
+    assert target is not None
     if target.endpoint is not None:
         return await aio.connect(target.endpoint, settings=settings)
     if target.location is not None:

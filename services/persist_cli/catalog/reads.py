@@ -18,7 +18,7 @@ from persist.core.catalog.objects import Config
 from persist.core.catalog.open_rules import DATA_VERSION
 from persist.core.catalog.rows import Row, RowUpdate
 from persist.errors import CorruptData
-from persist.typed import Record
+from persist.typed import AnyKey, AnyValue, Record
 from persist.wire.catalog.json import SAFE, show_key, show_value
 from persist.wire.catalog.migrations import MIGRATIONS
 from persist.wire.catalog.rows import CODEC
@@ -126,7 +126,7 @@ def _entry(update: RowUpdate, readable: bool) -> Record:
     return {"key": objects[0], "value": objects[1], **times}
 
 
-def show_row(row: Row) -> tuple[Any, Any] | None:
+def show_row(row: Row) -> tuple[AnyKey, AnyValue] | None:
     """Key and value of a row as JSON; None when it is damaged."""
     try:
         key, value = CODEC.decode(row)
@@ -155,7 +155,7 @@ def _print_entries(shown: dict[str, list[Record]]) -> None:
     print("\n}" if shown else "}")
 
 
-def line(value: Any) -> str:
+def line(value: AnyValue) -> str:
     """JSON on one line, which may be given back. What would change how a terminal shows the rest is escaped."""
     utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     return _DISGUISE.sub(lambda found: f"\\u{ord(found[0]):04x}", stdjson.dumps(value, ensure_ascii=not utf8))

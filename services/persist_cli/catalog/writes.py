@@ -12,6 +12,7 @@ from persist.core.catalog.kinds import CONFIG, FENCE_TOKEN, AnyKind
 from persist.core.catalog.leadership.repair import Tally
 from persist.core.catalog.objects import FenceToken
 from persist.core.catalog.open_rules import CONTENT_VERSION, DATA_VERSION
+from persist.typed import Json
 from persist.wire.catalog.json import parse, read_key, read_value, show_key, show_value
 from persist.wire.catalog.migrations import MIGRATIONS
 from persist.wire.catalog.rows import CODEC, SIDES
@@ -105,7 +106,7 @@ def _key(kind: AnyKind, data: object) -> Any:
     return key
 
 
-def _given(what: str, text: str) -> Any:
+def _given(what: str, text: str) -> Json:
     """The JSON of an argument, which is it, a file with it, or ``-``."""
     if text.strip() == "-":
         return parse(sys.stdin.read())

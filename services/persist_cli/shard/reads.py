@@ -4,7 +4,6 @@ import sys
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -56,7 +55,7 @@ def list_shards(client: "persist.Client", *, timeout: float, json: bool) -> None
         print_table(fields, rows, caption=counted(len(rows), "shard"))
 
 
-def inspect(client: Any, shard: str, *, timeout: float, json: bool) -> None:
+def inspect(client: "persist.Client", shard: str, *, timeout: float, json: bool) -> None:
     """Print a shard's state: all of it as JSON, or its scalars, sizes, and who holds what."""
     state = client.inspect(shard_id(shard), timeout=timeout)
     if json:
@@ -117,7 +116,7 @@ def _summary(state: Fields) -> Iterator[tuple[str, str]]:
             yield name, "none" if value is None else shown(value)
 
 
-def snapshot(client: Any, request: Snapshot, *, timeout: float, json: bool) -> None:
+def snapshot(client: "persist.Client", request: Snapshot, *, timeout: float, json: bool) -> None:
     """Print or write the rows a shard holds at a time, in bounded memory."""
     file_format = tables_out.format_of(request.file_format, request.output, json=json)
     shard = shard_id(request.shard)
@@ -126,7 +125,7 @@ def snapshot(client: Any, request: Snapshot, *, timeout: float, json: bool) -> N
         found = reader.snapshot(as_of=as_of, timeout=timeout)
         columns = list(request.columns) or None
         schema = _output_schema(found.schema.rows, columns)
-        batches = found.to_batches(columns, request.where)
+        batches: Iterator[pa.RecordBatch] = found.to_batches(columns, request.where)
         # Rows that stream over a terminal are their own progress.
         if request.output is not None or file_format == "table" or not sys.stdout.isatty():
             batches = _followed(batches, f"reading as of {dated(as_of)}", found.rows_estimate)
@@ -155,7 +154,7 @@ def _output_schema(rows: pa.Schema, columns: list[str] | None) -> pa.Schema:
     )
 
 
-def _followed(batches: Any, what: str, total: int) -> Generator[pa.RecordBatch, None, None]:
+def _followed(batches: Iterator[pa.RecordBatch], what: str, total: int) -> Generator[pa.RecordBatch, None, None]:
     """The batches, under a bar that is gone once the last of them was taken, or this is closed."""
     with progress(what, total) as done:
         for batch in batches:
@@ -164,7 +163,7 @@ def _followed(batches: Any, what: str, total: int) -> Generator[pa.RecordBatch, 
 
 
 def listen(
-    client: Any,
+    client: "persist.Client",
     shard: str,
     *,
     start: int | None,
@@ -188,7 +187,7 @@ def listen(
                 note("")
 
 
-def _tell(event: Any, *, json: bool) -> None:
+def _tell(event: "persist.Updates | persist.Progress", *, json: bool) -> None:
     if isinstance(event, Progress):
         if json:
             print_json_line({"_progress": frontier(event.upper)})

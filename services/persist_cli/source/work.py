@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -17,6 +17,10 @@ from persist.runtime import system
 from persist.typed import Record
 from persist_cli.options import Invocation, Target
 from persist_cli.terminal import counted, note, print_json, print_json_line, print_table, progress
+
+if TYPE_CHECKING:
+    import persist
+
 
 LINE_SECONDS = 10.0
 """Between two lines about a running source where there is no terminal."""
@@ -205,7 +209,7 @@ def _location(target: Target, *, begin: bool = False) -> Any:
     ).resolved()
 
 
-def _client(target: Target) -> Any:
+def _client(target: Target) -> "persist.Client":
     from persist_ingest.location import client
 
     return client(_location(target))

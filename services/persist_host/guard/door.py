@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError
 from persist.errors import RequestTooLarge
 from persist.runtime import Runtime
 from persist.settings import Settings
+from persist_host.calls import Context
 from persist_host.guard.admission import FRAME_SECONDS, Admission
 from persist_host.guard.bounds import bytes_of
 from persist_host.guard.scan import Scan, input_of, undecodable
@@ -99,7 +100,7 @@ class Frames:
     Nothing more of the stream is read while a frame waits for memory. Raises as ``Door.enter``.
     """
 
-    def __init__(self, context: Any, door: Door) -> None:
+    def __init__(self, context: Context, door: Door) -> None:
         """``context``: the call's, of which nobody else reads."""
         self._context = context
         self._door = door

@@ -101,7 +101,7 @@ class _Call:
     def unary(self, behavior: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[bytes, Any], Awaitable[Any]]:
         """One coroutine per call."""
 
-        async def guarded(data: bytes, context: Any) -> Any:
+        async def guarded(data: bytes, context: Context) -> Any:
             began, memory = self._runtime.monotonic(), 0
             try:
                 self._check_deadline(context)
@@ -125,7 +125,7 @@ class _Call:
     ) -> Callable[[bytes, Any], Awaitable[None]]:
         """One coroutine per stream, which writes what the behavior yields."""
 
-        async def serve(data: bytes, context: Any, outlet: Outlet) -> None:
+        async def serve(data: bytes, context: Context, outlet: Outlet) -> None:
             self._check_deadline(context)
             with self._admission.stream(self._name, context.peer()):
                 request, memory = await self._door.enter(data)
@@ -137,7 +137,7 @@ class _Call:
                         async for response in responses:
                             await outlet.write(response)
 
-        async def guarded(data: bytes, context: Any) -> None:
+        async def guarded(data: bytes, context: Context) -> None:
             await self._lasting(context, lambda outlet: serve(data, context, outlet))
 
         return guarded
@@ -145,16 +145,16 @@ class _Call:
     def session(self, behavior: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[None]]:
         """One coroutine per stream, which reads frames with the memory taken for them, and writes for itself."""
 
-        async def serve(context: Any, outlet: Outlet) -> None:
+        async def serve(context: Context, outlet: Outlet) -> None:
             with self._admission.stream(self._name, context.peer()), self._telemetry.span(self._name):
                 await behavior(Frames(context, self._door), outlet)
 
-        async def guarded(_: Any, context: Any) -> None:
+        async def guarded(_: Any, context: Context) -> None:
             await self._lasting(context, lambda outlet: serve(context, outlet))
 
         return guarded
 
-    async def _lasting(self, context: Any, serve: Callable[[Outlet], Awaitable[None]]) -> None:
+    async def _lasting(self, context: Context, serve: Callable[[Outlet], Awaitable[None]]) -> None:
         """A stream to its end, that of its status included: until then gRPC may hold what was written."""
         began = self._runtime.monotonic()
         outlet = Outlet(context, self._admission, self._stall_seconds)
@@ -168,16 +168,16 @@ class _Call:
         finally:
             outlet.close()
 
-    def _check_deadline(self, context: Any) -> None:
+    def _check_deadline(self, context: Context) -> None:
         if not self._dated:
             return
         left = context.time_remaining()
-        if left is None or left > FOREVER_SECONDS:
+        if left is None or left > FOREVER_SECONDS:  # type: ignore[redundant-expr]  # None without a deadline
             raise MissingDeadline("the call has no deadline", hint="set one: every call must end", method=self._name)
         if left < TOO_LATE_SECONDS:
             raise Determinate("the deadline had all but passed on arrival", hint="retry with a longer timeout")
 
-    def _check_route(self, request: object, context: Any) -> None:
+    def _check_route(self, request: object, context: Context) -> None:
         shard = getattr(request, "shard_id", None)
         if shard is None:
             return
@@ -237,7 +237,7 @@ class Capped:
 
     __slots__ = ("_context", "_ends_at", "_loop")
 
-    def __init__(self, context: Any, seconds_max: float) -> None:
+    def __init__(self, context: Context, seconds_max: float) -> None:
         self._context = context
         self._loop = asyncio.get_running_loop()
         self._ends_at = self._loop.time() + seconds_max

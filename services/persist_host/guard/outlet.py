@@ -11,6 +11,8 @@ from typing import Any, Final
 from google.protobuf.message import Message
 
 from persist.errors import Determinate, Indeterminate, Overloaded
+from persist.typed import AnyMessage
+from persist_host.calls import Context
 from persist_host.guard.admission import FRAME_SECONDS, Admission
 
 SMALL_ANSWER_BYTES: Final = 8 << 10
@@ -24,7 +26,7 @@ class Outlet:
 
     __slots__ = ("_answers", "_begun", "_connection", "_context", "_held", "_stall_seconds")
 
-    def __init__(self, context: Any, admission: Admission, stall_seconds: float) -> None:
+    def __init__(self, context: Context, admission: Admission, stall_seconds: float) -> None:
         self._context = context
         self._answers = admission.answers
         self._connection: str = context.peer()
@@ -32,7 +34,7 @@ class Outlet:
         self._held = 0
         self._begun = False
 
-    async def write(self, message: Any) -> None:
+    async def write(self, message: AnyMessage) -> None:
         """Send a message. Raises Overloaded (no room), Determinate (the reader takes nothing)."""
         cost = self._answers.fitting(cost_of(message))
         if cost:

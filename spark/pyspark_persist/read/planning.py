@@ -35,7 +35,7 @@ class SplitPartition(InputPartition):  # type: ignore[misc]  # pyspark is untype
     ``held``: what keeps its parts from being deleted.
     """
 
-    def __init__(self, split: Any, as_of: int | None) -> None:
+    def __init__(self, split: "persist.Split", as_of: int | None) -> None:
         super().__init__(None)
         self.split = split
         self.as_of = as_of
@@ -100,7 +100,7 @@ def where_of(filters: Filters, schema: "persist.Schema") -> Where:
     return [(first.name, op, _literal(text, first)) for op, text in bounds]
 
 
-def resolved(conditions: Where, schema: Any) -> Where:
+def resolved(conditions: Where, schema: "persist.Schema") -> Where:
     """Conditions about Spark's columns as conditions about the shard's. Raises InvalidArgument."""
     known = [field.name for field in shown_fields(schema)]
     told = []
@@ -148,7 +148,9 @@ def snapshot_partitions(
     return _partitions(snapshot, as_of, options, where, keys)
 
 
-def diff_partitions(reader: Any, lower: int, upper: int, options: ReadOptions, where: Where) -> list[SplitPartition]:
+def diff_partitions(
+    reader: "persist.ReadHandle", lower: int, upper: int, options: ReadOptions, where: Where
+) -> list[SplitPartition]:
     """The partitions of the updates with lower <= t < upper."""
     timeout = max(options.wait_ms / 1000, options.target.timeout)
     end = Antichain(()) if upper >= TIMES_END else Antichain.of(upper)
@@ -164,7 +166,11 @@ def held(partitions: list[SplitPartition], by: Held) -> list[InputPartition]:
 
 
 def _partitions(
-    read: Any, as_of: int | None, options: ReadOptions, where: Where, keys: KeyRange | None
+    read: "persist.Snapshot | persist.Diffs",
+    as_of: int | None,
+    options: ReadOptions,
+    where: Where,
+    keys: KeyRange | None,
 ) -> list[SplitPartition]:
     if not read.rows:
         return []

@@ -140,13 +140,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     # ---- below: the lease, the start, the limits -------------------------------------------------------------------
 
-    def _fresh_reader(self) -> Any:
+    def _fresh_reader(self) -> "persist.ReadHandle":
         return holds.open_reader(self.options.target, ttl_seconds=self.options.partitioning.hold_ttl_seconds)
 
-    def _leased(self) -> Any:
+    def _leased(self) -> "persist.ReadHandle":
         return self._pinned()[0]
 
-    def _pinned(self) -> tuple[Any, Any]:
+    def _pinned(self) -> "tuple[persist.ReadHandle, object]":
         """A reader whose lease was renewed just now, and a pin of what is planned from now on."""
         pin = None if self._reader is None else holds.pinned(self._reader, self.options.target)
         if pin is None:

@@ -10,7 +10,7 @@ Source: architecture.md sections 5 and 6; reliability.md section 5; performance.
 import json
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from persist.client.remote.channel import Channel
 from persist.client.remote.endpoints import Endpoints
@@ -24,7 +24,7 @@ from persist.runtime import Runtime, system
 from persist.settings import Settings
 from persist.storage.open import blob_identity, check_safe
 from persist.storage.ports import Finding
-from persist.typed import Fields
+from persist.typed import AnyMessage, Fields
 from persist.v1 import shard_pb2 as pb
 from persist.v1.shard_pb2_grpc import PersistShardStub
 from persist.wire.rpc import method_of, request_of
@@ -75,7 +75,7 @@ class RemoteShards(Shards):
         self._blob = blob
         self._meant = (blob, "blob=") if blob is not None else None
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (
             ",".join(self._endpoints.endpoints),
             self._settings,
@@ -102,7 +102,7 @@ class RemoteShards(Shards):
         if not self._blob_uri:
             request = pb.GetLocationRequest()
 
-            async def attempt(channel: Channel, seconds: float) -> Any:
+            async def attempt(channel: Channel, seconds: float) -> AnyMessage:
                 return await channel.unary("GetLocation", request, None, seconds)
 
             self._blob_uri = (await self._endpoints.repeat("GetLocation", None, attempt, timeout)).blob_uri
@@ -136,7 +136,7 @@ class RemoteShards(Shards):
         """See Shards.open. One unary call."""
         request = pb.OpenRequest(shard_id=shard, create=create)
 
-        async def attempt(channel: Channel, seconds: float) -> Any:
+        async def attempt(channel: Channel, seconds: float) -> AnyMessage:
             return await channel.unary("Open", request, shard, seconds, reads=not create)
 
         response = await self._endpoints.once("Open", shard, attempt, timeout, reads=not create)
@@ -152,7 +152,7 @@ class RemoteShards(Shards):
                 "the command does not fit one message", hint="append less at once", bytes=size, limit=limit
             )
 
-        async def attempt(channel: Channel, seconds: float) -> Any:
+        async def attempt(channel: Channel, seconds: float) -> AnyMessage:
             return await channel.command(method, request, shard, seconds)
 
         outcome: R = await self._endpoints.once(method.rpc, shard, attempt, timeout)
@@ -201,7 +201,7 @@ class RemoteShards(Shards):
         """See Shards.inspect. One server stream."""
         request = pb.InspectRequest(shard_id=shard)
 
-        async def attempt(channel: Channel, seconds: float) -> Any:
+        async def attempt(channel: Channel, seconds: float) -> AnyMessage:
             pieces = [message.json async for message in channel.stream("Inspect", request, shard, seconds)]
             return json.loads(b"".join(pieces))
 
@@ -229,7 +229,7 @@ class RemoteShards(Shards):
         await self._endpoints.close()
 
 
-async def _changes(messages: AsyncIterator[Any]) -> AsyncIterator[Change]:
+async def _changes(messages: AsyncIterator[AnyMessage]) -> AsyncIterator[Change]:
     """The changes in a stream of pieces."""
     joiner, info = Joiner(), None
     schemas: tuple[SchemaEntry, ...] = ()

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from persist.arrow import Numbers
+from persist.arrow import ArrowArray, ArrowColumn, Numbers, Piece
 from persist.core.binding.remap import RemapTrace
 from persist.core.frontier import Antichain
 from persist.core.source.source_frontier import SourceFrontier
@@ -104,7 +104,7 @@ class Reclocker:
             out[rows] = self._of_one(_name(int(ordered[start]), names), wanted[rows])
         return out
 
-    def reclock_arrow(self, offsets: Any, partitions: Any | None = None) -> Any:
+    def reclock_arrow(self, offsets: ArrowColumn, partitions: ArrowColumn | None = None) -> ArrowArray:
         """``reclock`` for Arrow columns: integer offsets, and numbers, paths or a dictionary of them as partitions.
 
         Raises InvalidArgument for nulls.
@@ -157,7 +157,7 @@ def _name(code: int, names: Sequence[Partition] | None) -> Partition:
     return names[code]
 
 
-def _flat(column: object) -> Any:
+def _flat(column: ArrowColumn) -> Piece:
     if not isinstance(column, pa.ChunkedArray):
         return column
     return column.unify_dictionaries().combine_chunks()

@@ -25,6 +25,7 @@ from persist.core.frontier import Antichain
 from persist.core.source.source_time import Lsn, Partition, Point, Range, SourceKind, SourceTime
 from persist.core.time.errors import UpstreamReplaced
 from persist.errors import CorruptData, InvalidArgument, VersionMismatch, check
+from persist.typed import AnyKey
 
 VERSION: Final = 1
 
@@ -114,7 +115,7 @@ def _text(kind: SourceKind, key: Partition | None) -> str | None:
     return None if key is None else str(kind.check_key(key))
 
 
-def _key(kind: SourceKind, text: str | None) -> Any:
+def _key(kind: SourceKind, text: str | None) -> AnyKey:
     return text if text is None or kind is SourceKind.FILES else int(text)
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from persist.core.catalog.kinds import KINDS, AnyKind, Kind, Name, kind_of
 from persist.core.catalog.rows import Row, RowCodec, RowUpdate, contents, is_append_only
 from persist.errors import CorruptData, PersistError, check
+from persist.typed import AnyKey, AnyValue
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -199,14 +200,14 @@ def _counting(updates: Iterable[RowUpdate], counts: dict[str, int]) -> Iterable[
             yield update
 
 
-def _decode(codec: RowCodec, row: Row) -> tuple[AnyKind, tuple[Any, Any]]:
+def _decode(codec: RowCodec, row: Row) -> tuple[AnyKind, tuple[AnyKey, AnyValue]]:
     decoded = codec.decode(row)
     return kind_of(row.kind), decoded
 
 
 def _by_key(
     codec: RowCodec, changes: Iterable[tuple[Row, int]]
-) -> tuple[dict[tuple[AnyKind, Any], Any], dict[tuple[AnyKind, Any], Any]]:
+) -> tuple[dict[tuple[AnyKind, AnyValue], AnyValue], dict[tuple[AnyKind, AnyValue], AnyValue]]:
     before: dict[tuple[AnyKind, Any], Any] = {}
     after: dict[tuple[AnyKind, Any], Any] = {}
     for row, diff in changes:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from persist.arrow import ArrowArray, ArrowLists, ArrowMap, Numbers, frombuffer, py_buffer
+from persist.arrow import ArrowArray, ArrowLists, ArrowMap, Numbers, Piece, frombuffer, py_buffer
 from persist.core.data.types import T, has_words, is_bytes, is_encoded, is_nested, is_text
 from persist.errors import TypeNotSupported
 
@@ -57,7 +57,7 @@ def encode(columns: Sequence[Column], *, last: bool) -> pa.LargeBinaryArray:
     widths = [None if array.null_count else _fixed(array) for array in plains]
     if all(payload is not None for payload in widths):
         return _binary(_matrix([payload for payload in widths if payload is not None], rows))
-    parts: list[Any] = []
+    parts: list[Piece] = []
     for index, array in enumerate(plains):
         parts += _column(array, raw=last and index == len(plains) - 1)
     joined = _join(parts)
@@ -239,11 +239,11 @@ def _binary(matrix: Bytes) -> pa.LargeBinaryArray:
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), rows, buffers)  # type: ignore[return-value]  # narrower than Arrow is
 
 
-def _join(parts: list[Any]) -> Any:
+def _join(parts: list[Piece]) -> Piece:
     return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, _NOTHING)
 
 
-def _column(array: ArrowArray, *, raw: bool) -> list[Any]:
+def _column(array: ArrowArray, *, raw: bool) -> list[Piece]:
     """Marker and payload of one column, as parts to join."""
     payload = _fixed(array)
     parts = [_VALUE, *_varying(array, raw=raw)] if payload is None else [_binary(_matrix([payload], len(array)))]
@@ -252,7 +252,7 @@ def _column(array: ArrowArray, *, raw: bool) -> list[Any]:
     return [pc.if_else(array.is_valid(), _join(parts), _NULL)]
 
 
-def _varying(array: ArrowArray, *, raw: bool) -> list[Any]:
+def _varying(array: ArrowArray, *, raw: bool) -> list[Piece]:
     """Payload parts of a column whose rows vary in length; arbitrary under nulls."""
     given = array.type
     if is_bytes(given):
@@ -264,7 +264,7 @@ def _varying(array: ArrowArray, *, raw: bool) -> list[Any]:
     raise TypeNotSupported("this type has no order", hint="intervals, unions and nulls cannot be stored", type=given)
 
 
-def _text(array: ArrowArray, *, raw: bool) -> list[Any]:
+def _text(array: ArrowArray, *, raw: bool) -> list[Piece]:
     filled = (array.fill_null(b"") if array.null_count else array).cast(pa.large_binary())
     if raw:
         return [filled]

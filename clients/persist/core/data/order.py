@@ -333,6 +333,6 @@ def _neighbours(column: ArrowArray) -> Bools | None:
     return equal
 
 
-def _bools(array: Any) -> Bools:
+def _bools(array: ArrowArray) -> Bools:
     flags: Bools = array.to_numpy(zero_copy_only=False)
     return flags if flags.flags.writeable else flags.copy()

@@ -18,7 +18,7 @@ from persist.core.shard.state import CallOutcome, Session, State
 from persist.core.shard.table import Table
 from persist.core.shard.trace import Claim, SpineBatch, Trace
 from persist.errors import check
-from persist.typed import Record
+from persist.typed import AnyValue, Record
 
 T = TypeVar("T")
 
@@ -190,14 +190,14 @@ def _changed(old: T, new: T) -> Changed[T] | None:
     return None if old == new else Changed(old, new)
 
 
-def _replaced(value: Any, changed: Changed[Any] | None, name: str) -> Any:
+def _replaced(value: AnyValue, changed: Changed[AnyValue] | None, name: str) -> AnyValue:
     if changed is None:
         return value
     check(value == changed.old, "a diff fits its state", field=name)
     return changed.new
 
 
-def _map(prev: Mapping[Any, T], new: Mapping[Any, T]) -> dict[Any, Changed[T]]:
+def _map(prev: Mapping[AnyValue, T], new: Mapping[AnyValue, T]) -> dict[AnyValue, Changed[T]]:
     if prev is new:
         return {}
     if isinstance(prev, Table) and isinstance(new, Table):
@@ -213,7 +213,9 @@ def _map(prev: Mapping[Any, T], new: Mapping[Any, T]) -> dict[Any, Changed[T]]:
     return changes
 
 
-def _map_applied(values: Mapping[Any, Any], changes: Mapping[Any, Changed[Any]], name: str) -> Mapping[Any, Any]:
+def _map_applied(
+    values: Mapping[AnyValue, AnyValue], changes: Mapping[AnyValue, Changed[AnyValue]], name: str
+) -> Mapping[AnyValue, AnyValue]:
     if isinstance(values, Table):
         for key, changed in changes.items():
             check(values.get(key) == changed.old, "a diff fits its state", field=name, key=key)

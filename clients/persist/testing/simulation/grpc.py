@@ -18,7 +18,7 @@ import grpc.aio
 from persist.testing.simulation.memory import swapped
 from persist.testing.simulation.simulator import Host, here
 from persist.testing.simulation.wires import Connection, Inbox, Wires
-from persist.typed import Record
+from persist.typed import AnyMessage, Record
 
 Metadata = Sequence[tuple[str, str | bytes]]
 
@@ -168,7 +168,7 @@ class ServerCall:
     async def send_initial_metadata(self, metadata: Metadata) -> None:
         """Nobody here waits for it alone."""
 
-    async def write(self, message: Any) -> None:
+    async def write(self, message: AnyMessage) -> None:
         """Send an answer."""
         self._reply(self._serializer(message))
         await asyncio.sleep(0)
@@ -278,7 +278,7 @@ class SimulatedChannel:
         **_: Any,
     ) -> "Callable[..., ClientCall]":
         def call(
-            request: Any = None, *, timeout: float | None = None, metadata: Metadata | None = None, **_: Any
+            request: AnyMessage = None, *, timeout: float | None = None, metadata: Metadata | None = None, **_: Any
         ) -> ClientCall:
             if self._closed:
                 raise grpc.aio.UsageError("Channel is closed.")
@@ -370,7 +370,7 @@ class ClientCall:
             return grpc.aio.EOF
         self._raise(item)
 
-    async def write(self, message: Any) -> None:
+    async def write(self, message: AnyMessage) -> None:
         """Send a request."""
         if self.done() or self._said_all:
             raise asyncio.InvalidStateError("RPC already finished.")

@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from operator import add
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from google.protobuf.message import Message
 
@@ -19,6 +19,7 @@ from persist.core.catalog.objects import FenceToken
 from persist.core.catalog.rows import Contents, Row, RowUpdate
 from persist.core.frontier import TIME_MAX
 from persist.errors import Indeterminate, InvalidArgument, UsageError
+from persist.typed import AnyMessage
 from persist.v1 import catalog_pb2 as pb
 
 PIECE_BYTES: Final = 1 << 20
@@ -214,14 +215,14 @@ def session_message(session: Session) -> pb.CatalogSession:
     return pb.CatalogSession(session_id=session.session_id, token=token_message(session.token))
 
 
-def session_of(message: Any) -> Session:
+def session_of(message: AnyMessage) -> Session:
     """The session of a message. Raises InvalidArgument when it is not set."""
     if not message.HasField("session") or not message.session.session_id or not message.session.HasField("token"):
         raise InvalidArgument("a session must be set", hint="OpenSession gives one")
     return Session(message.session.session_id, token_of(message.session.token))
 
 
-def request_id_in(request: Any) -> bytes:
+def request_id_in(request: AnyMessage) -> bytes:
     """What makes repeating a request harmless. Raises InvalidArgument."""
     request_id: bytes = request.request_id
     if len(request_id) != REQUEST_ID_BYTES:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from persist.arrow import ArrowColumn
 from persist.core.data.consolidation import checked_sum
 from persist.core.data.encoding import edge_keys, encode_key
 from persist.core.data.schema import DIFF, TS, Schema
@@ -311,7 +312,7 @@ def _sorted_encoding(given: pa.DataType) -> str | None:
     return None
 
 
-def _repeats(column: Any) -> bool:
+def _repeats(column: ArrowColumn) -> bool:
     """Few distinct values among rows spread over the column."""
     rows = len(column)
     if rows > _SAMPLE_ROWS:

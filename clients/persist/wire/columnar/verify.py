@@ -6,8 +6,10 @@ whoever takes a part in, or looks for damage, compares the two. Source: docs/for
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -159,7 +161,7 @@ class Rows:
             raise PartFlaw(f"its times lie in [{low}, {high}], and must lie in [{part.min_ts}, {part.max_ts}]")
 
 
-def _sum(diffs: Any) -> int:
+def _sum(diffs: npt.NDArray[np.int64]) -> int:
     try:
         return checked_sum(diffs)
     except InvalidArgument as error:

@@ -4,13 +4,13 @@ Source: design 003.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from persist import Schema
-from persist.arrow import ArrowArray, array_of
+from persist.arrow import ArrowArray, Numbers, array_of
 from persist_ingest.sources.loadgen.hashing import Ints
 from persist_ingest.sources.port import Changes
 
@@ -37,7 +37,13 @@ def chunks(begin: int, end: int) -> Iterator[Ints]:
 
 
 def changes(
-    export: str, schema: Schema, columns: Sequence[Any], *, partition: int, offsets: Ints, diffs: Ints | None = None
+    export: str,
+    schema: Schema,
+    columns: Sequence[ArrowArray | Numbers],
+    *,
+    partition: int,
+    offsets: Ints,
+    diffs: Ints | None = None,
 ) -> Changes:
     """Changes with these columns (key, then val) as arrays of Arrow or numpy. No diffs: each row is added once."""
     fields = pa.schema([*schema.key, *schema.val])
@@ -57,5 +63,5 @@ def words_of(vocabulary: Sequence[str], chosen: Ints) -> ArrowArray:
     return array_of(vocabulary, pa.string()).take(array_of(chosen))
 
 
-def _array(given: Any, kind: pa.DataType) -> ArrowArray:
+def _array(given: ArrowArray | Numbers, kind: pa.DataType) -> ArrowArray:
     return given if isinstance(given, pa.Array) else pa.array(given, kind)

@@ -27,6 +27,7 @@ from persist.core.catalog.open_rules import Mode
 from persist.core.catalog.transaction import Transaction, foreign
 from persist.core.ids import Token
 from persist.runtime import Runtime
+from persist.typed import AnyValue
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -223,14 +224,14 @@ class ShadowOpened:
         same("changes by sync", *map(self._timeless, told))
         same_contents("sync", self._first, self._second, times=self._times)
 
-    def _timeless(self, told: Told) -> Mapping[Any, Any]:
+    def _timeless(self, told: Told) -> Mapping[AnyValue, AnyValue]:
         return {of: change for of, change in net_changes(told).items() if self._times or of[0] is not TIMESTAMP}
 
     async def _same_everything(self, what: str) -> None:
         same_contents(what, self._first, self._second, times=self._times)
         await self._compared(f"rows after {what}", lambda it: it.dump(), self._rows)
 
-    def _rows(self, dump: Dump) -> Mapping[Any, int]:
+    def _rows(self, dump: Dump) -> Mapping[AnyValue, int]:
         rows: dict[Any, int] = dict(rows_of(dump, times=self._times))
         if self._times and self.mode is not Mode.READ_ONLY:
             # Where the log is: memory may say otherwise. A reader's may be on its way, moved by another process.
@@ -240,15 +241,15 @@ class ShadowOpened:
     def _is_quiet(self) -> bool:
         return not self._moving
 
-    def _now(self, what: str, call: Callable[[ReadOnlyCatalog], object], *, timely: bool) -> Any:
+    def _now(self, what: str, call: Callable[[ReadOnlyCatalog], object], *, timely: bool) -> AnyValue:
         """What is in memory; compared unless the sides are on their way, or it is a time and those differ."""
         first = outcome_of(lambda: call(self._first))
         if self._moving or (timely and not self._times):
             return first.get()
         return same_outcome(what, first, outcome_of(lambda: call(self._second)))
 
-    async def _written(self, what: str, call: Callable[[ReadWriteCatalog], Awaitable[object]]) -> Any:
-        async def work() -> Any:
+    async def _written(self, what: str, call: Callable[[ReadWriteCatalog], Awaitable[object]]) -> AnyValue:
+        async def work() -> AnyValue:
             value = await self._compared(what, call)
             await self._same_everything(what)
             return value
@@ -258,17 +259,17 @@ class ShadowOpened:
     async def _both(
         self,
         what: str,
-        call: Callable[[ReadWriteCatalog], Awaitable[Any]],
-        seen: Callable[[Any], Any] = lambda value: value,
-    ) -> Any:
+        call: Callable[[ReadWriteCatalog], Awaitable[AnyValue]],
+        seen: Callable[[AnyValue], AnyValue] = lambda value: value,
+    ) -> AnyValue:
         return await self._moved(lambda: self._compared(what, call, seen))
 
     async def _compared(
         self,
         what: str,
-        call: Callable[[ReadWriteCatalog], Awaitable[Any]],
-        seen: Callable[[Any], Any] = lambda value: value,
-    ) -> Any:
+        call: Callable[[ReadWriteCatalog], Awaitable[AnyValue]],
+        seen: Callable[[AnyValue], AnyValue] = lambda value: value,
+    ) -> AnyValue:
         return await compared(what, self._sides, call, seen)
 
     async def _moved(self, work: Callable[[], Awaitable[T]]) -> T:
@@ -295,7 +296,7 @@ async def whole(work: Awaitable[T]) -> T:
     return await asyncio.shield(task)
 
 
-async def called(sides: tuple[T, T], call: Callable[[T], Awaitable[Any]]) -> tuple[Outcome, Outcome]:
+async def called(sides: tuple[T, T], call: Callable[[T], Awaitable[AnyValue]]) -> tuple[Outcome, Outcome]:
     """What a call on both at once comes to. Raises what no caller handles, as cancellation."""
 
     async def outcome(side: T) -> Outcome:
@@ -309,8 +310,8 @@ async def called(sides: tuple[T, T], call: Callable[[T], Awaitable[Any]]) -> tup
 
 
 async def compared(
-    what: str, sides: tuple[T, T], call: Callable[[T], Awaitable[Any]], seen: Callable[[Any], Any]
-) -> Any:
+    what: str, sides: tuple[T, T], call: Callable[[T], Awaitable[AnyValue]], seen: Callable[[AnyValue], AnyValue]
+) -> AnyValue:
     """What a call on both at once comes to, when that is the same. Raises ShadowDiffers, or as the first does."""
     first, second = await called(sides, call)
     return same_outcome(what, first, second, seen)

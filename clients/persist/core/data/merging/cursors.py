@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import pyarrow as pa
 
-from persist.arrow import ArrowArray, ArrowChunks, frombuffer
+from persist.arrow import ArrowArray, ArrowChunks, ArrowColumn, frombuffer
 from persist.core.data.encoding import encode_key, one_chunk, raw_buffers, words
 from persist.core.data.order import has_word_order
 from persist.core.data.schema import Schema
@@ -107,13 +107,13 @@ class _WordKeys:
         return None
 
 
-def canonical_keys(columns: Sequence[Any]) -> Keys:
+def canonical_keys(columns: Sequence[ArrowColumn]) -> Keys:
     """The canonical bytes of ascending rows, made only where they cannot be read in place."""
     values = raw_values(columns)
     return ByteKeys(columns) if values is None else _RawKeys(values)
 
 
-def canonical_ends(columns: Sequence[Any]) -> tuple[bytes, bytes]:
+def canonical_ends(columns: Sequence[ArrowColumn]) -> tuple[bytes, bytes]:
     """The canonical bytes of the first and the last of at least one row, at the cost of these two."""
     rows = len(columns[0])
     values = raw_values(columns)
@@ -125,11 +125,11 @@ def canonical_ends(columns: Sequence[Any]) -> tuple[bytes, bytes]:
     return keys.at(0), keys.at(1)
 
 
-def _chunks(column: Any) -> list[ArrowArray]:
+def _chunks(column: ArrowColumn) -> list[ArrowArray]:
     return list(column.chunks) if isinstance(column, pa.ChunkedArray) else [column]
 
 
-def raw_values(columns: Sequence[Any]) -> ArrowArray | None:
+def raw_values(columns: Sequence[ArrowColumn]) -> ArrowArray | None:
     """Keys whose order is that of their own bytes: one column of text or bytes without nulls. None for other keys."""
     if len(columns) != 1 or columns[0].null_count or not _is_raw(columns[0].type):
         return None
@@ -165,7 +165,7 @@ class _RawKeys:
 class ByteKeys:
     """Keys as canonical bytes, read in place."""
 
-    def __init__(self, columns: Sequence[Any]) -> None:
+    def __init__(self, columns: Sequence[ArrowColumn]) -> None:
         self._encoded = encode_key(columns)  # keeps the buffers alive
         offsets, data = raw_buffers(self._encoded)
         self._offsets, self._data = offsets.data, data.data

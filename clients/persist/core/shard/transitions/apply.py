@@ -46,7 +46,7 @@ from persist.errors import (
     SchemaMismatch,
     ShardClosed,
 )
-from persist.typed import Record
+from persist.typed import AnyOutcome, Record
 
 T = TypeVar("T")
 
@@ -121,7 +121,7 @@ def _heard(reader: LeasedReader, now_ms: int) -> LeasedReader:
 
 
 @transition.register
-def compare_and_append(command: c.CompareAndAppend, state: State, context: Context) -> tuple[State, Any]:
+def compare_and_append(command: c.CompareAndAppend, state: State, context: Context) -> tuple[State, AnyOutcome]:
     """Add a batch if the upper is its lower, or return what became of the attempt that did."""
     # Before anything else: a repeated attempt learns what the first one did, even if that closed the shard.
     known = _known_outcome(command, state)
@@ -149,7 +149,7 @@ def compare_and_append(command: c.CompareAndAppend, state: State, context: Conte
     ), outcome
 
 
-def _known_outcome(command: c.CompareAndAppend, state: State) -> Any:
+def _known_outcome(command: c.CompareAndAppend, state: State) -> AnyOutcome:
     """What has become of the call, its token or its transaction before; None: nothing that the shard knows of."""
     if command.call is None and command.token is None:
         raise InvalidArgument("an append is numbered or has a token", hint="give call, token or both")
@@ -260,7 +260,7 @@ def _with_transaction(command: c.CompareAndAppend, state: State, outcome: c.Appe
 
 
 @transition.register
-def close_call(command: c.CloseCall, state: State, context: Context) -> tuple[State, Any]:
+def close_call(command: c.CloseCall, state: State, context: Context) -> tuple[State, AnyOutcome]:
     """Fence a call: it has taken effect by now, or never will."""
     found = met(state, command.call)
     if isinstance(found, c.CannotTell):
@@ -384,7 +384,7 @@ def _done(state: State, call: c.Call | None, context: Context, verdict: Verdict 
 @transition.register
 def compare_and_downgrade_since(
     command: c.CompareAndDowngradeSince, state: State, context: Context
-) -> tuple[State, Any]:
+) -> tuple[State, AnyOutcome]:
     """Move a critical hold if its opaque value is the expected one."""
     known = state.critical_readers.get(command.critical_id)
     found = None if command.call is None else met(state, command.call)
