@@ -32,7 +32,7 @@ def json_value(value: object) -> Json:
     return str(value)
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str = "", caption: str = "") -> None:
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[Json]], *, title: str = "", caption: str = "") -> None:
     """A table for people. Numbers are right-aligned; nothing is cut off when the output is not a terminal.
 
     On a terminal in which words would have to be broken, each row is a block of its own, a line for each column.
@@ -65,7 +65,7 @@ def _breaks_words(console: Any, table: Any) -> bool:
     return bool(Measurement.get(console, unbounded, table).minimum > console.width)
 
 
-def _below_each_other(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
+def _below_each_other(columns: Sequence[str], rows: Sequence[Sequence[Json]]) -> Any:
     from rich.table import Table
     from rich.text import Text
 
@@ -97,7 +97,7 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def shown(value: Any) -> str:
+def shown(value: Json) -> str:
     """One value in a table's cell."""
     if value is None:
         return ""
@@ -108,7 +108,7 @@ def shown(value: Any) -> str:
     return str(value)
 
 
-def frontier(value: Any) -> list[int]:
+def frontier(value: Json) -> list[int]:
     """A frontier for JSON: ``[t]``, or ``[]`` when closed."""
     return list(value.elements)
 

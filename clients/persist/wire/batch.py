@@ -4,7 +4,7 @@ Encoding a batch is remembered with the batch: it goes into a diff, into pushes 
 Source: docs/formats.md, batches.
 """
 
-from typing import Any, Final
+from typing import Final
 
 from persist.core.frontier import Antichain, Description
 from persist.core.shard.batch import Block, ColumnStats, HollowBatch, Part, Run
@@ -112,7 +112,7 @@ def _batch(batch: HollowBatch) -> pb.HollowBatch:
     return message
 
 
-def _add_part(parts: Any, part: Part) -> None:
+def _add_part(parts: AnyMessage, part: Part) -> None:
     message = parts.add(
         key=part.key or "",
         inline=part.inline,

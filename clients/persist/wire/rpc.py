@@ -330,7 +330,7 @@ class _Field(NamedTuple):
     decode: Callable[[Any, str], Any]
 
 
-def _lease(default: int) -> Callable[[Any, str], int]:
+def _lease(default: int) -> Callable[[AnyMessage, str], int]:
     return lambda message, name: getattr(message, name) or default
 
 

@@ -6,7 +6,7 @@ Source: sources.md section 3, decode.
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -47,7 +47,7 @@ class JsonDecoder:
             raise Undecodable("these are not one object each")
         return converted(columns, self.fields)
 
-    def _columns(self, text: bytes, wanted: pa.Schema) -> list[Any]:
+    def _columns(self, text: bytes, wanted: pa.Schema) -> list[ArrowArray]:
         table = pyarrow.json.read_json(
             io.BytesIO(text),
             read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=len(text) + 64),

@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import persist
 from persist import Antichain, LeaseExpired, LocationError, NotReadable, PersistError, ShardId, UpperMismatch
@@ -344,7 +344,7 @@ class Pipeline:
         reclocker = Reclocker.of(trace)
         return self._runner.run([Work(task=task, reclocker=reclocker, exports=exports) for task in tasks], self._report)
 
-    def _append(self, name: str, batches: list[Any], upper: Antichain) -> bool:
+    def _append(self, name: str, batches: list[persist.PreparedBatch], upper: Antichain) -> bool:
         """Whether this ingester was the one that made everything before ``upper`` durable."""
         try:
             outcome = self._writers[name].compare_and_append_batches(batches, self._uppers[name], upper)

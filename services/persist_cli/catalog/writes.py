@@ -12,7 +12,7 @@ from persist.core.catalog.kinds import CONFIG, FENCE_TOKEN, AnyKind
 from persist.core.catalog.leadership.repair import Tally
 from persist.core.catalog.objects import FenceToken
 from persist.core.catalog.open_rules import CONTENT_VERSION, DATA_VERSION
-from persist.typed import Json
+from persist.typed import AnyKey, AnyValue, Json
 from persist.wire.catalog.json import parse, read_key, read_value, show_key, show_value
 from persist.wire.catalog.migrations import MIGRATIONS
 from persist.wire.catalog.rows import CODEC, SIDES
@@ -71,7 +71,7 @@ def change(place: Place, settings: "Settings", wanted: Wanted, *, yes: bool, jso
             "nobody can be asked here, as standard input is no terminal: look first, then add --yes"
         )
 
-    async def work(catalog: OpenableCatalog) -> tuple[Any | None, FenceToken | None]:
+    async def work(catalog: OpenableCatalog) -> tuple[AnyValue | None, FenceToken | None]:
         seen = await _look(catalog, wanted)
         if seen.value == wanted.value and not seen.damaged:
             return seen.value, None
@@ -93,7 +93,7 @@ def _editable(text: str) -> AnyKind:
     return kind
 
 
-def _key(kind: AnyKind, data: object) -> Any:
+def _key(kind: AnyKind, data: object) -> AnyKey:
     key = read_key(kind, data)
     if key == DATA_VERSION:
         raise typer.BadParameter(
@@ -160,7 +160,7 @@ def _ask(place: Place, wanted: Wanted, seen: _Seen) -> None:
         raise typer.Exit(1)
 
 
-def _tell(wanted: Wanted, previous: Any | None, token: FenceToken | None, *, json: bool) -> None:
+def _tell(wanted: Wanted, previous: AnyValue | None, token: FenceToken | None, *, json: bool) -> None:
     was = None if previous is None else show_value(wanted.kind, previous)
     done = _done(wanted, previous) if token is not None else "nothing"
     if json:

@@ -201,7 +201,7 @@ def drop_source(run: Invocation, target: Target, name: str, *, commit: bool, for
         note("nothing was done; add --commit")
 
 
-def _location(target: Target, *, begin: bool = False) -> Any:
+def _location(target: Target, *, begin: bool = False) -> ingest.Location:
     if not begin:
         target.check_there()
     return ingest.Location(

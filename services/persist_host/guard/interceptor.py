@@ -16,7 +16,7 @@ import grpc.aio
 from persist.errors import Determinate, Indeterminate, InvalidArgument, MissingDeadline, PersistError
 from persist.runtime import Runtime
 from persist.settings import Settings
-from persist.typed import Record
+from persist.typed import AnyMessage, Record
 from persist.wire.rpc_errors import DETAILS_KEY, status_of
 from persist_host.calls import Context
 from persist_host.guard.admission import Admission
@@ -101,7 +101,7 @@ class _Call:
     def unary(self, behavior: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[bytes, Any], Awaitable[Any]]:
         """One coroutine per call."""
 
-        async def guarded(data: bytes, context: Context) -> Any:
+        async def guarded(data: bytes, context: Context) -> AnyMessage:
             began, memory = self._runtime.monotonic(), 0
             try:
                 self._check_deadline(context)

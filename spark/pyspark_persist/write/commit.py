@@ -23,6 +23,7 @@ from persist import (
     WriterId,
 )
 from persist.runtime import system
+from persist.typed import AnyOutcome
 
 if TYPE_CHECKING:
     import persist
@@ -60,7 +61,7 @@ class Commit:
     """One commit: place it, try, and follow the upper while the options leave it free."""
 
     def __init__(
-        self, write: "Write", writer_id: str, prepared: list[persist.PreparedBatch], transaction: Transaction | None
+        self, write: "Write", writer_id: str, prepared: "list[persist.PreparedBatch]", transaction: Transaction | None
     ) -> None:
         self._write = write
         self._options = write.options
@@ -90,7 +91,9 @@ class Commit:
             attempts=ATTEMPTS,
         )
 
-    def _append(self, writer: "persist.WriteHandle", batches: list[persist.PreparedBatch], placement: Placement) -> Any:
+    def _append(
+        self, writer: "persist.WriteHandle", batches: "list[persist.PreparedBatch]", placement: Placement
+    ) -> AnyOutcome:
         return writer.compare_and_append_batches(
             batches,
             expected_upper=placement.expected,
@@ -182,7 +185,7 @@ class Commit:
 
     # ---- what is committed ---------------------------------------------------------------------------------------
 
-    def _registered(self) -> list[persist.PreparedBatch]:
+    def _registered(self) -> "list[persist.PreparedBatch]":
         """The tasks' batches under the id that the shard has for their schema; it learns the schema now if it must.
 
         Raises SchemaMismatch when somebody else has changed the schema since the write was planned.
@@ -212,7 +215,7 @@ class Commit:
             raise _changed(other) from other
         return opened()
 
-    def _retractions(self, placement: Placement) -> list[persist.PreparedBatch]:
+    def _retractions(self, placement: Placement) -> "list[persist.PreparedBatch]":
         """For an overwrite, everything that is there just before the commit time, taken back."""
         if not self._write.overwrite or placement.expected == 0:
             return []
@@ -236,7 +239,7 @@ class Commit:
         finally:
             reader.expire(timeout=target.timeout)
 
-    def _result(self, outcome: Any, batches: list[persist.PreparedBatch]) -> CommitResult:
+    def _result(self, outcome: AnyOutcome, batches: "list[persist.PreparedBatch]") -> CommitResult:
         already = bool(outcome.already_committed)
         used = [] if already else batches
         return CommitResult(

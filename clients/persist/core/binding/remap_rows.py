@@ -25,7 +25,7 @@ from persist.core.frontier import Antichain
 from persist.core.source.source_time import Lsn, Partition, Point, Range, SourceKind, SourceTime
 from persist.core.time.errors import UpstreamReplaced
 from persist.errors import CorruptData, InvalidArgument, VersionMismatch, check
-from persist.typed import AnyKey
+from persist.typed import AnyKey, AnyValue
 
 VERSION: Final = 1
 
@@ -62,7 +62,7 @@ def encode_time(kind: SourceKind, incarnation: str, time: SourceTime) -> _Row:
     return VERSION, incarnation, kind.value, partition, after, before, offset
 
 
-def decode_time(kind: SourceKind, incarnation: str, row: Sequence[Any]) -> SourceTime:
+def decode_time(kind: SourceKind, incarnation: str, row: Sequence[AnyValue]) -> SourceTime:
     """The source time of one row.
 
     Raises VersionMismatch (written by another release: upgrade), UpstreamReplaced (of another incarnation),

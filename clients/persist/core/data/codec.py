@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from persist.arrow import ArrowArray, ArrowField
 from persist.errors import CodecMismatch, CorruptData, InvalidArgument
+from persist.typed import Json
 
 KeyVal = tuple[Any, Any]
 
@@ -70,7 +71,7 @@ class ArrowCodec:
         # A table without columns has no rows to list.
         return zip(keys, vals if len(self.val) else ({} for _ in keys), strict=True)
 
-    def _columns(self, items: list[Any], fields: pa.Schema) -> list[ArrowArray]:
+    def _columns(self, items: list[Json], fields: pa.Schema) -> list[ArrowArray]:
         known = set(fields.names)
         for item in items:
             if not isinstance(item, Mapping):
@@ -193,7 +194,7 @@ def _unpack(form: str, data: bytes) -> int:
     return int(struct.unpack(form, data)[0])
 
 
-def _array(values: list[Any], field: ArrowField) -> ArrowArray:
+def _array(values: list[Json], field: ArrowField) -> ArrowArray:
     try:
         array = pa.array(values, field.type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:

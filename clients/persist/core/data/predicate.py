@@ -21,6 +21,7 @@ from persist.core.data.types import T, has_words, is_nested, is_text
 from persist.core.data.values import stored
 from persist.core.shard.batch import ColumnStats, Part
 from persist.errors import InvalidArgument
+from persist.typed import AnyValue
 
 PredicateLike: TypeAlias = Any
 """A Predicate, a text, a triple (column, op, value), or a sequence of these (all must hold)."""
@@ -144,7 +145,7 @@ def _literals(condition: Condition, given: pa.DataType) -> ArrowArray:
         ) from error
 
 
-def _literal(value: Any, given: pa.DataType) -> ArrowArray:
+def _literal(value: AnyValue, given: pa.DataType) -> ArrowArray:
     if isinstance(value, bool) != T.is_boolean(given):
         raise TypeError("only bool columns compare to bool")
     if isinstance(value, pa.Scalar):

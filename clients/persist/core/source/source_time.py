@@ -37,7 +37,7 @@ class SourceKind(Enum):
         """The smallest key of a partition."""
         return "" if self is SourceKind.FILES else 0
 
-    def check_key(self, key: object) -> Any:
+    def check_key(self, key: object) -> AnyKey:
         """The key, when it can name a partition of this kind. Raises InvalidArgument."""
         if self is SourceKind.FILES:
             sound = isinstance(key, str) and (key.isascii() or not any("\ud800" <= char <= "\udfff" for char in key))

@@ -98,7 +98,7 @@ def row_message(name: str) -> type[Message]:
 
 
 @cache
-def packing(cls: type) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
+def packing(cls: type) -> tuple[Callable[[AnyValue], bytes], Callable[[bytes], AnyValue]]:
     """The functions between a role or a privilege and its bytes. Reading raises CorruptData, DecodeError."""
     message = row_message(PACKED[cls])
     part = mapped(cls, message.DESCRIPTOR) if cls is Acl else reference(cls, message.DESCRIPTOR)

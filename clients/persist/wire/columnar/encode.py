@@ -332,7 +332,7 @@ def leaves(given: pa.DataType, path: str) -> list[tuple[str, pa.DataType]]:
     return [(path, given)]
 
 
-def _sorting(schema: Schema) -> list[Any]:
+def _sorting(schema: Schema) -> list[pq.SortingColumn]:
     """The flat key columns before the first struct: what other readers may rely on."""
     flat = itertools.takewhile(lambda field: not is_nested(field.type), schema.key)
     return [pq.SortingColumn(index, descending=False, nulls_first=True) for index, _ in enumerate(flat)]

@@ -99,10 +99,10 @@ class Csv:
         if rest:
             yield _no_rows(self.fields, following=rest[-1][0] + 1, bad=rest)
 
-    def _open(self, stream: Any, counted: "_Counted") -> Any:
+    def _open(self, stream: pa.NativeFile, counted: "_Counted") -> pa.RecordBatchReader:
         names = self.fields.names
         return pyarrow.csv.open_csv(
-            stream,
+            stream,  # type: ignore[arg-type]  # Arrow reads its own files, too
             read_options=pyarrow.csv.ReadOptions(
                 use_threads=False, block_size=BLOCK_BYTES, column_names=None if self.header else names
             ),
@@ -120,7 +120,7 @@ class Csv:
             ),
         )
 
-    def _decoded(self, batch: Any, numbers: NDArray[np.int64], bad: "_BadRows") -> Block:
+    def _decoded(self, batch: pa.RecordBatch, numbers: NDArray[np.int64], bad: "_BadRows") -> Block:
         cells = batch.columns
 
         def parse(begin: int, end: int) -> pa.RecordBatch:
@@ -156,7 +156,9 @@ class Parquet:
                 yield from self._group(file, group, there, at, at + count)
             at += count
 
-    def _group(self, file: Any, group: int, there: list[str], at: int, end: int) -> Iterator[Block]:
+    def _group(
+        self, file: pyarrow.parquet.ParquetFile, group: int, there: list[str], at: int, end: int
+    ) -> Iterator[Block]:
         """A row group that breaks off ends with one bad row. The next one is read all the same.
 
         It has to be: who reads only the next one cannot know of this one.
@@ -169,7 +171,7 @@ class Parquet:
             text = f"the row group cannot be read from here on: {error}"[:ERROR_CHARS_MAX]
             yield _no_rows(self.fields, following=end, bad=((at, text, None),))
 
-    def _decoded(self, batch: Any, at: int) -> Block:
+    def _decoded(self, batch: pa.RecordBatch, at: int) -> Block:
         named = dict(zip(batch.schema.names, batch.columns, strict=True))
         columns = [named.get(each.name, pa.nulls(batch.num_rows, each.type)) for each in self.fields]
 
@@ -252,13 +254,13 @@ def _guarded(blocks: Iterator[Block], fields: pa.Schema, begin: int, end: int) -
             yield _no_rows(fields, following=at + 1, bad=((at, text, None),))
 
 
-def _stream(content: Content, path: str) -> Any:
+def _stream(content: Content, path: str) -> pa.NativeFile:
     codec = next((codec for ending, codec in _COMPRESSED.items() if path.endswith(ending)), None)
     file = pa.PythonFile(content, mode="r")  # type: ignore[arg-type]  # narrower than Arrow is
     return pa.CompressedInputStream(file, codec) if codec is not None and content.size else file  # type: ignore[arg-type]  # narrower than Arrow is
 
 
-def _lines(stream: Any) -> Iterator[bytes]:
+def _lines(stream: pa.NativeFile) -> Iterator[bytes]:
     """Lines without their ends; a byte order mark before the first one is dropped."""
     rest: list[bytes] = []
     first = True

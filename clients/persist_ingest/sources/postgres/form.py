@@ -9,9 +9,9 @@ Source: sources.md section 1, semantics seen; PostgreSQL documentation, ALTER TA
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from persist.typed import Fields
+from persist.typed import Fields, Json
 from persist_ingest.sources.port import TableAltered
 from persist_ingest.sources.postgres.column_types import is_same
 
@@ -74,7 +74,7 @@ class Form:
         return known is None or self.digest != known.digest or self.horizon > known.horizon + HORIZON_AGE
 
     @staticmethod
-    def of(digest: str, horizon: int, told: Sequence[Any]) -> "Form":
+    def of(digest: str, horizon: int, told: Sequence[Json]) -> "Form":
         """From what the catalog's query says, in the order it has there."""
         file, toast, coverage, direct, numbers, attributes = told
         return Form(
@@ -98,7 +98,7 @@ class Form:
 
 
 def _attribute(
-    number: int, name: str, oid: int, mod: int, version: str, sent: bool, missing: bool, labels: Any
+    number: int, name: str, oid: int, mod: int, version: str, sent: bool, missing: bool, labels: Json
 ) -> Attribute:
     return Attribute(
         number=number, name=name, oid=oid, mod=mod, version=version, sent=sent, missing=missing,
@@ -106,7 +106,7 @@ def _attribute(
     )  # fmt: skip
 
 
-def _label(given: Sequence[Any]) -> tuple[int, str, str]:
+def _label(given: Sequence[Json]) -> tuple[int, str, str]:
     oid, text, version = given
     return oid, text, version
 

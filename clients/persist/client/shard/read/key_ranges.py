@@ -13,6 +13,7 @@ from persist.core.data.encoding import encode
 from persist.core.data.schema import Schema
 from persist.core.data.splits import KeyRange
 from persist.errors import InvalidArgument
+from persist.typed import AnyValue
 
 KeysLike: TypeAlias = KeyRange | Sequence[Any]
 """``(lower, upper)``: each None, a value of the first key column, a tuple of the first few, or a dict of them."""
@@ -29,7 +30,7 @@ def key_range_of(keys: KeysLike, schema: Schema) -> KeyRange:
     return KeyRange(lower=lower, upper=upper)
 
 
-def _bytes(bound: Any, schema: Schema) -> bytes:
+def _bytes(bound: AnyValue, schema: Schema) -> bytes:
     names = schema.key.names
     if isinstance(bound, Mapping):
         given = list(bound)

@@ -46,7 +46,7 @@ from persist.errors import (
     SchemaMismatch,
     ShardClosed,
 )
-from persist.typed import AnyOutcome, Record
+from persist.typed import AnyOutcome, Fields, Record
 
 T = TypeVar("T")
 
@@ -546,5 +546,5 @@ def _opaque(opaque: bytes) -> bytes:
     return opaque
 
 
-def _without(values: Any, key: str) -> Record:
+def _without(values: Fields, key: str) -> Record:
     return {each: value for each, value in values.items() if each != key}
