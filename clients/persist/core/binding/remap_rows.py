@@ -19,9 +19,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from persist.core.binding.remap import RemapTrace, RemapUpdate
+from persist.core.binding.remap import RemapUpdate
 from persist.core.data.schema import Schema
-from persist.core.frontier import Antichain
 from persist.core.source.source_time import Lsn, Partition, Point, Range, SourceKind, SourceTime
 from persist.core.time.errors import UpstreamReplaced
 from persist.errors import CorruptData, InvalidArgument, VersionMismatch, check
@@ -102,13 +101,6 @@ def from_table(kind: SourceKind, incarnation: str, table: pa.Table) -> list[Rema
     """The updates in rows of a remap shard, with the columns of ``REMAP_SCHEMA.updates``. Raises as ``decode_time``."""
     columns = [table.column(name).to_pylist() for name in REMAP_SCHEMA.updates.names]
     return [RemapUpdate(decode_time(kind, incarnation, row), ts, diff) for *row, ts, diff in zip(*columns, strict=True)]
-
-
-def read_trace(
-    kind: SourceKind, incarnation: str, table: pa.Table, *, since: Antichain, upper: Antichain
-) -> RemapTrace:
-    """The trace that all rows of a remap shard sum to. Raises as ``decode_time`` and ``RemapTrace.of``."""
-    return RemapTrace.of(kind, from_table(kind, incarnation, table), since, upper)
 
 
 def _text(kind: SourceKind, key: Partition | None) -> str | None:

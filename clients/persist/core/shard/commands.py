@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from persist.core.frontier import Antichain
-from persist.core.ids import ReaderId, SessionId, ShardId, Token, WriterId
+from persist.core.ids import ReaderId, SessionId, Token, WriterId
 from persist.core.shard.batch import HollowBatch
 
 R = TypeVar("R", covariant=True)
@@ -508,8 +508,3 @@ class Finalize(Command[Finalized]):
     """
 
     force: bool = False
-
-
-def shard_of_key(key: str) -> ShardId:
-    """The shard a blob key belongs to."""
-    return ShardId.parse(key.split("/", 1)[0])

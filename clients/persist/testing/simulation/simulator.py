@@ -209,7 +209,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def _step(self, handle: asyncio.Handle) -> None:
         if handle.cancelled():
             return
-        here: Host | None = handle._context.get(_HERE)  # type: ignore[attr-defined]
+        here: Host | None = handle._context.get(_HERE)  # type: ignore[attr-defined]  # private to asyncio
         if here is not None and not here.takes(handle):
             return
         self.steps += 1

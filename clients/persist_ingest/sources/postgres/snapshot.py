@@ -104,7 +104,7 @@ class SnapshotTask:
 
     def _by_adbc(self, kinds: list[ColumnType]) -> Iterator[list[ArrowArray]]:
         from adbc_driver_manager import Error
-        from adbc_driver_postgresql import dbapi  # type: ignore[import-untyped] # it ships none
+        from adbc_driver_postgresql import dbapi  # type: ignore[import-untyped]  # it ships none
 
         names = [quoted(field.name) for field in (*self.schema.key, *self.schema.val)]
         chosen = [name if kind.native else _shown(name) for name, kind in zip(names, kinds, strict=True)]
