@@ -5,7 +5,7 @@ Connections are made where they are used: a client never crosses a fork or a pic
 
 import os
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import persist
 from persist import InvalidArgument, InvalidId, ShardId, ShardNotFound
@@ -85,7 +85,7 @@ class Target:
         where = self.location.directory or self.location.endpoint
         return named if where is None else {**named, "location": where}
 
-    def client(self, *, create: bool = False) -> Any:
+    def client(self, *, create: bool = False) -> "persist.Client":
         """This process's client for the location. Raises ShardNotFound for a directory that ``create`` may not make."""
         return client(self.location, create=create, patient=True)
 
@@ -102,7 +102,7 @@ def _id_in(name: str, *, kind: str) -> str:
         raise
 
 
-def client(location: Location, *, create: bool = True, patient: bool = False) -> Any:
+def client(location: Location, *, create: bool = True, patient: bool = False) -> "persist.Client":
     """The client of this process for ``location``; opened at the first call, kept until it is released.
 
     ``create`` False: a directory without shards is not made, but ShardNotFound. ``patient``: a server that this process
@@ -124,10 +124,10 @@ def release(location: Location) -> None:
         found.close()
 
 
-_clients: Final[dict[tuple[Location, int], Any]] = {}
+_clients: Final[dict[tuple[Location, int], "persist.Client"]] = {}
 
 
-def _opened(location: Location, *, create: bool, patient: bool) -> Any:
+def _opened(location: Location, *, create: bool, patient: bool) -> "persist.Client":
     if location.endpoint is not None:
         settings = persist.Settings(first_connection_ms=0) if patient else None
         return persist.connect(location.endpoint, blob=location.blob, settings=settings)

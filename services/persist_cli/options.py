@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -13,6 +13,7 @@ from persist_cli.terminal import note
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import persist
     from persist.settings import Settings
 
 LOCATION: Final = "Location (one of them)"
@@ -211,7 +212,7 @@ class Target:
     blob: str | None
     consensus: str | None
 
-    def open(self, settings: "Settings", *, begin: bool = False, reads: bool = False) -> Any:
+    def open(self, settings: "Settings", *, begin: bool = False, reads: bool = False) -> "persist.Client":
         """A client of the location: a context manager. Raises PersistError.
 
         ``begin``: make the location if it is not there; otherwise that is refused with InvalidArgument. ``reads``: of a

@@ -18,6 +18,7 @@ from persist.errors import Determinate, LocationError, PersistError
 from persist.retry.attempts import Attempts
 from persist.runtime import Runtime
 from persist.settings import Settings
+from persist.typed import AnyMessage
 from persist.v1 import compaction_pb2 as pb
 from persist.v1.compaction_pb2_grpc import PersistCompactionStub
 from persist_compaction.servicer import FAILED, REQUEST
@@ -157,7 +158,7 @@ class Asked:
     async def busy(self) -> Busy:
         """What the servers that answer do at the moment. Raises InvalidArgument (no such service), LocationError."""
 
-        async def attempt(channel: Channel, seconds: float) -> Any:
+        async def attempt(channel: Channel, seconds: float) -> AnyMessage:
             with offering("PersistCompaction", "compaction", channel.endpoint):
                 return await channel.unary("ListCompactions", pb.ListCompactionsRequest(), None, seconds)
 
@@ -198,5 +199,5 @@ def _is_final(error: LocationError) -> bool:
     return error.details.get(REQUEST) == FAILED
 
 
-def _merged(result: Any) -> Merged:
+def _merged(result: object) -> Merged:
     return Merged(**{name: getattr(result, name) for name in Merged.__dataclass_fields__})

@@ -1,17 +1,20 @@
 """Finding the shard that somebody names, and helping who misspelled it."""
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from persist import ShardNotFound, UsageError
+from persist.typed import Fields
 from persist_ingest.location import Target
 from pyspark_persist.options.options import ReadOptions, WriteOptions
 
 Options = TypeVar("Options", ReadOptions, WriteOptions)
 
+if TYPE_CHECKING:
+    import persist
 
-def current_schema(target: Target) -> Any:
+
+def current_schema(target: Target) -> "persist.Schema":
     """The shard's newest schema. Raises ShardNotFound, in the words of who asked."""
     try:
         return target.client().schema(target.found().shard_id, timeout=target.timeout)
@@ -19,7 +22,7 @@ def current_schema(target: Target) -> Any:
         raise _explained(missing, target) from missing
 
 
-def stored_schema(target: Target) -> Any:
+def stored_schema(target: Target) -> "persist.Schema | None":
     """The shard's newest schema, None when there is no such shard, or none was registered there yet.
 
     Of a target whose name was looked up.
@@ -39,10 +42,10 @@ def stored_schema(target: Target) -> Any:
         return None
 
 
-def inspected(target: Target) -> Mapping[str, Any]:
+def inspected(target: Target) -> Fields:
     """The shard's whole state. Raises ShardNotFound, in the words of who asked."""
     try:
-        state: Mapping[str, Any] = target.client().inspect(target.found().shard_id, timeout=target.timeout)
+        state: Fields = target.client().inspect(target.found().shard_id, timeout=target.timeout)
     except ShardNotFound as missing:
         raise _explained(missing, target) from missing
     return state

@@ -4,11 +4,12 @@ Runs in the caller's process with the caller's session; the data still goes thro
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from persist import Antichain, ShardNotFound
+from persist.typed import Fields
 from persist_ingest.location import Target
 from pyspark_persist import register
 from pyspark_persist.compact import compact
@@ -21,6 +22,8 @@ from pyspark_persist.write.writing import TaskOutput, Write, transaction_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    import persist
 
 __all__ = ["CommitResult", "PersistTable"]
 
@@ -73,7 +76,7 @@ class PersistTable:
         state = self._inspect()
         batches = metadata_table("batches", state)
         frontiers = metadata_table("frontiers", state).to_pylist()[0]
-        totals = {name: sum(batches[name].to_pylist()) for name in ("rows", "encoded_bytes", "parts")}
+        totals = {name: sum(batches[name].to_pylist()) for name in ("rows", "encoded_bytes", "parts")}  # type: ignore[arg-type]  # narrower than Arrow is
         row = {"shard": self.shard, **frontiers, "batches": batches.num_rows, **totals}
         fields = [pa.field("shard", pa.string()), *METADATA_SCHEMAS["frontiers"]]
         fields += [pa.field(name, pa.int64()) for name in ("batches", *totals)]
@@ -117,7 +120,7 @@ class PersistTable:
         messages = [write.message(bytes(row["message"])) for row in rows]
         return write.commit(messages, transaction_of(options, messages))
 
-    def compact(self, *, pieces: int | None = None) -> Any:
+    def compact(self, *, pieces: int | None = None) -> "persist.Compacted":
         """Merge the shard into one run, on the executors; what it came to, or None when there was nothing to do.
 
         ``pieces``: how many tasks, about; None: as many as its size asks for. Reads at or beyond since stay the same.
@@ -131,7 +134,7 @@ class PersistTable:
     def _metadata(self, name: str) -> "DataFrame":
         return self._spark.createDataFrame(metadata_table(name, self._inspect()))
 
-    def _inspect(self) -> Any:
+    def _inspect(self) -> Fields:
         return inspected(self._target())
 
     def _target(self, *, create: bool = False) -> Target:

@@ -18,6 +18,7 @@ from persist.core.data.schema import Schema
 from persist.core.ids import ShardId
 from persist.core.shard.commands import Transaction
 from persist.core.time.timeline import EPOCH_MILLISECONDS, Timeline, TimelineLike, timeline_of
+from persist.errors import InvalidArgument
 from persist.extras import extra
 
 if TYPE_CHECKING:
@@ -99,13 +100,24 @@ class Client(ShardClient):
 
         return LocalMinter(self)
 
-    async def catalog(self, environment: str, *, endpoints: str = "") -> "OpenableCatalog":
+    async def catalog(
+        self, environment: str, *, endpoints: str = "", implementation: str = "persist", stash: str = ""
+    ) -> "OpenableCatalog":
         """The durable catalog of an environment: one per name and location. Nothing is opened, only found, yet.
 
         ``endpoints``: ask CatalogService servers (HOST:PORT, commas) instead of the catalog's shard. Borrows this
-        client: close the catalog first. Three RPCs at most. Raises InvalidArgument.
+        client: close the catalog first. Three RPCs at most. ``implementation``: ``persist`` keeps it in that shard,
+        ``stash`` in the SQL tables at ``stash`` (``sqlite:PATH``, ``postgres://…``), ``shadow`` in both, which are
+        compared at every call. Servers know their own.
+
+        Raises InvalidArgument, and for a stash InvalidUri, MissingExtra, UnsafeConfiguration, LocationError,
+        VersionMismatch.
         """
         if endpoints:
+            if stash or implementation != "persist":
+                raise InvalidArgument(
+                    "servers know what keeps their catalog", hint="leave out implementation and stash, or endpoints"
+                )
             with extra("grpc"):
                 from persist.client.catalog.remote import RemoteCatalog
 
@@ -114,10 +126,9 @@ class Client(ShardClient):
             return RemoteCatalog(
                 endpoints, environment=environment, settings=location.settings, runtime=location.runtime
             )
-        from persist.client.catalog.durable import DurableCatalog
-        from persist.client.catalog.log.shard_log import open_shard_log
+        from persist.client.catalog.implementation import find_catalog
 
-        return DurableCatalog(await open_shard_log(self, environment))
+        return await find_catalog(self, environment, implementation, stash)
 
     async def table(
         self,

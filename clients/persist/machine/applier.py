@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from persist.core.ids import ShardId
-from persist.core.shard.commands import Command
+from persist.core.shard.commands import AnyCommand
 from persist.core.shard.diff import diff
 from persist.core.shard.invariants import check_cheap
 from persist.core.shard.state import State
@@ -33,6 +33,7 @@ from persist.retry.deadline import Deadline
 from persist.runtime import Runtime
 from persist.settings import Settings
 from persist.storage.ports import Entry
+from persist.typed import AnyOutcome
 from persist.wire.checksum import crc32c
 from persist.wire.frame import HEAD_BYTES
 from persist.wire.state import encode_diff
@@ -112,7 +113,7 @@ class Applier:
         while self._version is None or not _newer(self._version.state, state):
             await self._moved.wait()
 
-    async def commit(self, commands: Sequence[Command[Any]], deadline: Deadline) -> list[Any]:
+    async def commit(self, commands: Sequence[AnyCommand], deadline: Deadline) -> list[AnyOutcome]:
         """Apply the commands in order with one commit. Each result is an outcome, or a PersistError for that command.
 
         One attempt: a lost race is run again and a compare-and-set in doubt resolved, but one that failed is told. All
@@ -133,7 +134,7 @@ class Applier:
         finally:
             self._committing.release()
 
-    async def _commit(self, commands: Sequence[Command[Any]], deadline: Deadline) -> list[Any]:
+    async def _commit(self, commands: Sequence[AnyCommand], deadline: Deadline) -> list[AnyOutcome]:
         if self._version is None:
             await self.refresh(deadline)
         await self._versions.identity.settle(deadline)
@@ -161,7 +162,7 @@ class Applier:
         assert self._version is not None
         return self._version
 
-    def _fold(self, base: State, commands: Sequence[Command[Any]]) -> Folded:
+    def _fold(self, base: State, commands: Sequence[AnyCommand]) -> Folded:
         context = self._context()
         state, outcomes = base, []
         for command in commands:

@@ -6,13 +6,13 @@ The same code runs inside the service and embedded in a user's process. Source: 
 import asyncio
 import contextlib
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, ShardId, WriterId
 from persist.core.shard.batch import HollowBatch
-from persist.core.shard.commands import Command, Finalized
+from persist.core.shard.commands import AnyCommand, Command, Finalized
 from persist.core.shard.state import State
 from persist.errors import (
     CorruptData,
@@ -41,6 +41,7 @@ from persist.retry.tasks import Tasks
 from persist.runtime import Runtime, system
 from persist.settings import Settings
 from persist.storage.ports import Blob, Consensus
+from persist.typed import AnyOutcome, Fields
 from persist.wire.state_json import state_to_json
 
 R = TypeVar("R")
@@ -150,7 +151,7 @@ class LocalShards:
         result: R = outcome
         return result
 
-    async def commit(self, shard: ShardId, commands: Sequence[Command[Any]], *, timeout: float) -> list[Any]:
+    async def commit(self, shard: ShardId, commands: Sequence[AnyCommand], *, timeout: float) -> list[AnyOutcome]:
         """Commit several commands at once; each result is an outcome or the PersistError of that command.
 
         A caller that goes away does not stop a commit under way. Raises LocationError for all commands together.
@@ -166,7 +167,7 @@ class LocalShards:
                 raise Indeterminate("the process is closing", hint="retry elsewhere with the same token") from None
             raise
 
-    async def _commit(self, known: _Shard, commands: Sequence[Command[Any]], deadline: Deadline) -> list[Any]:
+    async def _commit(self, known: _Shard, commands: Sequence[AnyCommand], deadline: Deadline) -> list[AnyOutcome]:
         known.in_use += 1
         try:
             refused = await self._intake.refused(known.applier, commands, deadline)
@@ -179,7 +180,7 @@ class LocalShards:
         finally:
             known.in_use -= 1
 
-    async def _buried(self, known: _Shard, outcomes: list[Any], deadline: Deadline) -> list[Any]:
+    async def _buried(self, known: _Shard, outcomes: list[object], deadline: Deadline) -> list[AnyOutcome]:
         """The outcomes, once a tombstone has nothing left in the stores; the failure in their place otherwise."""
         try:
             await known.finalizer.bury(deadline)
@@ -232,7 +233,7 @@ class LocalShards:
                     return
                 state = _newest(known)
 
-    async def inspect(self, shard: ShardId, *, timeout: float) -> Mapping[str, Any]:
+    async def inspect(self, shard: ShardId, *, timeout: float) -> Fields:
         """The newest state as JSON-ready values. One Consensus read."""
         state = await self._of(shard).applier.refresh(self._deadline(timeout))
         return {**state_to_json(state), "write_version": self._versions.gate.format}

@@ -79,10 +79,14 @@ class Overlay:
         """The newest entry: of here if anything was set, else of when the key was first looked at."""
         return next(reversed(await self._seen(key, timeout)), None)
 
-    async def compare_and_set(self, key: str, expected: int, data: bytes, *, timeout: float) -> bool:
+    async def compare_and_set(
+        self, key: str, expected: int, data: bytes, *, after: bytes = b"", timeout: float
+    ) -> bool:
         """Set in this process only."""
         entries = await self._seen(key, timeout)
         if (entries[-1].seqno if entries else -1) != expected:
+            return False
+        if after and not (entries and entries[-1].data.startswith(after)):
             return False
         entries.append(Entry(seqno=expected + 1, data=data))
         return True

@@ -4,12 +4,13 @@ Encoding a batch is remembered with the batch: it goes into a diff, into pushes 
 Source: docs/formats.md, batches.
 """
 
-from typing import Any, Final
+from typing import Final
 
 from persist.core.frontier import Antichain, Description
 from persist.core.shard.batch import Block, ColumnStats, HollowBatch, Part, Run
 from persist.core.shard.commands import SchemaEntry
 from persist.errors import CorruptData, InvalidArgument, UsageError, VersionMismatch
+from persist.typed import AnyMessage
 from persist.v1 import types_pb2 as pb
 from persist.wire.frame import framed, unframed
 
@@ -29,7 +30,7 @@ def antichain_from_proto(message: pb.Antichain) -> Antichain:
     return Antichain(tuple(message.elements))
 
 
-def required_antichain(message: Any, name: str) -> Antichain:
+def required_antichain(message: AnyMessage, name: str) -> Antichain:
     """The frontier in a field that must be set. Raises InvalidArgument when it is not."""
     if not message.HasField(name):
         raise InvalidArgument(f"{name} must be set", hint="an empty frontier is a set one without elements")
@@ -111,7 +112,7 @@ def _batch(batch: HollowBatch) -> pb.HollowBatch:
     return message
 
 
-def _add_part(parts: Any, part: Part) -> None:
+def _add_part(parts: AnyMessage, part: Part) -> None:
     message = parts.add(
         key=part.key or "",
         inline=part.inline,

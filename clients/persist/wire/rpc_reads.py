@@ -4,7 +4,9 @@ Source: protos/persist/v1/shard.proto, ShardInfo and BatchChunk.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, TypedDict
+from typing import Final, TypedDict
+
+from google.protobuf.message import Message
 
 from persist.core.frontier import Antichain
 from persist.core.ids import ShardId
@@ -82,7 +84,7 @@ def frontier_message(frontier: Antichain) -> types_pb2.Antichain:
     return wire_batch.antichain_to_proto(frontier)
 
 
-def frontier_in(request: Any, name: str) -> Antichain:
+def frontier_in(request: Message, name: str) -> Antichain:
     """The frontier in a request's field. Raises InvalidArgument when it is not set."""
     return wire_batch.required_antichain(request, name)
 

@@ -3,7 +3,7 @@
 import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import typer
 
@@ -99,7 +99,7 @@ def run(
     return asyncio.run(main())
 
 
-def check_choice(shards: list[str], every: bool, positional: Any = None) -> None:
+def check_choice(shards: list[str], every: bool, positional: object = None) -> None:
     """Exactly one of --shard and --all. Raises BadParameter."""
     if bool(shards) + every + (positional is not None) != 1:
         raise typer.BadParameter("name shards with --shard SHARD (repeatable), or give --all")

@@ -1,12 +1,15 @@
 """``persist fsck``: rebuild every live state and look for everything it names."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from persist_cli import completion
 from persist_cli.admin.commands import Age
 from persist_cli.options import Run, Where
+
+if TYPE_CHECKING:
+    from persist_cli.admin.administration import Machine
 
 
 def fsck(
@@ -37,7 +40,7 @@ def fsck(
     raise typer.Exit(1 if problems else 0)
 
 
-async def _check(m: Any, shards: list[str], *, deep: bool, safe_age_ms: int, json: bool) -> int:
+async def _check(m: "Machine", shards: list[str], *, deep: bool, safe_age_ms: int, json: bool) -> int:
     import dataclasses
 
     from persist_cli.terminal import counted, print_json, print_table, progress

@@ -8,6 +8,7 @@ from typing import Any
 
 from persist.errors import UsageError
 from persist.extras import extra
+from persist.typed import Record
 from persist_cli.options import Target
 from persist_cli.terminal import counted, note, print_json, print_table
 
@@ -19,7 +20,7 @@ def compact(target: Target, shards: list[str], *, master: str | None, pieces: in
     from pyspark_persist import PersistTable, register
 
     where = {name: value for name in ("location", "blob", "consensus") if (value := getattr(target, name)) is not None}
-    rows: list[dict[str, Any]] = []
+    rows: list[Record] = []
     with session(master, "persist admin compact") as spark:
         register(spark)
         for shard in shards:
@@ -32,7 +33,7 @@ def compact(target: Target, shards: list[str], *, master: str | None, pieces: in
     note(f"{counted(sum('rows' in row for row in rows), 'shard')} compacted, {len(rows)} looked at")
 
 
-def _row(shard: str, done: Any) -> dict[str, Any]:
+def _row(shard: str, done: Any) -> Record:
     return {
         "shard": shard,
         "batches": done.batches,

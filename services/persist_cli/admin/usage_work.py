@@ -4,12 +4,13 @@ import re
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from persist.errors import Determinate, InvalidArgument
 from persist.machine.garbage.inventory import Verdict
 from persist.machine.upkeep.usage import Counted, Prices, Usage, usage_of
 from persist.runtime import Runtime
+from persist.typed import Record
 from persist_cli.admin.administration import Machine
 from persist_cli.terminal import note, priced, print_json, print_table, progress, sized
 
@@ -62,7 +63,7 @@ async def usage(
     note(f"write-version {written}")
 
 
-def _row(each: Usage) -> dict[str, Any]:
+def _row(each: Usage) -> Record:
     return {
         "shard": each.shard,
         **{verdict.value: each.bytes[verdict] for verdict in _VERDICTS},

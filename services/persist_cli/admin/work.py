@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
+import persist
 from persist.core.frontier import Antichain
 from persist.core.ids import ShardId, check_blob_key
 from persist.core.shard.commands import AddRollup
@@ -198,7 +199,7 @@ async def restore(machine: Machine, key: str | None, shards: list[str], *, commi
     return 1 if failed else 0
 
 
-async def _missing(machine: Machine, key: str | None, shards: list[str], tried: set[Any]) -> list[str]:
+async def _missing(machine: Machine, key: str | None, shards: list[str], tried: set[object]) -> list[str]:
     """What is to be brought back and was not tried yet: behind a rollup that is back, more may be missing."""
     if key is not None:
         return [each for each in (check_blob_key(key),) if each not in tried]
@@ -210,7 +211,7 @@ async def _missing(machine: Machine, key: str | None, shards: list[str], tried: 
     return [each for each in found if each not in tried]
 
 
-def finalize(client: Any, shard: str, *, force: bool, commit: bool, timeout: float, json: bool) -> None:
+def finalize(client: "persist.Client", shard: str, *, force: bool, commit: bool, timeout: float, json: bool) -> None:
     """Finalize a shard through a client, or tell what that would take away."""
     the_shard = client.named(shard, timeout=timeout)
     state = client.inspect(the_shard, timeout=timeout)

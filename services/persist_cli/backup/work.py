@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import quote
 
 import typer
@@ -19,6 +19,7 @@ from persist.machine.backup.verify import verify
 from persist.runtime import system
 from persist.settings import Settings
 from persist.storage.open import check_safe, open_blob, open_consensus
+from persist.typed import Record
 from persist_cli.admin.administration import Machine
 from persist_cli.options import Target
 from persist_cli.terminal import counted, note, print_json, print_rows, progress
@@ -168,7 +169,7 @@ def _created(manifest: Manifest) -> str:
     return datetime.fromtimestamp(manifest.created_ms / 1000, UTC).isoformat(timespec="seconds")
 
 
-def _summary(manifest: Manifest) -> dict[str, Any]:
+def _summary(manifest: Manifest) -> Record:
     return {
         "created_ms": manifest.created_ms,
         "created": _created(manifest),

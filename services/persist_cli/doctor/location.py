@@ -1,7 +1,7 @@
 """Checks of a persist location: does it answer, is it safe, do the clocks agree."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar
 
 from persist.client.remote.addresses import endpoints_of, is_listening
@@ -15,6 +15,7 @@ from persist.runtime import Runtime, system
 from persist.settings import Settings
 from persist.storage.open import open_blob, open_consensus
 from persist.storage.ports import Blob, Consensus
+from persist.typed import Work
 from persist_cli.doctor.checks import BAD, OK, WARN, Check
 from persist_cli.options import Target
 
@@ -111,7 +112,7 @@ async def _list_keys(store: Consensus, timeout: float) -> None:
 async def _store(
     name: str,
     opened: Callable[[], Any],
-    reach: Callable[[Any, float], Coroutine[Any, Any, None]],
+    reach: Callable[[Any, float], Work[None]],
     timeout: float,
     settings: Settings,
 ) -> list[Check]:

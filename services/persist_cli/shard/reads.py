@@ -4,15 +4,16 @@ import sys
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
+import persist
 from persist import Progress
 from persist.client.shard.read.listen import log as interruptions
 from persist.core.frontier import TIME_MAX
 from persist.errors import NotReadable
 from persist.runtime import system
+from persist.typed import Fields, Json
 from persist_cli.shard import rows_out as tables_out
 from persist_cli.terminal import (
     counted,
@@ -41,7 +42,7 @@ class Snapshot:
     output: Path | None
 
 
-def list_shards(client: Any, *, timeout: float, json: bool) -> None:
+def list_shards(client: "persist.Client", *, timeout: float, json: bool) -> None:
     """Print every shard and its frontiers, ordered by id."""
     shards = sorted(client.list_shards(timeout=timeout))
     states = [client.inspect(shard, timeout=timeout) for shard in shards]
@@ -53,7 +54,7 @@ def list_shards(client: Any, *, timeout: float, json: bool) -> None:
         print_table(fields, rows, caption=counted(len(rows), "shard"))
 
 
-def _dated_cell(value: Any) -> Any:
+def _dated_cell(value: Json) -> Json:
     """A frontier with its date below, to the second, so that columns stay narrow; anything else as it is."""
     if not isinstance(value, list):
         return value
@@ -61,7 +62,7 @@ def _dated_cell(value: Any) -> Any:
     return f"{number}\n{date.partition('.')[0]}Z" if date else number
 
 
-def inspect(client: Any, shard: str, *, timeout: float, json: bool) -> None:
+def inspect(client: "persist.Client", shard: str, *, timeout: float, json: bool) -> None:
     """Print a shard's state: all of it as JSON, or its scalars, sizes, and who holds what."""
     state = client.inspect(shard, timeout=timeout)
     if json:
@@ -73,7 +74,7 @@ def inspect(client: Any, shard: str, *, timeout: float, json: bool) -> None:
         print_table(("who", "holds", "heard of", "lease", "purpose", "host"), holders)
 
 
-def _holders(state: Mapping[str, Any], now_ms: int) -> Iterator[list[str]]:
+def _holders(state: Fields, now_ms: int) -> Iterator[list[str]]:
     """Everybody on whose account something is kept, and whatever is being worked on."""
     for name, reader in state["leased_readers"].items():
         holds = f"since {_frontier_text(reader['since'])}, seqno {reader['seqno']:,}"
@@ -113,7 +114,7 @@ def _span(milliseconds: int) -> str:
     return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
 
 
-def _summary(state: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _summary(state: Fields) -> Iterator[tuple[str, str]]:
     """Scalars as they are, collections by their size."""
     for name, value in state.items():
         if isinstance(value, Mapping) or (isinstance(value, list) and any(isinstance(item, Mapping) for item in value)):
@@ -122,7 +123,7 @@ def _summary(state: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield name, _value(name, value)
 
 
-def _value(name: str, value: Any) -> str:
+def _value(name: str, value: Json) -> str:
     if value is None:
         return "none"
     if name in ("since", "upper"):
@@ -130,7 +131,7 @@ def _value(name: str, value: Any) -> str:
     return dated(value) if isinstance(value, int) and name.endswith("_ms") else shown(value)
 
 
-def snapshot(client: Any, request: Snapshot, *, timeout: float, json: bool) -> None:
+def snapshot(client: "persist.Client", request: Snapshot, *, timeout: float, json: bool) -> None:
     """Print or write the rows a shard holds at a time, in bounded memory."""
     file_format = tables_out.format_of(request.file_format, request.output, json=json)
     with client.open_reader(request.shard, purpose="persist shard snapshot", timeout=timeout) as reader:
@@ -138,7 +139,7 @@ def snapshot(client: Any, request: Snapshot, *, timeout: float, json: bool) -> N
         found = reader.snapshot(as_of=as_of, timeout=timeout)
         columns = list(request.columns) or None
         schema = _output_schema(found.schema.rows, columns)
-        batches = found.to_batches(columns, request.where)
+        batches: Iterator[pa.RecordBatch] = found.to_batches(columns, request.where)
         # Rows that stream over a terminal are their own progress.
         if request.output is not None or file_format == "table" or not sys.stdout.isatty():
             batches = _followed(batches, f"reading as of {dated(as_of)}", found.rows_estimate)
@@ -167,7 +168,7 @@ def _output_schema(rows: pa.Schema, columns: list[str] | None) -> pa.Schema:
     )
 
 
-def _followed(batches: Any, what: str, total: int) -> Generator[pa.RecordBatch, None, None]:
+def _followed(batches: Iterator[pa.RecordBatch], what: str, total: int) -> Generator[pa.RecordBatch, None, None]:
     """The batches, under a bar that is gone once the last of them was taken, or this is closed."""
     with progress(what, total) as done:
         for batch in batches:
@@ -176,7 +177,7 @@ def _followed(batches: Any, what: str, total: int) -> Generator[pa.RecordBatch, 
 
 
 def listen(
-    client: Any,
+    client: "persist.Client",
     shard: str,
     *,
     start: int | None,
@@ -201,7 +202,7 @@ def listen(
                 note("")
 
 
-def _tell(event: Any, *, json: bool) -> None:
+def _tell(event: "persist.Updates | persist.Progress", *, json: bool) -> None:
     if isinstance(event, Progress):
         if json:
             print_json_line({"_progress": frontier(event.upper)})

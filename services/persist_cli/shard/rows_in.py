@@ -8,11 +8,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final, cast
 
 import pyarrow as pa
 
+from persist.arrow import ArrowField
 from persist.errors import InvalidArgument
+from persist.typed import Record
 
 SUFFIXES: Final = {
     ".csv": "csv",
@@ -179,14 +181,12 @@ def _csv(delimiter: str) -> "Reader":
 def _json(file: BinaryIO, types: Mapping[str, pa.DataType], encoding: str) -> Iterator[pa.RecordBatch]:
     from pyarrow import json
 
+    given: BinaryIO | pa.NativeFile = _without_mark(file)
     if encoding.lower() not in _UTF8:
-        file = pa.transcoding_input_stream(pa.PythonFile(file, "r"), encoding, "utf-8")
-    else:
-        file = _without_mark(file)
-
+        given = pa.transcoding_input_stream(pa.PythonFile(cast(io.IOBase, file), "r"), encoding, "utf-8")
     schema = pa.schema(list(types.items())) if types else None
     options = json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="infer")
-    yield from json.open_json(file, parse_options=options)
+    yield from json.open_json(given, parse_options=options)
 
 
 def _parquet(file: BinaryIO, types: Mapping[str, pa.DataType], encoding: str) -> Iterator[pa.RecordBatch]:
@@ -198,7 +198,7 @@ def _parquet(file: BinaryIO, types: Mapping[str, pa.DataType], encoding: str) ->
 def _arrow(file: BinaryIO, types: Mapping[str, pa.DataType], encoding: str) -> Iterator[pa.RecordBatch]:
     buffered = io.BufferedReader(file) if not isinstance(file, io.BufferedReader) else file  # type: ignore[type-var]  # a raw file
     if buffered.peek(6).startswith(b"ARROW1"):
-        reader = pa.ipc.open_file(_seekable(buffered))
+        reader = pa.ipc.open_file(_seekable(buffered))  # type: ignore[arg-type]  # narrower than Arrow is
         yield from (reader.get_batch(index) for index in range(reader.num_record_batches))
     else:
         yield from pa.ipc.open_stream(buffered)
@@ -206,10 +206,10 @@ def _arrow(file: BinaryIO, types: Mapping[str, pa.DataType], encoding: str) -> I
 
 def _without_mark(file: BinaryIO) -> BinaryIO:
     """The file behind its byte order mark, if it has one, which JSON does not know."""
-    buffered: Any = file if isinstance(file, io.BufferedReader) else io.BufferedReader(file)
+    buffered = file if isinstance(file, io.BufferedReader) else io.BufferedReader(file)  # type: ignore[type-var]  # a raw file
     if buffered.peek(len(codecs.BOM_UTF8)).startswith(codecs.BOM_UTF8):
         buffered.read(len(codecs.BOM_UTF8))
-    return buffered  # type: ignore[no-any-return]  # peek is no part of what all files have
+    return buffered
 
 
 def _seekable(file: BinaryIO) -> BinaryIO:
@@ -234,7 +234,7 @@ def column_of(text: str) -> tuple[str, pa.DataType | None]:
     if not colon:
         return name, None
     try:
-        return name, pa.type_for_alias(alias)
+        return name, pa.type_for_alias(alias)  # type: ignore[call-overload]  # narrower than Arrow is
     except ValueError as error:
         hint = "use an Arrow type's name: int64, float64, string, bool, date32, timestamp[us], …"
         raise InvalidArgument("unknown column type", hint=hint, column=text) from error
@@ -242,11 +242,11 @@ def column_of(text: str) -> tuple[str, pa.DataType | None]:
 
 def split_columns(
     found: pa.Schema, key: Sequence[str], val: Sequence[str]
-) -> tuple[dict[str, pa.Field], dict[str, pa.Field]]:
+) -> tuple[dict[str, ArrowField], dict[str, ArrowField]]:
     """The key and val fields of a new shard: as named, or every column that is left. Raises InvalidArgument."""
-    columns: dict[str, Any] = {field.name: field for field in found if field.name not in (TIME, DIFF)}
+    columns: Record = {field.name: field for field in found if field.name not in (TIME, DIFF)}
 
-    def pick(names: Sequence[str]) -> dict[str, pa.Field]:
+    def pick(names: Sequence[str]) -> dict[str, ArrowField]:
         picked = {}
         for text in names:
             name, typed = column_of(text)

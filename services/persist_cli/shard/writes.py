@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -13,6 +13,9 @@ from persist.runtime import system
 from persist_cli.shard import rows_in as tables_in
 from persist_cli.terminal import counted, frontier, note, print_json, progress
 from persist_cli.times import dated_frontier
+
+if TYPE_CHECKING:
+    import persist
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +38,7 @@ def check_new(request: Append) -> None:
         _new_schema(request, _first(_read(request, None), request).schema)
 
 
-def append(client: Any, request: Append, *, timeout: float, json: bool) -> None:
+def append(client: "persist.Client", request: Append, *, timeout: float, json: bool) -> None:
     """Append all rows of a file in one commit and say where they went. Nothing is appended when it fails."""
     shard = client.named(request.shard, create=True, timeout=timeout)
     known = _registered(client, shard, timeout)
@@ -80,7 +83,7 @@ def _check_key(request: Append, known: Schema) -> None:
         )
 
 
-def _registered(client: Any, shard: Any, timeout: float) -> Schema | None:
+def _registered(client: "persist.Client", shard: Any, timeout: float) -> Schema | None:
     try:
         schema: Schema = client.schema(shard, timeout=timeout)
     except ShardNotFound:
@@ -134,7 +137,14 @@ def _placed(batch: pa.RecordBatch, request: Append) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns)
 
 
-def _commit(writer: Any, prepared: Any, request: Append, *, timeless: bool, timeout: float) -> Appended:
+def _commit(
+    writer: "persist.WriteHandle",
+    prepared: "persist.PreparedBatch",
+    request: Append,
+    *,
+    timeless: bool,
+    timeout: float,
+) -> Appended:
     """Commit at the shard's upper, wherever it has moved to meanwhile. Raises InvalidBounds when it passed the rows.
 
     Rows without any time are at this one, in milliseconds, as tables and Spark have it; at the upper if that is later.
@@ -147,13 +157,15 @@ def _commit(writer: Any, prepared: Any, request: Append, *, timeless: bool, time
     while True:
         if expected.is_empty:
             raise ShardClosed("the shard is closed for writes", hint="append to another shard", shard=request.shard)
-        at_time = _time(request, expected.time, timeless=timeless)
+        reached = expected.time
+        assert reached is not None
+        at_time = _time(request, reached, timeless=timeless)
         last = at_time if at_time is not None else prepared.max_ts
         first = at_time if at_time is not None else prepared.min_ts
-        if first is not None and first < expected.time:
-            hint = f"use times at or beyond {expected.time}"
+        if first is not None and first < reached:
+            hint = f"use times at or beyond {reached}"
             raise InvalidBounds("the shard's upper has passed these times", hint=hint, upper=expected, time=first)
-        upper = request.new_upper if request.new_upper is not None else max(expected.time, (last or 0) + 1)
+        upper = request.new_upper if request.new_upper is not None else max(reached, (last or 0) + 1)
         outcome = writer.compare_and_append_batches([prepared], expected, upper, at_time=at_time, timeout=timeout)
         if isinstance(outcome, Appended):
             return outcome

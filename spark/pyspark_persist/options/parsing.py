@@ -4,6 +4,7 @@ Every mistake is an InvalidArgument with the next step, raised on the driver bef
 Source: architecture.md section 8; spark.md section 3.
 """
 
+import datetime
 import json
 from collections.abc import Mapping
 from typing import Final

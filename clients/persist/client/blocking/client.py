@@ -4,11 +4,11 @@
 Source: architecture.md section 8; style.md rule 26.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from persist.client.blocking.bridge.opened import Opened
 from persist.client.blocking.bridge.streams import collected, entered
@@ -27,6 +27,7 @@ from persist.core.shard.commands import SchemaEntry, Transaction
 from persist.core.time.timeline import EPOCH_MILLISECONDS, TimelineLike
 from persist.runtime import Runtime
 from persist.settings import Settings
+from persist.typed import Fields
 
 if TYPE_CHECKING:
     from persist.client.blocking.catalog import Catalog
@@ -210,7 +211,7 @@ class Client(Opened):
         """
         return self._run(self._inner.evolve_schema(shard, schema, timeout=timeout))
 
-    def inspect(self, shard: ShardId | str, *, timeout: float | None = None) -> Mapping[str, Any]:
+    def inspect(self, shard: ShardId | str, *, timeout: float | None = None) -> Fields:
         """The shard's whole state as JSON-ready values: what ``persist shard inspect`` shows.
 
         Among the keys: shard, seqno, since, upper, seqno_since, rows, spine (its batches with runs and parts),
@@ -285,15 +286,27 @@ class Client(Opened):
 
         return self._give(Minter, self._call(self._inner.minter, endpoints))
 
-    def catalog(self, environment: str, *, endpoints: str = "") -> "Catalog":
+    def catalog(
+        self, environment: str, *, endpoints: str = "", implementation: str = "persist", stash: str = ""
+    ) -> "Catalog":
         """The durable catalog of an environment: one per name and location. Nothing is opened, only found, yet.
 
         ``endpoints``: ask CatalogService servers (HOST:PORT, commas) instead of the catalog's shard. Borrows this
-        client: close the catalog first. Three RPCs at most. Raises InvalidArgument.
+        client: close the catalog first. Three RPCs at most. ``implementation``: ``persist`` keeps it in that shard,
+        ``stash`` in the SQL tables at ``stash`` (``sqlite:PATH``, ``postgres://…``), ``shadow`` in both, which are
+        compared at every call. Servers know their own.
+
+        Raises InvalidArgument, and for a stash InvalidUri, MissingExtra, UnsafeConfiguration, LocationError,
+        VersionMismatch.
         """
         from persist.client.blocking.catalog import Catalog
 
-        return self._give(Catalog, self._run(self._inner.catalog(environment, endpoints=endpoints)))
+        return self._give(
+            Catalog,
+            self._run(
+                self._inner.catalog(environment, endpoints=endpoints, implementation=implementation, stash=stash)
+            ),
+        )
 
     def table(
         self,

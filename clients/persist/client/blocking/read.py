@@ -23,6 +23,7 @@ from persist.client.shard.times import TimeLike
 from persist.core.data.schema import Schema
 from persist.core.frontier import Antichain, AntichainLike
 from persist.core.ids import ReaderId, ShardId
+from persist.typed import Record
 
 
 class ReadHandle(Held):
@@ -195,7 +196,7 @@ class Snapshot(ArrowStream):
 
     def to_pylist(
         self, columns: Sequence[str] | None = None, where: object = None, keys: KeysLike | None = None
-    ) -> list[dict[str, Any]]:
+    ) -> list[Record]:
         """All rows as dicts: for small reads. Raises as ``to_arrow``."""
         found: list[dict[str, Any]] = self.to_arrow(columns, where, keys).to_pylist()
         return found
@@ -275,7 +276,7 @@ class Diffs(ArrowStream):
 
     def to_pylist(
         self, columns: Sequence[str] | None = None, where: object = None, keys: KeysLike | None = None
-    ) -> list[dict[str, Any]]:
+    ) -> list[Record]:
         """All rows as dicts: for small reads. Raises as ``to_arrow``."""
         found: list[dict[str, Any]] = self.to_arrow(columns, where, keys).to_pylist()
         return found

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import weakref
 from collections.abc import AsyncGenerator, Callable, Iterator
-from typing import Any, Final
+from typing import Final
 
 import grpc
 import grpc.aio
@@ -24,6 +24,7 @@ from persist.retry.tasks import Tasks
 from persist.retry.twice import only_reads
 from persist.runtime import Runtime
 from persist.settings import Settings
+from persist.typed import AnyMessage, AnyStub
 from persist.wire.rpc import Method, outcome_of
 from persist.wire.rpc_errors import DETAILS_KEY, bare, error_of_status
 
@@ -88,7 +89,7 @@ class Channel:
     def __init__(
         self,
         endpoint: str,
-        stub_of: Callable[[Any], Any],
+        stub_of: Callable[[grpc.aio.Channel], AnyStub],
         *,
         settings: Settings,
         runtime: Runtime,
@@ -141,7 +142,7 @@ class Channel:
         """It does not say that it is there, at least not at once."""
         return self._pulse.late
 
-    async def command(self, method: Method, request: Any, shard: ShardId, timeout: float) -> Any:
+    async def command(self, method: Method, request: AnyMessage, shard: ShardId, timeout: float) -> AnyMessage:
         """The outcome of one attempt at a command, over the session where the server has one."""
         if self._sessions:
             session = self._current()
@@ -157,7 +158,9 @@ class Channel:
         response = await self.unary(method.rpc, request, shard, timeout)
         return outcome_of(method, response)
 
-    async def unary(self, rpc: str, request: Any, shard: ShardId | None, timeout: float, *, reads: bool = True) -> Any:
+    async def unary(
+        self, rpc: str, request: AnyMessage, shard: ShardId | None, timeout: float, *, reads: bool = True
+    ) -> AnyMessage:
         """The response of one unary call. ``reads`` False: this call of a method that may read does more."""
         mutation = not (reads and only_reads(rpc))
         call = getattr(self._stub, rpc)(request, timeout=min(timeout, SECONDS_MAX), metadata=_routed(shard))
@@ -174,8 +177,8 @@ class Channel:
         return response
 
     async def stream(
-        self, rpc: str, request: Any, shard: ShardId | None, timeout: float, *, quiet: bool = False
-    ) -> AsyncGenerator[Any, None]:
+        self, rpc: str, request: AnyMessage, shard: ShardId | None, timeout: float, *, quiet: bool = False
+    ) -> AsyncGenerator[AnyMessage, None]:
         """The messages of a streaming read. ``quiet``: that its time is up is an ordinary end."""
         call = getattr(self._stub, rpc)(request, timeout=min(timeout, SECONDS_MAX), metadata=_routed(shard))
         with self._pulse.open(call.cancel) as one:

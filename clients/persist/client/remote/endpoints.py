@@ -12,7 +12,9 @@ import hashlib
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
+
+import grpc.aio
 
 from persist.client.remote.absence import Absence
 from persist.client.remote.addresses import endpoints_of
@@ -24,6 +26,7 @@ from persist.retry.deadline import Backoff, Deadline
 from persist.retry.twice import HEDGE_SECONDS, RULES, HedgeBudget, Rule
 from persist.runtime import Runtime
 from persist.settings import Settings
+from persist.typed import AnyMessage, AnyStub
 
 R = TypeVar("R")
 Attempt = Callable[[Channel, float], Awaitable[R]]
@@ -46,7 +49,7 @@ class Endpoints:
     def __init__(
         self,
         endpoints: str,
-        stub_of: Callable[[Any], Any],
+        stub_of: Callable[[grpc.aio.Channel], AnyStub],
         *,
         settings: Settings,
         runtime: Runtime,
@@ -106,13 +109,13 @@ class Endpoints:
     async def stream(
         self,
         rpc: str,
-        request: Any,
+        request: AnyMessage,
         shard: ShardId | None,
         seconds: float,
         *,
         quiet: bool = False,
         endless: bool = False,
-    ) -> AsyncGenerator[Any, None]:
+    ) -> AsyncGenerator[AnyMessage, None]:
         """The messages of a stream at one server, which is left when it breaks off. Raises LocationError then.
 
         ``quiet``: that its time is up is an ordinary end. ``endless``: the server ends it only when it stops.

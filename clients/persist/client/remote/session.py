@@ -14,6 +14,7 @@ import grpc.aio
 from persist.errors import Determinate, Indeterminate, PersistError
 from persist.retry.tasks import Tasks, forsake
 from persist.runtime import Runtime
+from persist.typed import AnyMessage
 from persist.wire.rpc import Method, call_of, outcome_in, session_request
 
 FRAME_CALLS_MAX: Final = 256
@@ -35,7 +36,7 @@ class _Call:
 
     __slots__ = ("answer", "frame_bytes", "message", "sent", "timer")
 
-    def __init__(self, message: Any, frame_bytes: int, answer: "asyncio.Future[Any]") -> None:
+    def __init__(self, message: AnyMessage, frame_bytes: int, answer: "asyncio.Future[Any]") -> None:
         self.message = message
         self.frame_bytes = frame_bytes
         self.answer = answer
@@ -48,10 +49,10 @@ class ClientSession:
 
     def __init__(
         self,
-        open_stream: Callable[[], Any],
+        open_stream: Callable[[], AnyMessage],
         *,
         runtime: Runtime,
-        error_of: Callable[[Any], PersistError],
+        error_of: Callable[[AnyMessage], PersistError],
         heard: Callable[[], None] = lambda: None,
     ) -> None:
         """``open_stream`` starts the rpc; ``error_of`` translates how it broke; ``heard`` is called for each frame."""
@@ -82,7 +83,7 @@ class ClientSession:
         """Nothing is under way any more."""
         return self._broken is not None
 
-    async def call(self, method: Method, request: Any, timeout: float) -> Any:
+    async def call(self, method: Method, request: AnyMessage, timeout: float) -> AnyMessage:
         """The outcome of a command. Raises what the server says, Determinate, Indeterminate, SessionUnsupported."""
         if self._broken is not None:
             raise self._failure(sent=False)

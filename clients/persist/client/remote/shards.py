@@ -8,9 +8,9 @@ Source: architecture.md sections 5 and 6; reliability.md section 5; performance.
 """
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from persist.client.remote.channel import Channel
 from persist.client.remote.endpoints import Endpoints
@@ -24,6 +24,7 @@ from persist.runtime import Runtime, system
 from persist.settings import Settings
 from persist.storage.open import blob_identity, check_safe
 from persist.storage.ports import Finding
+from persist.typed import AnyMessage, Fields
 from persist.v1 import shard_pb2 as pb
 from persist.v1.shard_pb2_grpc import PersistShardStub
 from persist.wire.rpc import method_of, request_of
@@ -74,7 +75,7 @@ class RemoteShards(Shards):
         self._blob = blob
         self._meant = (blob, "blob=") if blob is not None else None
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (
             ",".join(self._endpoints.endpoints),
             self._settings,
@@ -101,7 +102,7 @@ class RemoteShards(Shards):
         if not self._blob_uri:
             request = pb.GetLocationRequest()
 
-            async def attempt(channel: Channel, seconds: float) -> Any:
+            async def attempt(channel: Channel, seconds: float) -> AnyMessage:
                 return await channel.unary("GetLocation", request, None, seconds)
 
             self._blob_uri = (await self._endpoints.repeat("GetLocation", None, attempt, timeout)).blob_uri
@@ -135,7 +136,7 @@ class RemoteShards(Shards):
         """See Shards.open. One unary call."""
         request = pb.OpenRequest(shard_id=shard, create=create)
 
-        async def attempt(channel: Channel, seconds: float) -> Any:
+        async def attempt(channel: Channel, seconds: float) -> AnyMessage:
             return await channel.unary("Open", request, shard, seconds, reads=not create)
 
         response = await self._endpoints.once("Open", shard, attempt, timeout, reads=not create)
@@ -151,7 +152,7 @@ class RemoteShards(Shards):
                 "the command does not fit one message", hint="append less at once", bytes=size, limit=limit
             )
 
-        async def attempt(channel: Channel, seconds: float) -> Any:
+        async def attempt(channel: Channel, seconds: float) -> AnyMessage:
             return await channel.command(method, request, shard, seconds)
 
         outcome: R = await self._endpoints.once(method.rpc, shard, attempt, timeout)
@@ -196,15 +197,15 @@ class RemoteShards(Shards):
             async for change in _changes(messages):
                 yield change
 
-    async def inspect(self, shard: ShardId, *, timeout: float) -> Mapping[str, Any]:
+    async def inspect(self, shard: ShardId, *, timeout: float) -> Fields:
         """See Shards.inspect. One server stream."""
         request = pb.InspectRequest(shard_id=shard)
 
-        async def attempt(channel: Channel, seconds: float) -> Any:
+        async def attempt(channel: Channel, seconds: float) -> AnyMessage:
             pieces = [message.json async for message in channel.stream("Inspect", request, shard, seconds)]
             return json.loads(b"".join(pieces))
 
-        state: Mapping[str, Any] = await self._endpoints.once("Inspect", shard, attempt, timeout)
+        state: Fields = await self._endpoints.once("Inspect", shard, attempt, timeout)
         return state
 
     async def list(self, *, timeout: float) -> AsyncIterator[ShardId]:
@@ -228,7 +229,7 @@ class RemoteShards(Shards):
         await self._endpoints.close()
 
 
-async def _changes(messages: AsyncIterator[Any]) -> AsyncIterator[Change]:
+async def _changes(messages: AsyncIterator[AnyMessage]) -> AsyncIterator[Change]:
     """The changes in a stream of pieces."""
     joiner, info = Joiner(), None
     schemas: tuple[SchemaEntry, ...] = ()

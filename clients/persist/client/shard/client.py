@@ -5,7 +5,7 @@ Source: design 001, Client; architecture.md section 8; persist-semantics.md feat
 """
 
 import hashlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Self
 
@@ -27,6 +27,7 @@ from persist.machine.upkeep.finalizer import finalize
 from persist.retry.deadline import Deadline
 from persist.retry.streams import listing
 from persist.storage.open import blob_identity
+from persist.typed import Fields
 
 if TYPE_CHECKING:
     from persist.client.shard.compaction import Compaction
@@ -216,7 +217,7 @@ class ShardClient(Stays):
         )
         return answer.entry
 
-    async def inspect(self, shard: ShardId | str, *, timeout: float | None = None) -> Mapping[str, Any]:
+    async def inspect(self, shard: ShardId | str, *, timeout: float | None = None) -> Fields:
         """The shard's whole state as JSON-ready values: what ``persist shard inspect`` shows.
 
         Among the keys: shard, seqno, since, upper, seqno_since, rows, spine (its batches with runs and parts),

@@ -6,10 +6,10 @@ work are numbered, the others are idempotent. Source: persist-semantics.md secti
 """
 
 from dataclasses import dataclass, replace
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from persist.core.frontier import Antichain
-from persist.core.ids import ReaderId, SessionId, ShardId, Token, WriterId
+from persist.core.ids import ReaderId, SessionId, Token, WriterId
 from persist.core.shard.batch import HollowBatch
 from persist.errors import InvalidArgument
 
@@ -19,6 +19,10 @@ R = TypeVar("R", covariant=True)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command(Generic[R]):
     """Something to apply to a shard; ``R`` is the union of its outcomes."""
+
+
+AnyCommand: TypeAlias = Command[Any]
+"""A command, whatever its outcome."""
 
 
 # ---- calls that happen at most once ------------------------------------------------------------------------------
@@ -534,8 +538,3 @@ class Finalize(Command[Finalized]):
     """
 
     force: bool = False
-
-
-def shard_of_key(key: str) -> ShardId:
-    """The shard a blob key belongs to."""
-    return ShardId.parse(key.split("/", 1)[0])

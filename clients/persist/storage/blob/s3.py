@@ -22,6 +22,7 @@ from persist.storage.blob.s3_probe import probe
 from persist.storage.call_deadline import deadline, offloaded
 from persist.storage.checks import check_range, check_timeout
 from persist.storage.ports import Finding
+from persist.typed import Record
 
 T = TypeVar("T")
 
@@ -177,7 +178,7 @@ class S3Blob:
             return self._made
 
     def _get(self, name: str, byte_range: tuple[int, int] | None) -> bytes | None:
-        wanted: dict[str, Any] = {"Bucket": self._location.bucket, "Key": name}
+        wanted: Record = {"Bucket": self._location.bucket, "Key": name}
         empty = byte_range is not None and byte_range[0] == byte_range[1]
         if byte_range is not None and not empty:
             wanted["Range"] = f"bytes={byte_range[0]}-{byte_range[1] - 1}"
@@ -203,7 +204,7 @@ class S3Blob:
         self._client.put_object(Bucket=self._location.bucket, Key=name, Body=bytes(value))
 
     async def _multipart(self, name: str, value: memoryview, timeout: float) -> None:
-        upload: dict[str, Any] = {"Bucket": self._location.bucket, "Key": name}
+        upload: Record = {"Bucket": self._location.bucket, "Key": name}
         begun = await self._call("set", timeout, lambda: self._client.create_multipart_upload(**upload))
         upload["UploadId"] = begun["UploadId"]
         room = asyncio.Semaphore(_PARTS_AT_ONCE)
@@ -229,7 +230,7 @@ class S3Blob:
         upload["MultipartUpload"] = {"Parts": [task.result() for task in tasks]}
         await self._call("set", timeout, lambda: self._client.complete_multipart_upload(**upload), mutation=True)
 
-    async def _abort(self, upload: dict[str, Any]) -> None:
+    async def _abort(self, upload: dict[str, object]) -> None:
         """Best effort, also when the caller is being cancelled; the bucket's lifecycle rule is the safety net."""
         abort = asyncio.ensure_future(self._runtime.offload(lambda: self._client.abort_multipart_upload(**upload)))
         abort.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -246,7 +247,7 @@ class S3Blob:
         return size
 
     def _page(self, prefix: str, token: str) -> tuple[Sequence[tuple[str, int]], str | None]:
-        wanted: dict[str, Any] = {"Bucket": self._location.bucket, "Prefix": prefix}
+        wanted: Record = {"Bucket": self._location.bucket, "Prefix": prefix}
         if token:
             wanted["ContinuationToken"] = token
         answer = self._client.list_objects_v2(**wanted)
@@ -257,7 +258,7 @@ class S3Blob:
         self, prefix: str, after: tuple[str, str]
     ) -> tuple[Sequence[tuple[str, str, int]], tuple[str, str] | None]:
         """A page of unfinished uploads (key, id, when begun), and where the next one starts."""
-        wanted: dict[str, Any] = {"Bucket": self._location.bucket, "Prefix": prefix}
+        wanted: Record = {"Bucket": self._location.bucket, "Prefix": prefix}
         if after[0]:
             wanted.update(KeyMarker=after[0], UploadIdMarker=after[1])
         answer = self._client.list_multipart_uploads(**wanted)

@@ -112,7 +112,7 @@ def _fail(future: "asyncio.Future[Any]", error: Exception) -> None:
         future.set_exception(error)
 
 
-def at_once(work: Coroutine[Any, Any, T]) -> T:
+def at_once(work: Coroutine[object, object, T]) -> T:
     """The result of a coroutine that waits for nothing."""
     try:
         work.send(None)

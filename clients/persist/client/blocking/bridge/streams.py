@@ -44,7 +44,7 @@ class ArrowStream(Held):
         of CorruptData and LocationError. Source: the Arrow PyCapsule interface.
         """
         batches = record_batches(self, self._inner.output(), self._inner.to_batches())
-        return batches.__arrow_c_stream__(requested_schema)
+        return batches.__arrow_c_stream__(requested_schema)  # type: ignore[no-untyped-call]  # untyped in the stubs
 
     def _repr_html_(self) -> str:
         """What a notebook shows: what this is, and its first rows, unless they cannot be read."""
@@ -93,7 +93,7 @@ class _Left(Exception):
 
 
 @contextmanager
-def entered(owner: Held, kind: type[H], block: AbstractAsyncContextManager[Any]) -> Iterator[H]:
+def entered(owner: Held, kind: type[H], block: AbstractAsyncContextManager[object]) -> Iterator[H]:
     """An asynchronous block as a plain one."""
     inner = owner._run(_enter(block))
     try:
@@ -110,7 +110,7 @@ async def _enter(block: AbstractAsyncContextManager[T]) -> T:
     return await block.__aenter__()
 
 
-async def _leave(block: AbstractAsyncContextManager[Any], error: _Left | None) -> None:
+async def _leave(block: AbstractAsyncContextManager[object], error: _Left | None) -> None:
     await block.__aexit__(None if error is None else _Left, error, None)
 
 
@@ -118,5 +118,5 @@ async def _next(found: AsyncIterator[T]) -> T | None:
     return await anext(found, None)
 
 
-async def _close(found: AsyncIterator[Any]) -> None:
+async def _close(found: AsyncIterator[object]) -> None:
     await cast(AsyncGenerator[Any, None], found).aclose()

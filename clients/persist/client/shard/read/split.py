@@ -66,7 +66,7 @@ class Split:
 
         Source: the Arrow PyCapsule interface.
         """
-        return self.read().__arrow_c_stream__(requested_schema)
+        return self.read().__arrow_c_stream__(requested_schema)  # type: ignore[no-untyped-call]  # untyped in the stubs
 
     def read(self, columns: Sequence[str] | None = None, where: object = None) -> pa.RecordBatchReader:
         """The rows, at most 65,536 per batch, as they are decoded. Blocking; fetches ahead within 32 MiB.

@@ -11,7 +11,7 @@ import functools
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 from persist.client.shard.location import Location
 from persist.client.shard.numbers import Caller, Session
@@ -46,6 +46,7 @@ from persist.errors import (
 )
 from persist.retry.attempts import Doubt, RefusedInDoubt
 from persist.retry.deadline import Deadline
+from persist.typed import AnyOutcome
 
 
 @dataclass(slots=True)
@@ -289,7 +290,7 @@ class Appender:
             case _:
                 raise _unknowable(append)
 
-    async def _attempt(self, append: Append, it: "_Numbered") -> tuple[Append, Any]:
+    async def _attempt(self, append: Append, it: "_Numbered") -> tuple[Append, AnyOutcome]:
         while True:
             command = append.command(it.session, it.number, self._location.settings.writer_lease_ms)
             outcome = await self._sent(command, it)
@@ -311,7 +312,7 @@ class Appender:
                 return Schema.from_bytes(entry.schema)
         raise InvalidArgument("unknown schema", hint="register the schema first", schema_id=schema_id)
 
-    async def _sent(self, command: CompareAndAppend | CloseCall, it: "_Numbered") -> Any:
+    async def _sent(self, command: CompareAndAppend | CloseCall, it: "_Numbered") -> AnyOutcome:
         location = self._location
         it.sent = True
         # One doubt for all that is sent under a number: an answer to it holds for every attempt before.

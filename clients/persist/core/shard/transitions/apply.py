@@ -46,6 +46,7 @@ from persist.errors import (
     SchemaMismatch,
     ShardClosed,
 )
+from persist.typed import AnyOutcome, Fields, Record
 
 T = TypeVar("T")
 
@@ -122,7 +123,7 @@ def _heard(reader: LeasedReader, now_ms: int) -> LeasedReader:
 
 
 @transition.register
-def compare_and_append(command: c.CompareAndAppend, state: State, context: Context) -> tuple[State, Any]:
+def compare_and_append(command: c.CompareAndAppend, state: State, context: Context) -> tuple[State, AnyOutcome]:
     """Add a batch if the upper is its lower, or return what became of the attempt that did."""
     # Before anything else: a repeated attempt learns what the first one did, even if that closed the shard.
     known = _known_outcome(command, state)
@@ -150,7 +151,7 @@ def compare_and_append(command: c.CompareAndAppend, state: State, context: Conte
     ), outcome
 
 
-def _known_outcome(command: c.CompareAndAppend, state: State) -> Any:
+def _known_outcome(command: c.CompareAndAppend, state: State) -> AnyOutcome:
     """What has become of the call, its token or its transaction before; None: nothing that the shard knows of."""
     if command.call is None and command.token is None:
         raise InvalidArgument("an append is numbered or has a token", hint="give call, token or both")
@@ -231,11 +232,11 @@ def _transaction_outcome(transaction: c.Transaction | None, state: State) -> c.A
     return c.Appended(upper=record.upper, seqno=record.seqno, already_committed=True)
 
 
-def _remembered(command: c.CompareAndAppend, state: State, outcome: c.Appended, context: Context) -> dict[str, Any]:
+def _remembered(command: c.CompareAndAppend, state: State, outcome: c.Appended, context: Context) -> Record:
     """The sessions and tokens that tell this append from now on."""
     if len(command.body) not in (0, BODY_BYTES):
         raise InvalidArgument(f"a body is told in {BODY_BYTES} bytes, or not at all", bytes=len(command.body))
-    changed: dict[str, Any] = {}
+    changed: Record = {}
     if command.call is not None:
         changed["sessions"] = recorded(
             state, command.call, Verdict.APPENDED, now_ms=context.now_ms, upper=outcome.upper
@@ -267,7 +268,7 @@ def _with_transaction(command: c.CompareAndAppend, state: State, outcome: c.Appe
 
 
 @transition.register
-def close_call(command: c.CloseCall, state: State, context: Context) -> tuple[State, Any]:
+def close_call(command: c.CloseCall, state: State, context: Context) -> tuple[State, AnyOutcome]:
     """Fence a call: it has taken effect by now, or never will."""
     found = met(state, command.call)
     if isinstance(found, c.CannotTell):
@@ -393,7 +394,7 @@ def _done(state: State, call: c.Call | None, context: Context, verdict: Verdict 
 @transition.register
 def compare_and_downgrade_since(
     command: c.CompareAndDowngradeSince, state: State, context: Context
-) -> tuple[State, Any]:
+) -> tuple[State, AnyOutcome]:
     """Move a critical hold if its opaque value is the expected one."""
     known = state.critical_readers.get(command.critical_id)
     found = None if command.call is None else met(state, command.call)
@@ -561,5 +562,5 @@ def _opaque(opaque: bytes) -> bytes:
     return opaque
 
 
-def _without(values: Any, key: str) -> dict[str, Any]:
+def _without(values: Fields, key: str) -> Record:
     return {each: value for each, value in values.items() if each != key}

@@ -5,7 +5,6 @@ What is left covers the same times. Source: docs/runbook.md, repair; reliability
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from persist.core.shard import compaction as k
 from persist.core.shard.batch import HollowBatch, Run
@@ -13,6 +12,7 @@ from persist.core.shard.commands import Command
 from persist.core.shard.state import State
 from persist.core.shard.transitions.dispatch import Context, transition
 from persist.errors import InvalidArgument
+from persist.typed import AnyOutcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class TakeOutParts(Command["PartsTakenOut | NotTakenOut"]):
 
 
 @transition.register
-def take_out_parts(command: TakeOutParts, state: State, context: Context) -> tuple[State, Any]:
+def take_out_parts(command: TakeOutParts, state: State, context: Context) -> tuple[State, AnyOutcome]:
     """Take damaged parts out of the trace, so that what is left can be read."""
     trace, parts = state.trace, 0
     for each in command.lost:
