@@ -31,6 +31,7 @@ PROBES = {
     "introspection_id": "how ids of one space derive is a durable format of the catalog",
     "writelines": "of a text stream",
     "pushFilters": "Spark calls it",
+    "_repr_html_": "notebooks call it",
     "Format": "what formats of files promise; AnyFormat is those that there are",
 }
 """Functions, classes and constants that nothing but tests, or somebody else's code, names."""

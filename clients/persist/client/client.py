@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from persist.client.shard.client import ShardClient
 from persist.client.shard.location import Location
 from persist.client.table.table import Mode, Table, open_table
-from persist.client.table.transaction import TableTransaction, transact
+from persist.client.table.transaction import TableTransaction, collecting, transact
 from persist.client.table.wal import Wal
 from persist.client.timeline.oracle import Oracle, Times
 from persist.core.data.schema import Schema
@@ -194,10 +194,8 @@ class Client(ShardClient):
         """
         log = await self.transaction_log(timeline, timeout=timeout)
         collected = TableTransaction(log, marker=transaction, timeout=timeout)
-        try:
+        with collecting(collected):
             yield collected
-        finally:
-            collected.end()
         await collected.commit(log.deadline(timeout))
 
     async def transact(

@@ -186,7 +186,7 @@ def _json(file: BinaryIO, types: Mapping[str, pa.DataType], encoding: str) -> It
         given = pa.transcoding_input_stream(pa.PythonFile(cast(io.IOBase, file), "r"), encoding, "utf-8")
     schema = pa.schema(list(types.items())) if types else None
     options = json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="infer")
-    yield from json.open_json(given, parse_options=options)
+    yield from json.open_json(given, parse_options=options)  # type: ignore[arg-type]  # narrower than Arrow is
 
 
 def _parquet(file: BinaryIO, types: Mapping[str, pa.DataType], encoding: str) -> Iterator[pa.RecordBatch]:

@@ -145,9 +145,3 @@ class TableTransaction(Held):
     def delete(self, table: "Table", keys: RowsLike) -> None:
         """Take away all rows with these keys. Raises as ``snapshot`` and ``insert``."""
         self._run(self._inner.delete(table._inner, keys))
-
-    def end(self) -> None:
-        """Take nothing from here on: its block or its work has ended, in whatever way."""
-        self._call(
-            self._inner.end,
-        )
