@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, ShardId, WriterId
 from persist.core.shard.batch import HollowBatch
+from persist.core.shard.closed import not_readable
 from persist.core.shard.commands import Command, Finalized
 from persist.core.shard.state import State
 from persist.errors import (
@@ -341,5 +342,6 @@ def _check_readable(state: State, as_of: Antichain, reader_id: ReaderId | None) 
         raise LeaseExpired("the reader's lease ran out", hint="open a new reader", reader=reader_id)
     if as_of.is_empty or not state.since.less_equal(as_of):
         since = state.since
-        hint = "the shard is closed for reading" if since.is_empty else f"read at as_of >= {since.time}"
-        raise NotReadable("as_of lies below since", hint=hint, as_of=as_of, since=since)
+        if since.is_empty:
+            raise not_readable(state.shard, upper=state.upper)
+        raise NotReadable("as_of lies below since", hint=f"read at as_of >= {since.time}", as_of=as_of, since=since)

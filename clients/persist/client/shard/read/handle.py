@@ -14,6 +14,7 @@ from persist.client.shard.read.snapshot import Diffs, Snapshot
 from persist.core.data.schema import Schema
 from persist.core.frontier import TIME_MAX, Antichain, AntichainLike, check_time
 from persist.core.ids import ReaderId, ShardId
+from persist.core.shard.closed import not_readable
 from persist.errors import InvalidBounds, NotReadable, NotYetAvailable
 from persist.machine.parts.reading import changes_of, snapshot_of
 from persist.machine.shards import Change, NotYet, Plan, ShardInfo
@@ -48,6 +49,8 @@ class ReadHandle:
         self._location = location
         self._lease = lease
         self._upper = upper
+        self._unreadable = not_readable(lease.shard, upper=upper) if lease.since.is_empty else None
+        """What was known from the start: the shard can be read at no time."""
         self._abandon = weakref.finalize(self, lease.abandon)
         self._abandon.atexit = False
 
@@ -111,6 +114,8 @@ class ReadHandle:
         nothing was appended; NotYetAvailable when the timeout passes first; LeaseExpired, LocationError.
         """
         if as_of is None:
+            self._lease.check()
+            self._check_given_up()
             as_of = await self._latest(timeout)
         frontier = Antichain.of(check_time(as_of))
         self._check_readable(frontier)
@@ -148,6 +153,7 @@ class ReadHandle:
         if not begin.less_equal(end):
             raise InvalidBounds("upper lies below lower", hint="times only move forward", lower=begin, upper=end)
         self._lease.check()
+        self._check_given_up()
         self._check_exact(begin, self.since)
         pin = self._lease.pin()
         change = await self._changes_until(begin, end, timeout)
@@ -280,9 +286,20 @@ class ReadHandle:
 
     def _check_readable(self, as_of: Antichain) -> None:
         self._lease.check()
-        if not self.since.less_equal(as_of) or self.since.is_empty:
-            hint = "the handle gave up reading" if self.since.is_empty else f"read at as_of >= {self.since.time}"
+        self._check_given_up()
+        if not self.since.less_equal(as_of):
+            hint = f"read at as_of >= {self.since.time}"
             raise NotReadable("as_of lies below this handle's since", hint=hint, as_of=as_of, since=self.since)
+
+    def _check_given_up(self) -> None:
+        if not self.since.is_empty:
+            return
+        if self._unreadable is None:
+            raise NotReadable(
+                "this handle gave up reading", hint="open another reader", shard=self.shard, since=self.since
+            )
+        known = self._unreadable
+        raise NotReadable(known.message, hint=known.hint, **known.details)
 
     def _check_exact(self, lower: Antichain, since: Antichain) -> None:
         if not _is_exact(lower, since):

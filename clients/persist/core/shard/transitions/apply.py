@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 from persist.core.frontier import Antichain
 from persist.core.ids import Token
 from persist.core.shard import commands as c
+from persist.core.shard.closed import not_writable
 from persist.core.shard.retention import with_compaction, with_work
 from persist.core.shard.state import (
     STATE_FORMAT,
@@ -127,9 +128,7 @@ def compare_and_append(command: c.CompareAndAppend, state: State, context: Conte
     if known is not None:
         return state, known
     if state.upper.is_empty:
-        raise ShardClosed(
-            "the shard is closed for writing", hint="its upper is []: nothing can be added", shard=state.shard
-        )
+        raise not_writable(state.shard, since=state.since)
     batch = command.batch
     check_alive(state, command.writer_id)
     check_batch(state, command.writer_id, batch, parts_max=context.parts_per_append_max)
