@@ -53,6 +53,30 @@ async def timed(awaitable) -> tuple[object, float]:
 # ---- answers -----------------------------------------------------------------------------------------------------
 
 
+class BusyShards(MemoryShards):
+    """A machine with so much to do that the end of a wait is noticed half a second late."""
+
+    async def snapshot(self, *arguments: Any, timeout: float, **named: Any) -> Any:
+        await asyncio.sleep(timeout + 0.5)
+        return await super().snapshot(*arguments, timeout=timeout, **named)
+
+    async def fetch(self, *arguments: Any, timeout: float) -> Any:
+        await asyncio.sleep(timeout + 0.5)
+        return await super().fetch(*arguments, timeout=timeout)
+
+
+async def test_answer_that_nothing_came_arrives_also_from_a_busy_server():
+    """The deadline of the connection lies behind the wait: who races it is told that nobody answered."""
+    async with serving(BusyShards()) as server:
+        remote, shard = server.remote(), new_shard()
+        await remote.open(shard, timeout=60)
+        told = await remote.snapshot(shard, Antichain.of(3), timeout=0.3)
+        assert isinstance(told, NotYet)
+        assert told.info.upper == MINIMUM
+        change = await remote.fetch(shard, Antichain.of(3), timeout=0.3)
+        assert (change.info.upper, change.batches) == (MINIMUM, ())
+
+
 @TRANSPORTS
 async def test_remote_answers_like_the_machine_behind_it(sessions):
     async with serving() as server:

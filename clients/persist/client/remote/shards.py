@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from typing import Any, Final, TypeVar
 
-from persist.client.remote.channel import Channel
+from persist.client.remote.channel import SECONDS_MAX, Channel
 from persist.client.remote.endpoints import Endpoints
 from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, ShardId
@@ -32,6 +32,8 @@ from persist.wire.rpc_reads import Joiner, frontier_message, standing_of
 R = TypeVar("R")
 
 ENVELOPE_BYTES: Final = 1 << 10
+ANSWER_SECONDS: Final = 2.0
+"""How long the answer "not yet" may take to arrive after a wait, however busy both ends are."""
 
 
 class RemoteShards(Shards):
@@ -161,11 +163,13 @@ class RemoteShards(Shards):
         self, shard: ShardId, as_of: Antichain, *, reader_id: ReaderId | None = None, timeout: float
     ) -> Plan | NotYet:
         """See Shards.snapshot. One server stream."""
-        request = pb.SnapshotRequest(shard_id=shard, as_of=frontier_message(as_of), reader_id=reader_id or "")
 
         async def attempt(channel: Channel, seconds: float) -> Plan | NotYet:
+            request = pb.SnapshotRequest(
+                shard_id=shard, as_of=frontier_message(as_of), reader_id=reader_id or "", wait_ms=_wait_ms(seconds)
+            )
             joiner, info = Joiner(), None
-            async for message in channel.stream("Snapshot", request, shard, seconds):
+            async for message in channel.stream("Snapshot", request, shard, seconds + ANSWER_SECONDS):
                 if message.WhichOneof("outcome") == "not_yet":
                     return NotYet(info=ShardInfo(**standing_of(message.not_yet.info)))
                 if message.plan.HasField("info"):
@@ -179,10 +183,10 @@ class RemoteShards(Shards):
 
     async def fetch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> Change:
         """See Shards.fetch. One server stream."""
-        request = pb.FetchRequest(shard_id=shard, frontier=frontier_message(frontier))
 
         async def attempt(channel: Channel, seconds: float) -> Change:
-            changes = _changes(channel.stream("Fetch", request, shard, seconds))
+            request = pb.FetchRequest(shard_id=shard, frontier=frontier_message(frontier), wait_ms=_wait_ms(seconds))
+            changes = _changes(channel.stream("Fetch", request, shard, seconds + ANSWER_SECONDS))
             async for change in changes:
                 return change
             raise Determinate("the answer's stream was empty", hint="retry")
@@ -226,6 +230,11 @@ class RemoteShards(Shards):
     async def close(self) -> None:
         """Cancel what is under way and close the connections. A later call makes new ones."""
         await self._endpoints.close()
+
+
+def _wait_ms(seconds: float) -> int:
+    """What a request says of how long to wait; 0 would say nothing."""
+    return max(1, int(min(seconds, SECONDS_MAX) * 1000))
 
 
 async def _changes(messages: AsyncIterator[Any]) -> AsyncIterator[Change]:
