@@ -153,7 +153,7 @@ class LocalShards:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
             if work.cancelled():
-                raise Indeterminate("the process is closing", hint="retry elsewhere with the same token") from None
+                raise Indeterminate("the process is closing", hint="repeat the same call elsewhere") from None
             raise
 
     async def _commit(self, known: _Shard, commands: Sequence[Command[Any]], deadline: Deadline) -> list[Any]:

@@ -9,6 +9,7 @@ import asyncio
 from typing import Any, Final
 
 from persist.errors import Determinate, Indeterminate, Overloaded
+from persist.retry.attempts import AGAIN
 from persist_host.guard.admission import FRAME_SECONDS, Admission
 
 SMALL_ANSWER_BYTES: Final = 8 << 10
@@ -73,7 +74,7 @@ async def hold_answer(message: Any, connection: str, admission: Admission) -> No
     try:
         await answers.wait(connection, cost, FRAME_SECONDS)
     except Overloaded as full:
-        raise Indeterminate("no room for the answer", hint="retry with the same token", **full.details) from None
+        raise Indeterminate("no room for the answer", hint=AGAIN, **full.details) from None
     task = asyncio.current_task()
     assert task is not None
     # Not the context's own callbacks: they hold the context, which holds them.

@@ -1,4 +1,4 @@
-"""What a read that waits for a time is told when the time does not come: how far the shard had come, if anybody said so."""
+"""What a read is told whose time does not come: how far the shard had come, if anybody said so."""
 
 import dataclasses
 from typing import Any
