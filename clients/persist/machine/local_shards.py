@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, ShardId, WriterId
 from persist.core.shard.batch import HollowBatch
-from persist.core.shard.closed import not_readable
+from persist.core.shard.closed import not_readable, reader_gone
 from persist.core.shard.commands import Command, Finalized
 from persist.core.shard.state import State
 from persist.errors import (
     Determinate,
     Indeterminate,
     InvalidId,
-    LeaseExpired,
     LocationError,
     NotReadable,
     PersistError,
@@ -339,7 +338,7 @@ def _beyond(state: State, frontier: Antichain) -> tuple[HollowBatch, ...]:
 
 def _check_readable(state: State, as_of: Antichain, reader_id: ReaderId | None) -> None:
     if reader_id is not None and reader_id not in state.leased_readers:
-        raise LeaseExpired("the reader's lease ran out", hint="open a new reader", reader=reader_id)
+        raise reader_gone(reader_id, since=state.since, upper=state.upper)
     if as_of.is_empty or not state.since.less_equal(as_of):
         since = state.since
         if since.is_empty:

@@ -13,6 +13,7 @@ from persist.errors import (
     Determinate,
     Indeterminate,
     InvalidArgument,
+    LeaseExpired,
     NotReadable,
     PersistError,
     ShardClosed,
@@ -73,7 +74,7 @@ async def test_force_closes_a_shard_that_is_in_use(place: Place):
         await other.finalize(shard, force=True)
         with pytest.raises(ShardClosed):
             await writer.compare_and_append(table([(2, "b", 1, 1)]), 1, 2)
-        with pytest.raises(PersistError):
+        with pytest.raises(LeaseExpired, match="finalized"):
             await reader.snapshot(0)
         assert len(await left(place, shard)) == 1
 

@@ -5,7 +5,7 @@ A state does not tell a shard that was finalized from one that everybody closed:
 
 from persist.core.frontier import Antichain
 from persist.core.ids import ShardId
-from persist.errors import NotReadable, ShardClosed
+from persist.errors import LeaseExpired, NotReadable, ShardClosed
 
 
 def not_writable(shard: ShardId, *, since: Antichain) -> ShardClosed:
@@ -29,3 +29,14 @@ def not_readable(shard: ShardId, *, upper: Antichain) -> NotReadable:
     return NotReadable(
         f"the shard {how}: it can be read at no time", hint="read another shard", shard=shard, since=Antichain()
     )
+
+
+def reader_gone(reader_id: str, *, since: Antichain, upper: Antichain) -> LeaseExpired:
+    """The refusal of a reader that the shard does not know any more."""
+    if since.is_empty and upper.is_empty:
+        return LeaseExpired(
+            "the shard was finalized, or closed for writing and reading: it has no readers any more",
+            hint="read another shard",
+            reader=reader_id,
+        )
+    return LeaseExpired("the reader's lease ran out", hint="open a new reader", reader=reader_id)

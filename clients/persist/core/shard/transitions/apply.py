@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from persist.core.frontier import Antichain
 from persist.core.ids import Token
 from persist.core.shard import commands as c
-from persist.core.shard.closed import not_writable
+from persist.core.shard.closed import not_writable, reader_gone
 from persist.core.shard.retention import with_compaction, with_work
 from persist.core.shard.state import (
     STATE_FORMAT,
@@ -450,7 +450,7 @@ def _with_reader(state: State, reader_id: str, reader: LeasedReader) -> State:
 def _leased(state: State, reader_id: str) -> LeasedReader:
     known = state.leased_readers.get(reader_id)
     if known is None:
-        raise LeaseExpired("the reader's lease ran out", hint="open a new reader", reader=reader_id)
+        raise reader_gone(reader_id, since=state.since, upper=state.upper)
     return known
 
 
