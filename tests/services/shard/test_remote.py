@@ -77,6 +77,29 @@ async def test_answer_that_nothing_came_arrives_also_from_a_busy_server():
         assert (change.info.upper, change.batches) == (MINIMUM, ())
 
 
+class Waiting(MemoryShards):
+    """Notes for how long it may wait, and does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[float] = []
+
+    async def snapshot(self, *arguments: Any, timeout: float, **named: Any) -> Any:
+        self.waits.append(timeout)
+        return await super().snapshot(*arguments, timeout=timeout, **named)
+
+
+async def test_server_waits_as_long_as_its_caller_and_less_for_one_who_has_another_way():
+    async with serving(Waiting()) as server:
+        for watched in (False, True):
+            remote, shard = server.remote(watched=watched), new_shard()
+            await remote.open(shard, timeout=60)
+            assert isinstance(await remote.snapshot(shard, Antichain.of(3), timeout=60.0), NotYet)
+        whole, part = server.shards.waits
+        assert 50 < whole <= 60
+        assert part <= 58, "what is left is for the other way"
+
+
 @TRANSPORTS
 async def test_remote_answers_like_the_machine_behind_it(sessions):
     async with serving() as server:

@@ -165,11 +165,12 @@ class RemoteShards(Shards):
         """See Shards.snapshot. One server stream."""
 
         async def attempt(channel: Channel, seconds: float) -> Plan | NotYet:
+            wait_ms, seconds = self._waits(seconds)
             request = pb.SnapshotRequest(
-                shard_id=shard, as_of=frontier_message(as_of), reader_id=reader_id or "", wait_ms=_wait_ms(seconds)
+                shard_id=shard, as_of=frontier_message(as_of), reader_id=reader_id or "", wait_ms=wait_ms
             )
             joiner, info = Joiner(), None
-            async for message in channel.stream("Snapshot", request, shard, seconds + ANSWER_SECONDS):
+            async for message in channel.stream("Snapshot", request, shard, seconds):
                 if message.WhichOneof("outcome") == "not_yet":
                     return NotYet(info=ShardInfo(**standing_of(message.not_yet.info)))
                 if message.plan.HasField("info"):
@@ -185,8 +186,9 @@ class RemoteShards(Shards):
         """See Shards.fetch. One server stream."""
 
         async def attempt(channel: Channel, seconds: float) -> Change:
-            request = pb.FetchRequest(shard_id=shard, frontier=frontier_message(frontier), wait_ms=_wait_ms(seconds))
-            changes = _changes(channel.stream("Fetch", request, shard, seconds + ANSWER_SECONDS))
+            wait_ms, seconds = self._waits(seconds)
+            request = pb.FetchRequest(shard_id=shard, frontier=frontier_message(frontier), wait_ms=wait_ms)
+            changes = _changes(channel.stream("Fetch", request, shard, seconds))
             async for change in changes:
                 return change
             raise Determinate("the answer's stream was empty", hint="retry")
@@ -227,14 +229,19 @@ class RemoteShards(Shards):
                 for text in message.shard_ids:
                     yield ShardId.parse(text)
 
+    def _waits(self, seconds: float) -> tuple[int, float]:
+        """Milliseconds for which the server is to wait, and seconds in which its answer has to be here.
+
+        Callers who have another way need what is left of their time for that, and ask again while there is some.
+        """
+        wait = seconds - min(ANSWER_SECONDS, seconds / 2) if self._watched else seconds
+        ends = seconds if self._watched else seconds + ANSWER_SECONDS
+        # 0 would say nothing.
+        return max(1, int(min(wait, SECONDS_MAX) * 1000)), ends
+
     async def close(self) -> None:
         """Cancel what is under way and close the connections. A later call makes new ones."""
         await self._endpoints.close()
-
-
-def _wait_ms(seconds: float) -> int:
-    """What a request says of how long to wait; 0 would say nothing."""
-    return max(1, int(min(seconds, SECONDS_MAX) * 1000))
 
 
 async def _changes(messages: AsyncIterator[Any]) -> AsyncIterator[Change]:
