@@ -83,7 +83,8 @@ class MinterServicer(TimestampMinterServicer):
     ) -> AsyncIterator[pb.WatchBindingsResponse]:
         """All bindings, and whatever changes."""
         source, told = RemapSource(**source_in(request)), None
-        watch = self._minter.watch(source, timeout=seconds_left(context))
+        # To the very end: a client takes an end before that for a server that stops.
+        watch = self._minter.watch(source, timeout=context.time_remaining())
         async with aclosing(self._waiters.each(watch)) as traces:
             async for trace in traces:
                 for piece in trace_pieces(told, trace):

@@ -17,6 +17,7 @@ from persist.core.ids import ShardId
 from persist.core.shard.commands import AnyCommand
 from persist.errors import Determinate, Indeterminate, Overloaded, PersistError, RequestTooLarge
 from persist.machine.unforeseen import CannotApply
+from persist.retry.attempts import AGAIN
 from persist.retry.tasks import Tasks
 from persist.runtime import Runtime
 from persist.settings import Settings
@@ -197,9 +198,7 @@ class Lanes:
         except PersistError as error:
             self._fail(shard, fold, error)
         except asyncio.CancelledError:
-            self._fail(
-                shard, fold, Indeterminate("the server stopped while committing", hint="retry with the same token")
-            )
+            self._fail(shard, fold, Indeterminate("the server stopped while committing", hint=AGAIN))
             raise
         except Exception as error:
             unsure = Indeterminate(
@@ -229,9 +228,7 @@ class Lanes:
         left = [waiting for waiting in fold if not waiting.answer.done()]
         for waiting in left:
             if waiting.deadline <= now:
-                _refuse(
-                    waiting, Indeterminate("the deadline passed while committing", hint="retry with the same token")
-                )
+                _refuse(waiting, Indeterminate("the deadline passed while committing", hint=AGAIN))
         later = [waiting.deadline for waiting in left if waiting.deadline > now]
         if later:
             asyncio.get_running_loop().call_later(min(later) - now, self._expire, fold)

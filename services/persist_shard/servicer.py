@@ -19,7 +19,7 @@ from persist.v1.shard_pb2_grpc import PersistShardServicer
 from persist.wire.rpc import BY_REQUEST, command_of, response_of
 from persist.wire.rpc_reads import CHUNK_BYTES, frontier_in
 from persist_host import Frames, Strangers, Telemetry
-from persist_host.calls import Context, Waiters, seconds_left
+from persist_host.calls import Context, Waiters, seconds_left, seconds_to_wait
 from persist_host.guard.interceptor import shard_header
 from persist_shard.lanes import Lanes
 from persist_shard.session import ServerSession
@@ -69,8 +69,9 @@ class ShardServicer(PersistShardServicer):
         shard = ShardId.parse(request.shard_id)
         as_of = frontier_in(request, "as_of")
         reader = ReaderId.parse(request.reader_id) if request.reader_id else None
+        seconds = seconds_to_wait(context, request.wait_ms)
         with self._waiters.waiting():
-            found = await self._shards.snapshot(shard, as_of, reader_id=reader, timeout=seconds_left(context))
+            found = await self._shards.snapshot(shard, as_of, reader_id=reader, timeout=seconds)
         if isinstance(found, NotYet):
             yield pb.SnapshotResponse(not_yet=pb.SnapshotNotYet(info=info_of(found.info)))
             return
@@ -80,8 +81,9 @@ class ShardServicer(PersistShardServicer):
     async def Fetch(self, request: pb.FetchRequest, context: Context) -> AsyncIterator[pb.FetchResponse]:
         """What lies beyond a frontier."""
         shard = ShardId.parse(request.shard_id)
+        seconds = seconds_to_wait(context, request.wait_ms)
         with self._waiters.waiting():
-            change = await self._shards.fetch(shard, frontier_in(request, "frontier"), timeout=seconds_left(context))
+            change = await self._shards.fetch(shard, frontier_in(request, "frontier"), timeout=seconds)
         for piece in change_pieces(change):
             yield pb.FetchResponse(change=piece)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, ShardId, WriterId
 from persist.core.shard.batch import HollowBatch
+from persist.core.shard.closed import not_readable, reader_gone
 from persist.core.shard.commands import AnyCommand, Command, Finalized
 from persist.core.shard.state import State
 from persist.errors import (
@@ -19,7 +20,6 @@ from persist.errors import (
     Determinate,
     Indeterminate,
     InvalidId,
-    LeaseExpired,
     LocationError,
     NotReadable,
     PersistError,
@@ -164,7 +164,7 @@ class LocalShards:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
             if work.cancelled():
-                raise Indeterminate("the process is closing", hint="retry elsewhere with the same token") from None
+                raise Indeterminate("the process is closing", hint="repeat the same call elsewhere") from None
             raise
 
     async def _commit(self, known: _Shard, commands: Sequence[AnyCommand], deadline: Deadline) -> list[AnyOutcome]:
@@ -350,8 +350,9 @@ def _beyond(state: State, frontier: Antichain) -> tuple[HollowBatch, ...]:
 
 def _check_readable(state: State, as_of: Antichain, reader_id: ReaderId | None) -> None:
     if reader_id is not None and reader_id not in state.leased_readers:
-        raise LeaseExpired("the reader's lease ran out", hint="open a new reader", reader=reader_id)
+        raise reader_gone(reader_id, since=state.since, upper=state.upper)
     if as_of.is_empty or not state.since.less_equal(as_of):
         since = state.since
-        hint = "the shard is closed for reading" if since.is_empty else f"read at as_of >= {since.time}"
-        raise NotReadable("as_of lies below since", hint=hint, as_of=as_of, since=since)
+        if since.is_empty:
+            raise not_readable(state.shard, upper=state.upper)
+        raise NotReadable("as_of lies below since", hint=f"read at as_of >= {since.time}", as_of=as_of, since=since)

@@ -11,6 +11,7 @@ from typing import Any, Final
 from google.protobuf.message import Message
 
 from persist.errors import Determinate, Indeterminate, Overloaded
+from persist.retry.attempts import AGAIN
 from persist.typed import AnyMessage
 from persist_host.calls import Context
 from persist_host.guard.admission import FRAME_SECONDS, Admission
@@ -77,7 +78,7 @@ async def hold_answer(message: Message, connection: str, admission: Admission) -
     try:
         await answers.wait(connection, cost, FRAME_SECONDS)
     except Overloaded as full:
-        raise Indeterminate("no room for the answer", hint="retry with the same token", **full.details) from None
+        raise Indeterminate("no room for the answer", hint=AGAIN, **full.details) from None
     task = asyncio.current_task()
     assert task is not None
     # Not the context's own callbacks: they hold the context, which holds them.

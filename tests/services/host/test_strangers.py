@@ -135,6 +135,8 @@ def test_details_are_told_by_name_and_the_rest_is_withheld(caplog):
     assert "10.1.2.3" not in str(strangers.told(away, "m"))
     assert [record.error_uri for record in caplog.records if hasattr(record, "error_uri")] == ["postgres://db"]
     assert "10.1.2.3" in caplog.text
+    unheard = strangers.told(Determinate("no answer from db.internal:7100 in time"), "m")
+    assert unheard.message == "no answer from *** in time"
 
 
 @pytest.mark.parametrize(("umask", "file", "folder"), [("022", "640", "750"), ("077", "600", "700")])

@@ -23,7 +23,8 @@ from persist.core.ids import ShardId
 from persist.errors import Determinate, Indeterminate, LocationError, Overloaded, StoreFull, StoreReadOnly
 from persist.retry.attempts import Attempts
 from persist.retry.deadline import Backoff, Deadline
-from persist.retry.twice import HEDGE_SECONDS, RULES, HedgeBudget, Rule
+from persist.retry.methods import RULES, Rule
+from persist.retry.twice import HEDGE_SECONDS, HedgeBudget
 from persist.runtime import Runtime
 from persist.settings import Settings
 from persist.typed import AnyMessage, AnyStub
@@ -84,13 +85,14 @@ class Endpoints:
 
         ``reads`` False: this call of a method that may read does more. Raises what the attempt raises.
         """
-        rule = RULES.get(rpc) if reads else None
+        rule = RULES[rpc]
+        twice = rule.twice and reads
         if len(self.endpoints) == 1:
             return await self._ask(self.choose(shard), attempt, seconds)
-        if rule is None or not rule.whole:
+        if not (twice and rule.whole):
             seconds = min(seconds, max(ATTEMPT_SECONDS_MIN, seconds / 2))
         first = self.choose(shard)
-        if rule is None:
+        if not twice:
             return await self._ask(first, attempt, seconds)
         return await self._hedge(rule, shard, first, attempt, seconds)
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Final, TypeVar
 
-from persist.client.remote.channel import Channel
+from persist.client.remote.channel import SECONDS_MAX, Channel
 from persist.client.remote.endpoints import Endpoints
 from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, ShardId
@@ -33,6 +33,8 @@ from persist.wire.rpc_reads import Joiner, frontier_message, standing_of
 R = TypeVar("R")
 
 ENVELOPE_BYTES: Final = 1 << 10
+ANSWER_SECONDS: Final = 2.0
+"""How long the answer "not yet" may take to arrive after a wait, however busy both ends are."""
 
 
 class RemoteShards(Shards):
@@ -162,9 +164,12 @@ class RemoteShards(Shards):
         self, shard: ShardId, as_of: Antichain, *, reader_id: ReaderId | None = None, timeout: float
     ) -> Plan | NotYet:
         """See Shards.snapshot. One server stream."""
-        request = pb.SnapshotRequest(shard_id=shard, as_of=frontier_message(as_of), reader_id=reader_id or "")
 
         async def attempt(channel: Channel, seconds: float) -> Plan | NotYet:
+            wait_ms, seconds = self._waits(seconds)
+            request = pb.SnapshotRequest(
+                shard_id=shard, as_of=frontier_message(as_of), reader_id=reader_id or "", wait_ms=wait_ms
+            )
             joiner, info = Joiner(), None
             async for message in channel.stream("Snapshot", request, shard, seconds):
                 if message.WhichOneof("outcome") == "not_yet":
@@ -180,9 +185,10 @@ class RemoteShards(Shards):
 
     async def fetch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> Change:
         """See Shards.fetch. One server stream."""
-        request = pb.FetchRequest(shard_id=shard, frontier=frontier_message(frontier))
 
         async def attempt(channel: Channel, seconds: float) -> Change:
+            wait_ms, seconds = self._waits(seconds)
+            request = pb.FetchRequest(shard_id=shard, frontier=frontier_message(frontier), wait_ms=wait_ms)
             changes = _changes(channel.stream("Fetch", request, shard, seconds))
             async for change in changes:
                 return change
@@ -223,6 +229,16 @@ class RemoteShards(Shards):
             async for message in messages:
                 for text in message.shard_ids:
                     yield ShardId.parse(text)
+
+    def _waits(self, seconds: float) -> tuple[int, float]:
+        """Milliseconds for which the server is to wait, and seconds in which its answer has to be here.
+
+        Callers who have another way need what is left of their time for that, and ask again while there is some.
+        """
+        wait = seconds - min(ANSWER_SECONDS, seconds / 2) if self._watched else seconds
+        ends = seconds if self._watched else seconds + ANSWER_SECONDS
+        # 0 would say nothing.
+        return max(1, int(min(wait, SECONDS_MAX) * 1000)), ends
 
     async def close(self) -> None:
         """Cancel what is under way and close the connections. A later call makes new ones."""

@@ -146,6 +146,8 @@ class Appender:
         self._doubts: dict[str, tuple[Append, _Numbered]] = {}
         self._resolved: deque[Resolved] = deque(maxlen=RESOLVED_MAX)
         self._resolving = asyncio.Lock()
+        self.closed: Appended | None = None
+        """The append of definite updates with which this handle closed the shard, where it ended in doubt at first."""
 
     async def commit(self, append: Append, deadline: Deadline) -> Appended | UpperMismatch:
         """The last word on an append. UpperMismatch: nothing was appended, and nothing of it ever will be.
@@ -226,6 +228,8 @@ class Appender:
             forgotten = True
         if appended is None and not forgotten:
             await append.discard()
+        if appended is not None and append.definite and appended.upper.is_empty:
+            self.closed = appended
         del self._doubts[it.name]
         it.session.release(it.number)
         lower, upper = append.bounds
@@ -435,8 +439,11 @@ def _undone(append: Append, told: CannotTell, heard: int) -> bool:
 
 
 def _by_anybody(append: Append, told: CannotTell) -> Appended:
-    """Definite updates that the upper has passed are in the shard, whoever wrote them. Raises OutcomeForgotten."""
-    if not append.definite:
+    """Definite updates that the upper has passed are in the shard, whoever wrote them. Raises OutcomeForgotten.
+
+    ``[]`` has passed nothing: the shard may have been closed or finalized by somebody who did not have them.
+    """
+    if not append.definite or told.upper.is_empty:
         raise _unknowable(append)
     return Appended(upper=append.bounds[1], seqno=told.seqno, already_committed=True)
 

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 from persist.core.frontier import Antichain
 from persist.core.ids import Token
 from persist.core.shard import commands as c
+from persist.core.shard.closed import not_writable, reader_gone
 from persist.core.shard.retention import with_compaction, with_work
 from persist.core.shard.state import (
     STATE_FORMAT,
@@ -130,9 +131,7 @@ def compare_and_append(command: c.CompareAndAppend, state: State, context: Conte
     if known is not None:
         return state, known
     if state.upper.is_empty:
-        raise ShardClosed(
-            "the shard is closed for writing", hint="its upper is []: nothing can be added", shard=state.shard
-        )
+        raise not_writable(state.shard, since=state.since)
     batch = command.batch
     check_alive(state, command.writer_id)
     check_batch(state, command.writer_id, batch, parts_max=context.parts_per_append_max)
@@ -462,7 +461,7 @@ def _with_reader(state: State, reader_id: str, reader: LeasedReader) -> State:
 def _leased(state: State, reader_id: str) -> LeasedReader:
     known = state.leased_readers.get(reader_id)
     if known is None:
-        raise LeaseExpired("the reader's lease ran out", hint="open a new reader", reader=reader_id)
+        raise reader_gone(reader_id, since=state.since, upper=state.upper)
     return known
 
 
