@@ -1,28 +1,31 @@
 """``persist admin compact --endpoint``: a PersistCompaction does it, and tells how it goes."""
 
 import asyncio
-from typing import Any
 
 from persist.runtime import system
 from persist.settings import Settings
 from persist_cli.admin.work import compacted, say
 from persist_cli.options import shard_id
+from persist_cli.outcomes import Outcomes
 from persist_cli.terminal import note, print_json, print_rows, progress
 from persist_compaction import Asked, Busy
 
-Row = dict[str, Any]
 
+def compact(endpoint: str, shards: list[str], settings: Settings, *, whole: bool, commit: bool, json: bool) -> int:
+    """Have each shard compacted; without ``commit`` tell what the service is doing. The exit code.
 
-def compact(endpoint: str, shards: list[str], settings: Settings, *, whole: bool, commit: bool, json: bool) -> None:
-    """Have each shard compacted; without ``commit`` tell what the service is doing. Raises PersistError."""
+    Raises PersistError for the only shard that was named.
+    """
     if not commit:
         _look(asyncio.run(_busy(endpoint, settings)), shards, json=json)
-        return
-    rows = asyncio.run(_compact(endpoint, shards, settings, whole=whole))
+        return 0
+    done = asyncio.run(_compact(endpoint, shards, settings, whole=whole))
     if json:
-        print_json({"committed": True, "shards": rows})
+        print_json({"committed": True, "shards": done.rows})
     else:
-        print_rows(rows)
+        print_rows(done.rows)
+        done.say(())
+    return done.code
 
 
 async def _busy(endpoint: str, settings: Settings) -> Busy:
@@ -42,8 +45,8 @@ def _look(busy: Busy, shards: list[str], *, json: bool) -> None:
     say(False, rows)
 
 
-async def _compact(endpoint: str, shards: list[str], settings: Settings, *, whole: bool) -> list[Row]:
-    rows: list[Row] = []
+async def _compact(endpoint: str, shards: list[str], settings: Settings, *, whole: bool) -> Outcomes:
+    outcomes = Outcomes(alone=len(shards) == 1)
     with progress("compacting", None, unit="rows") as steps:
         async with Asked(endpoint, settings=settings, runtime=system()) as asked:
             for name in shards:
@@ -55,8 +58,12 @@ async def _compact(endpoint: str, shards: list[str], settings: Settings, *, whol
                     steps(written - told if written >= told else written)
                     told = written
 
-                done = await asked.compact(
-                    shard, whole=whole, report=report, waits=lambda ahead: note(f"waiting for {ahead} other requests")
-                )
-                rows.append({"shard": shard, **compacted(done)})
-    return rows
+                with outcomes.of(shard):
+                    done = await asked.compact(
+                        shard,
+                        whole=whole,
+                        report=report,
+                        waits=lambda ahead: note(f"waiting for {ahead} other requests"),
+                    )
+                    outcomes.rows.append({"shard": shard, **compacted(done)})
+    return outcomes

@@ -56,7 +56,7 @@ async def test_damaged_inline_part_is_told_and_taken_out(place: tuple[str, str],
         with pytest.raises(CorruptData):
             await contents(client, shard, 10)
         [problem] = await tools.fsck.check(shard, deep=deep)
-        assert (problem.invariant, problem.where, "repair" in problem.next_step) == ("I24", "batch [0] to [10]", True)
+        assert (problem.invariant, problem.where, problem.steps[0].words[1]) == ("I24", "batch [0] to [10]", "repair")
         repair = repair_of(tools)
         [loss] = await repair.find(shard)
         part = WRONG[wrong]()

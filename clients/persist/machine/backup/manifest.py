@@ -107,7 +107,7 @@ class Manifest:
     @property
     def wanted(self) -> frozenset[str]:
         """Every shard that it was to hold, those left out among them."""
-        return frozenset(each.shard for each in (*self.shards, *self.left_out))
+        return frozenset({each.shard for each in self.shards} | {each.shard for each in self.left_out})
 
     def has(self, wanted: frozenset[str]) -> bool:
         """Whether all these shards are in it."""
