@@ -77,7 +77,7 @@ def _to_compact(state: State, machine: Machine, *, whole: bool) -> Row:
     }
 
 
-def compacted(done: Sequence[Any]) -> Row:
+def compacted(done: Sequence[Compacted]) -> Row:
     """What several compactions of one shard came to: of this process, or as a service told them."""
     return {
         "batches": sum(each.batches for each in done),
