@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from persist.errors import PersistError
-from persist.machine.upkeep.next_step import check
+from persist.machine.upkeep.next_step import NextStep, after
 from persist_cli.options import EXIT_FAILED
 from persist_cli.terminal import counted, note
 
@@ -17,12 +17,14 @@ Row = dict[str, Any]
 class Outcomes:
     """``rows``: a line for each shard, with why it failed as ``error``. ``alone``: one shard was named, and it raises.
 
+    ``failed``: what to do about each that failed.
+
     One shard that is damaged does not keep the others from being worked on, and never ends in the exit code 0.
     """
 
     alone: bool = False
     rows: list[Row] = field(default_factory=list)
-    failed: list[str] = field(default_factory=list)
+    failed: dict[str, NextStep] = field(default_factory=dict)
 
     @property
     def code(self) -> int:
@@ -41,8 +43,7 @@ class Outcomes:
 
     def fail(self, shard: str, error: PersistError) -> None:
         """Take down why a shard failed, in its line if it has one."""
-        if shard not in self.failed:
-            self.failed.append(shard)
+        self.failed.setdefault(shard, after(error, shard))
         row = next((row for row in self.rows if row["shard"] == shard), None)
         if row is None:
             row = {"shard": shard}
@@ -51,6 +52,6 @@ class Outcomes:
 
     def say(self, place: Sequence[str]) -> None:
         """Say for people how many failed, and what to do about the first one."""
-        if self.failed:
-            step = check(self.failed[0]).line(place)
-            note(f"{counted(len(self.failed), 'shard')} failed: see error. Of {self.failed[0]} {step}")
+        for shard, step in self.failed.items():
+            note(f"{counted(len(self.failed), 'shard')} failed: see error. Of {shard}: {step.line(place)}")
+            return

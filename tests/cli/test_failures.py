@@ -78,6 +78,19 @@ def test_upgrade_says_which_shard_it_could_not_move(persist, old):
     assert persist("shard", "inspect", good, "--location", old, "--json").json["format"] == 2
 
 
+def test_older_release_is_no_damage(persist, old):
+    """Nobody is sent to look for damage where an upgrade is what is needed: and that can be typed."""
+    command = f"persist admin upgrade --all --commit --location {old}"
+    listed = persist("shard", "list", "--location", old)
+    assert (listed.code, "VERSION_MISMATCH" in listed.out, command in listed.err) == (1, True, True)
+    found = persist("fsck", "--location", old, "--json")
+    assert {step["command"] for each in found.json["problems"] for step in each["next_steps"]} == {command}
+    checked = {each["check"]: each for each in persist("doctor", "--location", old, "--json").json}
+    assert checked["shards"]["next_step"].endswith(command)
+    assert persist(*command.split()[1:]).code == 0
+    assert persist("fsck", "--location", old).code == 0
+
+
 def test_location_without_a_write_version_says_so(persist, old):
     checked = {each["check"]: each for each in persist("doctor", "--location", old, "--json").json}
     assert checked["write-version"]["found"].startswith("none, ")

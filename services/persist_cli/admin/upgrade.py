@@ -38,7 +38,7 @@ async def upgrade(machine: Machine, shards: list[str], *, commit: bool, yes: boo
     location["older_programs"] = [dataclasses.asdict(each) for each in older]
     if commit:
         if not yes:
-            _check_nobody_stops(older, done.failed if raises else [], machine.place)
+            _check_nobody_stops(older, list(done.failed) if raises else [], machine.place)
         if raises:
             location["raised"] = await machine.upgrade.raise_write_version(machine.deadline())
         for row in done.rows:

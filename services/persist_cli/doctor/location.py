@@ -190,6 +190,8 @@ def _shards_and_clock(target: Target, settings: Settings, timeout: float) -> Che
                     walltimes.append(int(client.inspect(shard, timeout=timeout).get("walltime_ms", 0)))
                 except CorruptData as error:
                     failures[shard] = error.message
+    except VersionMismatch as error:
+        return Check("shards", BAD, error.message, next_step.after(error, "").line(target.words))
     except PersistError as error:
         return Check("shards", BAD, error.message, error.hint or "mend what is reported above first")
     for shard, why in failures.items():
@@ -199,7 +201,10 @@ def _shards_and_clock(target: Target, settings: Settings, timeout: float) -> Che
     if ahead_ms > SKEW_MS_MAX:
         step = "set the clocks of all machines by NTP: leases are told by them"
         return Check("clock", WARN, f"a shard was written {ahead_ms:,} ms in the future", step)
-    return Check("shards and clock", OK, f"{len(walltimes)} shards read, none written in the future")
+    found = f"{len(walltimes)} shards read, none written in the future"
+    if target.endpoint is not None:
+        found += "; their parts are looked at where the stores are named, not through a server"
+    return Check("shards and clock", OK, found)
 
 
 async def _parts(target: Target, settings: Settings, timeout: float) -> Check:
@@ -207,21 +212,24 @@ async def _parts(target: Target, settings: Settings, timeout: float) -> Check:
     deeper = next_step.check_all(deep=True).command(target.words)
     machine = Machine(target, settings)
     repair = Repair(machine.shards, machine.versions, settings=machine.settings, runtime=machine.runtime)
-    looked = parts = 0
+    there = looked = parts = 0
     hurt = None
     try:
         async with asyncio.timeout(timeout):
-            for shard in (await machine.survey.shards())[:SHARDS_LOOKED_AT]:
+            shards = await machine.survey.shards()
+            there = len(shards)
+            for shard in shards[:SHARDS_LOOKED_AT]:
                 # A state that cannot be read is told by the check of shards.
                 with contextlib.suppress(CorruptData, VersionMismatch):
                     losses = await repair.find(shard)
                     looked, parts = looked + 1, parts + len(losses)
                     hurt = hurt or (shard if losses else None)
     except (LocationError, TimeoutError):
-        return Check("parts", WARN, f"{looked} shards looked at within {timeout:g} s", f"all of them: {deeper}")
+        found = f"{looked} of {there} shards looked at within {timeout:g} s"
+        return Check("parts", WARN, found, f"all of them: {deeper}")
     finally:
         await machine.shards.close()
     if hurt is not None:
         found = f"{parts} parts of {looked} shards are missing or damaged, some of {hurt}"
         return Check("parts", BAD, found, next_step.check(hurt).line(target.words))
-    return Check("parts", OK, f"all parts of {looked} shards are there; {deeper} reads them")
+    return Check("parts", OK, f"all parts of {looked} of {there} shards are there; {deeper} reads them")

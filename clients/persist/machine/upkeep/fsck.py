@@ -233,7 +233,7 @@ class Fsck:
         try:
             version = await self._versions.load(shard, deadline)
         except VersionMismatch as error:
-            tell("I24", "newest state", error.message, NextStep(text=error.hint))
+            tell("I24", "newest state", error.message, next_step.after(error, shard))
             return None
         except CorruptData as error:
             await self._tell_unreadable(shard, error, deadline, tell)

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from persist.errors import CorruptData, PersistError, VersionMismatch
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextStep:
@@ -102,3 +104,13 @@ def rebuild(shard: str) -> NextStep:
 def upgrade() -> NextStep:
     """Bring the location to the newest format."""
     return NextStep(text="once every program here is of this release", words=("admin", "upgrade", "--all", "--commit"))
+
+
+def after(error: PersistError, shard: str) -> NextStep:
+    """What to do about a shard with which something failed."""
+    if isinstance(error, VersionMismatch):
+        found, known = (int(error.details.get(name, 0)) for name in ("found", "known"))
+        return upgrade() if 0 < found < known else NextStep(text=error.hint)
+    if isinstance(error, CorruptData) or not error.hint:
+        return check(shard)
+    return NextStep(text=error.hint)
