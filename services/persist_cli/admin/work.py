@@ -184,7 +184,7 @@ async def restore(machine: Machine, key: str | None, shards: list[str], *, commi
                 try:
                     await machine.versions.blob.restore(each, dry_run=not commit, timeout=timeout)
                 except LocationError as error:
-                    outcome = error.message
+                    outcome = f"{error.message}; {error.hint}" if error.hint else error.message
                     lost.add(place_of(each).shard)
                 rows.append({"key": each, "outcome": outcome})
                 steps(1)

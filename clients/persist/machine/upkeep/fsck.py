@@ -183,8 +183,9 @@ class Fsck:
         try:
             timeout = deadline.slice(self._settings.blob_timeout_ms)
             await self._versions.blob.restore(key, dry_run=True, timeout=timeout)
-        except LocationError:
-            return steps
+        except LocationError as error:
+            unknown = NextStep(text=f"whether the store kept it is not known: {error.hint}")
+            return (unknown, *steps) if error.hint else steps
         return (next_step.restore(shard), *steps)
 
     async def _is_there(self, key: str, deadline: Deadline) -> bool:
