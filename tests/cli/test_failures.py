@@ -5,7 +5,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from cli.damaged import BAD, GOOD, damage_state, diffs, grown
+from cli.damaged import BAD, GOOD, damage_state, diffs, grown, parts
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "state" / "location-1.tar.gz"
 
@@ -41,6 +41,17 @@ def test_one_damaged_shard_hides_no_other(persist, hurt, words):
     shown = persist(*words, "--location", hurt)
     assert (shown.code, "CORRUPT_DATA" in shown.out, GOOD in shown.out) == (1, True, True)
     assert f"persist fsck --shard {BAD}" in shown.err
+
+
+def test_repair_prints_what_it_took_out_whatever_comes_of_other_shards(persist, tmp_path):
+    """Nothing but the output remembers what was there."""
+    location = grown(tmp_path / "location")
+    parts(location)[3].unlink()
+    words = ("--shard", "bad", "--shard", "nobody", "--commit")
+    done = persist("admin", "repair", *words, "--location", location, "--json")
+    assert (done.code, [each["shard"] for each in done.json["lost"]]) == (1, [BAD])
+    assert "no such shard" in done.json["failed"][0]["error"]
+    assert persist("fsck", "--deep", "--location", location).code == 0
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Every kind of damage is found, and what is proposed can be typed as it stands: it mends, or says what else does."""
 
+import json
 import shlex
 import shutil
 from collections.abc import Callable
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from cli.damaged import BAD, GOOD, cut, damage_state, diffs, flip, grow, grown, hold, parts, rollups
+from forked import Fork
 
 Damage = Callable[[Path], None]
 
@@ -161,6 +163,27 @@ def test_damaged_older_diff_is_left_behind_by_a_backup(persist, held, tmp_path):
     assert persist("backup", "restore", backup, "--to", there).code == 0
     assert persist("fsck", "--deep", "--location", there).code == 0
     assert len(persist("shard", "snapshot", "bad", "--location", there, "--json").lines) == 12
+
+
+def test_through_a_server_the_stores_are_asked_for(persist, tmp_path):
+    """What is proposed works on the stores, which only the servers know: it says that they have to be named."""
+    location = grown(tmp_path / "location")
+    damage_state(location)
+    process = Fork("persist_cli", "dev", "--data", location, "--listen", "127.0.0.1:0", "--json", heard=["output"])
+    try:
+        assert process.output is not None
+        endpoint = json.loads(process.output.readline())["shard"]
+        listed = persist("shard", "list", "--endpoint", endpoint, "--json")
+        assert (listed.code, {each["shard"]: "error" in each for each in listed.json}) == (1, {BAD: True, GOOD: False})
+        step = f"persist fsck --shard {BAD} --blob URI --consensus URI"
+        assert step in persist("shard", "list", "--endpoint", endpoint).err
+        told = {each["check"]: each for each in persist("doctor", "--endpoint", endpoint, "--json").json}
+        assert told["shards"]["next_step"].endswith(step)
+    finally:
+        process.close()
+    for name, uri in (("blob", f"file:{location}/blob"), ("consensus", f"sqlite:{location}/consensus.db")):
+        step = step.replace(f"--{name} URI", f"--{name} {uri}")
+    assert persist(*shlex.split(step)[1:], "--json").json["problems"]
 
 
 @pytest.mark.parametrize("damage", [missing_part, cut_part, *STATES], ids=lambda each: each.__name__)

@@ -1,5 +1,6 @@
 """What ``persist admin repair`` and ``persist admin rebuild`` do, for shards that lost something."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from persist.core.ids import ShardId
@@ -11,6 +12,7 @@ from persist.machine.upkeep.repair import Loss, Repair
 from persist_cli.admin.administration import Machine
 from persist_cli.admin.work import say
 from persist_cli.options import EXIT_FAILED, shard_id
+from persist_cli.outcomes import Outcomes
 from persist_cli.terminal import note, print_json, print_rows, progress
 
 Row = dict[str, Any]
@@ -22,30 +24,39 @@ async def repair(machine: Machine, shards: list[str], *, deep: bool, commit: boo
     A state that nobody can read is no part: it is told apart, with what to do about it.
     """
     repair = Repair(machine.shards, machine.versions, settings=machine.settings, runtime=machine.runtime)
+    outcomes = Outcomes(alone=len(shards) == 1)
     rows: list[Row] = []
     beyond: list[Row] = []
     chosen = await machine.chosen(shards)
     with progress("looking", None, unit="parts") as steps:
         for shard in chosen:
-            try:
-                look = repair.repair if commit else repair.find
-                rows += [_lost(loss) for loss in await look(shard, deep=deep, report=steps)]
-            except (CorruptData, VersionMismatch) as error:
-                # One shard whose state is damaged does not keep the others from being repaired.
-                step = next_step.BEYOND.text if isinstance(error, CorruptData) else error.hint
-                beyond.append({"shard": shard, "why": f"{error.reason}: {error.message}", "next_step": step})
-    code = EXIT_FAILED if beyond or (rows and not commit) else 0
+            # Whatever comes of one: nothing but this output remembers what was taken out of those before it.
+            with outcomes.of(shard):
+                try:
+                    look = repair.repair if commit else repair.find
+                    rows += [_lost(loss) for loss in await look(shard, deep=deep, report=steps)]
+                except (CorruptData, VersionMismatch) as error:
+                    beyond.append(_beyond(shard, error, machine.place))
+    code = EXIT_FAILED if beyond or (rows and not commit) else outcomes.code
     if json:
-        print_json({"committed": commit, "shards": len(chosen), "lost": rows, "beyond_repair": beyond})
+        failed = {"beyond_repair": beyond, "failed": outcomes.rows}
+        print_json({"committed": commit, "shards": len(chosen), "lost": rows, **failed})
         return code
     print_rows(rows, title="Taken out, and lost with them:" if commit else "Would be lost with them:")
     print_rows(beyond, title="Beyond repair: not a part, but the state is damaged. Nothing of these was changed:")
+    print_rows(outcomes.rows, title="Not looked at, or not to the end:")
+    outcomes.say(machine.place)
     if rows:
         say(commit, rows)
-    elif not beyond:
+    elif not code:
         deeper = next_step.check_all(deep=True).command(machine.place)
         note("every part can be read" if deep else f"nothing is missing or cut; the blobs were not read: {deeper}")
     return code
+
+
+def _beyond(shard: ShardId, error: PersistError, place: Sequence[str]) -> Row:
+    step = next_step.BEYOND if isinstance(error, CorruptData) else next_step.after(error, shard)
+    return {"shard": shard, "why": f"{error.reason}: {error.message}", "next_step": step.line(place)}
 
 
 def _lost(loss: Loss) -> Row:

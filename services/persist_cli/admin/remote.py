@@ -24,7 +24,7 @@ def compact(endpoint: str, shards: list[str], settings: Settings, *, whole: bool
         print_json({"committed": True, "shards": done.rows})
     else:
         print_rows(done.rows)
-        done.say(())
+        done.say(("--endpoint", endpoint))
     return done.code
 
 

@@ -11,6 +11,9 @@ from typing import Final
 
 from persist.errors import CorruptData, PersistError, VersionMismatch
 
+STORES: Final = ("--blob", "URI", "--consensus", "URI")
+"""The options of a location whose stores whoever types them has to name, as its servers have them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextStep:
@@ -20,8 +23,12 @@ class NextStep:
     words: tuple[str, ...] = ()
 
     def command(self, place: Sequence[str]) -> str:
-        """The command line, for a location that is reached by these options; empty where no command does it."""
-        return shlex.join(("persist", *self.words, *place)) if self.words else ""
+        """The command line, for a location that is reached by these options; empty where no command does it.
+
+        All of them work on the stores, which only its servers know where the location is reached through them.
+        """
+        reached = STORES if "--endpoint" in place else place
+        return shlex.join(("persist", *self.words, *reached)) if self.words else ""
 
     def line(self, place: Sequence[str]) -> str:
         """The sentence and the command line."""
