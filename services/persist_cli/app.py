@@ -20,12 +20,11 @@ from persist_cli.backup import commands as backup
 from persist_cli.bundles import App
 from persist_cli.catalog import commands as catalog
 from persist_cli.doctor import commands as doctor
-from persist_cli.options import Invocation
+from persist_cli.options import EXIT_FAILED, Invocation
 from persist_cli.serve import commands as serve
 from persist_cli.shard import commands as shards
 from persist_cli.source import commands as sources
 
-EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_REFUSED: Final = 78
 

@@ -86,6 +86,7 @@ ShardArgument = Annotated[
     ),
 ]
 
+EXIT_FAILED: Final = 1
 TIMEOUT_SECONDS = 30.0
 PLACES: Final = ("endpoint", "location", "blob", "consensus")
 
@@ -188,7 +189,8 @@ class Where:
             if len(chosen) != 2:
                 raise typer.BadParameter("--blob and --consensus go together")
         _keep_pandas_out()
-        return Target(**{name: chosen.get(name) for name in PLACES})
+        words = tuple(word for name, value in self.typed.items() if name in chosen for word in (f"--{name}", value))
+        return Target(**{name: chosen.get(name) for name in PLACES}, words=words)
 
     def stores(self, work: str) -> "Target":
         """The target of a command that works on the stores themselves. PERSIST_ENDPOINT counts only without others."""
@@ -205,12 +207,16 @@ class Where:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The location the options name: exactly one of an endpoint, a directory, or a pair of stores."""
+    """The location the options name: exactly one of an endpoint, a directory, or a pair of stores.
+
+    ``words``: the options that were typed for it. What came from the environment is there for the next command, too.
+    """
 
     endpoint: str | None
     location: str | None
     blob: str | None
     consensus: str | None
+    words: tuple[str, ...] = ()
 
     def open(self, settings: "Settings", *, begin: bool = False, reads: bool = False) -> "persist.Client":
         """A client of the location: a context manager. Raises PersistError.

@@ -41,7 +41,7 @@ class ReadOnlyBlob:
         """All keys and sizes."""
         return self._beneath.list(prefix, timeout=timeout)
 
-    async def restore(self, key: str, *, timeout: float) -> None:
+    async def restore(self, key: str, *, dry_run: bool = False, timeout: float) -> None:
         """Raises StoreReadOnly."""
         raise refused()
 

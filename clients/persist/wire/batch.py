@@ -46,15 +46,20 @@ def batch_to_proto(batch: HollowBatch) -> pb.HollowBatch:
     return message
 
 
+def description_from_proto(message: pb.Description) -> Description:
+    """The description of a message. Raises InvalidArgument, InvalidBounds."""
+    return Description(
+        lower=required_antichain(message, "lower"),
+        upper=required_antichain(message, "upper"),
+        since=required_antichain(message, "since"),
+    )
+
+
 def batch_from_proto(message: pb.HollowBatch) -> HollowBatch:
     """The batch of a message. Raises InvalidArgument, InvalidBounds."""
     if not message.HasField("desc"):
         raise InvalidArgument("a batch must have a description")
-    desc = Description(
-        lower=required_antichain(message.desc, "lower"),
-        upper=required_antichain(message.desc, "upper"),
-        since=required_antichain(message.desc, "since"),
-    )
+    desc = description_from_proto(message.desc)
     runs = tuple([Run(parts=tuple([_part_of(part) for part in run.parts])) for run in message.runs])
     return HollowBatch(desc=desc, runs=runs, truncated=message.truncated)
 

@@ -27,10 +27,11 @@ T = TypeVar("T")
 
 
 class Machine:
-    """What administration needs of a location. Requests are counted in ``meter``."""
+    """What administration needs of a location. ``place``: the options that reach it. ``meter`` counts requests."""
 
     def __init__(self, target: Target, settings: Settings) -> None:
         runtime: Runtime = system()
+        self.place = target.words
         self.settings = dataclasses.replace(settings, compaction=False)
         self.runtime = runtime
         self.meter = Meter()

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
 from persist.core.ids import ShardId
 from persist.core.names import id_or_name, is_id, not_found, possible
@@ -10,22 +9,26 @@ from persist.errors import ShardNotFound
 from persist.runtime import system
 from persist.settings import Settings
 from persist_cli.admin.work import compacted, say
+from persist_cli.outcomes import Outcomes, Row
 from persist_cli.terminal import note, print_json, print_rows, progress
 from persist_compaction import Asked, Busy
 
-Row = dict[str, Any]
 
+def compact(endpoint: str, shards: list[str], settings: Settings, *, whole: bool, commit: bool, json: bool) -> int:
+    """Have each shard compacted; without ``commit`` tell what the service is doing. The exit code.
 
-def compact(endpoint: str, shards: list[str], settings: Settings, *, whole: bool, commit: bool, json: bool) -> None:
-    """Have each shard compacted; without ``commit`` tell what the service is doing. Raises PersistError."""
+    Raises PersistError for the only shard that was named.
+    """
     if not commit:
         _look(asyncio.run(_busy(endpoint, settings)), shards, json=json)
-        return
-    rows = asyncio.run(_compact(endpoint, shards, settings, whole=whole))
+        return 0
+    done = asyncio.run(_compact(endpoint, shards, settings, whole=whole))
     if json:
-        print_json({"committed": True, "shards": rows})
+        print_json({"committed": True, "shards": done.rows})
     else:
-        print_rows(rows)
+        print_rows(done.rows)
+        done.say(("--endpoint", endpoint))
+    return done.code
 
 
 async def _busy(endpoint: str, settings: Settings) -> Busy:
@@ -49,17 +52,21 @@ def _look(busy: Busy, shards: list[str], *, json: bool) -> None:
     say(False, rows)
 
 
-async def _compact(endpoint: str, shards: list[str], settings: Settings, *, whole: bool) -> list[Row]:
-    rows: list[Row] = []
+async def _compact(endpoint: str, shards: list[str], settings: Settings, *, whole: bool) -> Outcomes:
+    outcomes = Outcomes(alone=len(shards) == 1)
     with progress("compacting", None, unit="rows") as steps:
         async with Asked(endpoint, settings=settings, runtime=system()) as asked:
             for name in shards:
-                found = [await _compacted(asked, shard, steps, whole=whole) for shard in _possible(name)]
-                known = [row for row in found if row is not None]
-                if not known:
+                found = False
+                for shard in _possible(name):
+                    with outcomes.of(shard):
+                        row = await _compacted(asked, shard, steps, whole=whole)
+                        outcomes.rows += [] if row is None else [row]
+                        found = found or row is not None
+                    found = found or shard in outcomes.failed
+                if not found:
                     raise not_found(name) if not is_id(name) else ShardNotFound("no such shard here", shard=name)
-                rows += known
-    return rows
+    return outcomes
 
 
 def _possible(name: str) -> list[ShardId]:

@@ -12,7 +12,8 @@ from persist.machine.upkeep.usage import Counted, Prices, Usage, usage_of
 from persist.runtime import Runtime
 from persist.typed import Record
 from persist_cli.admin.administration import Machine
-from persist_cli.terminal import note, priced, print_json, print_table, progress, sized
+from persist_cli.outcomes import Outcomes
+from persist_cli.terminal import note, priced, print_json, print_rows, print_table, progress, sized
 
 REQUESTS: Final = "persist_store_requests_total"
 _LINE: Final = re.compile(rf'^{REQUESTS}{{kind="([A-Za-z0-9]+)"}} ([0-9.e+]+)$', re.MULTILINE)
@@ -28,17 +29,19 @@ async def usage(
     over: float,
     prices: Prices,
     json: bool,
-) -> None:
-    """Print bytes by shard, requests by kind, and their cost."""
+) -> int:
+    """Print bytes by shard, requests by kind, and their cost. The exit code."""
     for url in metrics:
         if not url.startswith(("http://", "https://")):
             raise InvalidArgument("metrics are read over HTTP", hint="http://host:9100/metrics", got=url)
     found: list[Usage] = []
+    outcomes = Outcomes(alone=len(shards) == 1)
     fence_ms = max(0, machine.runtime.now_ms() - safe_age_ms)
     with progress("counting", None, unit="blobs") as steps:
         for shard in await machine.chosen(shards):
             deadline = machine.deadline()
-            found.append(await usage_of(machine.survey, shard, fence_ms=fence_ms, deadline=deadline, report=steps))
+            with outcomes.of(shard):
+                found.append(await usage_of(machine.survey, shard, fence_ms=fence_ms, deadline=deadline, report=steps))
     own = Counted(requests=dict(machine.meter.requests))
     servers = await _servers(metrics, over, machine.runtime)
     total = sum(each.total for each in found)
@@ -51,16 +54,19 @@ async def usage(
     if json:
         print_json(
             {
-                "shards": [_row(each) for each in found],
+                "shards": [*(_row(each) for each in found), *outcomes.rows],
                 "total": {"bytes": total},
                 "write_version": written,
                 "requests": {"this_command": own.requests, "servers": servers.requests, "seconds": servers.seconds},
                 "costs": costs,
             }
         )
-        return
+        return outcomes.code
     _tables(found, own, servers, costs)
-    note(f"write-version {written}")
+    print_rows(outcomes.rows, title="Not counted:")
+    outcomes.say(machine.place)
+    note(f"write-version {written or 'none'}")
+    return outcomes.code
 
 
 def _row(each: Usage) -> Record:

@@ -24,7 +24,8 @@ def list_shards(
     from persist_cli.shard import reads as shard_reads
 
     with target.open(settings, reads=True) as client:
-        shard_reads.list_shards(client, timeout=timeout, json=run.json)
+        code = shard_reads.list_shards(client, target.words, timeout=timeout, json=run.json)
+    raise typer.Exit(code)
 
 
 @app.command()

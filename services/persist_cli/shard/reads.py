@@ -1,7 +1,7 @@
 """What ``persist shard list``, ``inspect``, ``snapshot`` and ``listen`` do, given a client."""
 
 import sys
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from persist.core.frontier import TIME_MAX
 from persist.errors import NotReadable
 from persist.runtime import system
 from persist.typed import Fields, Json
+from persist_cli.outcomes import Outcomes
 from persist_cli.shard import rows_out as tables_out
 from persist_cli.terminal import (
     counted,
@@ -42,16 +43,22 @@ class Snapshot:
     output: Path | None
 
 
-def list_shards(client: "persist.Client", *, timeout: float, json: bool) -> None:
-    """Print every shard and its frontiers, ordered by id."""
-    shards = sorted(client.list_shards(timeout=timeout))
-    states = [client.inspect(shard, timeout=timeout) for shard in shards]
+def list_shards(client: "persist.Client", place: Sequence[str], *, timeout: float, json: bool) -> int:
+    """Print every shard and its frontiers, ordered by id. The exit code."""
+    outcomes = Outcomes()
     fields = ("shard", "seqno", "since", "upper")
+    for shard in sorted(client.list_shards(timeout=timeout)):
+        with outcomes.of(shard):
+            state = client.inspect(shard, timeout=timeout)
+            outcomes.rows.append({name: state.get(name) for name in fields})
     if json:
-        print_json([{name: state.get(name) for name in fields} for state in states])
-    else:
-        rows = [[_dated_cell(state.get(name)) for name in fields] for state in states]
-        print_table(fields, rows, caption=counted(len(rows), "shard"))
+        print_json(outcomes.rows)
+        return outcomes.code
+    columns = (*fields, "error") if outcomes.failed else fields
+    rows = [[_dated_cell(row.get(name)) for name in columns] for row in outcomes.rows]
+    print_table(columns, rows, caption=counted(len(rows), "shard"))
+    outcomes.say(place)
+    return outcomes.code
 
 
 def _dated_cell(value: Json) -> Json:

@@ -538,3 +538,30 @@ class Finalize(Command[Finalized]):
     """
 
     force: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostParts:
+    """Parts of one batch: its fingerprint, and (run, place in the run) of each, from 0."""
+
+    batch: bytes
+    places: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartsTakenOut:
+    """The state names them no more. Their rows are lost."""
+
+    parts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotTakenOut:
+    """Nothing changed: a batch is not there any more. Compaction or another repair was faster; look again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeOutParts(Command["PartsTakenOut | NotTakenOut"]):
+    """Take parts out of their batches, all or none: their rows are lost. Raises InvalidArgument for unknown places."""
+
+    lost: tuple[LostParts, ...]

@@ -110,7 +110,7 @@ class FileBlob:
                 if key.startswith(prefix):
                     yield key, size
 
-    async def restore(self, key: str, *, timeout: float) -> None:
+    async def restore(self, key: str, *, dry_run: bool = False, timeout: float) -> None:
         """Fine when the value is there; a file system keeps nothing deleted."""
         if await self.get(key, byte_range=(0, 0), timeout=timeout) is None:
             raise Determinate("cannot restore: this store keeps nothing deleted", key=key)

@@ -118,7 +118,7 @@ class ObstoreBlob:
                 if item["path"].startswith(wanted):
                     yield self._location.strip(item["path"]), item["size"]
 
-    async def restore(self, key: str, *, timeout: float) -> None:
+    async def restore(self, key: str, *, dry_run: bool = False, timeout: float) -> None:
         """Fine when the value is there; obstore knows no versions."""
         if await self.get(key, byte_range=(0, 0), timeout=timeout) is None:
             raise Determinate("cannot restore with this client", hint="open the store without client=obstore", key=key)

@@ -113,10 +113,10 @@ class S3Blob:
             for name, size in found:
                 yield self._location.strip(name), size
 
-    async def restore(self, key: str, *, timeout: float) -> None:
+    async def restore(self, key: str, *, dry_run: bool = False, timeout: float) -> None:
         """Removes the delete marker, in a bucket that keeps versions."""
         name = self._location.key(check_blob_key(key))
-        if not await self._call("restore", timeout, self._restore, name, mutation=True):
+        if not await self._call("restore", timeout, self._restore, name, dry_run, mutation=not dry_run):
             raise Determinate("cannot restore: the bucket keeps no deleted versions", key=key)
 
     async def abort_uploads(self, prefix: str, *, older_than_ms: int, dry_run: bool = False, timeout: float) -> int:
@@ -278,10 +278,15 @@ class S3Blob:
             if error.response.get("Error", {}).get("Code", "") not in (*_MISSING, "NoSuchUpload"):
                 raise
 
-    def _restore(self, name: str) -> bool:
+    def _restore(self, name: str, dry_run: bool) -> bool:
         if self._get(name, (0, 0)) is not None:
             return True
         answer = self._client.list_object_versions(Bucket=self._location.bucket, Prefix=name)
+        if dry_run:
+            marked, kept = (
+                any(each["Key"] == name for each in answer.get(kind, ())) for kind in ("DeleteMarkers", "Versions")
+            )
+            return marked and kept
         for marker in answer.get("DeleteMarkers", ()):
             if marker["Key"] == name and marker["IsLatest"]:
                 self._client.delete_object(Bucket=self._location.bucket, Key=name, VersionId=marker["VersionId"])

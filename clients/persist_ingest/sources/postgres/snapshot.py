@@ -155,7 +155,7 @@ def _shown(name: str) -> str:
 
 
 def has_adbc() -> bool:
-    """The faster way is installed (extra ``postgres``)."""
+    """The faster way is installed (extra ``postgres-source``)."""
     return importlib.util.find_spec("adbc_driver_postgresql") is not None
 
 

@@ -28,6 +28,7 @@ from persist.core.shard.state import (
 )
 from persist.core.shard.table import Table
 from persist.core.shard.trace import push
+from persist.core.shard.transitions import repair  # noqa: F401  # its transition registers
 from persist.core.shard.transitions.append import BODY_BYTES, check_batch, is_heartbeat, rebased, same_body
 from persist.core.shard.transitions.calls import (
     application_forgotten,

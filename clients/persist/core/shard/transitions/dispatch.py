@@ -1,4 +1,4 @@
-"""Where a command meets its transition. The transitions themselves register in ``transitions`` and ``upkeep``."""
+"""Where a command meets its transition. The transitions register in ``apply``, ``upkeep`` and ``repair``."""
 
 from dataclasses import dataclass
 from functools import singledispatch
