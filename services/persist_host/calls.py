@@ -25,7 +25,7 @@ def seconds_left(context: Context) -> float:
     return left - min(0.1, left * 0.2)
 
 
-def seconds_to_wait(context: Any, wait_ms: int) -> float:
+def seconds_to_wait(context: Context, wait_ms: int) -> float:
     """Seconds a call may wait for what has not happened yet: as it says, at most what its deadline leaves."""
     left = seconds_left(context)
     return min(left, wait_ms / 1000) if wait_ms else left
