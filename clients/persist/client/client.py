@@ -176,7 +176,8 @@ class Client(ShardClient):
         """Writes to tables of mode ``wal`` that happen at one time, when the block ends; none after an error in it.
 
         ``transaction``: happens once for ever. Three RPCs, however many tables. Raises InvalidArgument and, when the
-        block ends, LocationError: after Indeterminate all of it may have happened, or nothing.
+        block ends, LocationError: after Indeterminate all of it may have happened, or nothing, which ``resolve`` of any
+        of the tables tells.
         """
         log = await self.transaction_log(timeline, timeout=timeout)
         collected = TableTransaction(log, marker=transaction, timeout=timeout)

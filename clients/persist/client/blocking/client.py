@@ -306,7 +306,8 @@ class Client(Opened):
         """Writes to tables of mode ``wal`` that happen at one time, when the block ends; none after an error in it.
 
         ``transaction``: happens once for ever. Three RPCs, however many tables. Raises InvalidArgument and, when the
-        block ends, LocationError: after Indeterminate all of it may have happened, or nothing.
+        block ends, LocationError: after Indeterminate all of it may have happened, or nothing, which ``resolve`` of any
+        of the tables tells.
         """
         return entered(
             self, TableTransaction, self._inner.transaction(timeline, transaction=transaction, timeout=timeout)
