@@ -82,6 +82,7 @@ SKIP = {
     "Oracle": {"open", "check_ahead"},
     "Table": {"complete_at", "wal"},
     "TableTransaction": {"replace", "commit"},
+    "WriteHandle": {"append_at_upper_as", "compare_and_append_as"},
     "Compaction": {"begin"},
     "Transaction": {"check_made_from", "refresh", "batch", "body"},
 }

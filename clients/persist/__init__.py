@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from persist.client.shard.read.listen import Progress, Updates
     from persist.client.shard.read.split import Split
     from persist.client.shard.times import time_of
-    from persist.client.shard.write.append import Resolved
+    from persist.client.shard.write.doubts import Resolved
     from persist.client.shard.write.prepared import BatchSpec, PreparedBatch
     from persist.client.shard_id import ShardId
     from persist.core.data.codec import ArrowCodec, BytesCodec, Codec, Codec64, JsonCodec
@@ -160,7 +160,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Resolved": "persist.client.shard.write.append",
+    "Resolved": "persist.client.shard.write.doubts",
     "Client": "persist.client.blocking.client",
     "connect": "persist.client.blocking.client",
     "embedded": "persist.client.blocking.client",

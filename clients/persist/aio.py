@@ -13,7 +13,7 @@ from persist.client.shard.read.since import SinceHandle
 from persist.client.shard.read.snapshot import Diffs, Snapshot
 from persist.client.shard.read.split import Split
 from persist.client.shard.times import time_of
-from persist.client.shard.write.append import Resolved
+from persist.client.shard.write.doubts import Resolved
 from persist.client.shard.write.handle import WriteHandle
 from persist.client.shard.write.prepared import BatchSpec, PreparedBatch
 from persist.client.shard_id import ShardId

@@ -190,7 +190,8 @@ class Client(ShardClient):
 
         ``transaction``: happens once for ever; other rows under its version, or a version before the newest, are
         InvalidArgument when the block ends. Three RPCs, however many tables. Raises InvalidArgument and, when the
-        block ends, LocationError: after Indeterminate all of it may have happened, or nothing.
+        block ends, LocationError: after Indeterminate all of it may have happened, or nothing, which ``resolve`` of any
+        of the tables tells.
         """
         log = await self.transaction_log(timeline, timeout=timeout)
         collected = TableTransaction(log, marker=transaction, timeout=timeout)

@@ -50,10 +50,12 @@ async def test_whatever_keeps_a_write_from_being_applied_leaves_it_in_doubt(mode
             raise failure
 
         things._oracle._times.apply = refused  # type: ignore[method-assign]
-        for write in (things.insert, things.upsert):
+        for n, write in enumerate((things.insert, things.upsert)):
             with pytest.raises(Indeterminate) as told:
-                await write(row(1))
+                await write(row(n))
             assert int(told.value.details["ts"]) > 0
+            assert told.value.details["call"]
+            assert "resolve" in told.value.hint
 
 
 @pytest.mark.parametrize("mode", ["direct", "wal"])

@@ -7,7 +7,7 @@ Source: architecture.md section 8; style.md rule 26.
 from persist.client.blocking.bridge.held import Held
 from persist.client.blocking.read import Snapshot
 from persist.client.shard.times import TimeLike
-from persist.client.shard.write.append import Resolved
+from persist.client.shard.write.doubts import Resolved
 from persist.client.table.rows import RowsLike
 from persist.client.table.table import Mode
 from persist.client.table.table import Table as AioTable
@@ -25,8 +25,9 @@ class Table(Held):
     Every write happens at one time, which it returns, greater than that of all writes and reads that had ended before
     it began. A snapshot without ``as_of`` holds every write that had returned; one time shows all tables of the
     timeline together. ``timeout`` is in seconds, None means ``settings.timeout_ms``. Every call may raise
-    LocationError, ShardClosed. After Indeterminate a write may have happened: ``resolve`` tells whether it did; with a
-    ``transaction`` it may be repeated, ``upsert`` and ``delete`` anyway. After OutcomeForgotten read whether it did.
+    LocationError, ShardClosed. After Indeterminate a write may have happened, or may not be read yet: ``resolve`` tells
+    whether it did, and sees to the rest; with a ``transaction`` it may be repeated, ``upsert`` and ``delete`` anyway.
+    So does it after a cancelled or interrupted write. After OutcomeForgotten read whether it did.
     """
 
     _inner: AioTable
@@ -97,10 +98,11 @@ class Table(Held):
         return self._run(self._inner.downgrade_since(since, timeout=timeout))
 
     def resolve(self, *, timeout: float | None = None) -> tuple[Resolved, ...]:
-        """What came of the writes in doubt, of which nothing more comes then. See WriteHandle.resolve.
+        """What came of the writes that ended without an answer, of which nothing more comes then.
 
-        Of a table in a log those of all its tables and transactions in this client are told. An upper is one past
-        the time of the write. Raises LocationError: repeat it.
+        See WriteHandle.resolve. What is told to have happened every snapshot from then on shows. Of a table in a log
+        those of all its tables and transactions in this client are told. An upper is one past the time of the write.
+        One RPC more if any happened. Raises LocationError: repeat it.
         """
         return self._run(self._inner.resolve(timeout=timeout))
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from persist.client.blocking.bridge.held import Held
 from persist.client.shard.read.since import SinceHandle as AioSinceHandle
-from persist.client.shard.write.append import Resolved
+from persist.client.shard.write.doubts import Resolved
 from persist.client.shard.write.handle import WriteHandle as AioWriteHandle
 from persist.client.shard.write.inputs import UpdatesLike
 from persist.client.shard.write.prepared import BatchSpec, PreparedBatch
@@ -177,9 +177,10 @@ class WriteHandle(Held):
         )
 
     def resolve(self, *, timeout: float | None = None) -> tuple[Resolved, ...]:
-        """What came of the calls of this handle that ended in doubt (Indeterminate, cancelled), each told once.
+        """What came of the calls of this handle that ended without an answer, each told once.
 
-        Afterwards nothing more comes of any. Those that later appends or ``expire`` resolved are told, too; of more
+        Those are calls in doubt (Indeterminate), cancelled and interrupted ones. Whatever is not told of them did not
+        happen, and nothing more comes of any. Those that later appends or ``expire`` resolved are told, too; of more
         than 10,000 the newest. Cost: one RPC for each call in doubt, all at once; none without one. Raises
         LocationError: repeat it.
         """

@@ -16,8 +16,10 @@ import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
-from persist.errors import Indeterminate, PersistError, UsageError
+from persist.client.shard.receiver import Receiver
+from persist.errors import PersistError, UsageError
 from persist.forks import after_fork
+from persist.retry.tasks import forsake
 from persist.typed import Work
 
 T = TypeVar("T")
@@ -46,7 +48,8 @@ class _Shared:
     @property
     def runs(self) -> bool:
         """Whether what is given to the loop is run: in this process, and not after its end."""
-        return self.pid == os.getpid() and self._thread is not None and self._thread.is_alive()
+        # SUBTLE: not asked of the thread itself. An interrupt while it is asked would have it count as dead.
+        return self.pid == os.getpid() and self._thread is not None
 
     def join(self) -> None:
         """One user more."""
@@ -91,14 +94,22 @@ class _Shared:
 
     def _main(self) -> None:
         asyncio.set_event_loop(self.loop)
-        while True:
-            self.loop.run_forever()
+        try:
+            while True:
+                self.loop.run_forever()
+                with self._changed:
+                    # Somebody may have come while the last one left.
+                    if not self._users:
+                        self._gone()
+                        return
+        except BaseException:
             with self._changed:
-                # Somebody may have come while the last one left.
-                if not self._users:
-                    self._thread = None
-                    self._changed.notify_all()
-                    return
+                self._gone()
+            raise
+
+    def _gone(self) -> None:
+        self._thread = None
+        self._changed.notify_all()
 
 
 class LoopThread:
@@ -128,27 +139,40 @@ class LoopThread:
         return self.pid != os.getpid()
 
     def run(self, work: Work[T]) -> T:
-        """The result of a coroutine. An interrupt cancels it.
+        """The result of a coroutine. An interrupt cancels it and waits for its end; another one leaves at once.
 
-        Raises UsageError from the loop's own thread, after ``stop``, and in a forked child; Indeterminate when the
-        place is stopped meanwhile: what the coroutine has sent may happen.
+        What the coroutine knows by then, and nobody here has taken, is its owner's: see ``Receiver``. Raises UsageError
+        from the loop's own thread, after ``stop``, and in a forked child; Indeterminate when the place is stopped
+        meanwhile: what the coroutine has sent may happen.
         """
-        future = None if self._shared.is_current else self._submit(work)
-        if future is None:
-            work.close()
-            raise self._refusal()
+        receiver = Receiver()
         try:
-            return future.result()
-        except concurrent.futures.CancelledError:
-            hint = "open another client, and look whether it happened if it was to change something"
-            raise Indeterminate("the client was closed during the call", hint=hint) from None
-        except BaseException:
-            future.cancel()
+            if not self._shared.is_current and self._submit(lambda: self._begin(work, receiver)):
+                receiver.wait()
+                if receiver.failure is not None:
+                    raise receiver.failure
+                result: T = receiver.result
+                receiver.result = None
+                # SUBTLE: signals are handled where something is called. From here on, up to the frame of whoever called
+                # the handle, nothing is: what is taken is returned.
+                receiver.took = True
+                return result
+        except BaseException as error:
+            if error is receiver.failure:
+                receiver.took, receiver.failure = True, None
+                raise
+            # SUBTLE: before anything is called, so that a second interrupt finds it set.
+            receiver.left = True
+            self._abandon(receiver)
+            if not receiver.begun:
+                work.close()
             raise
+        work.close()
+        raise self._refusal()
 
     def spawn(self, work: Coroutine[object, object, object]) -> None:
         """Run a coroutine without waiting: for finalizers, which may run in any thread. Dropped when too late."""
-        if self._submit(work) is None:
+        if not self._submit(lambda: forsake(self._task(work))):
             work.close()
 
     def at_stop(self, closer: Callable[[], Awaitable[None]]) -> None:
@@ -178,6 +202,13 @@ class LoopThread:
             closing.cancel()
             self._shared.leave()
 
+    def _abandon(self, receiver: Receiver) -> None:
+        """Cancel what nobody waits for any more, and wait: at its end it has said what it leaves in doubt."""
+        with contextlib.suppress(RuntimeError):  # the loop was closed: there is nothing to end
+            self._shared.loop.call_soon_threadsafe(receiver.end)
+            receiver.wait()
+        receiver.result = receiver.failure = None
+
     def _refusal(self) -> UsageError:
         if self._shared.is_current:
             return _not_here()
@@ -188,23 +219,35 @@ class LoopThread:
             )
         return UsageError("the client is closed", hint="open another client")
 
-    def _submit(self, work: Coroutine[object, object, T]) -> "concurrent.futures.Future[T] | None":
-        """The future of a coroutine that runs; None when it is too late for that."""
+    def _submit(self, begin: Callable[[], None]) -> bool:
+        """Whether ``begin`` will be called on the loop; not when it is too late for that."""
         if self.is_foreign:
-            return None
+            return False
         with self._lock:
             if not self.alive:
-                return None
-            return asyncio.run_coroutine_threadsafe(self._tracked(work), self._shared.loop)
+                return False
+            self._shared.loop.call_soon_threadsafe(begin)
+            return True
 
-    async def _tracked(self, work: Coroutine[object, object, T]) -> T:
-        task = asyncio.current_task()
-        assert task is not None
+    def _begin(self, work: Coroutine[Any, Any, Any], receiver: Receiver) -> None:
+        if receiver.left:
+            work.close()
+        else:
+            receiver.begin(self._task(work, receiver))
+
+    def _task(self, work: Coroutine[Any, Any, T], receiver: Receiver | None = None) -> "asyncio.Task[T]":
+        task = self._shared.loop.create_task(self._known(work, receiver))
         self._running.add(task)
-        try:
-            return await work
-        finally:
-            self._running.discard(task)
+        task.add_done_callback(self._running.discard)
+        # Or it was cancelled before its first step.
+        task.add_done_callback(lambda _: work.close())
+        return task
+
+    @staticmethod
+    async def _known(work: Coroutine[Any, Any, T], receiver: Receiver | None) -> T:
+        if receiver is not None:
+            receiver.inside()
+        return await work
 
     async def _close(self) -> None:
         while self._closers:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from persist.client.shard.handles import Stays
 from persist.client.shard.naming import find
 from persist.client.shard.times import TimeLike, time_of
-from persist.client.shard.write.append import Resolved
+from persist.client.shard.write.doubts import OwnCall, Resolved
 from persist.client.table.data_shard import TableShard
 from persist.client.table.rows import (
     RowsLike,
@@ -25,7 +25,7 @@ from persist.client.table.rows import (
     with_keys,
 )
 from persist.client.table.transaction import transact
-from persist.client.table.wal import check_direct, of_table
+from persist.client.table.wal import check_direct, of_table, writes_of
 from persist.client.timeline.oracle import Oracle, acknowledge
 from persist.client.timeline.register import seconds
 from persist.core.data.schema import Schema
@@ -35,6 +35,7 @@ from persist.core.names import MODES, Named, id_or_name, new_shard
 from persist.core.shard.commands import Appended, Transaction
 from persist.core.time.timeline import Timeline
 from persist.errors import InvalidArgument, NotYetAvailable
+from persist.retry.attempts import certain
 from persist.retry.deadline import Backoff, Deadline
 
 if TYPE_CHECKING:
@@ -51,8 +52,9 @@ class Table(Stays):
     Every write happens at one time, which it returns, greater than that of all writes and reads that had ended before
     it began. A snapshot without ``as_of`` holds every write that had returned; one time shows all tables of the
     timeline together. ``timeout`` is in seconds, None means ``settings.timeout_ms``. Every call may raise
-    LocationError, ShardClosed. After Indeterminate a write may have happened: ``resolve`` tells whether it did; with a
-    ``transaction`` it may be repeated, ``upsert`` and ``delete`` anyway. After OutcomeForgotten read whether it did.
+    LocationError, ShardClosed. After Indeterminate a write may have happened, or may not be read yet: ``resolve`` tells
+    whether it did, and sees to the rest; with a ``transaction`` it may be repeated, ``upsert`` and ``delete`` anyway.
+    So does it after a cancelled or interrupted write. After OutcomeForgotten read whether it did.
     """
 
     def __init__(self, client: "ShardClient", data: TableShard, oracle: Oracle, wal: "Wal | None") -> None:
@@ -62,6 +64,7 @@ class Table(Stays):
         self._location = client.location
         self._data = data
         self._oracle = oracle
+        self._doubts = writes_of(oracle) if wal is None else wal.doubts
 
     @property
     def shard(self) -> ShardId:
@@ -147,19 +150,14 @@ class Table(Stays):
         return await self._data.downgrade_since(Antichain.coerce(since), self._location.attempts.deadline(timeout))
 
     async def resolve(self, *, timeout: float | None = None) -> tuple[Resolved, ...]:
-        """What came of the writes in doubt, of which nothing more comes then. See WriteHandle.resolve.
+        """What came of the writes that ended without an answer, of which nothing more comes then.
 
-        Of a table in a log those of all its tables and transactions in this client are told. An upper is one past
-        the time of the write. Raises LocationError: repeat it.
+        See WriteHandle.resolve. What is told to have happened every snapshot from then on shows. Of a table in a log
+        those of all its tables and transactions in this client are told. An upper is one past the time of the write.
+        One RPC more if any happened. Raises LocationError: repeat it.
         """
-        writer = self._data.writer if self.wal is None else self.wal.writer
-        deadline = self._location.attempts.deadline(timeout)
-        resolved = await writer.resolve(timeout=seconds(deadline))
-        written = [each.appended.upper.elements[0] for each in resolved if each.appended]
-        if written:
-            # Or nobody would read them before the next write.
-            await acknowledge(self._oracle, max(written) - 1, deadline)
-        return resolved
+        self._location.check_open()
+        return await self._doubts.resolve(self._location.attempts.deadline(timeout))
 
     async def expire(self) -> None:
         """Let go of everything this object holds for reading. One RPC at most.
@@ -182,17 +180,23 @@ class Table(Stays):
     async def _append(self, updates: pa.Table, transaction: Transaction | None, timeout: float | None) -> int:
         """SUBTLE: at the time given, or behind whatever has passed it: no read has seen that time complete without."""
         deadline = self._location.attempts.deadline(timeout)
-        ts = await self._oracle.write_ts(timeout=seconds(deadline))
+        # A time that was given out for nothing does no harm: nothing of this write has happened.
+        ts = await certain(self._oracle.write_ts(timeout=seconds(deadline)))
         # It lands there at least. Once it has, that this cannot be applied comes too late.
         await self._oracle.check_ahead(max(ts, self._data.upper.known), timeout=seconds(deadline))
-        appended = await self._data.writer.append_at_upper(
-            updates, not_before=ts, transaction=transaction, timeout=seconds(deadline)
-        )
-        at = self._data.upper.heard(appended.upper) - 1
-        await acknowledge(self._oracle, at, deadline)
-        return at
+        with self._doubts.call() as call:
+            appended = await self._data.writer.append_at_upper_as(
+                call, updates, not_before=ts, transaction=transaction, timeout=seconds(deadline)
+            )
+            at = self._data.upper.heard(appended.upper) - 1
+            await acknowledge(self._oracle, at, deadline)
+            return at
 
     async def _complete(self, as_of: int, deadline: Deadline) -> "Snapshot":
+        # Whatever a read does on its way changes nothing that can be read.
+        return await certain(self._completed(as_of, deadline))
+
+    async def _completed(self, as_of: int, deadline: Deadline) -> "Snapshot":
         # A write that has no answer yet and a time at or before ``as_of`` moves behind it: to it this read came first.
         if self.wal is None:
             await self._data.upper.raise_to(as_of + 1, deadline)
@@ -224,25 +228,28 @@ class Table(Stays):
             return done.ts
         deadline = self._location.attempts.deadline(timeout)
         backoff = Backoff(self._location.runtime, self._location.settings, deadline)
-        async with self._data.turn:
-            while (ts := await self._replace_once(keys, new, deadline)) is None:
-                if not await backoff.pause():
-                    raise NotYetAvailable("others wrote first each time", hint="repeat it with a longer timeout")
-        await acknowledge(self._oracle, ts, deadline)
-        return ts
+        with self._doubts.call() as call:
+            async with self._data.turn:
+                while (ts := await self._replace_once(call, keys, new, deadline)) is None:
+                    if not await backoff.pause():
+                        raise NotYetAvailable("others wrote first each time", hint="repeat it with a longer timeout")
+            await acknowledge(self._oracle, ts, deadline)
+            return ts
 
-    async def _replace_once(self, keys: "pa.LargeBinaryArray", new: "pa.Table", deadline: Deadline) -> int | None:
+    async def _replace_once(
+        self, call: OwnCall, keys: "pa.LargeBinaryArray", new: "pa.Table", deadline: Deadline
+    ) -> int | None:
         """The time of the write, unless somebody else wrote since the shard was read."""
         schema, old = self.schema, self.schema.updates.empty_table()
-        given = await self._oracle.write_ts(timeout=seconds(deadline))
+        given = await certain(self._oracle.write_ts(timeout=seconds(deadline)))
         upper = await self._data.upper.read(deadline)
         if upper and len(keys):
-            snapshot = await self._data.snapshot(upper - 1, deadline)
+            snapshot = await certain(self._data.snapshot(upper - 1, deadline))
             old = with_keys(await snapshot.to_arrow(keys=key_range(keys)), keys, schema)
         ts = max(given, upper)
         await self._oracle.check_ahead(ts, timeout=seconds(deadline))
         updates = at_time(replacing(old, new, schema), ts)
-        outcome = await self._data.writer.compare_and_append(updates, upper, ts + 1, timeout=seconds(deadline))
+        outcome = await self._data.writer.compare_and_append_as(call, updates, upper, ts + 1, timeout=seconds(deadline))
         self._data.upper.heard(outcome.upper)
         return ts if isinstance(outcome, Appended) else None
 

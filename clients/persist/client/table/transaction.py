@@ -11,11 +11,12 @@ import pyarrow as pa
 
 from persist.client.shard.handles import Stays
 from persist.client.table.rows import RowsLike, check_distinct, key_range, keys_of, replacing, updates_of, with_keys
-from persist.client.timeline.oracle import acknowledge
+from persist.client.timeline.register import seconds
 from persist.core.data.update import consolidate
 from persist.core.ids import ShardId
 from persist.core.shard.commands import Transaction
 from persist.errors import InvalidArgument, NotYetAvailable, UsageError
+from persist.retry.attempts import certain
 from persist.retry.deadline import Backoff, Deadline
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class TableTransaction(Stays):
             self.ts = await self._wal.commit_at(rows, self._pinned, marker=self._marker, deadline=deadline)
             return self.ts is not None
         # What was read may not be applied yet. Nobody who asks later may find less.
-        await acknowledge(self._wal.oracle, self._pinned - 1, deadline)
+        await certain(self._wal.oracle.apply_write(self._pinned - 1, timeout=seconds(deadline)))
         self.ts = self._pinned - 1
         return True
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from persist.client.shard.same_history import renewed
+from persist.client.shard.write.doubts import Doubts
 from persist.client.table.data_shard import TableShard
 from persist.client.table.rows import body_of, from_payload, payloads
 from persist.client.table.wal_retention import live_rows
@@ -41,6 +42,7 @@ from persist.errors import (
     ShardNotFound,
     UsageError,
 )
+from persist.retry.attempts import certain
 from persist.retry.deadline import Deadline
 
 if TYPE_CHECKING:
@@ -84,6 +86,7 @@ class Wal:
 
     def __init__(self, client: "ShardClient", oracle: Oracle, writer: "WriteHandle", hold: "SinceHandle") -> None:
         self.oracle = oracle
+        self.doubts = writes_of(oracle)
         self.upper = Register(client, writer)
         self._client = client
         self._writer = writer
@@ -120,47 +123,49 @@ class Wal:
         """All of it at one time, which is returned: definite, and read by whoever asks for a read time from now on.
 
         Three RPCs. ``marker``: happens once for ever; what it was is told beside it, so that only the same rows are
-        taken for done. After Indeterminate only a marker makes repeating safe.
+        taken for done. After Indeterminate ``doubts`` tell whether it did.
         """
         deadline = self.deadline(timeout)
-        ts = await self.oracle.write_ts(timeout=seconds(deadline))
+        # A time that was given out for nothing does no harm: nothing of this transaction has happened.
+        ts = await certain(self.oracle.write_ts(timeout=seconds(deadline)))
         # It lands there at least. Once it has, that this cannot be applied comes too late.
         await self.oracle.check_ahead(max(ts, self.upper.known), timeout=seconds(deadline))
-        marker = (
-            None if marker is None else marker.with_body(await self._client.location.runtime.offload(body_of, rows))
-        )
-        appended = await self._writer.append_at_upper(
-            self._entries(rows), not_before=ts, transaction=marker, timeout=seconds(deadline)
-        )
-        return await self._told(appended, deadline)
+        if marker is not None:
+            marker = marker.with_body(await self._client.location.runtime.offload(body_of, rows))
+        with self.doubts.call() as call:
+            appended = await self._writer.append_at_upper_as(
+                call, self._entries(rows), not_before=ts, transaction=marker, timeout=seconds(deadline)
+            )
+            return await self._told(appended, deadline)
 
     async def commit_at(self, rows: Rows, upper: int, *, marker: Transaction | None, deadline: Deadline) -> int | None:
         """As ``commit``, iff nothing was committed since the log ended at ``upper``; else None.
 
         Raises AlreadyCommitted when another run committed under the marker.
         """
-        ts = await self.oracle.write_ts(timeout=seconds(deadline))
+        ts = await certain(self.oracle.write_ts(timeout=seconds(deadline)))
         await self.oracle.check_ahead(max(ts, upper), timeout=seconds(deadline))
         if ts < upper:
             # SUBTLE: never a time that another run may have, too: by its time this one knows itself.
-            await acknowledge(self.oracle, upper - 1, deadline)
-            ts = await self.oracle.write_ts(timeout=seconds(deadline))
+            await certain(self.oracle.apply_write(upper - 1, timeout=seconds(deadline)))
+            ts = await certain(self.oracle.write_ts(timeout=seconds(deadline)))
         entries = self._entries(rows)
         stamped = entries.append_column("ts", pa.array([ts] * entries.num_rows, pa.uint64()))
         stamped = stamped.append_column("diff", pa.array([1] * entries.num_rows, pa.int64()))
         # What it does is told by its reads as well, so another run of it may do something else.
         told = None if marker is None else marker.with_body("transact")
-        try:
-            outcome = await self._writer.compare_and_append(
-                stamped, upper, ts + 1, transaction=told, timeout=seconds(deadline)
-            )
-        except InvalidArgument:
-            if marker is not None:
-                await self.check_new(marker, deadline)
-            raise
-        if marker is not None and isinstance(outcome, Appended) and outcome.upper != Antichain.of(ts + 1):
-            raise _already_committed(marker, outcome)
-        return await self._told(outcome, deadline) if isinstance(outcome, Appended) else None
+        with self.doubts.call() as call:
+            try:
+                outcome = await self._writer.compare_and_append_as(
+                    call, stamped, upper, ts + 1, transaction=told, timeout=seconds(deadline)
+                )
+            except InvalidArgument:
+                if marker is not None:
+                    await self.check_new(marker, deadline)
+                raise
+            if marker is not None and isinstance(outcome, Appended) and outcome.upper != Antichain.of(ts + 1):
+                raise _already_committed(marker, outcome)
+            return await self._told(outcome, deadline) if isinstance(outcome, Appended) else None
 
     async def check_new(self, marker: Transaction, deadline: Deadline) -> None:
         """Raises AlreadyCommitted for a transaction that the log remembers, or that its application went beyond.
@@ -357,6 +362,16 @@ class Wal:
                 "rows": pa.array([payload for _, payload in entries], pa.binary()),
             }
         )
+
+
+def writes_of(oracle: Oracle) -> Doubts:
+    """The writes of one table, or log, of an oracle's timeline: one is over when its time is applied."""
+
+    async def apply(written: list[Appended], deadline: Deadline) -> None:
+        # Or nobody would read them before the next write.
+        await acknowledge(oracle, max(each.upper.elements[0] for each in written) - 1, deadline)
+
+    return Doubts(finish=apply)
 
 
 def is_turn(seqno: int) -> bool:

@@ -316,7 +316,7 @@ async def acknowledge(oracle: Oracle, ts: int, deadline: Deadline) -> None:
     except PersistError as error:
         # SUBTLE: whatever the error says of itself, the write it is told of has happened.
         message = f"written, but perhaps not read yet: {error.message}"
-        raise Indeterminate(message, hint="apply_write(ts)", **{**error.details, "ts": ts}) from error
+        raise Indeterminate(message, hint="repeat resolve()", **{**error.details, "ts": ts}) from error
 
 
 def _fitting(calls: Sequence[int], first: int, not_after: int) -> list[int | _Later]:

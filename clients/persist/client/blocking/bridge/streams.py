@@ -4,8 +4,8 @@ Source: architecture.md section 8; style.md rule 26; the Arrow PyCapsule interfa
 """
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from html import escape
 from typing import Any, Self, TypeVar, cast
 
@@ -92,18 +92,31 @@ class _Left(Exception):
     """A block ended with an error."""
 
 
-@contextmanager
-def entered(owner: Held, kind: type[H], block: AbstractAsyncContextManager[object]) -> Iterator[H]:
-    """An asynchronous block as a plain one."""
-    inner = owner._run(_enter(block))
-    try:
-        yield owner._give(kind, inner)
-    except BaseException:
+class _Entered(AbstractContextManager[H]):
+    """An asynchronous block as a plain one.
+
+    SUBTLE: a class, whose ``__exit__`` ends with the call that leaves the block: between that and the frame of the user
+    there is nothing at which an interrupt could take the answer away.
+    """
+
+    def __init__(self, owner: Held, kind: type[H], block: AbstractAsyncContextManager[Any]) -> None:
+        self._owner, self._kind, self._block = owner, kind, block
+
+    def __enter__(self) -> H:
+        return self._owner._give(self._kind, self._owner._run(_enter(self._block)))
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            return self._owner._run(_leave(self._block, None))
         # SUBTLE: not the error itself. An interrupt raised on the loop would end the loop.
         with contextlib.suppress(_Left):
-            owner._run(_leave(block, _Left()))
-        raise
-    owner._run(_leave(block, None))
+            self._owner._run(_leave(self._block, _Left()))
+        return None
+
+
+def entered(owner: Held, kind: type[H], block: AbstractAsyncContextManager[Any]) -> AbstractContextManager[H]:
+    """An asynchronous block as a plain one."""
+    return _Entered(owner, kind, block)
 
 
 async def _enter(block: AbstractAsyncContextManager[T]) -> T:

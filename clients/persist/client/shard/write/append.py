@@ -2,13 +2,12 @@
 
 Every attempt carries the call's number, so a repeated one tells what the first did. What is not final by itself is
 made so before anybody hears of it: a refusal that a late attempt might still overturn is closed first. What ended
-without a last word stays in doubt until the handle appends again, or is asked to resolve it.
+without a last word stays in doubt until the handle appends again, or its owner is asked to resolve it.
 Source: docs/adr/0012-numbered-calls.md; reliability.md I4 and I9.
 """
 
 import asyncio
 import functools
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -16,8 +15,9 @@ from typing import Final
 from persist.client.shard.location import Location
 from persist.client.shard.numbers import Caller, Session
 from persist.client.shard.write.batch import BatchBuilder, Bounds
+from persist.client.shard.write.doubts import OwnCall, Resolved, ended
 from persist.core.data.schema import Schema
-from persist.core.frontier import Antichain, Description
+from persist.core.frontier import Description
 from persist.core.ids import ShardId, Token, WriterId
 from persist.core.shard.batch import HollowBatch, Run
 from persist.core.shard.commands import (
@@ -107,27 +107,6 @@ class Append:
             await self.builder.discard()
 
 
-RESOLVED_MAX: Final = 10_000
-"""Resolved calls that a handle keeps in mind for whoever asks; the newest."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resolved:
-    """What a call that ended in doubt came to. Nothing more comes of it.
-
-    ``call`` is ``details["call"]`` of its Indeterminate error; ``token`` and ``[lower, upper)`` are what it was called
-    with. ``appended``: it is in the shard. None: it is not, and never will be, unless ``forgotten``: then nobody can
-    tell whether it is, so read it.
-    """
-
-    call: str
-    token: Token | None
-    lower: Antichain
-    upper: Antichain
-    appended: Appended | None = None
-    forgotten: bool = False
-
-
 Answer = Appended | UpperMismatch | Append
 """What one call came to; another ``Append`` is to be tried under another number."""
 
@@ -144,13 +123,14 @@ class Appender:
         self._caller = caller
         self._builder_for = builder_for
         self._doubts: dict[str, tuple[Append, _Numbered]] = {}
-        self._resolved: deque[Resolved] = deque(maxlen=RESOLVED_MAX)
+        self._received: dict[str, OwnCall] = {}
+        """Those under way for callers in other threads, who may leave at any time."""
         self._resolving = asyncio.Lock()
         self.closed: Appended | None = None
         """The append of definite updates with which this handle closed the shard, where it ended in doubt at first."""
 
-    async def commit(self, append: Append, deadline: Deadline) -> Appended | UpperMismatch:
-        """The last word on an append. UpperMismatch: nothing was appended, and nothing of it ever will be.
+    async def commit(self, append: Append, deadline: Deadline, call: OwnCall) -> Appended | UpperMismatch:
+        """The last word on an append, which ``call`` learns of, too. UpperMismatch: nothing was appended, nor will be.
 
         Raises UsageError (nor was anything then; its parts are deleted), LeaseExpired (nor then), LocationError:
         OutcomeForgotten when nothing more comes of it, and whether anything had is forgotten. After any other
@@ -163,7 +143,7 @@ class Appender:
             if not await session.room(deadline):
                 continue
             async with session.number(deadline) as number:
-                it = _Numbered(session=session, number=number, heard=self._caller.seqno, deadline=deadline)
+                it = _Numbered(session=session, number=number, heard=self._caller.seqno, deadline=deadline, call=call)
                 answer = await self._certain(append, it)
             if not isinstance(answer, Append):
                 return answer
@@ -182,31 +162,27 @@ class Appender:
             limit=limit,
         )
 
-    async def resolve(self, deadline: Deadline) -> tuple[Resolved, ...]:
-        """What came of the calls in doubt, once nothing more can. Also of those that later appends resolved.
-
-        One RPC for each, all at once. Raises LocationError: repeat it.
-        """
-        await self._resolve(deadline)
-        resolved = tuple(self._resolved)
-        self._resolved.clear()
-        return resolved
-
     async def resolve_earlier(self, deadline: Deadline) -> None:
-        """``resolve`` for whoever asks later. Raises Determinate: nothing is done on top of doubts.
+        """``resolve`` before something new is sent. Raises Determinate: nothing is done on top of doubts.
 
         SUBTLE: before a number is taken. What is acknowledged later would have the shard forget what they came to.
         """
-        if not self._doubts:
+        left = [call for call in self._received.values() if call.left]
+        if not (left or self._doubts):
             return
         try:
-            await self._resolve(deadline)
+            await ended(left, deadline)
+            await self.resolve(deadline)
         except LocationError as error:
             raise Determinate(
                 f"nothing was sent: {error.message}", hint="retry: it begins with resolve()", **error.details
             ) from error
 
-    async def _resolve(self, deadline: Deadline) -> None:
+    async def resolve(self, deadline: Deadline) -> None:
+        """Find out what came of the calls in doubt, once nothing more can: their owners tell it.
+
+        One RPC for each, all at once. Raises LocationError: repeat it.
+        """
         try:
             async with asyncio.timeout(deadline.remaining()), self._resolving:
                 doubts = [self._resolve_one(append, it, deadline) for append, it in self._doubts.values()]
@@ -224,7 +200,7 @@ class Appender:
         appended, forgotten = None, False
         try:
             appended = await self._close(append, replace(it, deadline=deadline))
-        except (OutcomeForgotten, LeaseExpired, InvalidArgument):
+        except (OutcomeForgotten, LeaseExpired, InvalidArgument, ShardClosed):
             forgotten = True
         if appended is None and not forgotten:
             await append.discard()
@@ -232,22 +208,26 @@ class Appender:
             self.closed = appended
         del self._doubts[it.name]
         it.session.release(it.number)
-        lower, upper = append.bounds
-        self._resolved.append(
-            Resolved(call=it.name, token=append.token, lower=lower, upper=upper, appended=appended, forgotten=forgotten)
-        )
+        it.call.settle(appended, forgotten=forgotten)
 
     async def _certain(self, append: Append, it: "_Numbered") -> Answer:
         """One call's answer. Without one it may happen yet, however the step failed: then it is kept in mind."""
+        lower, upper = append.bounds
+        it.call.begins(self, Resolved(call=it.name, token=append.token, lower=lower, upper=upper))
+        if it.call.received:
+            self._received[it.name] = it.call
         try:
-            return await self._call(append, it)
+            answer = await self._call(append, it)
         except _Final as final:
+            it.call.drop()
             raise final.error from None
         except OutcomeForgotten:
+            it.call.settle(None, forgotten=True)
             raise
         except (LocationError, UsageError, LeaseExpired) as error:
             # SUBTLE: whatever says nothing of the attempts before it is not the last word, whichever layer raised it.
             if not it.doubt.maybe_applied and getattr(error, "determinate", True):
+                it.call.drop()
                 raise
             self._in_doubt(append, it)
             raise Indeterminate(error.message, hint=append.remedy, **{**error.details, "call": it.name}) from error
@@ -255,7 +235,16 @@ class Appender:
             # Cancelled, most likely: what was sent goes on without its caller.
             if it.sent:
                 self._in_doubt(append, it)
+            else:
+                it.call.drop()
             raise
+        finally:
+            self._received.pop(it.name, None)
+        if isinstance(answer, Appended):
+            it.call.settle(answer)
+        else:
+            it.call.drop()
+        return answer
 
     def _in_doubt(self, append: Append, it: "_Numbered") -> None:
         it.session.hold(it.number)
@@ -422,6 +411,7 @@ class _Numbered:
     number: int
     heard: int
     deadline: Deadline
+    call: OwnCall
     doubt: Doubt = field(default_factory=Doubt)
     sent: bool = False
 

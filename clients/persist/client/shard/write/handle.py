@@ -10,9 +10,10 @@ from typing import assert_never
 from persist.client.shard.handles import Stays
 from persist.client.shard.location import Location
 from persist.client.shard.numbers import Caller
-from persist.client.shard.write.append import Append, Appender, Resolved, TokenUse
+from persist.client.shard.write.append import Append, Appender, TokenUse
 from persist.client.shard.write.batch import BatchBuilder, Bounds, Target
 from persist.client.shard.write.bodies import body_of
+from persist.client.shard.write.doubts import Doubts, OwnCall, Resolved
 from persist.client.shard.write.inputs import UpdatesLike
 from persist.client.shard.write.prepared import BatchSpec, PreparedBatch, completed, moved, placed
 from persist.client.shard.write.writer_ids import WriterIds
@@ -63,6 +64,7 @@ class WriteHandle(Stays):
         self._location = location
         self._upper = upper
         self._tokens: dict[Token, TokenUse] = {}
+        self._doubts = Doubts()
         self._caller = Caller(location, shard, seqno=seqno, incarnation=incarnation)
         self._appender = Appender(location, shard, self._caller, lambda the_id: self._builder(the_id, None, None))
 
@@ -104,40 +106,12 @@ class WriteHandle(Stays):
         writer_id = self._ids.for_append()
         deadline, builder, runs = await self._build(writer_id, updates, (lower, upper), timeout)
         append = Append(writer_id=writer_id, runs=runs, bounds=(lower, upper), builder=builder, definite=True)
-        while True:
-            try:
-                outcome = await self._commit(append, deadline)
-            except ShardClosed:
-                # SUBTLE: its upper proves nothing. Whoever closed or finalized it may not have had these updates.
-                closed = self._appender.closed
-                if closed is None or not upper.is_empty:
-                    raise
-                # This handle did, with a call that ended in doubt: this is its repetition.
-                outcome = closed
-            begin = append.bounds[0]
-            match outcome:
-                case Appended():
-                    self._upper = upper
-                    return dataclasses.replace(outcome, upper=upper)
-                case UpperMismatch(upper=current) if current.is_empty:
-                    await append.discard()
-                    raise not_writable(self._shard, since=Antichain.of(0))
-                case UpperMismatch(upper=current, seqno=seqno) if upper.less_equal(current):
-                    await append.discard()
-                    self._upper = upper
-                    return Appended(upper=upper, seqno=seqno, already_committed=True)
-                case UpperMismatch(upper=current) if current.less_than(begin):
-                    await append.discard()
-                    raise InvalidBounds(
-                        "the shard ends before this handle's upper",
-                        hint="open a new writer",
-                        upper=current,
-                        lower=begin,
-                    )
-                case UpperMismatch(upper=current):
-                    append = dataclasses.replace(append, bounds=(current, upper), truncated=bool(runs))
-                case unreachable:
-                    assert_never(unreachable)
+        with self._doubts.call() as call:
+            appended = await self._append_definite(append, call, deadline)
+            # Also of what others have written: its caller need not write it any more.
+            call.settle(appended)
+            self._upper = upper
+            return appended
 
     async def compare_and_append(
         self,
@@ -161,11 +135,28 @@ class WriteHandle(Stays):
         other Indeterminate repeat the call if it has a token; without one it may still happen: ``resolve`` ends that,
         and tells whether it did. So does this handle's next append, before it sends anything.
         """
+        with self._doubts.call() as call:
+            return await self.compare_and_append_as(
+                call, updates, expected_upper, new_upper, token=token, transaction=transaction, timeout=timeout
+            )
+
+    async def compare_and_append_as(
+        self,
+        call: OwnCall,
+        updates: UpdatesLike,
+        expected_upper: AntichainLike,
+        new_upper: AntichainLike,
+        *,
+        token: Token | str | None = None,
+        transaction: Transaction | None = None,
+        timeout: float | None = None,
+    ) -> Appended | UpperMismatch:
+        """``compare_and_append`` as a part of somebody's write, who tells what came of it. Raises as that does."""
         bounds = (Antichain.coerce(expected_upper), Antichain.coerce(new_upper))
         _check_bounds(*bounds, expected=True)
         writer_id = self._ids.for_append()
         deadline, builder, runs = await self._build(writer_id, updates, bounds, timeout)
-        return await self._once(writer_id, runs, bounds, token, transaction, deadline, builder)
+        return await self._once(call, writer_id, runs, bounds, token, transaction, deadline, builder)
 
     def batch_spec(self) -> BatchSpec:
         """What another process needs to write parts for this shard: picklable and small.
@@ -206,7 +197,8 @@ class WriteHandle(Stays):
         self._location.check_open()
         runs = placed(batches, self.shard, bounds, None if at_time is None else check_time(at_time))
         deadline = self._location.attempts.deadline(timeout)
-        return await self._once(self._ids.fixed(), runs, bounds, token, transaction, deadline, None)
+        with self._doubts.call() as call:
+            return await self._once(call, self._ids.fixed(), runs, bounds, token, transaction, deadline, None)
 
     async def append_at_upper(
         self,
@@ -224,11 +216,27 @@ class WriteHandle(Stays):
         ``diff`` (default +1) may be missing. No updates move the upper only. ``token`` and ``transaction`` are as in
         ``compare_and_append``. Cost: one RPC, and uploads as there. Raises as that does.
         """
+        with self._doubts.call() as call:
+            return await self.append_at_upper_as(
+                call, updates, not_before=not_before, token=token, transaction=transaction, timeout=timeout
+            )
+
+    async def append_at_upper_as(
+        self,
+        call: OwnCall,
+        updates: UpdatesLike,
+        *,
+        not_before: int = 0,
+        token: Token | str | None = None,
+        transaction: Transaction | None = None,
+        timeout: float | None = None,
+    ) -> Appended:
+        """``append_at_upper`` as a part of somebody's write, who tells what came of it. Raises as that does."""
         bounds = _bounds_until(not_before)
         writer_id = self._ids.for_append()
         deadline, builder, runs = await self._build(writer_id, completed(updates, self.schema), bounds, timeout)
         runs = tuple(moved(run, not_before) for run in runs)
-        return await self._append_moved(writer_id, runs, bounds, token, transaction, deadline, builder)
+        return await self._append_moved(call, writer_id, runs, bounds, token, transaction, deadline, builder)
 
     async def append_batches_at_upper(
         self,
@@ -248,17 +256,19 @@ class WriteHandle(Stays):
         self._location.check_open()
         deadline = self._location.attempts.deadline(timeout)
         runs = tuple(moved(run, not_before) for run in placed(batches, self.shard, bounds, None))
-        return await self._append_moved(self._ids.fixed(), runs, bounds, token, transaction, deadline, None)
+        with self._doubts.call() as call:
+            return await self._append_moved(call, self._ids.fixed(), runs, bounds, token, transaction, deadline, None)
 
     async def resolve(self, *, timeout: float | None = None) -> tuple[Resolved, ...]:
-        """What came of the calls of this handle that ended in doubt (Indeterminate, cancelled), each told once.
+        """What came of the calls of this handle that ended without an answer, each told once.
 
-        Afterwards nothing more comes of any. Those that later appends or ``expire`` resolved are told, too; of more
+        Those are calls in doubt (Indeterminate), cancelled and interrupted ones. Whatever is not told of them did not
+        happen, and nothing more comes of any. Those that later appends or ``expire`` resolved are told, too; of more
         than 10,000 the newest. Cost: one RPC for each call in doubt, all at once; none without one. Raises
         LocationError: repeat it.
         """
         self._location.check_open()
-        return await self._appender.resolve(self._location.attempts.deadline(timeout))
+        return await self._doubts.resolve(self._location.attempts.deadline(timeout))
 
     async def expire(self, *, timeout: float | None = None) -> None:
         """Let what this writer left in Blob and nothing names be swept early. Optional. One RPC.
@@ -278,8 +288,44 @@ class WriteHandle(Stays):
     def __repr__(self) -> str:
         return f"<WriteHandle of {self.shard} upper={self._upper}>"
 
+    async def _append_definite(self, append: Append, call: OwnCall, deadline: Deadline) -> Appended:
+        upper = append.bounds[1]
+        while True:
+            try:
+                outcome = await self._commit(append, call, deadline)
+            except ShardClosed:
+                # SUBTLE: its upper proves nothing. Whoever closed or finalized it may not have had these updates.
+                closed = self._appender.closed
+                if closed is None or not upper.is_empty:
+                    raise
+                # This handle did, with a call that ended in doubt: this is its repetition.
+                outcome = closed
+            begin = append.bounds[0]
+            match outcome:
+                case Appended():
+                    return dataclasses.replace(outcome, upper=upper)
+                case UpperMismatch(upper=current) if current.is_empty:
+                    await append.discard()
+                    raise not_writable(self._shard, since=Antichain.of(0))
+                case UpperMismatch(upper=current, seqno=seqno) if upper.less_equal(current):
+                    await append.discard()
+                    return Appended(upper=upper, seqno=seqno, already_committed=True)
+                case UpperMismatch(upper=current) if current.less_than(begin):
+                    await append.discard()
+                    raise InvalidBounds(
+                        "the shard ends before this handle's upper",
+                        hint="open a new writer",
+                        upper=current,
+                        lower=begin,
+                    )
+                case UpperMismatch(upper=current):
+                    append = dataclasses.replace(append, bounds=(current, upper), truncated=bool(append.runs))
+                case unreachable:
+                    assert_never(unreachable)
+
     async def _once(
         self,
+        call: OwnCall,
         writer_id: WriterId,
         runs: tuple[Run, ...],
         bounds: Bounds,
@@ -296,7 +342,7 @@ class WriteHandle(Stays):
         )
         if token is not None:
             append = self._named(append, Token.parse(token))
-        outcome = await self._commit(append, deadline)
+        outcome = await self._commit(append, call, deadline)
         if isinstance(outcome, Appended):
             self._upper = self._upper.join(outcome.upper)
         else:
@@ -314,10 +360,10 @@ class WriteHandle(Stays):
         body = body_of(append.runs, self.schema, timed=not append.rebase) if append.builder else b""
         return dataclasses.replace(append, token=token, token_use=use, known_seqno=use.known_seqno, body=body)
 
-    async def _commit(self, append: Append, deadline: Deadline) -> Appended | UpperMismatch:
+    async def _commit(self, append: Append, call: OwnCall, deadline: Deadline) -> Appended | UpperMismatch:
         begun, committed = self._ids.begin(), False
         try:
-            outcome = await self._appender.commit(append, deadline)
+            outcome = await self._appender.commit(append, deadline, call)
             committed = isinstance(outcome, Appended) and append.writer_id == self._ids.current
             return outcome
         finally:
@@ -325,6 +371,7 @@ class WriteHandle(Stays):
 
     async def _append_moved(
         self,
+        call: OwnCall,
         writer_id: WriterId,
         runs: tuple[Run, ...],
         bounds: Bounds,
@@ -333,7 +380,7 @@ class WriteHandle(Stays):
         deadline: Deadline,
         builder: BatchBuilder | None,
     ) -> Appended:
-        outcome = await self._once(writer_id, runs, bounds, token, transaction, deadline, builder, rebase=True)
+        outcome = await self._once(call, writer_id, runs, bounds, token, transaction, deadline, builder, rebase=True)
         if isinstance(outcome, Appended):
             return outcome
         raise VersionMismatch(
