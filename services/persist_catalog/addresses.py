@@ -6,7 +6,7 @@ counts only as long as its token is the one in the catalog, so an address that i
 catalog alone decides who leads. Source: architecture.md section 6, CatalogService.
 """
 
-from typing import Final
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 
@@ -26,10 +26,16 @@ SCHEMA: Final = Schema(
     val={"address": pa.field("address", pa.string(), nullable=False)},
 )  # fmt: skip
 
+_Fence: TypeAlias = tuple[int, FenceToken]
+"""The incarnation of a fence, and its token."""
 
-def leader_shard(environment: str) -> ShardId:
-    """The shard that says where the leader of an environment's catalog listens."""
-    return ShardId.named("persist.catalog.leader", environment, SEED)
+
+def leader_shard(environment: str, incarnation: int = 0) -> ShardId:
+    """The shard that says where the leader of an environment's catalog listens.
+
+    Each incarnation of the fence has its own: in another one, a token of before is neither earlier nor later.
+    """
+    return ShardId.named("persist.catalog.leader", environment, SEED + incarnation)
 
 
 class Addresses:
@@ -37,45 +43,47 @@ class Addresses:
 
     def __init__(self, client: Client, environment: str) -> None:
         self._client = client
-        self._shard = leader_shard(environment)
-        self._known: tuple[FenceToken, str] | None = None
+        self._environment = environment
+        self._known: tuple[_Fence, str] | None = None
         self._runtime = client.location.runtime
-        self._untold: tuple[FenceToken, float] | None = None
+        self._untold: tuple[_Fence, float] | None = None
 
-    async def tell(self, token: FenceToken, address: str) -> None:
+    async def tell(self, token: FenceToken, address: str, incarnation: int) -> None:
         """Say where the one with ``token`` listens, unless a later one did. Keeps one row."""
-        writer = await self._client.open_writer(self._shard, schema=SCHEMA)
+        shard = leader_shard(self._environment, incarnation)
+        writer = await self._client.open_writer(shard, schema=SCHEMA)
         new = {"generation": token.deploy_generation, "epoch": token.epoch, "address": address}
         while True:
-            upper, rows = await self._read()
+            upper, rows = await self._read(shard)
             if any(_token(row) > token for row in rows):
                 return
             updates = [*({**row, "diff": -1} for row in rows), {**new, "diff": 1}]
             table = pa.Table.from_pylist([{**each, "ts": upper} for each in updates], SCHEMA.updates)
             outcome = await writer.compare_and_append(table, upper, upper + 1)
             if isinstance(outcome, Appended):
-                self._known = token, address
+                self._known = (incarnation, token), address
                 return
 
-    async def of(self, token: FenceToken, *, fresh: bool = False) -> str:
+    async def of(self, token: FenceToken, incarnation: int, *, fresh: bool = False) -> str:
         """Where the one with ``token`` listens; empty when it did not say, some seconds ago unless ``fresh``."""
-        if self._known is not None and self._known[0] == token:
+        fence = incarnation, token
+        if self._known is not None and self._known[0] == fence:
             return self._known[1]
         now = self._runtime.monotonic()
-        if not fresh and self._untold is not None and self._untold[0] == token and now < self._untold[1]:
+        if not fresh and self._untold is not None and self._untold[0] == fence and now < self._untold[1]:
             return ""
-        _, rows = await self._read()
-        self._known = next(((token, row["address"]) for row in rows if _token(row) == token), None)
-        self._untold = None if self._known is not None else (token, now + UNTOLD_SECONDS)
+        _, rows = await self._read(leader_shard(self._environment, incarnation))
+        self._known = next(((fence, row["address"]) for row in rows if _token(row) == token), None)
+        self._untold = None if self._known is not None else (fence, now + UNTOLD_SECONDS)
         return "" if self._known is None else self._known[1]
 
-    async def _read(self) -> tuple[int, list[dict[str, str]]]:
+    async def _read(self, shard: ShardId) -> tuple[int, list[dict[str, str]]]:
         try:
-            reader = await self._client.open_reader(self._shard, schema=SCHEMA, purpose="catalog leader")
+            reader = await self._client.open_reader(shard, schema=SCHEMA, purpose="catalog leader")
         except ShardNotFound:
             return 0, []
         async with reader:
-            upper = (await self._client.recent_upper(self._shard)).time or 0
+            upper = (await self._client.recent_upper(shard)).time or 0
             if upper == 0:
                 return 0, []
             rows = await (await reader.snapshot(upper - 1)).to_pylist()

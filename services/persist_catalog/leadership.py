@@ -90,7 +90,7 @@ class Leadership:
             self._become(Role.LEADER, catalog, catalog.token)
             with contextlib.suppress(LocationError):
                 # Only those who look for the leader would miss it.
-                await self._addresses.tell(catalog.token, self.address)
+                await self._addresses.tell(catalog.token, self.address, catalog.claim.incarnation)
             return catalog.token
 
     async def _opened(self, generation: int) -> OpenedCatalog:
@@ -146,8 +146,8 @@ class Leadership:
 
     def look(self) -> None:
         """Whether the mirror shows that somebody else leads."""
-        seen = self._mirror.token
-        if self.role is Role.LEADER and seen is not None and self.own is not None and seen > self.own:
+        seen = self._mirror.raw
+        if self._catalog is not None and self._catalog.claim.fenced_by(seen.token, seen.incarnation) is not None:
             self._end()
 
     def catalog(self) -> OpenedCatalog | None:
@@ -159,11 +159,11 @@ class Leadership:
         if self.role is Role.LEADER:
             return self.address
         token = self._mirror.token
-        return "" if token is None else await self._addresses.of(token)
+        return "" if token is None else await self._addresses.of(token, self._mirror.raw.incarnation)
 
     async def _refusal(self, token: FenceToken | None) -> Exception:
         seen = self._mirror.token
-        fenced = None if token is None or seen is None else Claim(token.deploy_generation, token).fenced_by(seen)
+        fenced = None if token is None else Claim(token.deploy_generation, token).fenced_by(seen)
         return fenced or await self._not_writable("this server does not lead", "ask the leader")
 
     async def _not_writable(self, message: str, hint: str) -> NotWritable:
@@ -183,13 +183,13 @@ class Leadership:
         """Whether a server that was fenced may lead: not if that would take the catalog from its equal.
 
         A later epoch of its own generation that tells no address is no server's: somebody edited the catalog by hand,
-        or leads without one. Who asks to lead fences that.
+        or leads without one. Who asks to lead fences that. A generation below its own was set back by hand.
         """
         if generation > seen.deploy_generation:
             return True
         own = self.own
-        same = own is not None and own.deploy_generation == seen.deploy_generation == generation
-        return same and not await self._addresses.of(seen, fresh=True)
+        same = own is not None and own.deploy_generation >= seen.deploy_generation == generation
+        return same and not await self._addresses.of(seen, self._mirror.raw.incarnation, fresh=True)
 
     def _end(self) -> None:
         # What this server did itself may be what fenced it, which is no reason not to lead again.

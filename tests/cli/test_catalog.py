@@ -15,6 +15,7 @@ from golden.catalog.sample import stored
 from unit.core.catalog.samples import database, user
 
 from persist.client.catalog.port import RowLog
+from persist.core.catalog.errors import FencedByGeneration
 from persist.core.catalog.kinds import BY_TAG, DATABASE, SETTING
 from persist.core.catalog.objects import Config, DatabaseKey, FenceToken, FenceTokenKey, Setting, SettingKey
 from persist.core.catalog.open_rules import DATA_VERSION
@@ -142,6 +143,23 @@ def test_a_damaged_catalog_is_dumped_edited_and_repaired(persist: Persist, stash
     done = persist("catalog", "edit", "setting", '{"name": "motto"}', '{"value": "late"}', "--yes", *stash.options)
     assert done.code == 0, done.err
     stash.lead(3)
+
+
+def test_a_generation_that_went_too_far_is_set_back(persist: Persist, made: Made) -> None:
+    made.lead(2**40 // 2**21)
+    with pytest.raises(FencedByGeneration):
+        made.lead(4)
+    upper = made.upper()
+    planned = persist("catalog", "repair", "--generation", 4, *made.options)
+    assert (planned.code, made.upper()) == (0, upper)
+    assert "--commit makes them" in planned.err
+    done = persist("catalog", "repair", "--generation", 4, "--epoch", 1, "--commit", "--json", *made.options)
+    assert done.code == 0, done.err
+    assert (done.json["token"], done.json["damaged"]) == ({"deploy_generation": 4, "epoch": 1}, [])
+    made.lead(4)
+    on = persist("catalog", "repair", "--generation", 9, "--commit", *made.options)
+    assert on.code != 0
+    assert "set back, never on" in on.err
 
 
 def test_a_catalog_that_cannot_be_opened_is_repaired(persist: Persist, stash: Made) -> None:

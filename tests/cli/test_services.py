@@ -60,6 +60,7 @@ def test_dev_serves_bindings_on_the_same_port(dev):
     source = RemapSource(remap=library.ShardId.new(), kind=SourceKind.LSN, incarnation="one")
     with library.connect(endpoint) as client:
         minter = client.minter(endpoint)
+        minter.mint(source)
         [binding] = minter.get_binding(source, [Lsn(7)])
         assert binding.frontier.beyond(Lsn(7))
         assert client.recent_upper(source.remap) == library.Antichain.of(binding.ts + 1)

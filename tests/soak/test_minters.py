@@ -51,6 +51,7 @@ async def test_clocks_leap_and_no_binding_changes(tmp_path: Path) -> None:
         while offset < OFFSETS:
             async with await aio.embedded(**stores, runtime=clocks[number]) as client:
                 minter = LocalMinter(client)
+                await minter.mint(source)
                 for _ in range(mine.randrange(20, 200)):
                     count = mine.randrange(1, 60)
                     asked = [Point(mine.randrange(3), each) for each in range(offset, min(offset + count, OFFSETS))]

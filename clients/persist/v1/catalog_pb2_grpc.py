@@ -200,7 +200,9 @@ class CatalogServiceServicer:
 
     def EditRow(self, request, context):
         """EditRow inserts, changes or deletes one object by hand and fences whoever leads, this server too, unless it is
-        refused. May be repeated.
+        refused. It has no number: one that is delivered again, however late, fences again and sets the object again, over
+        whatever was written to it meanwhile; and the answer to the second tells as the previous value what the first wrote.
+        So after a lost answer look what is there before it is repeated.
         Fails with REASON_CATALOG_UNINITIALIZED, REASON_CATALOG_INCOMPATIBLE_DATA_VERSION, REASON_CATALOG_NOT_WRITABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

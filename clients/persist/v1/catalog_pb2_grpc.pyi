@@ -84,7 +84,9 @@ class CatalogServiceStub:
     """
     EditRow: _grpc.UnaryUnaryMultiCallable[_catalog_pb2.EditRowRequest, _catalog_pb2.EditRowResponse]
     """EditRow inserts, changes or deletes one object by hand and fences whoever leads, this server too, unless it is
-    refused. May be repeated.
+    refused. It has no number: one that is delivered again, however late, fences again and sets the object again, over
+    whatever was written to it meanwhile; and the answer to the second tells as the previous value what the first wrote.
+    So after a lost answer look what is there before it is repeated.
     Fails with REASON_CATALOG_UNINITIALIZED, REASON_CATALOG_INCOMPATIBLE_DATA_VERSION, REASON_CATALOG_NOT_WRITABLE.
     """
 
@@ -132,7 +134,9 @@ class CatalogServiceAsyncStub(CatalogServiceStub):
     """
     EditRow: _aio.UnaryUnaryMultiCallable[_catalog_pb2.EditRowRequest, _catalog_pb2.EditRowResponse]  # type: ignore[assignment]
     """EditRow inserts, changes or deletes one object by hand and fences whoever leads, this server too, unless it is
-    refused. May be repeated.
+    refused. It has no number: one that is delivered again, however late, fences again and sets the object again, over
+    whatever was written to it meanwhile; and the answer to the second tells as the previous value what the first wrote.
+    So after a lost answer look what is there before it is repeated.
     Fails with REASON_CATALOG_UNINITIALIZED, REASON_CATALOG_INCOMPATIBLE_DATA_VERSION, REASON_CATALOG_NOT_WRITABLE.
     """
 
@@ -255,7 +259,9 @@ class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_catalog_pb2.EditRowResponse, _abc.Awaitable[_catalog_pb2.EditRowResponse]]:
         """EditRow inserts, changes or deletes one object by hand and fences whoever leads, this server too, unless it is
-        refused. May be repeated.
+        refused. It has no number: one that is delivered again, however late, fences again and sets the object again, over
+        whatever was written to it meanwhile; and the answer to the second tells as the previous value what the first wrote.
+        So after a lost answer look what is there before it is repeated.
         Fails with REASON_CATALOG_UNINITIALIZED, REASON_CATALOG_INCOMPATIBLE_DATA_VERSION, REASON_CATALOG_NOT_WRITABLE.
         """
 

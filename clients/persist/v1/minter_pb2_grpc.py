@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class TimestampMinterStub:
-    """TimestampMinter serves the sources of one persist location.
+    """TimestampMinter serves the sources of one persist location. Only Mint begins a source: all other calls fail with
+    REASON_SHARD_NOT_FOUND for one that nobody began, and leave nothing there.
     """
 
     def __init__(self, channel):
@@ -68,7 +69,8 @@ class TimestampMinterStub:
 
 
 class TimestampMinterServicer:
-    """TimestampMinter serves the sources of one persist location.
+    """TimestampMinter serves the sources of one persist location. Only Mint begins a source: all other calls fail with
+    REASON_SHARD_NOT_FOUND for one that nobody began, and leave nothing there.
     """
 
     def GetBinding(self, request, context):
@@ -158,7 +160,8 @@ def add_TimestampMinterServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class TimestampMinter:
-    """TimestampMinter serves the sources of one persist location.
+    """TimestampMinter serves the sources of one persist location. Only Mint begins a source: all other calls fail with
+    REASON_SHARD_NOT_FOUND for one that nobody began, and leave nothing there.
     """
 
     @staticmethod

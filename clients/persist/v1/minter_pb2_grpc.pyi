@@ -37,7 +37,9 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class TimestampMinterStub:
-    """TimestampMinter serves the sources of one persist location."""
+    """TimestampMinter serves the sources of one persist location. Only Mint begins a source: all other calls fail with
+    REASON_SHARD_NOT_FOUND for one that nobody began, and leave nothing there.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -63,7 +65,9 @@ class TimestampMinterStub:
 
 @_typing.type_check_only
 class TimestampMinterAsyncStub(TimestampMinterStub):
-    """TimestampMinter serves the sources of one persist location."""
+    """TimestampMinter serves the sources of one persist location. Only Mint begins a source: all other calls fail with
+    REASON_SHARD_NOT_FOUND for one that nobody began, and leave nothing there.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetBinding: _aio.UnaryUnaryMultiCallable[_minter_pb2.GetBindingRequest, _minter_pb2.GetBindingResponse]  # type: ignore[assignment]
@@ -85,7 +89,9 @@ class TimestampMinterAsyncStub(TimestampMinterStub):
     """CompactBindings lets the remap shard forget what lies before resumption - 1. It never goes back."""
 
 class TimestampMinterServicer(metaclass=_abc_1.ABCMeta):
-    """TimestampMinter serves the sources of one persist location."""
+    """TimestampMinter serves the sources of one persist location. Only Mint begins a source: all other calls fail with
+    REASON_SHARD_NOT_FOUND for one that nobody began, and leave nothing there.
+    """
 
     @_abc_1.abstractmethod
     def GetBinding(

@@ -236,7 +236,8 @@ class PersistShardServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RegisterLeasedReader(self, request, context):
-        """RegisterLeasedReader holds a since under a lease. Idempotent by reader_id.
+        """RegisterLeasedReader holds a since under a lease. Idempotent by reader_id while the reader is alive. It has no
+        number: one that is delivered after its reader was expired holds for one lease more, for nobody.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

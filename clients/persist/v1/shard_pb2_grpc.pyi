@@ -64,7 +64,9 @@ class PersistShardStub:
     CloseCall: _grpc.UnaryUnaryMultiCallable[_shard_pb2.CloseCallRequest, _shard_pb2.CloseCallResponse]
     """CloseCall makes sure that nothing more comes of a numbered call, and tells what had come of it. Idempotent."""
     RegisterLeasedReader: _grpc.UnaryUnaryMultiCallable[_shard_pb2.RegisterLeasedReaderRequest, _shard_pb2.RegisterLeasedReaderResponse]
-    """RegisterLeasedReader holds a since under a lease. Idempotent by reader_id."""
+    """RegisterLeasedReader holds a since under a lease. Idempotent by reader_id while the reader is alive. It has no
+    number: one that is delivered after its reader was expired holds for one lease more, for nobody.
+    """
     DowngradeSince: _grpc.UnaryUnaryMultiCallable[_shard_pb2.DowngradeSinceRequest, _shard_pb2.DowngradeSinceResponse]
     """DowngradeSince gives up reading below a frontier and extends the lease. Idempotent."""
     HeartbeatReader: _grpc.UnaryUnaryMultiCallable[_shard_pb2.HeartbeatReaderRequest, _shard_pb2.HeartbeatReaderResponse]
@@ -128,7 +130,9 @@ class PersistShardAsyncStub(PersistShardStub):
     CloseCall: _aio.UnaryUnaryMultiCallable[_shard_pb2.CloseCallRequest, _shard_pb2.CloseCallResponse]  # type: ignore[assignment]
     """CloseCall makes sure that nothing more comes of a numbered call, and tells what had come of it. Idempotent."""
     RegisterLeasedReader: _aio.UnaryUnaryMultiCallable[_shard_pb2.RegisterLeasedReaderRequest, _shard_pb2.RegisterLeasedReaderResponse]  # type: ignore[assignment]
-    """RegisterLeasedReader holds a since under a lease. Idempotent by reader_id."""
+    """RegisterLeasedReader holds a since under a lease. Idempotent by reader_id while the reader is alive. It has no
+    number: one that is delivered after its reader was expired holds for one lease more, for nobody.
+    """
     DowngradeSince: _aio.UnaryUnaryMultiCallable[_shard_pb2.DowngradeSinceRequest, _shard_pb2.DowngradeSinceResponse]  # type: ignore[assignment]
     """DowngradeSince gives up reading below a frontier and extends the lease. Idempotent."""
     HeartbeatReader: _aio.UnaryUnaryMultiCallable[_shard_pb2.HeartbeatReaderRequest, _shard_pb2.HeartbeatReaderResponse]  # type: ignore[assignment]
@@ -249,7 +253,9 @@ class PersistShardServicer(metaclass=_abc_1.ABCMeta):
         request: _shard_pb2.RegisterLeasedReaderRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_shard_pb2.RegisterLeasedReaderResponse, _abc.Awaitable[_shard_pb2.RegisterLeasedReaderResponse]]:
-        """RegisterLeasedReader holds a since under a lease. Idempotent by reader_id."""
+        """RegisterLeasedReader holds a since under a lease. Idempotent by reader_id while the reader is alive. It has no
+        number: one that is delivered after its reader was expired holds for one lease more, for nobody.
+        """
 
     @_abc_1.abstractmethod
     def DowngradeSince(

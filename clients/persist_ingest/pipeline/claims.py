@@ -38,6 +38,7 @@ class Claim:
     """An attempt to create a source. ``told_ms``: its last word, 0 once it gave up; ``owner``: host and process.
 
     ``source``: what will be recorded; None until it is set up upstream, and before that no shard of it is touched.
+    ``announced``: what may stand upstream before that, and the type that knows how it is cleared.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Claim:
     claimed_ms: int = 0
     told_ms: int = 0
     source: Source | None = None
+    announced: Mapping[str, Any] | None = None
 
     @property
     def described(self) -> str:
@@ -117,7 +119,7 @@ def take(records: Records, name: str, type_name: str) -> tuple[Claim, Claim | No
                 silent_ms=max(0, system().now_ms() - found.told_ms),
             )
         earlier = found
-        return replace(mine, generation=found.generation, source=found.source).to_record()
+        return _inherited(mine, found).to_record()
 
     return _claimed(name, records.change("source", name, place)), earlier
 
@@ -130,15 +132,20 @@ def seize(records: Records, name: str) -> Claim:
         found = Claim.of(name, before)
         if found is None:
             raise SourceNotFound("nobody is creating a source of this name", source=name)
-        return replace(mine, type=found.type, generation=found.generation, source=found.source).to_record()
+        return replace(_inherited(mine, found), type=found.type).to_record()
 
     return _claimed(name, records.change("source", name, place))
 
 
 def renew(records: Records, claim: Claim) -> Claim:
     """Begin anew after what was left has been cleared, with shards that nobody had. Raises ClaimLost."""
-    fresh = replace(claim, generation=claim.generation + (claim.source is not None), source=None)
+    fresh = replace(claim, generation=claim.generation + (claim.source is not None), source=None, announced=None)
     return _replaced(records, claim, fresh)
+
+
+def announce(records: Records, claim: Claim, announced: Mapping[str, Any]) -> Claim:
+    """Record what is about to be made upstream. Raises ClaimLost."""
+    return _replaced(records, claim, replace(claim, announced={"type": claim.type, "made": dict(announced)}))
 
 
 def set_up(records: Records, claim: Claim, source: Source) -> Claim:
@@ -213,6 +220,11 @@ def _new(name: str, type_name: str) -> Claim:
     owner = f"{system().hostname}-{os.getpid()}"
     attempt = system().random_bytes(8).hex()
     return Claim(name=name, type=type_name, attempt=attempt, owner=owner, claimed_ms=now, told_ms=now)
+
+
+def _inherited(mine: Claim, found: Claim) -> Claim:
+    """A claim in place of another, with all that this one left."""
+    return replace(mine, generation=found.generation, source=found.source, announced=found.announced)
 
 
 def _touch(records: Records, claim: Claim, told_ms: int) -> None:

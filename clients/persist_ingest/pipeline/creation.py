@@ -8,6 +8,7 @@ Source: sources.md section 1, consistent snapshot; catalog-semantics.md section 
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import persist
@@ -17,6 +18,7 @@ from persist.sources import Reclocker, RemapTrace, SourceFrontier
 from persist_ingest.location import Location, client
 from persist_ingest.pipeline.claims import (
     Claim,
+    announce,
     beating,
     give_up,
     holds,
@@ -32,7 +34,7 @@ from persist_ingest.pipeline.records import DATA_SINCE, Records, Source
 from persist_ingest.pipeline.running import SPARK_BYTES_MIN, Runner
 from persist_ingest.pipeline.state import Contents
 from persist_ingest.pipeline.work import ExportPlan, Work, prepared
-from persist_ingest.sources.port import Beginning, DropsWithin, UpstreamNotOurs
+from persist_ingest.sources.port import Announces, Beginning, DropsWithin, SourceType, UpstreamNotOurs
 from persist_ingest.sources.registry import source_type
 
 if TYPE_CHECKING:
@@ -70,11 +72,17 @@ def create(
     claim = _claimed(the_client, records, name, type_name, taken_over)
     doubt: BaseException | None = None
     try:
-        with beating(records, claim), kind.create(options, source=name) as beginning:
+
+        def announced(made: Mapping[str, Any]) -> None:
+            nonlocal claim
+            claim = announce(records, claim, made)
+
+        with beating(records, claim), _created(kind, options, name, announced) as beginning:
             source = _source(claim, beginning, interval_ms)
             _check_fresh(the_client, source)
             # Before any shard: whoever finds this claim finds all that there may be.
             claim = set_up(records, claim, source)
+            beginning.settle()
             _begin(here, source, beginning, minter, Runner(session, spark_bytes_min), report)
             try:
                 publish(records, claim)
@@ -124,9 +132,9 @@ def abandon(
     records = Records(the_client)
     claim = seize(records, name)
     try:
+        with _forced(force, left):
+            _clear_upstream(claim)
         if claim.source is not None:
-            with _forced(force, left):
-                _drop_unread(claim.source)
             _finalize(the_client, claim.source)
         release(records, claim, spent(claim))
     except BaseException:
@@ -153,9 +161,9 @@ def _claimed(
     if earlier is None:
         return claim
     try:
-        if claim.source is not None:
-            with beating(records, claim):
-                _drop_unread(claim.source)
+        with beating(records, claim):
+            _clear_upstream(claim)
+            if claim.source is not None:
                 _finalize(the_client, claim.source)
         claim = renew(records, claim)
     except BaseException:
@@ -246,8 +254,8 @@ def _taken_back(the_client: Any, records: Records, claim: Claim) -> None:
         if claim.source is not None:
             # Upstream that was done at the way out, as far as it answered.
             _finalize(the_client, claim.source)
-            if holds(records, claim):
-                _drop_unread(claim.source)
+        if holds(records, claim):
+            _clear_upstream(claim)
         release(records, claim, spent(claim))
     except PersistError:
         with contextlib.suppress(PersistError):
@@ -304,6 +312,24 @@ def _bound(the_client: Any, source: Source) -> SourceFrontier | None:
         return None
     finally:
         minter.close()
+
+
+def _created(
+    kind: SourceType, options: Mapping[str, str], name: str, announced: Callable[[Mapping[str, Any]], None]
+) -> AbstractContextManager[Beginning]:
+    if isinstance(kind, Announces):
+        return kind.create_announced(options, source=name, announce=announced)
+    return kind.create(options, source=name)
+
+
+def _clear_upstream(claim: Claim) -> None:
+    """What an attempt that is over set up upstream, however far it got."""
+    if claim.source is not None:
+        _drop_unread(claim.source)
+    if claim.announced is not None:
+        kind = source_type(claim.announced["type"])
+        if isinstance(kind, Announces):
+            kind.clear(claim.announced["made"])
 
 
 def _drop_unread(source: Source) -> None:

@@ -5,6 +5,7 @@ Source: sources.md section 1 (store the identity of the upstream in the source's
 """
 
 import contextlib
+import difflib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -39,6 +40,7 @@ _SCHEMA: Final = persist.Schema(
 )
 _SINCE: Final = "sources"
 _ATTEMPTS: Final = 64
+_SHOWN: Final = 20
 Place: TypeAlias = Callable[[Mapping[str, Any] | None], dict[str, Any] | None]
 """What a record becomes, from what it is; None: there is none."""
 
@@ -112,8 +114,9 @@ class Records:
         """One source. Raises SourceNotFound."""
         found = self.sources()
         if name not in found:
-            known = ", ".join(found) or "none yet"
-            raise SourceNotFound("no such source", hint=f"create it; there are: {known}", source=name)
+            near = difflib.get_close_matches(name, found, 3, 0.6)
+            known = f"did you mean {' or '.join(near)}?" if near else f"create it; there are: {_some(list(found))}"
+            raise SourceNotFound("no such source", hint=known, source=name)
         return found[name]
 
     def raw(self) -> dict[str, dict[str, Any]]:
@@ -213,6 +216,11 @@ def _appended(writer: Any, updates: list[Any], at: int) -> bool:
         except PersistError:
             raise doubt from None
         return any(each.appended is not None for each in outcomes)
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return (", ".join(names[:_SHOWN]) or "none yet") + more
 
 
 def _update(kind: str, name: str, record: Mapping[str, Any], ts: int, diff: int) -> Any:

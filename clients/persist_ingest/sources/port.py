@@ -6,7 +6,7 @@ what it may forget. Nothing it gives out is kept anywhere but in shards: there i
 Source: design 003; sources.md; catalog-semantics.md sections 4.2 and 5.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -209,12 +209,14 @@ class Beginning:
     ``definition``: all that is needed to open it again, JSON-ready, without secrets. ``bound``: the first frontier to
     bind: all that ``snapshot`` reads lies before it, and so has the first time that was minted. ``snapshot``: tasks
     that can be read only while the context lasts; their offsets lie before ``bound``. Empty where history is upstream.
+    ``settle``: makes what the definition names and only that tells from another's, once it is recorded.
     """
 
     definition: Mapping[str, Any]
     reader: SourceReader
     bound: SourceFrontier
     snapshot: Sequence[ReadTask] = ()
+    settle: Callable[[], None] = lambda: None
 
 
 class SourceType(Protocol):
@@ -248,5 +250,27 @@ class DropsWithin(Protocol):
         """``drop``, of a source that never committed beyond ``bound``; None: nothing of it was ever committed.
 
         Raises as ``drop``, and UpstreamNotOurs.
+        """
+        ...
+
+
+@runtime_checkable
+class Announces(Protocol):
+    """A SourceType that says what it is about to make upstream, so that a process that dies inside leaves nothing."""
+
+    def create_announced(
+        self, options: Mapping[str, str], *, source: str, announce: Callable[[Mapping[str, Any]], None]
+    ) -> AbstractContextManager[Beginning]:
+        """``create``, which calls ``announce`` before anything is made upstream, and leaves ``settle`` to the caller.
+
+        What is announced, JSON-ready and without secrets, is for ``clear``. Raises as ``create``, and what ``announce``
+        raises.
+        """
+        ...
+
+    def clear(self, announced: Mapping[str, Any]) -> None:
+        """Remove what the ``create`` that announced this made and did not settle, and nothing of another.
+
+        Doing it again does nothing. Raises SourceFailure, LocationError.
         """
         ...

@@ -162,6 +162,14 @@ def repair(
     commit: Annotated[
         bool, typer.Option("--commit", help="Do it. Without, say what is wrong and what would change, and do nothing.")
     ] = False,
+    generation: Annotated[
+        int | None,
+        typer.Option("--generation", metavar="N", min=0, help="Set the deploy generation back to this one."),
+    ] = None,
+    epoch: Annotated[
+        int | None,
+        typer.Option("--epoch", metavar="N", min=0, help="Set the epoch back to this one; opening takes the next."),
+    ] = None,
     *,
     at: Whose,
     run: Run,
@@ -172,8 +180,13 @@ def repair(
     the one stays that came last: look at each, and use edit where another one is right. With --commit all is done in
     one append, which fences whoever leads; where nothing is wrong nothing is done. Exits with 1 while something is
     wrong.
+
+    With --generation or --epoch the fence token is set back, too: for a deployment that was rolled out with a number
+    far too high. Whoever opened the catalog before is fenced for ever, whatever numbers come again. It is refused while
+    a server leads: stop that first, and programs that lead, or the next of them to open the catalog takes the wrong
+    number again.
     """
     place, settings = at.place(), run.settings()
     from persist_cli.catalog import repairs as catalog_repairs
 
-    catalog_repairs.repair(place, settings, commit=commit, json=run.json)
+    catalog_repairs.repair(place, settings, commit=commit, json=run.json, back=(generation, epoch))

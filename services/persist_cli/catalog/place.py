@@ -12,9 +12,13 @@ from persist_cli.options import LOCATION, Target, Where, sqlite_file
 
 if TYPE_CHECKING:
     from persist.client.catalog.port import OpenableCatalog, RowLog
+    from persist.core.catalog.objects import FenceToken
     from persist.settings import Settings
 
 T = TypeVar("T")
+
+ANSWER_SECONDS = 5.0
+"""How long a server that is said to lead has to answer."""
 
 
 @dataclass(kw_only=True)
@@ -71,6 +75,32 @@ class Place:
 
         self._check_there()
         return asyncio.run(main())
+
+    async def live_leader(self, settings: "Settings", token: "FenceToken", incarnation: int) -> str:
+        """Where the server listens that leads with this token; empty when none answers that it does.
+
+        A program that leads tells no address: nobody can see whether it lives.
+        """
+        from persist.client.catalog.remote import RemoteCatalog
+        from persist.errors import PersistError
+        from persist_catalog.addresses import Addresses
+
+        if self.target is None:
+            return ""
+        async with contextlib.AsyncExitStack() as stack:
+            client = await _client(self.target, settings)
+            stack.push_async_callback(client.close)
+            address = await Addresses(client, self.environment).of(token, incarnation)
+            if not address:
+                return ""
+            server = RemoteCatalog(address, environment=self.environment, settings=settings)
+            stack.push_async_callback(server.close)
+            try:
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    status = await server.status()
+            except (PersistError, TimeoutError):
+                return ""
+            return address if (status.role, status.own) == ("leader", token) else ""
 
     def _refuse(self) -> None:
         from persist.core.catalog.errors import Uninitialized

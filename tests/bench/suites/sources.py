@@ -119,6 +119,7 @@ class _Ask(_Echo):
         def request(offset: int) -> Any:
             return pb.GetBindingRequest(shard_id=shard, source=told, times=[time_message(Point(0, offset))])
 
+        await stubs[0].Mint(pb.MintRequest(shard_id=shard, source=told), timeout=30)
         await stubs[0].GetBinding(request(0), timeout=30)
         first, numbers = request(0), itertools.count(1)
 

@@ -16,12 +16,12 @@ from persist.client.binding.port import RemapSource
 from persist.client.remote.minter import RemoteMinter
 from persist.core.binding.binding_log import MintRules
 from persist.core.data.schema import Schema
-from persist.core.frontier import MINIMUM, Antichain
+from persist.core.frontier import Antichain
 from persist.core.ids import ShardId
 from persist.core.source.source_frontier import SourceFrontier
 from persist.core.source.source_time import Lsn, Point, SourceKind
 from persist.core.time.errors import JumpTooLarge, UpstreamReplaced
-from persist.errors import NotReadable, ShardNotFound
+from persist.errors import NotReadable, SchemaMismatch, ShardNotFound
 from persist.runtime import system
 from persist_host import Address, Host, Telemetry
 from persist_minter import MinterService
@@ -89,6 +89,7 @@ async def test_the_same_time_for_everybody(place: Place, way: str) -> None:
     async with minters_at(place, way) as new:
         (first, _), (second, _) = await new(), await new()
         source = source_of()
+        await first.mint(source)
         [mine] = await first.get_binding(source, through(p1=10))
         [theirs] = await second.get_binding(source, through(p1=10))
         [lower] = await second.get_binding(source, through(p1=3))
@@ -103,6 +104,7 @@ async def test_racing_minters_agree(place: Place, way: str) -> None:
     async with minters_at(place, way) as new:
         minters = [(await new())[0] for _ in range(3)]
         source = source_of()
+        await minters[0].mint(source)
 
         async def ask(number: int) -> dict[int, int]:
             minter = minters[number % len(minters)]
@@ -154,6 +156,7 @@ async def test_what_the_upstream_does_not_have_is_not_bound(place: Place, way: s
     async with minters_at(place, way) as new:
         minter, _ = await new()
         source = source_of(max_jump=100)
+        await minter.mint(source)
         high = SourceFrontier.at(PARTITIONS, {0: 50})
         with pytest.raises(JumpTooLarge):
             await minter.get_binding(source, through(p0=50), high=high)
@@ -172,32 +175,68 @@ async def test_what_the_upstream_does_not_have_is_not_bound(place: Place, way: s
 async def test_another_incarnation_is_refused(place: Place, way: str) -> None:
     async with minters_at(place, way) as new:
         minter, _ = await new()
+        await minter.mint(source_of())
         await minter.get_binding(source_of(), through(p0=1))
         with pytest.raises(UpstreamReplaced):
             await minter.mint(source_of(incarnation="two"))
 
 
-async def test_who_only_looks_writes_nothing(place: Place, way: str) -> None:
-    source = source_of()
+def asks(minter: Any, source: RemapSource) -> list[Awaitable[object]]:
+    """All calls that ask about a source and do not begin it."""
+    exports = {"a": ShardId.of(b"a" * 16)}
+    return [
+        minter.bindings(source),
+        minter.get_binding(source, through(p0=5)),
+        minter.resumption(source, exports),
+        minter.compact(source, exports),
+        anext(minter.watch(source)),
+    ]
+
+
+async def test_who_asks_for_a_source_that_nobody_began_makes_nothing(place: Place, way: str) -> None:
     async with minters_at(place, way) as new:
-        (minter, client), (restarted, _) = await new(), await new()
-        # A source that nobody minted for: nothing is made.
-        assert not (await minter.bindings(source)).is_initialized
-        assert (await minter.resumption(source, {"a": ShardId.of(b"a" * 16)})).source.offsets is None
-        with pytest.raises(ShardNotFound):
-            await client.inspect(source.remap)
+        (minter, client), (other, _) = await new(), await new()
+        begun = source_of()
+        await other.mint(begun)
+        there = {shard async for shard in client.list_shards()}
+        mistyped = dataclasses.replace(begun, remap=ShardId.parse(str(begun.remap)[:-1] + "3"))
+        for asked in asks(minter, mistyped):
+            with pytest.raises(ShardNotFound, match="did you mean " + str(begun.remap)):
+                await asked
+        for asked in asks(minter, dataclasses.replace(begun, remap=ShardId.of(b"z" * 8 + b"y" * 8))):
+            with pytest.raises(ShardNotFound, match="begins with mint"):
+                await asked
+        assert {shard async for shard in client.list_shards()} == there
+
+
+async def test_who_asks_about_another_incarnation_writes_nothing(place: Place, way: str) -> None:
+    async with minters_at(place, way) as new:
+        (minter, client), (fresh, _) = await new(), await new()
+        source = source_of()
+        await minter.mint(source)
         await minter.get_binding(source, through(p0=5))
-        other = dataclasses.replace(source, incarnation="two")
-        for each in (minter, restarted):
-            with pytest.raises(UpstreamReplaced):
-                await each.bindings(other)
-            seqno = (await client.inspect(source.remap))["seqno"]
-            for incarnation in ("two", "three", "four"):
-                with pytest.raises(UpstreamReplaced) as told:
-                    await each.bindings(dataclasses.replace(source, incarnation=incarnation))
-                assert told.value.details == {"incarnation": source.incarnation, "expected": incarnation}
-            assert (await client.inspect(source.remap))["seqno"] == seqno
-        assert (await restarted.bindings(source)).is_initialized
+        seqno = (await client.inspect(source.remap))["seqno"]
+        for each in (fresh, minter):
+            for incarnation in ("two", "three"):
+                other = dataclasses.replace(source, incarnation=incarnation)
+                for asked in [*asks(each, other), each.mint(other)]:
+                    with pytest.raises(UpstreamReplaced) as told:
+                        await asked
+                    assert told.value.details == {"incarnation": source.incarnation, "expected": incarnation}
+        assert (await client.inspect(source.remap))["seqno"] == seqno
+        assert (await fresh.bindings(source)).is_initialized
+
+
+async def test_who_asks_a_shard_of_something_else_writes_nothing(place: Place, way: str) -> None:
+    async with minters_at(place, way) as new:
+        minter, client = await new()
+        source = source_of()
+        await client.open_writer(source.remap, schema=ROWS)
+        seqno = (await client.inspect(source.remap))["seqno"]
+        for asked in [*asks(minter, source), minter.mint(source)]:
+            with pytest.raises(SchemaMismatch):
+                await asked
+        assert (await client.inspect(source.remap))["seqno"] == seqno
 
 
 async def test_resumption_follows_the_data_shards(place: Place, way: str) -> None:
@@ -205,8 +244,8 @@ async def test_resumption_follows_the_data_shards(place: Place, way: str) -> Non
         minter, client = await new()
         source = source_of()
         exports = {"a": ShardId.of(b"a" * 16), "b": ShardId.of(b"b" * 16)}
+        await minter.mint(source)
         nothing = await minter.resumption(source, exports)
-        assert nothing.source.time == MINIMUM
         assert nothing.source.offsets is None
 
         [first] = await minter.get_binding(source, through(p0=9))
@@ -229,6 +268,7 @@ async def test_compaction_forgets_and_a_restart_at_the_boundary_works(place: Pla
         minter, client = await new()
         source, data = source_of(), {"a": ShardId.of(b"a" * 16)}
         writer = await client.open_writer(data["a"], schema=ROWS)
+        await minter.mint(source)
         bindings = []
         for step in range(30):
             [binding] = await minter.get_binding(source, through(p0=step * 10 + 9))
@@ -250,6 +290,7 @@ async def test_watch_tells_every_binding(place: Place, way: str) -> None:
     async with minters_at(place, way) as new:
         (watcher, _), (minter, _) = await new(), await new()
         source = source_of()
+        await minter.mint(source)
         await minter.get_binding(source, through(p0=1))
         seen = []
 
@@ -272,6 +313,7 @@ async def test_a_minter_that_lost_its_lease_reads_anew(place: Place, way: str) -
         minter, client = await new()
         other, _ = await new()
         source = source_of()
+        await minter.mint(source)
         await minter.get_binding(source, through(p0=1))
         inspected = await client.inspect(source.remap)
         for reader in list(inspected["leased_readers"]):
@@ -287,5 +329,6 @@ async def test_a_log_has_positions(place: Place, way: str) -> None:
     async with minters_at(place, way) as new:
         minter, _ = await new()
         source = dataclasses.replace(source_of(), kind=SourceKind.LSN)
+        await minter.mint(source)
         [binding] = await minter.get_binding(source, [Lsn(0x1_0000_0010)])
         assert binding.frontier == SourceFrontier.at(SourceKind.LSN, {0: 0x1_0000_0011})

@@ -1,16 +1,22 @@
 """What is closed says so, in both flavours alike: a typed error with the next step, and letting go does nothing."""
 
 import asyncio
+import functools
 import inspect
-from collections.abc import Callable, Mapping
+import pickle
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from client.blocking import surface
 from client.support import SCHEMA, table
 
 import persist
 from persist import ShardId, aio
+from persist.core.catalog.kinds import SETTING
+from persist.core.catalog.objects import SettingKey
 from persist.runtime import system
 from persist.sources import MintRules, RemapSource, SourceKind
 
@@ -133,6 +139,138 @@ async def test_closed_client_refuses_every_asyncio_call_and_lets_go_of_all():
         assert refused.value.hint == "open another client", name
     for call in ends(of).values():
         await waited(call)
+
+
+GIVEN: Mapping[str, Any] = {
+    "source": REMAP, "times": [], "exports": {}, "generation": 1, "kind": SETTING, "key": SettingKey("k"),
+    "value": None, "objects": {}, "name": "user", "to": 1, "retention_ms": None, "boot_ms": 0,
+    "shard": ShardId.new(), "schema": SCHEMA, "writer_id": "w" + "0" * 8 + "-0000" * 3 + "-" + "0" * 12,
+    "environment": "e", "work": lambda transaction: None,
+}  # fmt: skip
+"""What is given to parameters that need something, by their names."""
+ENDS = {"close", "expire", "__enter__", "__exit__", "__iter__"}
+
+
+def surface_calls(held: Any, given_too: Mapping[str, Any]) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Every public method of a handle but those that let go, called with as little as it takes."""
+    for name, member in surface.members(type(held)):
+        if name in ENDS or not inspect.isfunction(member):
+            continue
+        needed = [
+            each
+            for each in inspect.signature(member).parameters.values()
+            if each.default is each.empty and each.name != "self"
+        ]
+        values = {**GIVEN, **given_too}
+        given = [values[each.name] for each in needed if each.kind is not each.KEYWORD_ONLY]
+        named = {each.name: values[each.name] for each in needed if each.kind is each.KEYWORD_ONLY}
+        yield name, functools.partial(getattr(held, name), *given, **named)
+
+
+def begun(call: Callable[[], Any]) -> None:
+    """Call, and begin a feed or a block that this returns."""
+    found = call()
+    next(found) if hasattr(found, "__next__") else found.__enter__()
+
+
+def opened_once() -> tuple[persist.Client, dict[str, Any]]:
+    """A handle of every class that has an end of its own."""
+    client = persist.embedded(**place())
+    writer, reader = client.open(ShardId.new(), schema=SCHEMA)
+    writer.append(table([(1, "a", 3, 1)]), 10)
+    minter = client.minter()
+    minter.mint(REMAP)
+    catalog = client.catalog("test")
+    return client, {
+        "Listen": reader.listen(9), "Minter": minter, "WritableCatalog": catalog.open(1),
+        "ReadableCatalog": catalog.open_read_only(), "Catalog": catalog, "Client": client,
+    }  # fmt: skip
+
+
+def test_every_call_of_what_was_closed_says_so_at_once():
+    held = opened_once()[1]
+    transaction = {"transaction": held["WritableCatalog"].transaction()}
+    closing = {owner.__name__ for owner in surface.classes() if hasattr(owner, "close")}
+    assert closing == held.keys()
+    for name, each in held.items():
+        each.close()
+        called = 0
+        for method, call in surface_calls(each, transaction):
+            with pytest.raises(persist.UsageError, match="is closed") as refused:
+                begun(call)
+            assert refused.value.hint, (name, method)
+            called += 1
+        assert called
+        each.close()
+
+
+def test_what_a_closed_catalog_opened_is_of_no_use_any_more():
+    with persist.embedded(**place()) as client:
+        catalog = client.catalog("test")
+        opened = [catalog.open(1), catalog.open_read_only(), catalog.open_savepoint(1)]
+        opened[0].close()
+        opened[1].sync()
+        catalog.close()
+        for each in opened:
+            with pytest.raises(persist.UsageError, match="catalog is closed"):
+                each.sync()
+
+
+def test_a_handle_that_is_pickled_says_what_to_ship_instead():
+    client, held = opened_once()
+    writer, reader = client.open(ShardId.new(), schema=SCHEMA)
+    writer.append(table([(1, "a", 3, 1)]), 10)
+    snapshot, kept = reader.snapshot(5), client.table("t", schema=SCHEMA, mode="wal")
+    with client.transaction() as transaction:
+        more = {"TableTransaction": transaction, "Transaction": held["WritableCatalog"].transaction()}
+        more |= {"Table": kept, "Oracle": client.oracle(), "WriteHandle": writer, "ReadHandle": reader}
+        more |= {"Snapshot": snapshot, "Diffs": reader.diffs(1, 5), "SinceHandle": client.open_since("h", writer.shard)}
+        writer.append(table([(2, "b", 13, 1)]), 20)
+        more["Compaction"] = client.begin_compaction(writer.shard)
+        assert {*held, *more} == {owner.__name__ for owner in surface.classes()}
+        for name, each in {**held, **more}.items():
+            inner = each._inner
+            for one in (each, inner) if name != "Transaction" else (each,):
+                with pytest.raises(persist.UsageError, match="cannot be pickled") as refused:
+                    pickle.dumps(one)
+                assert "splits" in refused.value.hint
+    # What is made to be shipped still is.
+    [split] = pickle.loads(pickle.dumps(snapshot.splits(1)))
+    assert split.to_arrow().num_rows == 1
+    client.close()
+
+
+def test_a_listen_that_is_closed_from_another_thread_tells_who_waits():
+    with persist.embedded(**place()) as client:
+        writer, reader = client.open(ShardId.new(), schema=SCHEMA)
+        writer.append(table([(1, "a", 3, 1)]), 10)
+        listen = reader.listen(9)
+        assert isinstance(next(listen), persist.Progress)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(next, listen)
+            while listen._inner._waiter is None:
+                assert not waiting.done()
+            with pytest.raises(persist.UsageError, match="waits for this listen already"):
+                next(listen)
+            listen.close()
+            with pytest.raises(persist.UsageError, match="the listen is closed"):
+                waiting.result(60)
+        writer.append(table([(2, "b", 13, 1)]), 20)
+        with pytest.raises(persist.UsageError, match="the listen is closed"):
+            next(listen)
+
+
+async def test_a_task_that_waits_for_a_listen_is_cancelled_as_any_other():
+    async with await aio.embedded(**place()) as client:
+        _, reader = await client.open(ShardId.new(), schema=SCHEMA)
+        listen = await reader.listen(0)
+        waiting = asyncio.ensure_future(anext(listen))
+        while listen._waiter is None:
+            await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await listen.aclose()
 
 
 def test_closed_listen_and_expired_reader_say_so_to_blocking_callers():

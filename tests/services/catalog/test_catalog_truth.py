@@ -1,18 +1,25 @@
 """What CatalogService tells is so: commits that look like nothing, or were made for another epoch, or twice."""
 
+import asyncio
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
-from client.support import memory_place
-from services.catalog.cataloging import catalog_server, found, new_token, put, remote_catalog, stub_of
+from client.support import Place, memory_place
+from services.catalog.cataloging import ENVIRONMENT, catalog_server, found, new_token, put, remote_catalog, stub_of
 from services.catalog.test_catalog_rpcs import ask, changes, commit, setting
 
-from persist.core.catalog.errors import OutOfSync
+from persist import aio
+from persist.client.catalog.durable import DurableCatalog
+from persist.client.catalog.log.shard_log import open_shard_log
+from persist.core.catalog.errors import FencedByEpoch, OutOfSync
 from persist.core.catalog.kinds import SETTING
-from persist.core.catalog.objects import Setting, SettingKey
+from persist.core.catalog.objects import FenceToken, Setting, SettingKey
 from persist.errors import Indeterminate, InvalidArgument
 from persist.testing.twice import TwiceProxy, _raw
 from persist.v1 import catalog_pb2 as pb
@@ -126,3 +133,35 @@ async def test_edit_without_an_answer_tells_no_value_of_its_own_as_the_one_befor
             assert (await catalog.open_read_only()).get(SETTING, KEY) == value
         assert await catalog.edit(SETTING, KEY, Setting("3")) is None
         assert await catalog.edit(SETTING, KEY, Setting("4")) == Setting("3")
+
+
+async def test_a_server_that_is_asked_leads_again_after_its_generation_was_set_back(tmp_path: Path):
+    place = Place(blob=f"file:{tmp_path}/blob", consensus=f"sqlite:{tmp_path}/consensus.db")
+    at = ("--blob", place.blob, "--consensus", place.consensus)
+    words = ("catalog", "repair", "--generation", "1", "--epoch", "1", "--commit", *at)
+    async with (
+        catalog_server(place, generation=900_000) as server,
+        remote_catalog(server.endpoint) as catalog,
+        await aio.embedded(blob=place.blob, consensus=place.consensus) as client,
+    ):
+        session = await catalog.join()
+        await put(session, "k", "1")
+        refused = await asyncio.to_thread(command, *words)
+        assert refused.returncode != 0
+        assert f"leader={server.endpoint}" in refused.stderr
+        await put(session, "k", "2")
+        # A program does it, which asks no server.
+        await DurableCatalog(await open_shard_log(client, ENVIRONMENT)).repair(token=FenceToken(1, 1), commit=True)
+        with pytest.raises(FencedByEpoch):
+            await put(session, "k", "3")
+        opened = await catalog.open(1)
+        assert opened.token == FenceToken(1, 2)
+        await put(opened, "k", "4")
+        status = await catalog.status()
+        assert (status.role, status.leader) == ("leader", server.endpoint)
+        async with catalog_server(place) as other, remote_catalog(other.endpoint) as following:
+            assert (await following.status()).leader == server.endpoint
+
+
+def command(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "persist_cli", *words], capture_output=True, text=True, timeout=120)

@@ -32,6 +32,7 @@ from persist.errors import (
     LocationError,
     NotReadable,
     RequestTooLarge,
+    UsageError,
 )
 from persist.v1 import minter_pb2 as pb
 from persist.wire.rpc_errors import DETAILS_KEY, error_of_status
@@ -44,6 +45,7 @@ OFFSETS = 40
 
 async def ask_all(minter: RemoteMinter, known: dict[int, int], offsets: range = range(OFFSETS)) -> None:
     """Bindings of messages, one after the other; they must be those that others were told."""
+    await minter.mint(source())
     for offset in offsets:
         [binding] = await minter.get_binding(source(), at(0, [offset]))
         assert binding.frontier.beyond(Point(0, offset))
@@ -98,6 +100,7 @@ async def test_watch_survives_the_server_it_was_told_by(tmp_path: Path):
     ):
         preferred = minter._endpoints.choose(REMAP).endpoint
         [first] = [each for each in processes if each.endpoint == preferred]
+        await minter.mint(source())
         async with aclosing(minter.watch(source(), timeout=200)) as traces:
             seen = [await reaching(traces, await bound(minter, 3))]
             first.signal(signal.SIGTERM)
@@ -112,6 +115,7 @@ async def test_watch_survives_the_server_it_was_told_by(tmp_path: Path):
 
 async def bound(minter: RemoteMinter, offset: int) -> int:
     """Bind a message and say which."""
+    await minter.mint(source())
     await minter.get_binding(source(), at(0, [offset]))
     return offset
 
@@ -130,6 +134,7 @@ async def reaching(traces: AsyncIterator[RemapTrace], offset: int) -> RemapTrace
 async def test_watch_tells_changes_as_they_are_and_ends_with_its_time():
     async with minting(direct(memory_place())) as server, remote_minter(server.endpoint) as minter:
         told = []
+        await minter.mint(source())
 
         async def watch() -> None:
             async with aclosing(minter.watch(source(), timeout=3)) as traces:
@@ -212,12 +217,14 @@ async def test_server_of_another_service_is_told_apart():
 
 async def test_pickled_minter_connects_by_itself():
     async with minting(direct(memory_place())) as server, remote_minter(server.endpoint) as minter:
+        await minter.mint(source())
         [mine] = await minter.get_binding(source(), at(0, [1]))
         copy = pickle.loads(pickle.dumps(minter))
         assert await copy.get_binding(source(), at(0, [1])) == [mine]
         await copy.close()
         await minter.close()
-        assert await minter.get_binding(source(), at(0, [1])) == [mine]
+        with pytest.raises(UsageError, match="the minter is closed"):
+            await minter.get_binding(source(), at(0, [1]))
 
 
 # ---- refusals --------------------------------------------------------------------------------------------------------
@@ -259,6 +266,7 @@ async def test_what_a_minter_refuses_arrives_with_its_reason():
 )
 async def test_times_that_cannot_be_bound_are_refused(times):
     async with minting(direct(memory_place())) as server, remote_minter(server.endpoint) as minter:
+        await minter.mint(source())
         with pytest.raises((InvalidArgument, RequestTooLarge)):
             await minter.get_binding(source(), times)
         assert await minter.get_binding(source(), []) == []
@@ -271,6 +279,7 @@ async def test_messages_are_bounded_both_ways():
             with pytest.raises(RequestTooLarge):
                 await minter.get_binding(source(), at(0, range(1_000)))
         async with remote_minter(server.endpoint) as minter:
+            await minter.mint(source())
             bindings = [(await minter.get_binding(source(), at(part, [7])))[0] for part in range(40)]
             times = [Point(part, 7) for part in range(40)]
             with pytest.raises(RequestTooLarge):
@@ -316,6 +325,7 @@ async def test_wrong_requests_end_with_a_reason_and_do_nothing(asked, options, r
 async def test_forgotten_bindings_are_told_as_such_and_since_with_them():
     place = memory_place()
     async with minting(direct(place)) as server, remote_minter(server.endpoint) as minter:
+        await minter.mint(source())
         [first] = await minter.get_binding(source(), at(0, [1]))
         await minter.mint(source(), SourceFrontier.closed(PARTITIONS))
         since = await minter.compact(source(), {})
@@ -347,12 +357,13 @@ async def test_server_answers_health_reflection_and_metrics(tmp_path: Path):
         )
         [listed] = [answer async for answer in call]
         assert "persist.v1.TimestampMinter" in [each.name for each in listed.list_services_response.service]
+        await minter.mint(source())
         await minter.get_binding(source(), at(0, range(5)))
         await minter.get_binding(source(), at(0, range(5)))
         metrics = await asyncio.to_thread(read, f"http://{side}/metrics")
         for line in (
             "persist_minter_times_total 10",
-            "persist_minter_minted_total 1",
+            "persist_minter_minted_total 2",
             'persist_rpc_total{method="/persist.v1.TimestampMinter/GetBinding",code="OK"} 2',
             'persist_rpc_seconds_total{method="/persist.v1.TimestampMinter/GetBinding"}',
         ):
@@ -368,6 +379,7 @@ def read(url: str) -> str:
 async def test_drained_server_ends_watches_at_once_with_a_reason():
     async with minting(direct(memory_place())) as server, stub_of(server.endpoint) as stub:
         asked = pb.WatchBindingsRequest(**{name: getattr(request(), name) for name in ("shard_id", "source")})
+        await stub.Mint(pb.MintRequest(shard_id=asked.shard_id, source=asked.source), timeout=100)
         # Many, as some of them are just sending when draining begins.
         watches = [aiter(stub.WatchBindings(asked, timeout=100)) for _ in range(50)]
         assert all([(await anext(watch)).piece.afresh for watch in watches])
@@ -394,7 +406,7 @@ async def test_mismatches_between_minters_are_counted():
         await bound(first, 2)
         assert two.telemetry.value("persist_minter_mismatches_total") == 0
         assert one.telemetry.value("persist_minter_mismatches_total") == 1
-        assert one.telemetry.value("persist_minter_minted_total") == 2
+        assert one.telemetry.value("persist_minter_minted_total") == 3
 
 
 async def test_one_way_to_the_shards_is_named():

@@ -352,6 +352,7 @@ async def _minter(stage: Stage, stack: AsyncExitStack) -> tuple[RemoteMinter, An
     stack.push_async_callback(minter.close)
     mine = source()
     mine = type(mine)(remap=stage.shard(), kind=mine.kind, incarnation=mine.incarnation, rules=mine.rules)
+    await minter.mint(mine, timeout=30)
     await minter.get_binding(mine, [Point(0, 0)], high=None, timeout=30)
     return minter, mine
 

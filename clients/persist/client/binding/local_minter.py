@@ -11,11 +11,12 @@ from typing import Final
 
 import pyarrow as pa
 
+from persist.client.binding.looking import incarnation_there, not_found
 from persist.client.binding.port import Bound, RemapSource, ResumptionOf, ResumptionTold
 from persist.client.binding.remap_shard import Ask, Counts, RemapShard
 from persist.client.shard.client import ShardClient
+from persist.client.shard.handles import Closes
 from persist.client.shard.read.listen import Updates
-from persist.core.binding.binding_log import BindingLog
 from persist.core.binding.remap import Binding, RemapTrace
 from persist.core.binding.remap_rows import REMAP_SCHEMA, from_table, replaced
 from persist.core.binding.resumption import Export, offset_resumption, offsets_of, remap_since, resumption_of
@@ -38,8 +39,11 @@ BINDINGS_BETWEEN: Final = 1_000
 _Key = tuple[ShardId, SourceKind, str]
 
 
-class LocalMinter:
+class LocalMinter(Closes):
     """The Minter port over a client. Borrows the client; everything it keeps can be lost at any time."""
+
+    _noun = "minter"
+    _again = "ask the client for another one"
 
     def __init__(self, client: ShardClient) -> None:
         self._client = client
@@ -81,7 +85,7 @@ class LocalMinter:
     ) -> Bound:
         """See Minter.mint. One append for all that wait; one RPC a second when everything is bound."""
         deadline = self._deadline(timeout)
-        shard = await self._shard(source, deadline)
+        shard = await self._shard(source, deadline, begins=True)
         await shard.confirm(deadline)
         await shard.bind(Ask(wanted, high, source.rules), deadline)
         trace = shard.log.trace
@@ -90,15 +94,12 @@ class LocalMinter:
     async def bindings(self, source: RemapSource, *, timeout: float | None = None) -> RemapTrace:
         """See Minter.bindings. One RPC, and one read when there is news."""
         deadline = self._deadline(timeout)
-        if not await self._exists(source, deadline):
-            return RemapTrace(kind=source.kind)
         shard = await self._shard(source, deadline)
         return (await shard.sync(deadline)).trace
 
     async def watch(self, source: RemapSource, *, timeout: float | None = None) -> AsyncGenerator[RemapTrace, None]:
         """See Minter.watch. One watch stream."""
-        log = await self._begun(source, self._deadline(timeout))
-        trace = log.trace
+        trace = await self.bindings(source, timeout=timeout)
         yield trace
         upper = trace.upper.time
         if upper is None:
@@ -127,9 +128,6 @@ class LocalMinter:
     ) -> ResumptionTold:
         """See Minter.resumption. One RPC per export, and one for the bindings."""
         trace, states = await self._states(source, exports, self._deadline(timeout))
-        if not trace.is_initialized:
-            nothing = ResumptionOf(time=MINIMUM, offsets=None)
-            return ResumptionTold(source=nothing, exports=dict.fromkeys(exports, nothing))
         return ResumptionTold(
             source=ResumptionOf(time=source_resumption(trace, states), offsets=offset_resumption(trace, states)),
             exports={
@@ -144,8 +142,6 @@ class LocalMinter:
         """See Minter.compact. As ``resumption``, and one command."""
         deadline = self._deadline(timeout)
         trace, states = await self._states(source, exports, deadline)
-        if not trace.is_initialized:
-            return trace.since
         return await (await self._shard(source, deadline)).compact(remap_since(trace, states), deadline)
 
     async def close(self) -> None:
@@ -162,9 +158,11 @@ class LocalMinter:
         location.check_open()
         return location.attempts.deadline(timeout)
 
-    async def _shard(self, source: RemapSource, deadline: Deadline) -> RemapShard:
+    async def _shard(self, source: RemapSource, deadline: Deadline, *, begins: bool = False) -> RemapShard:
         self._check_incarnation(source)
         key = (source.remap, source.kind, source.incarnation)
+        if key not in self._shards:
+            await self._look(source, deadline, begins=begins)
         shard = self._shards.pop(key, None) or RemapShard(self._client, source, self._counts)
         if len(self._shards) >= SOURCES_MAX:
             idle = [other for other, each in self._shards.items() if not each.is_busy]
@@ -194,31 +192,20 @@ class LocalMinter:
         if len(self._incarnations) > INCARNATIONS_MAX:
             self._incarnations.popitem(last=False)
 
-    async def _exists(self, source: RemapSource, deadline: Deadline) -> bool:
-        """Whether there is a remap shard: whoever only looks must not make one."""
-        if (source.remap, source.kind, source.incarnation) in self._shards:
-            return True
-        try:
-            await self._client.recent_upper(source.remap, timeout=deadline.remaining())
-        except ShardNotFound:
-            return False
-        return True
-
-    async def _begun(self, source: RemapSource, deadline: Deadline) -> BindingLog:
-        """The bindings, the first one written if nobody has."""
-        shard = await self._shard(source, deadline)
-        log = await shard.sync(deadline)
-        if not log.trace.is_initialized:
-            await shard.bind(Ask(None, None, source.rules), deadline)
-        return shard.log
+    async def _look(self, source: RemapSource, deadline: Deadline, *, begins: bool) -> None:
+        """Whoever asks for what is not there leaves nothing there. Raises ShardNotFound, UpstreamReplaced."""
+        found = await incarnation_there(self._client, source, deadline)
+        if found is None and not begins:
+            raise await not_found(self._client, source, deadline)
+        if found is not None and found != source.incarnation:
+            self._remember(source.remap, found)
+            raise replaced(found, source.incarnation)
 
     async def _states(
         self, source: RemapSource, exports: Mapping[str, ShardId], deadline: Deadline
     ) -> tuple[RemapTrace, list[Export]]:
         """The uppers of the exports, and bindings that were committed after those were."""
         uppers = await asyncio.gather(*(self._upper(shard, deadline) for shard in exports.values()))
-        if not await self._exists(source, deadline):
-            return RemapTrace(kind=source.kind), []
         shard = await self._shard(source, deadline)
         log = await shard.sync(deadline)
         return log.trace, [Export(name, upper) for name, upper in zip(exports, uppers, strict=True)]

@@ -65,7 +65,8 @@ class ResumptionTold:
 class Minter(Protocol):
     """Bindings of sources. Every call may raise LocationError; repeating any of them is safe and gives the same.
 
-    Calls raise UpstreamReplaced when the remap shard is about another incarnation, CorruptData when it is none.
+    Calls raise UpstreamReplaced when the remap shard is about another incarnation, CorruptData when it is none. Only
+    ``mint`` begins a source: all others raise ShardNotFound for one that nobody began, and leave nothing there.
     """
 
     async def get_binding(
@@ -80,7 +81,7 @@ class Minter(Protocol):
 
         The same for everybody, for ever. ``high``: what the upstream is known to have; without it no more than
         ``rules.max_jump`` is bound at once. Raises NotReadable (bound at since or before: its time is forgotten),
-        JumpTooLarge, ClockAhead, InvalidArgument.
+        JumpTooLarge, ClockAhead, InvalidArgument, ShardNotFound.
         """
         ...
 
@@ -94,21 +95,21 @@ class Minter(Protocol):
     ) -> Bound:
         """Bind everything before ``wanted`` (exclusive) unless it is; without it complete the present tick only.
 
-        Raises as ``get_binding``.
+        A source that nobody began begins with this. Raises as ``get_binding``.
         """
         ...
 
     async def bindings(self, source: RemapSource, *, timeout: float | None = None) -> RemapTrace:
         """All that is committed, at this moment or later than the call began.
 
-        Raises UpstreamReplaced, CorruptData, LocationError.
+        Raises ShardNotFound, UpstreamReplaced, CorruptData, LocationError.
         """
         ...
 
     def watch(self, source: RemapSource, *, timeout: float | None = None) -> AsyncIterator[RemapTrace]:
         """The trace now, and again whenever it has changed, until closed or ``timeout`` seconds have passed.
 
-        Raises UpstreamReplaced, CorruptData, LocationError, each while iterating.
+        Raises ShardNotFound, UpstreamReplaced, CorruptData, LocationError, each while iterating.
         """
         ...
 
@@ -117,7 +118,8 @@ class Minter(Protocol):
     ) -> ResumptionTold:
         """Where the source goes on, from the uppers of its data shards as they are now.
 
-        Exports that do not exist yet are at the minimum. Raises UpstreamReplaced, CorruptData, LocationError.
+        Exports that do not exist yet are at the minimum. Raises ShardNotFound, UpstreamReplaced, CorruptData,
+        LocationError.
         """
         ...
 
@@ -126,7 +128,7 @@ class Minter(Protocol):
     ) -> Antichain:
         """Let the remap shard forget what lies before resumption - 1; its since afterwards. Never goes back.
 
-        Raises UpstreamReplaced, CorruptData, LocationError.
+        Raises ShardNotFound, UpstreamReplaced, CorruptData, LocationError.
         """
         ...
 

@@ -20,7 +20,8 @@ from persist.core.source.source_time import SourceTime
 class Minter(Held):
     """Bindings of sources. Every call may raise LocationError; repeating any of them is safe and gives the same.
 
-    Calls raise UpstreamReplaced when the remap shard is about another incarnation, CorruptData when it is none.
+    Calls raise UpstreamReplaced when the remap shard is about another incarnation, CorruptData when it is none. Only
+    ``mint`` begins a source: all others raise ShardNotFound for one that nobody began, and leave nothing there.
     """
 
     _inner: AioMinter
@@ -37,7 +38,7 @@ class Minter(Held):
 
         The same for everybody, for ever. ``high``: what the upstream is known to have; without it no more than
         ``rules.max_jump`` is bound at once. Raises NotReadable (bound at since or before: its time is forgotten),
-        JumpTooLarge, ClockAhead, InvalidArgument.
+        JumpTooLarge, ClockAhead, InvalidArgument, ShardNotFound.
         """
         return self._run(self._inner.get_binding(source, times, high=high, timeout=timeout))
 
@@ -51,21 +52,21 @@ class Minter(Held):
     ) -> Bound:
         """Bind everything before ``wanted`` (exclusive) unless it is; without it complete the present tick only.
 
-        Raises as ``get_binding``.
+        A source that nobody began begins with this. Raises as ``get_binding``.
         """
         return self._run(self._inner.mint(source, wanted, high=high, timeout=timeout))
 
     def bindings(self, source: RemapSource, *, timeout: float | None = None) -> RemapTrace:
         """All that is committed, at this moment or later than the call began.
 
-        Raises UpstreamReplaced, CorruptData, LocationError.
+        Raises ShardNotFound, UpstreamReplaced, CorruptData, LocationError.
         """
         return self._run(self._inner.bindings(source, timeout=timeout))
 
     def watch(self, source: RemapSource, *, timeout: float | None = None) -> Iterator[RemapTrace]:
         """The trace now, and again whenever it has changed, until closed or ``timeout`` seconds have passed.
 
-        Raises UpstreamReplaced, CorruptData, LocationError, each while iterating.
+        Raises ShardNotFound, UpstreamReplaced, CorruptData, LocationError, each while iterating.
         """
         return iterated(self, self._inner.watch(source, timeout=timeout))
 
@@ -74,7 +75,8 @@ class Minter(Held):
     ) -> ResumptionTold:
         """Where the source goes on, from the uppers of its data shards as they are now.
 
-        Exports that do not exist yet are at the minimum. Raises UpstreamReplaced, CorruptData, LocationError.
+        Exports that do not exist yet are at the minimum. Raises ShardNotFound, UpstreamReplaced, CorruptData,
+        LocationError.
         """
         return self._run(self._inner.resumption(source, exports, timeout=timeout))
 
@@ -83,7 +85,7 @@ class Minter(Held):
     ) -> Antichain:
         """Let the remap shard forget what lies before resumption - 1; its since afterwards. Never goes back.
 
-        Raises UpstreamReplaced, CorruptData, LocationError.
+        Raises ShardNotFound, UpstreamReplaced, CorruptData, LocationError.
         """
         return self._run(self._inner.compact(source, exports, timeout=timeout))
 

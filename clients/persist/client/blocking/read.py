@@ -306,7 +306,10 @@ class Listen(Events):
         return self._inner.frontier
 
     def close(self) -> None:
-        """End the listen and let go of what it holds. Closing again does nothing. Raises nothing."""
+        """End the listen and let go of what it holds. Closing again does nothing. Raises nothing.
+
+        Whoever waits for it at this moment is told that it is closed.
+        """
         self._end(self._inner.aclose())
 
     def __enter__(self) -> Self:

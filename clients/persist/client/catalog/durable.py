@@ -15,6 +15,7 @@ from persist.client.catalog.port import Dump, Repair, RowLog
 from persist.client.catalog.raw import FROZEN_TAGS, RawCatalog
 from persist.client.catalog.repairs import repair
 from persist.client.catalog.take_over import begin_or_renew, migrate, orphans, take_over
+from persist.client.shard.handles import Closes
 from persist.core.catalog.errors import IncompatibleDataVersion
 from persist.core.catalog.kinds import FENCE_TOKEN, AnyKind
 from persist.core.catalog.leadership.fencing import Claim, open_step
@@ -28,11 +29,14 @@ from persist.wire.catalog.migrations import MIGRATIONS
 from persist.wire.catalog.rows import CODEC
 
 
-class DurableCatalog:
+class DurableCatalog(Closes):
     """The OpenableCatalog over a log, which it closes when it is closed. What it opened is of no use afterwards.
 
     ``content_version``: the release that goes on with the catalog, as a semantic version.
     """
+
+    _noun = "catalog"
+    _again = "ask the client for it again"
 
     def __init__(
         self,
@@ -60,7 +64,7 @@ class DurableCatalog:
         check_open(Mode.WRITABLE, generation, initialized=True)
         log, raw = self._log, await self._raw()
         token = await take_over(log, self._codec, raw, generation, lambda: self._check_versions(raw))
-        return await self._opened(log, raw, Mode.WRITABLE, Claim(generation, token), token)
+        return await self._opened(log, raw, Mode.WRITABLE, Claim(generation, token, raw.incarnation), token)
 
     async def open_savepoint(self, generation: int, *, allow_uninitialized: bool = False) -> OpenedCatalog:
         """See OpenableCatalog."""
@@ -100,9 +104,9 @@ class DurableCatalog:
         """See OpenableCatalog."""
         return await edit(self._log, self._codec, kind, key, value, self._check_current)
 
-    async def repair(self, *, commit: bool = False) -> Repair:
+    async def repair(self, *, commit: bool = False, token: FenceToken | None = None) -> Repair:
         """See OpenableCatalog."""
-        done = await repair(self._log, self._codec, commit=commit)
+        done = await repair(self._log, self._codec, commit=commit, token=token)
         try:
             await DurableCatalog(
                 ForkedLog(done.mended),
@@ -135,6 +139,7 @@ class DurableCatalog:
         opened = OpenedCatalog(
             log, self._codec, snapshot, mode=mode, upper=raw.upper, version=version, claim=claim, token=token
         )
+        opened._belongs_to = self
         if mode is not Mode.READ_ONLY:
             await opened.reclaim(orphans(self._codec, snapshot))
         return opened

@@ -4,22 +4,19 @@ Source: catalog-semantics.md section 1.2.12.
 """
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from persist.client.catalog.log.append import append
 from persist.client.catalog.port import RowLog
 from persist.client.catalog.raw import FROZEN_TAGS, RawCatalog
 from persist.core.catalog.kinds import FENCE_TOKEN, AnyKind, check_kind, check_object
-from persist.core.catalog.leadership.fencing import KEY, check_jump
+from persist.core.catalog.leadership.fencing import EPOCH_LIMIT, KEY, check_epoch_left, check_jump
 from persist.core.catalog.leadership.repair import Tally
 from persist.core.catalog.objects import FenceToken
 from persist.core.catalog.open_rules import Mode, check_open
 from persist.core.catalog.rows import Row, RowCodec
 from persist.core.catalog.transaction import check_not_version
 from persist.errors import InvalidArgument
-
-EPOCH_LIMIT: Final = 2**62
-"""Every open takes the next epoch: no edit leaves it none."""
 
 
 async def edit(
@@ -45,15 +42,17 @@ def _change(codec: RowCodec, tally: Tally, kind: AnyKind, key: Any, value: Any) 
     found = tally.kept(kind.tag, codec.encode_key(kind.tag, key))
     before = None if found is None else codec.decode(found)[1]
     seen = tally.last_token()
-    token = FenceToken(seen.deploy_generation, seen.epoch + 1)
     if kind is FENCE_TOKEN:
         if key != KEY or value is None or not value > seen:
-            raise InvalidArgument("a token fences smaller ones only", hint="give a greater one", there=seen)
+            raise InvalidArgument(
+                "a token fences smaller ones only", hint="give a greater one; repair sets back", there=seen
+            )
         check_jump(seen, value.deploy_generation)
         if value.epoch >= EPOCH_LIMIT:
             raise InvalidArgument("no epoch would be left", hint="give a smaller one", limit=EPOCH_LIMIT)
         return before, _replaced(codec, tally, kind, key, value)
-    fence = _replaced(codec, tally, FENCE_TOKEN, KEY, token)
+    check_epoch_left(seen)
+    fence = _replaced(codec, tally, FENCE_TOKEN, KEY, FenceToken(seen.deploy_generation, seen.epoch + 1))
     return before, [*fence, *_replaced(codec, tally, kind, key, value)]
 
 

@@ -15,6 +15,7 @@ from persist.client.catalog.commits import Commits
 from persist.client.catalog.log.append import SnapshotMemory, append
 from persist.client.catalog.port import Dump, RowLog
 from persist.client.catalog.raw import RawCatalog, live_keys, versions
+from persist.client.shard.handles import Closes
 from persist.core.catalog.errors import IncompatibleDataVersion, NotWritable, OutOfSync
 from persist.core.catalog.kinds import AUDIT_LOG, STORAGE_USAGE, AnyKind, Kind, check_kind, check_object
 from persist.core.catalog.leadership.commit_rules import (
@@ -43,12 +44,15 @@ WAIT_SECONDS = 30.0
 """How long to wait for news before asking whether there is any."""
 
 
-class OpenedCatalog:
+class OpenedCatalog(Closes):
     """The ReadWriteCatalog over any RowLog; with Mode.READ_ONLY a ReadOnlyCatalog, which refuses to write.
 
     A savepoint's log is in memory. ``claim`` says who may fence it, ``token`` what it leads with or found,
     ``version`` the data version of this release.
     """
+
+    _noun = "open catalog"
+    _again = "open it again"
 
     def __init__(
         self,
@@ -84,6 +88,11 @@ class OpenedCatalog:
     def token(self) -> FenceToken | None:
         """See ReadOnlyCatalog."""
         return self._token
+
+    @property
+    def claim(self) -> Claim:
+        """What it may call its own."""
+        return self._claim
 
     @property
     def upper(self) -> int:
@@ -313,7 +322,7 @@ class OpenedCatalog:
             read = await self._log.snapshot()
         with self._ends_if(CorruptData):
             raw = RawCatalog(self._codec, read)
-            fenced = self._claim.fenced_by(raw.token) if raw.token is not None else None
+            fenced = self._claim.fenced_by(raw.token, raw.incarnation)
             ended = fenced or self._readable(read.updates)[1]
             if ended is not None:
                 raise self._end(ended)

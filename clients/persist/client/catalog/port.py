@@ -265,11 +265,14 @@ class OpenableCatalog(Protocol):
         """
         ...
 
-    async def repair(self, *, commit: bool = False) -> Repair:
+    async def repair(self, *, commit: bool = False, token: FenceToken | None = None) -> Repair:
         """What makes a catalog whole that CorruptData keeps from being opened; with ``commit`` it is done.
 
         Each row is there once and each key has one value then: see ``Repair`` for what was wrong and what changes. An
-        append fences whoever leads; where nothing is wrong nothing is done. Raises InvalidArgument through servers.
+        append fences whoever leads; where nothing is wrong nothing is done. With ``token`` the fence token is set back
+        to this one, too, for a generation or epoch that went too far by mistake: whoever held any token before is
+        fenced for ever, also where the same one comes again. Raises InvalidArgument through servers, and for a token
+        that is not set back.
         """
         ...
 

@@ -4,13 +4,13 @@ Source: catalog-semantics.md sections 1.2.2 to 1.2.5.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeVar
 
 from persist.client.catalog.port import Updates
 from persist.core.catalog.errors import Fenced
 from persist.core.catalog.kinds import CONFIG, FENCE_TOKEN, SETTING, Kind
-from persist.core.catalog.leadership.fencing import KEY
+from persist.core.catalog.leadership.fencing import KEY, Claim, incarnation_in, incarnation_row
 from persist.core.catalog.leadership.repair import Tally
 from persist.core.catalog.objects import FenceToken
 from persist.core.catalog.open_rules import CONTENT_VERSION, DATA_VERSION, check_content_version, is_initialized
@@ -64,6 +64,13 @@ class RawCatalog:
         return found
 
     @property
+    def incarnation(self) -> int:
+        """Of the fence: how often it was set back by hand."""
+        row = self.row(incarnation_row(self._codec, 0))
+        found = None if row is None else incarnation_in(self._codec, row)
+        return found or 0
+
+    @property
     def content_version(self) -> str | None:
         """Of the release that opened it last."""
         row = self.row(self._codec.encode(SETTING.tag, CONTENT_VERSION, SETTING.value("")))
@@ -95,12 +102,11 @@ class RawCatalog:
         apply_changes(self.rows, changes)
         self.upper = upper
 
-    def follow(self, read: Updates, fenced_by: Callable[[FenceToken], Fenced | None]) -> list[Fenced]:
+    def follow(self, read: Updates, claim: Claim) -> list[Fenced]:
         """Go on to what was read. All refusals by tokens that came, in order: tokens that go again count, too."""
         refusals: list[Fenced] = []
         for _, changes in by_time(read.updates):
-            tokens = (self._codec.decode(row)[1] for row, diff in changes if diff > 0 and row.kind == FENCE_TOKEN.tag)
-            refusals += filter(None, map(fenced_by, tokens))
+            refusals += claim.fenced_within(self._codec, changes)
             self.apply(changes, read.upper)
         self.upper = read.upper
         return refusals

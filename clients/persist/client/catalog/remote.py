@@ -17,6 +17,7 @@ from persist.client.catalog.log.remote_log import RemoteLog
 from persist.client.catalog.opened import OpenedCatalog
 from persist.client.catalog.port import Dump, Repair, Updates
 from persist.client.remote.catalog import CatalogCalls
+from persist.client.shard.handles import Closes
 from persist.core.catalog.errors import Fenced, OutOfSync
 from persist.core.catalog.kinds import AnyKind
 from persist.core.catalog.leadership.commit_rules import commit_ts, committed_at
@@ -66,12 +67,15 @@ class CatalogStatus:
     sessions: int
 
 
-class RemoteCatalog:
+class RemoteCatalog(Closes):
     """The OpenableCatalog over one or several CatalogService endpoints of one environment.
 
     ``endpoints``: HOST:PORT, comma separated. Followers serve reads; what writes finds the leader among them, and leads
     with any that may when there is none. Raises InvalidArgument (no endpoint, or no catalog), LocationError.
     """
+
+    _noun = "catalog"
+    _again = "ask the client for it again"
 
     def __init__(
         self,
@@ -177,7 +181,7 @@ class RemoteCatalog:
         with answers():
             return SIDES[kind.tag][1].decode(told.previous) if told.HasField("previous") else None
 
-    async def repair(self, *, commit: bool = False) -> Repair:
+    async def repair(self, *, commit: bool = False, token: FenceToken | None = None) -> Repair:
         """See OpenableCatalog. No server of a damaged catalog does anything with it."""
         raise InvalidArgument(
             "a catalog is repaired where its rows are",
@@ -208,7 +212,9 @@ class RemoteCatalog:
 
     async def _opening(self) -> "_Opening":
         await self.status()
-        return _Opening(RemoteLog(self._calls), content_version=self._content_version)
+        opening = _Opening(RemoteLog(self._calls), content_version=self._content_version)
+        opening._belongs_to = self
+        return opening
 
     async def _open(self, request: pb.OpenSessionRequest) -> "RemoteOpened":
         opening = await self._opening()
@@ -231,14 +237,16 @@ class _Opening(DurableCatalog):
         """The catalog of a session. Raises Fenced, IncompatibleDataVersion (the server has another release)."""
         with self.log.counting():
             raw = await self._raw()
-        claim = Claim(session.token.deploy_generation, session.token)
-        fenced = None if raw.token is None else claim.fenced_by(raw.token)
+        claim = Claim(session.token.deploy_generation, session.token, raw.incarnation)
+        fenced = claim.fenced_by(raw.token, raw.incarnation)
         if fenced is not None:
             raise fenced
         self._check_versions(raw)
         self._check_current(raw)
         snapshot = await load(CODEC, raw)
-        return RemoteOpened(self.log, calls, session, snapshot, upper=raw.upper, claim=claim)
+        opened = RemoteOpened(self.log, calls, session, snapshot, upper=raw.upper, claim=claim)
+        opened._belongs_to = self
+        return opened
 
 
 class RemoteOpened(OpenedCatalog):

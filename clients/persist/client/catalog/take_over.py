@@ -98,9 +98,9 @@ async def _commit(log: RowLog, raw: RawCatalog, changes: list[tuple[Row, int]], 
 async def _follow(log: RowLog, raw: RawCatalog, claim: Claim) -> list[Fenced]:
     """Read what came since, and whose tokens among it end the claim."""
     try:
-        return raw.follow(await log.updates(raw.upper), claim.fenced_by)
+        return raw.follow(await log.updates(raw.upper), claim)
     except NotReadable:
         # This process stood still for so long that others let go of it.
         raw.replace(await log.snapshot())
-        refusal = claim.fenced_by(raw.token) if raw.token is not None else None
+        refusal = claim.fenced_by(raw.token, raw.incarnation)
         return [refusal] if refusal is not None else []

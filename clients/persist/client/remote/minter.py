@@ -12,6 +12,7 @@ from typing import Any, Final
 from persist.client.binding.port import Bound, RemapSource, ResumptionOf, ResumptionTold
 from persist.client.remote.channel import Channel, offering
 from persist.client.remote.endpoints import Endpoints
+from persist.client.shard.handles import Closes
 from persist.core.binding.remap import Binding, RemapTrace
 from persist.core.frontier import Antichain
 from persist.core.ids import ShardId
@@ -44,12 +45,15 @@ WATCH_SECONDS: Final = 600.0
 """A watch is renewed so often at least, which servers ask for now and then anyway."""
 
 
-class RemoteMinter:
+class RemoteMinter(Closes):
     """The Minter port over one or several TimestampMinter endpoints.
 
     ``endpoints``: ``HOST:PORT``, comma separated; a source has its preferred one, which serves it fastest, and moves on
     when that is down. Raises RequestTooLarge as well: ask for fewer times at once.
     """
+
+    _noun = "minter"
+    _again = "ask the client for another one"
 
     def __init__(self, endpoints: str, *, settings: Settings | None = None, runtime: Runtime | None = None) -> None:
         self._settings = settings or Settings()
@@ -60,7 +64,7 @@ class RemoteMinter:
     def __repr__(self) -> str:
         return f"<Minter at {', '.join(self._endpoints.endpoints)}>"
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
         return _rebuild, (",".join(self._endpoints.endpoints), self._settings)
 
     async def get_binding(

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Self
 
+from persist.client.shard.handles import Stays
 from persist.client.shard.location import Location
 from persist.client.shard.read.handle import ReadHandle
 from persist.client.shard.read.lease import Lease
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 LEASE_SECONDS_MIN = 1.0
 
 
-class ShardClient:
+class ShardClient(Stays):
     """Any number of shards at one location. Safe for many tasks at once; close it, or use it as a context manager.
 
     ``timeout`` is in seconds everywhere, None means ``settings.timeout_ms``. Location errors are retried within it;

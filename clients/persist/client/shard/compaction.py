@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from persist.client.shard.handles import Stays
 from persist.client.shard.location import Location
 from persist.client.shard.loop_thread import process_loop
 from persist.client.shard.process_blobs import process_blob
@@ -75,7 +76,7 @@ class CompactionPiece:
         return batch_to_bytes(HollowBatch(desc=desc, runs=(Run(parts=parts),) if parts else ()))
 
 
-class Compaction:
+class Compaction(Stays):
     """A claimed compaction: hand out ``pieces``, then ``commit`` what they returned, or ``abandon``."""
 
     def __init__(self, location: Location, shard: ShardId, owner: WriterId, claim: CompactionClaimed) -> None:

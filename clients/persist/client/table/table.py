@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import pyarrow as pa
 
+from persist.client.shard.handles import Stays
 from persist.client.shard.write.append import Resolved
 from persist.client.table.data_shard import TableShard
 from persist.client.table.rows import (
@@ -42,7 +43,7 @@ Mode = Literal["direct", "wal"]
 MODES: Final = ("direct", "wal")
 
 
-class Table:
+class Table(Stays):
     """A table of one timeline. Safe for many tasks, and any number of processes at once.
 
     Every write happens at one time, which it returns, greater than that of all writes and reads that had ended before

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 import pyarrow as pa
 
+from persist.client.shard.handles import Stays
 from persist.client.table.rows import RowsLike, check_distinct, key_range, keys_of, replacing, updates_of, with_keys
 from persist.client.timeline.oracle import acknowledge
 from persist.core.data.update import consolidate
@@ -27,7 +28,7 @@ T = TypeVar("T")
 MODE: Final = "wal"
 
 
-class TableTransaction:
+class TableTransaction(Stays):
     """Collects rows for tables; the end of its block, or of its work, commits them all at one time, ``ts``.
 
     Made by ``Client.transaction``, to write only, and by ``Client.transact``, where it also reads: as of the end of

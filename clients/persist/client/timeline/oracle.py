@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
+from persist.client.shard.handles import Stays
 from persist.client.timeline.call_batcher import CallBatcher
 from persist.client.timeline.register import Register, seconds
 from persist.client.timeline.steady_clock import SteadyClock
@@ -123,7 +124,7 @@ class Registers:
         await self._read.raise_to(ts + 1, deadline)
 
 
-class Oracle:
+class Oracle(Stays):
     """The times of one timeline. Safe for many tasks; calls made at the same time share one commit or one read.
 
     A write time is greater than every one given out, and every time read or applied, before it was asked for. A read

@@ -18,6 +18,8 @@ from persist.errors import InvalidArgument
 
 DATA_VERSION: Final = ConfigKey("user_version")
 CONTENT_VERSION: Final = SettingKey("catalog_content_version")
+FENCE_INCARNATION: Final = ConfigKey("fence_incarnation")
+"""How often the fence token was set back by hand. No row: never."""
 
 
 class Mode(StrEnum):

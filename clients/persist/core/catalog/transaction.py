@@ -24,7 +24,7 @@ from persist.core.catalog.kinds import (
     check_object,
 )
 from persist.core.catalog.objects import Commit, CommitKey, IdAllocator, IdAllocatorKey
-from persist.core.catalog.open_rules import CONTENT_VERSION, DATA_VERSION
+from persist.core.catalog.open_rules import CONTENT_VERSION, DATA_VERSION, FENCE_INCARNATION
 from persist.core.catalog.rows import Row, RowCodec
 from persist.core.catalog.snapshot import Change, Snapshot
 from persist.core.catalog.values import Unit
@@ -39,10 +39,13 @@ RESERVED: Final = frozenset({FENCE_TOKEN, COMMIT})
 
 
 def check_not_version(kind: AnyKind, key: Any) -> None:
-    """Nothing, unless the object says which release reads the catalog: one that is wrong is the end of it.
+    """Nothing, unless the object says which release reads the catalog, or which fence holds: one that is wrong is the
+    end of it.
 
-    Raises InvalidArgument: only opening the catalog for writing changes those.
+    Raises InvalidArgument: only opening the catalog for writing changes the versions, and only a repair the fence.
     """
+    if (kind, key) == (CONFIG, FENCE_INCARNATION):
+        raise InvalidArgument("a fence is set back by a repair only", hint="leave it out", kind=kind, key=key)
     if (kind, key) in ((CONFIG, DATA_VERSION), (SETTING, CONTENT_VERSION)):
         raise InvalidArgument(
             "a version changes only when the catalog is opened for writing", hint="leave it out", kind=kind, key=key

@@ -15,10 +15,10 @@ from persist_ingest.sources.port import SourceFailure
 from persist_ingest.sources.postgres.column_types import ColumnType, column_type
 from persist_ingest.sources.postgres.form import Form
 
-FORMAT: Final = 4
-_SAYING_LESS: Final = (1, 2, 3)
+FORMAT: Final = 5
+_SAYING_LESS: Final = (1, 2, 3, 4)
 """Definitions without tables' forms, or without what publishes them: the first look is taken for what it was then.
-Those of format 3 and before do not say where their slot began."""
+Those of format 3 and before do not say where their slot began, those of format 4 not how a publication is marked."""
 _UNSUPPORTED: Final = "cast it in another column, move it to another table, or leave this table out"
 
 
@@ -71,7 +71,8 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
-    """A source. ``publishes``: what its publication lets through; ``made_publication``: dropped with the source.
+    """A source. ``publishes``: what its publication lets through; ``made_publication``: sources made it, and it goes
+    with the last that uses it. ``mark``: how it says that this one does.
 
     ``slot_point``: where its slot began. Each slot begins beyond all that was read of one of its name before, so with
     how far the source got it tells its slot from any other.
@@ -88,6 +89,7 @@ class Definition:
     made_publication: bool
     tables: tuple[Table, ...]
     slot_point: int = 0
+    mark: str = ""
 
     @property
     def incarnation(self) -> str:

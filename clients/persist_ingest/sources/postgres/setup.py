@@ -14,7 +14,7 @@ from persist import Determinate, InvalidArgument, LocationError, PersistError, S
 from persist.runtime import system
 from persist.sources import OFFSET_MAX, Lsn, SourceFrontier
 from persist_ingest.sources.port import Beginning, SourceFailure, SourceReader, UpstreamNotOurs
-from persist_ingest.sources.postgres import catalog
+from persist_ingest.sources.postgres import catalog, publications
 from persist_ingest.sources.postgres.catalog import FULL, Listed, quoted
 from persist_ingest.sources.postgres.definition import Definition, Table
 from persist_ingest.sources.postgres.options import Options, parse_options
@@ -52,20 +52,42 @@ SELECT pg_relation_size(%(table)s::int8::oid) / current_setting('block_size')::i
 """
 
 
+_COPY: Final = "SELECT pg_copy_logical_replication_slot(%(fleeting)s, %(slot)s, false)"
+_PUBLISHED: Final = "SELECT 1 FROM pg_publication_rel WHERE prrelid = %(table)s::int8::oid LIMIT 1"
+
+
 class PostgresSource:
     """Implements the SourceType port. The options are described in ``options.NAMES`` and the guide to sources."""
 
     @contextmanager
     def create(self, options: Mapping[str, str], *, source: str) -> Iterator[Beginning]:
+        with self.create_announced(options, source=source, announce=lambda announced: None) as beginning:
+            beginning.settle()
+            yield beginning
+
+    @contextmanager
+    def create_announced(
+        self, options: Mapping[str, str], *, source: str, announce: Callable[[Mapping[str, Any]], None]
+    ) -> Iterator[Beginning]:
+        """See Announces. Until it is settled the slot is a temporary one, which goes with this process."""
         parsed = parse_options(options, source)
-        dsn = check_dsn(parsed.dsn)
+        dsn, mark = check_dsn(parsed.dsn), publications.new_mark(source)
         undo: list[_Step] = []
         try:
             with ExitStack() as stack:
-                yield _begun(parsed, dsn, stack, undo)
+                session = stack.enter_context(Session(dsn))
+                _check_server(session)
+                _free_slot(session, parsed)
+                announce({"dsn": dsn, "publication": parsed.publication, "mark": mark})
+                yield _begun(session, parsed, dsn, stack, undo, mark)
         except BaseException:
             _undo(dsn, parsed.slot, undo)
             raise
+
+    def clear(self, announced: Mapping[str, Any]) -> None:
+        """See Announces."""
+        with Session(announced["dsn"]) as session:
+            publications.leave(session, announced["publication"], announced["mark"])
 
     def open(self, definition: Mapping[str, Any], schemas: Mapping[str, Schema]) -> SourceReader:
         return PostgresReader(Definition.from_json(definition), schemas)
@@ -84,6 +106,8 @@ class PostgresSource:
             if (server, database) != (given.system, given.database):
                 return
             _drop_slot(session, given.slot, given.slot_point, most)
+            if given.mark:
+                publications.leave(session, given.publication, given.mark)
             found = catalog.slot(session, given.slot)
             if found is not None:
                 raise UpstreamNotOurs(
@@ -94,7 +118,7 @@ class PostgresSource:
                     began=Lsn(given.slot_point),
                     confirmed=Lsn(found.confirmed),
                 )
-            if given.made_publication:
+            if given.made_publication and not given.mark:
                 _drop_publication(session, given.publication, given.publication_oid)
 
 
@@ -109,19 +133,21 @@ class _Step:
     undo: Callable[[Session], object]
 
 
-def _begun(options: Options, dsn: str, stack: ExitStack, undo: list[_Step]) -> Beginning:
-    session = stack.enter_context(Session(dsn))
-    _check_server(session)
-    _free_slot(session, options)
-    chosen = _chosen(session, options, undo)
+def _begun(session: Session, options: Options, dsn: str, stack: ExitStack, undo: list[_Step], mark: str) -> Beginning:
+    chosen = _chosen(session, options, undo, mark)
     holder = stack.enter_context(Session(dsn))
     _lock(holder, chosen)
     made = any(step.what == "publication" for step in undo)
-    definition = _define(holder, options, dsn, chosen, made=made)
+    definition = replace(_define(holder, options, dsn, chosen, made=made), mark=mark if made else "")
     schemas = {table.export: _schema(table) for table in definition.tables}
     exporter = stack.enter_context(Session(dsn, replication=True))
-    point, snapshot = _make_slot(session, exporter, options.slot)
-    undo.append(_Step("slot", lambda later: _drop_slot(later, options.slot, point, point)))
+    fleeting = f"persist_new_{system().random_bytes(8).hex()}"
+    point, snapshot = _make_slot(session, exporter, fleeting)
+
+    def settle() -> None:
+        undo.append(_Step("slot", lambda later: _drop_slot(later, options.slot, point, point)))
+        session.rows(_COPY, {"fleeting": fleeting, "slot": options.slot})
+
     definition = replace(definition, slot_point=point)
     holder.run("COMMIT")
     reader = PostgresReader(definition, schemas)
@@ -131,19 +157,21 @@ def _begun(options: Options, dsn: str, stack: ExitStack, undo: list[_Step]) -> B
         reader=reader,
         bound=SourceFrontier.at(KIND, {0: point}),
         snapshot=_tasks(session, definition, schemas, snapshot, point, options.snapshot_tasks),
+        settle=settle,
     )
 
 
 def _undo(dsn: str, slot: str, steps: Sequence[_Step]) -> None:
     """Take back what was set up, last things first; what cannot be taken back now is left for replaceSlot.
 
-    Where another has a slot of that name meanwhile, that one relies on publication and replica identities.
+    Where another has a slot of that name meanwhile, that one relies on replica identities; and so does whoever
+    publishes the table.
     """
     if not steps:
         return
     with suppress(PersistError), Session(dsn) as session:
         for step in reversed(steps):
-            if step.what != "slot" and catalog.slot(session, slot) is not None:
+            if step.what == "identity" and catalog.slot(session, slot) is not None:
                 return
             with suppress(PersistError):
                 step.undo(session)
@@ -165,7 +193,7 @@ def _check_server(session: Session) -> None:
         raise SourceFailure("this role may not replicate", hint="ALTER ROLE ... REPLICATION")
 
 
-def _chosen(session: Session, options: Options, undo: list[_Step]) -> list[Listed]:
+def _chosen(session: Session, options: Options, undo: list[_Step], mark: str) -> list[Listed]:
     """The tables of the source, in a publication that is made if need be, with the replica identity it takes."""
     existing = catalog.publication(session, options.publication)
     if options.tables is None:
@@ -190,11 +218,11 @@ def _chosen(session: Session, options: Options, undo: list[_Step]) -> list[Liste
         for table in tables:
             _identify(session, table, options, undo)
     if existing is None:
-        names = ", ".join(quoted(table.schema, table.name) for table in tables)
-        session.run(f"CREATE PUBLICATION {quoted(options.publication)} FOR TABLE {names}")
-        made = catalog.publication(session, options.publication)
-        oid = 0 if made is None else made.oid
-        undo.append(_Step("publication", lambda later: _drop_publication(later, options.publication, oid)))
+        # Before it is made: its answer may be lost.
+        undo.append(_Step("publication", lambda later: publications.leave(later, options.publication, mark)))
+        publications.make(session, options.publication, tables, mark)
+    elif publications.use(session, options.publication, mark):
+        undo.append(_Step("publication", lambda later: publications.leave(later, options.publication, mark)))
     return tables
 
 
@@ -298,7 +326,13 @@ def _identify(session: Session, table: Listed, options: Options, undo: list[_Ste
         before = f"USING INDEX {quoted(index)}"
     session.run(f"SET lock_timeout = '{LOCK_SECONDS}s'")
     session.run(f"{statement} FULL")
-    undo.append(_Step("identity", lambda later: later.run(f"{statement} {before}")))
+    undo.append(_Step("identity", lambda later: _identify_again(later, table, f"{statement} {before}")))
+
+
+def _identify_again(session: Session, table: Listed, statement: str) -> None:
+    """Give a table its replica identity back, unless some publication has it: another source relies on it then."""
+    if not session.rows(_PUBLISHED, {"table": table.oid}):
+        session.run(statement)
 
 
 def _lock(holder: Session, tables: Sequence[Listed]) -> None:
@@ -411,7 +445,7 @@ def _make_slot(session: Session, exporter: Session, name: str) -> tuple[int, str
     # It waits for their locks: statement_timeout does not hold for replication commands.
     exporter.run(f"SET lock_timeout = '{SLOT_SECONDS}s'")
     try:
-        answer = exporter.row(f"CREATE_REPLICATION_SLOT {quoted(name)} LOGICAL pgoutput EXPORT_SNAPSHOT")
+        answer = exporter.row(f"CREATE_REPLICATION_SLOT {quoted(name)} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT")
     except LocationError as error:
         writers = session.rows(_WRITERS)
         if error.details.get("sqlstate") != "55P03" or not writers:

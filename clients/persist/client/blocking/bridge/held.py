@@ -6,6 +6,7 @@ Source: architecture.md section 8; style.md rule 26.
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
+from persist.client.shard.handles import Stays
 from persist.client.shard.loop_thread import LoopThread
 
 H = TypeVar("H", bound="Held")
@@ -13,7 +14,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Held:
+class Held(Stays):
     """An asyncio object, whose calls run on the loop of its client while the caller waits. Safe for many threads."""
 
     def __init__(self, owner: object, loop: LoopThread, inner: Any) -> None:

@@ -15,14 +15,18 @@ from typing import Any
 from persist.client.catalog.port import Dump, OpenableCatalog, Repair
 from persist.client.catalog.shadow.comparison import rows_of, same_outcome
 from persist.client.catalog.shadow.opened import ShadowOpened, called, compared, whole
+from persist.client.shard.handles import Closes
 from persist.core.catalog.kinds import AnyKind
 from persist.core.catalog.leadership.migrations import Upgrade
 from persist.core.catalog.objects import FenceToken
 from persist.runtime import Runtime, system
 
 
-class ShadowCatalog:
+class ShadowCatalog(Closes):
     """The OpenableCatalog over two others, which it owns. Answers with what the first says. Raises ShadowDiffers."""
+
+    _noun = "catalog"
+    _again = "make it again"
 
     def __init__(self, first: OpenableCatalog, second: OpenableCatalog, *, runtime: Runtime | None = None) -> None:
         self._sides = (first, second)
@@ -70,9 +74,9 @@ class ShadowCatalog:
         await self.dump()
         return previous
 
-    async def repair(self, *, commit: bool = False) -> Repair:
+    async def repair(self, *, commit: bool = False, token: FenceToken | None = None) -> Repair:
         """See OpenableCatalog. Each side has its own damage, so only whether it could be looked at is compared."""
-        done: Repair = await self._both("repair", lambda it: it.repair(commit=commit), type)
+        done: Repair = await self._both("repair", lambda it: it.repair(commit=commit, token=token), type)
         return done
 
     async def close(self) -> None:

@@ -7,6 +7,7 @@ import weakref
 from dataclasses import dataclass
 from typing import Self
 
+from persist.client.shard.handles import Stays
 from persist.client.shard.location import Location
 from persist.client.shard.read.lease import Lease, Pin
 from persist.client.shard.read.listen import Listen
@@ -33,7 +34,7 @@ class BatchSummary:
     parts: int
 
 
-class ReadHandle:
+class ReadHandle(Stays):
     """Reads one shard, holding its since under a lease that is renewed in the background.
 
     Drop it, or call ``expire``, to let go. When the process dies the lease runs out by itself. A lost lease shows as

@@ -10,10 +10,11 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import pyarrow as pa
 
+from persist.client.shard.handles import Stays
 from persist.client.shard.location import Location
 from persist.client.shard.read.lease import Lease, Pin
 from persist.client.shard.read.snapshot import Snapshot
@@ -54,7 +55,7 @@ class Progress:
 Event = Updates | Progress
 
 
-class Listen:
+class Listen(Stays):
     """An async iterator of Updates and Progress. Ends when the shard is closed, when idle too long, or by ``aclose``.
 
     Iterating raises LeaseExpired, CorruptData, LocationError, and UsageError when it or its client was closed, or its
@@ -86,6 +87,8 @@ class Listen:
         self._told: Antichain | None = None
         self._began = False
         self._closed = False
+        self._waiter: asyncio.Task[Any] | None = None
+        self._left = asyncio.Event()
         self._events = self._run()
         location.listens.add(self)
 
@@ -98,22 +101,36 @@ class Listen:
         return self
 
     async def __anext__(self) -> Event:
+        task = asyncio.current_task()
+        if self._waiter is not None:
+            raise UsageError("somebody waits for this listen already", hint="one at a time; or listen once for each")
+        self._waiter = task
+        self._left.clear()
         try:
             return await self._events.__anext__()
         except StopAsyncIteration:
             # An end that somebody made must not look like that of the shard, or of time.
-            self._location.check_open()
-            if self._closed:
-                raise UsageError(
-                    "the listen is closed",
-                    hint="listen again, as of the time before its frontier",
-                    frontier=self._frontier,
-                ) from None
+            self._check_not_closed()
             raise
+        except asyncio.CancelledError:
+            # SUBTLE: whoever closed it meanwhile cancelled this once; any other cancellation is the task's own.
+            if self._closed and task is not None and not task.uncancel():
+                self._check_not_closed()
+            raise
+        finally:
+            self._waiter = None
+            self._left.set()
 
     async def aclose(self) -> None:
-        """End the listen and let go of what it holds. Closing again does nothing. Raises nothing."""
+        """End the listen and let go of what it holds. Closing again does nothing. Raises nothing.
+
+        Whoever waits for it at this moment is told that it is closed.
+        """
         self._closed = True
+        waiter = self._waiter
+        if waiter is not None and waiter is not asyncio.current_task():
+            waiter.cancel()
+            await self._left.wait()
         await self._events.aclose()
         self._pin.release()
 
@@ -125,6 +142,15 @@ class Listen:
 
     def __repr__(self) -> str:
         return f"<Listen of {self._lease.shard} frontier={self._frontier}{' closed' if self._closed else ''}>"
+
+    def _check_not_closed(self) -> None:
+        self._location.check_open()
+        if self._closed:
+            raise UsageError(
+                "the listen is closed",
+                hint="listen again, as of the time before its frontier",
+                frontier=self._frontier,
+            ) from None
 
     async def _run(self) -> AsyncGenerator[Event, None]:
         try:

@@ -6,6 +6,7 @@ Source: persist-semantics.md feature row 14 and section 2.3; reliability.md I16.
 import contextlib
 from collections.abc import Iterator
 
+from persist.client.shard.handles import Stays
 from persist.client.shard.location import Location
 from persist.client.shard.numbers import Caller
 from persist.core.frontier import Antichain, AntichainLike
@@ -63,7 +64,7 @@ def _caller(location: Location, info: ShardInfo) -> Caller:
     return known
 
 
-class SinceHandle:
+class SinceHandle(Stays):
     """Holds a shard's since until someone says otherwise. Whoever changes ``opaque`` takes it over from the rest.
 
     It survives every process; only ``expire`` removes it. A hold that is registered under its name after that is

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from persist.client.shard.handles import Stays
 from persist.client.shard.location import Location
 from persist.client.shard.read.key_ranges import KeysLike, key_range_of
 from persist.client.shard.read.lease import Lease, Pin
@@ -18,7 +19,7 @@ from persist.machine.parts.reading import Reading, parse_where
 from persist.machine.parts.stream import rows
 
 
-class _Read:
+class _Read(Stays):
     """What snapshots and change feeds have in common. Keeps its parts from being deleted while it is referenced."""
 
     upper: Antichain

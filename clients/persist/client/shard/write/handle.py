@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import assert_never
 
+from persist.client.shard.handles import Stays
 from persist.client.shard.location import Location
 from persist.client.shard.numbers import Caller
 from persist.client.shard.write.append import Append, Appender, Resolved, TokenUse
@@ -27,7 +28,7 @@ _TOKENS_MAX = 10_000
 """Tokens a handle knows it has used, for whoever repeats them."""
 
 
-class WriteHandle:
+class WriteHandle(Stays):
     """Writes one shard under one writer id. Not registered anywhere: dropping it costs nothing.
 
     Calls of one handle may overlap. ``timeout`` is in seconds, None means ``settings.timeout_ms``; it bounds the

@@ -3,14 +3,12 @@
 Source: catalog-semantics.md sections 1.2.1 and 1.2.3.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from persist.core.catalog.errors import Fenced
-from persist.core.catalog.kinds import FENCE_TOKEN
 from persist.core.catalog.leadership.fencing import Claim, most_informative
-from persist.core.catalog.objects import FenceToken
-from persist.core.catalog.rows import Row, RowCodec, RowUpdate, by_time
+from persist.core.catalog.rows import RowCodec, RowUpdate, by_time
 from persist.core.catalog.snapshot import Change, Snapshot
 
 
@@ -35,14 +33,8 @@ def follow(snapshot: Snapshot, codec: RowCodec, claim: Claim, updates: Iterable[
     refusals: list[Fenced] = []
     count = 0
     for ts, changes in by_time(updates):
-        refusals += filter(None, map(claim.fenced_by, _tokens(codec, changes)))
+        refusals += claim.fenced_within(codec, changes)
         if not refusals:
             applied.append((ts, snapshot.apply(codec, changes)))
             count += len(applied[-1][1])
     return Followed(tuple(applied), count, most_informative(refusals))
-
-
-def _tokens(codec: RowCodec, changes: Iterable[tuple[Row, int]]) -> Iterator[FenceToken]:
-    for row, diff in changes:
-        if diff > 0 and row.kind == FENCE_TOKEN.tag:
-            yield codec.decode(row)[1]

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from persist.core.catalog.kinds import FENCE_TOKEN
-from persist.core.catalog.leadership.fencing import FLOOR
+from persist.core.catalog.leadership.fencing import FLOOR, incarnation_in, incarnation_row
 from persist.core.catalog.objects import FenceToken
 from persist.core.catalog.rows import Row, RowCodec, RowUpdate
 from persist.errors import CorruptData
@@ -35,7 +35,10 @@ class Damage(NamedTuple):
 
 
 class Tally:
-    """Rows as they sum up, whole or not. The Memory of repairs, which checks what its changes lead to."""
+    """Rows as they sum up, whole or not. The Memory of repairs, which checks what its changes lead to.
+
+    ``incarnation`` is that of its fence.
+    """
 
     def __init__(self, codec: RowCodec, updates: Iterable[RowUpdate]) -> None:
         self._codec = codec
@@ -49,6 +52,8 @@ class Tally:
         for row, count in self._sums.items():
             if count:
                 self._by_key[row.kind, row.key].append(row)
+        fences = [(found, row) for row in self._came if (found := self._incarnation(row)) is not None]
+        self.incarnation, self._set_back = max(((found, self._came[row]) for found, row in fences), default=(0, 0))
 
     def damages(self) -> list[Damage]:
         """All rows that keep the catalog from being opened, or that an append-only kind has not just once."""
@@ -80,13 +85,14 @@ class Tally:
 
     def mend(self) -> list[tuple[Row, int]]:
         """What makes the rows whole, those that say who leads left out."""
-        return [
-            change for at in self._by_key if at[0] != FENCE_TOKEN.tag for change in self.replaced(*at, self.kept(*at))
-        ]
+        fence = incarnation_row(self._codec, 0)
+        said = [at for at in self._by_key if at[0] != FENCE_TOKEN.tag and at != (fence.kind, fence.key)]
+        return [change for at in said for change in self.replaced(*at, self.kept(*at))]
 
     def last_token(self) -> FenceToken:
-        """The greatest fence token there ever was, as far as rows tell: whoever holds it may still write."""
-        tokens = (self._token(row) for row in self._sums if row.kind == FENCE_TOKEN.tag)
+        """The greatest fence token there ever was since one was set back, as far as rows tell: whoever holds it may
+        still write."""
+        tokens = (self._token(row) for row in self._sums if row.kind == FENCE_TOKEN.tag and self._is_newest(row))
         return max((token for token in tokens if token is not None), default=FenceToken(0, FLOOR))
 
     def check(self, changes: Iterable[tuple[Row, int]]) -> None:
@@ -100,9 +106,21 @@ class Tally:
             if sorted(filter(None, counts.values())) not in ([], [1]):
                 raise CorruptData("a key would have something else than one value", kind=kind)
 
-    def _rank(self, row: Row) -> tuple[FenceToken, int, bytes]:
+    def _rank(self, row: Row) -> tuple[int, FenceToken, int, bytes]:
+        """Of the fence the latest incarnation, then the greatest token; of all else what came last."""
         token = self._token(row) if row.kind == FENCE_TOKEN.tag else None
-        return token or FenceToken(0, 0), self._came.get(row, 0), row.value
+        age = self._is_newest(row) if token is not None else self._incarnation(row) or 0
+        return int(age), token or FenceToken(0, 0), self._came.get(row, 0), row.value
+
+    def _is_newest(self, row: Row) -> bool:
+        """Whether a token is of the newest incarnation: what came before it was set back counts no more."""
+        return self._came.get(row, 0) >= self._set_back
+
+    def _incarnation(self, row: Row) -> int | None:
+        try:
+            return incarnation_in(self._codec, row)
+        except CorruptData:
+            return None
 
     def _token(self, row: Row) -> FenceToken | None:
         try:
