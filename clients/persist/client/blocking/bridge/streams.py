@@ -4,6 +4,7 @@ Source: architecture.md section 8; style.md rule 26; the Arrow PyCapsule interfa
 """
 
 import contextlib
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, Self, TypeVar, cast
@@ -11,19 +12,32 @@ from typing import Any, Self, TypeVar, cast
 import pyarrow as pa
 
 from persist.client.blocking.bridge.held import H, Held
+from persist.client.shard.loop_thread import LoopThread
 from persist.client.shard.read.listen import Event
+from persist.client.shard.read.whole import WholeIterator
 
 T = TypeVar("T")
 
 
 class Events(Held):
-    """A listen as a plain iterator."""
+    """A listen as a plain iterator. A step that was interrupted loses nothing, also if its event had come already."""
+
+    def __init__(self, owner: object, loop: LoopThread, inner: Any) -> None:
+        super().__init__(owner, loop, inner)
+        self._interrupted: deque[list[Event | None]] = deque()
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Event:
-        event: Event | None = self._run(_next(self._inner))
+        came: list[Event | None] = []
+        try:
+            event = self._run(_step(self._inner, came, self._interrupted))
+        except BaseException:
+            # SUBTLE: an interrupt may meet an event on its way between the threads. Looked into by the next step, on
+            # the loop, where this one has either ended by then or was cancelled.
+            self._interrupted.append(came)
+            raise
         if event is None:
             raise StopIteration
         return event
@@ -50,8 +64,13 @@ def record_batches(owner: Held, output: pa.Schema, found: AsyncGenerator[pa.Reco
 def iterated(owner: Held, found: AsyncIterator[T]) -> Iterator[T]:
     """What an asynchronous iterator gives, which is closed when this one is closed or dropped.
 
-    ``owner`` lives as long: what it holds, and its client, are needed until the end.
+    ``owner`` lives as long: what it holds, and its client, are needed until the end. Raises UsageError when it is asked
+    on after an interruption or a failure.
     """
+    return WholeIterator(_iterated(owner, found))
+
+
+def _iterated(owner: Held, found: AsyncIterator[T]) -> Iterator[T]:
     try:
         while (each := owner._run(_next(found))) is not None:
             yield each
@@ -93,6 +112,18 @@ async def _leave(block: AbstractAsyncContextManager[Any], error: _Left | None) -
 
 async def _next(found: AsyncIterator[T]) -> T | None:
     return await anext(found, None)
+
+
+async def _step(
+    found: AsyncIterator[Event], came: list[Event | None], interrupted: deque[list[Event | None]]
+) -> Event | None:
+    while interrupted:
+        before = interrupted.popleft()
+        if before:
+            came += before
+            return before[0]
+    came.append(await _next(found))
+    return came[0]
 
 
 async def _close(found: AsyncIterator[Any]) -> None:
