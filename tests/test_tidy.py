@@ -199,6 +199,24 @@ def test_time_and_entropy_come_through_the_runtime() -> None:
     report(problems)
 
 
+NAMES = "clients/persist/core/names.py"
+
+
+def derived(module: ast.Module) -> Iterator[tuple[str, int]]:
+    """Calls that make a shard's id of words, and their line, but those of words that nothing is named by: persist's."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("ShardId.named"):
+            word = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else ""
+            if not str(word).startswith("persist") or word == "persist.table":
+                yield ast.unparse(node), node.lineno
+
+
+def test_only_one_module_derives_an_id_from_a_name() -> None:
+    paths = [path for path in handwritten(*SOURCE_ROOTS) if name(path) != NAMES]
+    report([f"{name(path)}:{line}: {call}; ask {NAMES}" for path in paths for call, line in derived(tree(path))])
+    assert len(list(derived(tree(ROOT / NAMES)))) == 3
+
+
 READS_ENVIRONMENT = re.compile(r"\bos\.(?:environ|getenv)\b|\bsys\.argv\b")
 # The Spark package runs inside processes that Spark started: the environment is Spark's interface there.
 MAY_READ_ENVIRONMENT = {

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from persist.client.shard.read.handle import BatchSummary
     from persist.client.shard.read.listen import Progress, Updates
     from persist.client.shard.read.split import Split
+    from persist.client.shard.times import time_of
     from persist.client.shard.write.append import Resolved
     from persist.client.shard.write.prepared import BatchSpec, PreparedBatch
     from persist.client.shard_id import ShardId
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from persist.core.time.timeline import CounterTimeline, EpochMilliseconds, ExternalTimeline, UserTimeline
     from persist.errors import (
         AlreadyCommitted,
+        AmbiguousName,
         CodecMismatch,
         CorruptData,
         Determinate,
@@ -74,6 +76,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AlreadyCommitted",
+    "AmbiguousName",
     "Antichain",
     "Appended",
     "ArrowCodec",
@@ -153,6 +156,7 @@ __all__ = [
     "aio",
     "connect",
     "embedded",
+    "time_of",
 ]
 
 _MODULES = {
@@ -182,6 +186,7 @@ _MODULES = {
     "Codec64": "persist.core.data.codec",
     "JsonCodec": "persist.core.data.codec",
     "Predicate": "persist.core.data.predicate",
+    "time_of": "persist.client.shard.times",
     "Schema": "persist.core.data.schema",
     "KeyRange": "persist.core.data.splits",
     "Antichain": "persist.core.frontier",
@@ -231,6 +236,7 @@ _MODULES = {
     "StoreReadOnly": "persist.errors",
     "TypeNotSupported": "persist.errors",
     "AlreadyCommitted": "persist.errors",
+    "AmbiguousName": "persist.errors",
     "UnsafeConfiguration": "persist.errors",
     "UsageError": "persist.errors",
     "VersionMismatch": "persist.errors",

@@ -12,6 +12,7 @@ from persist.client.shard.read.listen import Listen, Progress, Updates
 from persist.client.shard.read.since import SinceHandle
 from persist.client.shard.read.snapshot import Diffs, Snapshot
 from persist.client.shard.read.split import Split
+from persist.client.shard.times import time_of
 from persist.client.shard.write.append import Resolved
 from persist.client.shard.write.handle import WriteHandle
 from persist.client.shard.write.prepared import BatchSpec, PreparedBatch
@@ -30,6 +31,7 @@ from persist.core.time.errors import ClockAhead, JumpTooLarge, UpstreamLost, Ups
 from persist.core.time.timeline import CounterTimeline, EpochMilliseconds, ExternalTimeline, UserTimeline
 from persist.errors import (
     AlreadyCommitted,
+    AmbiguousName,
     CodecMismatch,
     CorruptData,
     Determinate,
@@ -66,6 +68,7 @@ from persist.settings import Settings
 
 __all__ = [
     "AlreadyCommitted",
+    "AmbiguousName",
     "Antichain",
     "Appended",
     "ArrowCodec",
@@ -144,4 +147,5 @@ __all__ = [
     "WriterId",
     "connect",
     "embedded",
+    "time_of",
 ]

@@ -1,9 +1,12 @@
 """The durable catalog in one place: kinds of objects, their keys and values, and why it refuses.
 
-``client.catalog(environment)`` finds a catalog, ``open`` leads it. Source: docs/catalog.md.
+``client.catalog(environment)`` finds a catalog, ``open_stash`` one in SQL tables, and ``open`` leads it.
+Source: docs/catalog.md.
 """
 
+from persist.client.blocking.bridge.stash import open_stash
 from persist.client.blocking.catalog import Catalog, ReadableCatalog, WritableCatalog
+from persist.client.catalog.implementation import Implementation
 from persist.client.catalog.log.shard_log import catalog_shard
 from persist.client.catalog.port import (
     Dump,
@@ -12,6 +15,7 @@ from persist.client.catalog.port import (
     ReadWriteCatalog,
     Repair,
 )
+from persist.client.catalog.shadow.comparison import ShadowDiffers
 from persist.core.catalog.errors import (
     DuplicateKey,
     Fenced,
@@ -209,6 +213,7 @@ __all__ = [
     "IdAllocator",
     "IdAllocatorKey",
     "IdExhaustion",
+    "Implementation",
     "IncompatibleContentVersion",
     "IncompatibleDataVersion",
     "IntrospectionSourceIndex",
@@ -242,6 +247,7 @@ __all__ = [
     "SchemaKey",
     "Setting",
     "SettingKey",
+    "ShadowDiffers",
     "Space",
     "StorageCollectionMetadata",
     "StorageCollectionMetadataKey",
@@ -265,4 +271,5 @@ __all__ = [
     "Upgrade",
     "WritableCatalog",
     "catalog_shard",
+    "open_stash",
 ]

@@ -4,7 +4,7 @@
     ├── UsageError          the caller's mistake: nothing happened, never retried
     ├── LocationError       a store or a server failed
     │   ├── Determinate     it did not happen: safe to retry
-    │   └── Indeterminate   it may have happened: retry with the same token
+    │   └── Indeterminate   it may have happened: the hint says how to find out
     ├── LeaseExpired        register again; neither a bug nor a fault
     └── CorruptData         stop and tell a person
 
@@ -12,7 +12,8 @@ Every class carries a stable ``reason`` (one name, the same in Python and in gRP
 ``details`` and the next step in ``hint``. Source: docs/concepts.md, errors.
 """
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import ClassVar, TypeVar
 
 
 class PersistError(Exception):
@@ -93,6 +94,10 @@ class ShardNotFound(UsageError):
     """No shard with this id was ever initialised here."""
 
     reason = "SHARD_NOT_FOUND"
+
+
+class AmbiguousName(UsageError):
+    """Several shards have the name that was given; ``details['shards']``: all of them. Give the id of one."""
 
 
 class ShardClosed(UsageError):
@@ -225,6 +230,14 @@ class HistoryRewound(CorruptData):
     """Consensus shows an older history than this process has seen: a restored backup, a failover, a wrong database."""
 
     reason = "HISTORY_REWOUND"
+
+
+Row = TypeVar("Row")
+
+
+def nearest(table: Mapping[type[PersistError], Row], error: PersistError) -> Row:
+    """A table's row for an error; for a class it does not know, that of the nearest ancestor it knows."""
+    return next(table[cls] for cls in type(error).__mro__ if cls in table)
 
 
 def check(condition: bool, message: str, **details: object) -> None:

@@ -4,11 +4,11 @@ Connections are made where they are used: a client never crosses a fork or a pic
 """
 
 import os
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Final
 
 import persist
-from persist import InvalidArgument, InvalidId, ShardId
+from persist import InvalidArgument, InvalidId, ShardId, ShardNotFound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,10 @@ class Location:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """One shard at one location; ``timeout`` (seconds) bounds every call to it. ``table``: the name it was given by."""
+    """One shard at one location; ``timeout`` (seconds) bounds every call to it. ``table``: the name it was given by.
+
+    ``shard`` is empty until the name was looked up.
+    """
 
     location: Location
     shard: str
@@ -48,14 +51,31 @@ class Target:
 
     @classmethod
     def of(cls, location: Location, name: str, *, kind: str, timeout: float) -> "Target":
-        """The shard an option names: an id (``shard``), a table name (``table``), or either (``path``)."""
-        shard = shard_of(name, kind=kind)
-        table = None if shard == name else name
-        return cls(location=location.resolved(), shard=shard, timeout=timeout, table=table)
+        """The shard an option names: an id (``shard``), a table name (``table``), or either (``path``).
+
+        Nothing is looked up yet. Raises InvalidId.
+        """
+        shard = _id_in(name, kind=kind)
+        return cls(location=location.resolved(), shard=shard, timeout=timeout, table=None if shard else name)
+
+    def found(self, *, create: bool = False) -> "Target":
+        """This, with the shard that has the name. ``create``: the one it is going to have, where there is none.
+
+        Raises ShardNotFound, AmbiguousName, LocationError.
+        """
+        if self.shard or self.table is None:
+            return self
+        try:
+            shard = self.client().named(self.table, create=create, timeout=self.timeout)
+        except ShardNotFound:
+            if not create:
+                raise
+            shard = ShardId.for_name(self.table)  # nor is there a location
+        return replace(self, shard=str(shard))
 
     @property
     def shard_id(self) -> ShardId:
-        """The shard's id."""
+        """The shard's id. Of a target whose name was looked up."""
         return ShardId.parse(self.shard)
 
     @property
@@ -65,24 +85,24 @@ class Target:
         where = self.location.directory or self.location.endpoint
         return named if where is None else {**named, "location": where}
 
-    def client(self, *, create: bool = False) -> Any:
+    def client(self, *, create: bool = False) -> "persist.Client":
         """This process's client for the location. Raises ShardNotFound for a directory that ``create`` may not make."""
         return client(self.location, create=create, patient=True)
 
 
-def shard_of(name: str, *, kind: str) -> str:
-    """The shard id of what the user wrote. A table's shard id is derived from its name. Raises InvalidId."""
+def _id_in(name: str, *, kind: str) -> str:
+    """The shard id that the user wrote; empty where it is a name. Raises InvalidId."""
     if kind == "table":
-        return str(ShardId.named("table", name))
+        return ""
     try:
         return str(ShardId.parse(name))
     except InvalidId:
         if kind == "path" and not name.startswith("/") and "://" not in name:
-            return str(ShardId.named("table", name))
+            return ""
         raise
 
 
-def client(location: Location, *, create: bool = True, patient: bool = False) -> Any:
+def client(location: Location, *, create: bool = True, patient: bool = False) -> "persist.Client":
     """The client of this process for ``location``; opened at the first call, kept until it is released.
 
     ``create`` False: a directory without shards is not made, but ShardNotFound. ``patient``: a server that this process
@@ -104,10 +124,10 @@ def release(location: Location) -> None:
         found.close()
 
 
-_clients: Final[dict[tuple[Location, int], Any]] = {}
+_clients: Final[dict[tuple[Location, int], "persist.Client"]] = {}
 
 
-def _opened(location: Location, *, create: bool, patient: bool) -> Any:
+def _opened(location: Location, *, create: bool, patient: bool) -> "persist.Client":
     if location.endpoint is not None:
         settings = persist.Settings(first_connection_ms=0) if patient else None
         return persist.connect(location.endpoint, blob=location.blob, settings=settings)

@@ -11,15 +11,14 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from enum import StrEnum
-from typing import Any
 
-from persist.client.catalog.durable import DurableCatalog
-from persist.client.catalog.opened import OpenedCatalog
+from persist.client.catalog.port import LedCatalog, OpenableCatalog, ReadWriteCatalog
 from persist.core.catalog.errors import Fenced, NotWritable
 from persist.core.catalog.kinds import AnyKind
 from persist.core.catalog.leadership.fencing import Claim
 from persist.core.catalog.objects import FenceToken
 from persist.errors import CorruptData, Determinate, LocationError, UsageError
+from persist.typed import AnyKey, AnyValue
 from persist_catalog.addresses import Addresses
 from persist_catalog.mirror import Mirror
 
@@ -42,7 +41,7 @@ class Leadership:
 
     def __init__(
         self,
-        durable: DurableCatalog,
+        durable: OpenableCatalog,
         mirror: Mirror,
         addresses: Addresses,
         *,
@@ -60,7 +59,7 @@ class Leadership:
         self._may_lead = may_lead
         self._above = above
         self._told = told
-        self._catalog: OpenedCatalog | None = None
+        self._catalog: LedCatalog | None = None
         self._unsure = False
         self._turn = asyncio.Lock()
 
@@ -93,9 +92,10 @@ class Leadership:
                 await self._addresses.tell(catalog.token, self.address, catalog.claim.incarnation)
             return catalog.token
 
-    async def _opened(self, generation: int) -> OpenedCatalog:
+    async def _opened(self, generation: int) -> LedCatalog:
         while True:
             catalog = await self._durable.open(generation)
+            assert isinstance(catalog, LedCatalog)
             if self._above is None or catalog.token is None or catalog.token.epoch > self._above.epoch:
                 return catalog
 
@@ -111,7 +111,7 @@ class Leadership:
             return self.own
 
     @contextlib.asynccontextmanager
-    async def writing(self, token: FenceToken) -> AsyncIterator[OpenedCatalog]:
+    async def writing(self, token: FenceToken) -> AsyncIterator[ReadWriteCatalog]:
         """The catalog, for who has this token, alone until the end of the block. Raises Fenced, NotWritable."""
         async with self._turn:
             self._mirror.check()
@@ -126,7 +126,7 @@ class Leadership:
                 self._end()
                 raise
 
-    async def edit(self, kind: AnyKind, key: Any, value: Any) -> Any:
+    async def edit(self, kind: AnyKind, key: AnyKey, value: AnyValue) -> AnyValue:
         """See OpenableCatalog.edit. If this server led, it does not any more, and may be asked to lead again."""
         async with self._turn:
             if not self._may_lead:
@@ -150,9 +150,13 @@ class Leadership:
         if self._catalog is not None and self._catalog.claim.fenced_by(seen.token, seen.incarnation) is not None:
             self._end()
 
-    def catalog(self) -> OpenedCatalog | None:
+    def catalog(self) -> ReadWriteCatalog | None:
         """The catalog as it is in memory while this server leads: to look at, not to write to."""
         return self._catalog
+
+    async def close(self) -> None:
+        """Let go of where addresses are told."""
+        await self._addresses.close()
 
     async def leader(self) -> str:
         """Where the leader listens, as far as that is known; empty if it is not."""
@@ -195,6 +199,6 @@ class Leadership:
         # What this server did itself may be what fenced it, which is no reason not to lead again.
         self._become(Role.FOLLOWER if self._unsure else Role.FENCED, None, self.own)
 
-    def _become(self, role: Role, catalog: OpenedCatalog | None, own: FenceToken | None) -> None:
+    def _become(self, role: Role, catalog: LedCatalog | None, own: FenceToken | None) -> None:
         self.role, self._catalog, self.own = role, catalog, own
         self._told(role)

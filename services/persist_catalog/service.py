@@ -9,7 +9,11 @@ from typing import Final, Protocol
 import grpc.aio
 
 from persist.client.catalog.durable import DurableCatalog
+from persist.client.catalog.implementation import Implementation
 from persist.client.catalog.log.shard_log import open_shard_log
+from persist.client.catalog.log.stash_log import open_stash_log
+from persist.client.catalog.port import OpenableCatalog, RowLog
+from persist.client.catalog.shadow.catalog import ShadowCatalog
 from persist.client.client import Client
 from persist.core.catalog.errors import FencedByGeneration
 from persist.core.catalog.objects import FenceToken
@@ -19,7 +23,7 @@ from persist.runtime import Runtime
 from persist.settings import Settings
 from persist.v1.catalog_pb2_grpc import add_CatalogServiceServicer_to_server
 from persist.wire.catalog.rows import CODEC
-from persist_catalog.addresses import Addresses
+from persist_catalog.addresses import Addresses, Kept, KeptInShard, KeptInStash
 from persist_catalog.leadership import Leadership, Role
 from persist_catalog.mirror import Mirror, TappedLog
 from persist_catalog.servicer import CatalogServicer, Serving
@@ -52,6 +56,8 @@ class Duty:
 
     ``generation``: lead with it at once. Otherwise follow, and lead when a session asks for it unless ``follow``.
     ``advertise``: where clients reach it; empty: where it listens. ``lease``: seconds a session lives unused.
+    ``implementation``: what keeps the catalog; a stash, or a shadow, at ``stash``. Readers of a shadow are shown its
+    shard; what its leader does is done to both, and compared.
     """
 
     environment: str
@@ -59,16 +65,21 @@ class Duty:
     follow: bool = False
     advertise: str = ""
     lease: float = LEASE_SECONDS
+    implementation: Implementation = Implementation.PERSIST
+    stash: str = ""
 
 
 class CatalogService:
-    """Owns the catalog and the client it is reached with, and closes them. ``begin`` starts it."""
+    """Owns the catalog and the client it is reached with, if any, and closes them. ``begin`` starts it."""
 
     name = NAME
     undated: frozenset[str] = frozenset()
 
-    def __init__(self, client: Client, duty: Duty, *, settings: Settings, runtime: Runtime, telemetry: Telemetry):
+    def __init__(
+        self, client: Client | None, duty: Duty, *, settings: Settings, runtime: Runtime, telemetry: Telemetry
+    ) -> None:
         self._client = client
+        self._settings = settings
         self._duty = duty
         self._runtime = runtime
         self._telemetry = telemetry
@@ -111,19 +122,20 @@ class CatalogService:
         serving, self._serving = self._serving, None
         if serving is not None:
             await self._let_go(serving)
-        await self._client.close()
+        if self._client is not None:
+            await self._client.close()
 
     async def _open(self) -> Serving:
         duty, codec = self._duty, CODEC
-        followed = await open_shard_log(self._client, duty.environment)
+        followed = await self._log()
         try:
             mirror = await Mirror.open(followed, codec, runtime=self._runtime)
         except BaseException:
             # A damaged catalog: it is tried again with every call, and must not leave a lease behind each time.
             await followed.close()
             raise
-        durable = DurableCatalog(TappedLog(await open_shard_log(self._client, duty.environment), mirror))
-        addresses = Addresses(self._client, duty.environment)
+        durable = await self._catalog(mirror)
+        addresses = Addresses(await self._kept(), self._runtime)
         leadership = Leadership(
             durable, mirror, addresses, may_lead=not duty.follow, above=self._former, told=self._become
         )
@@ -140,6 +152,27 @@ class CatalogService:
         self._tasks.spawn(mirror.follow(), "following the catalog")
         self._tasks.spawn(self._keep_looking(mirror, leadership), "looking for leaders")
         return Serving(duty.environment, durable, mirror, leadership, sessions, writes)
+
+    async def _log(self) -> RowLog:
+        """The rows that readers are shown."""
+        if self._client is None:
+            return await self._stash(self._duty.environment)
+        return await open_shard_log(self._client, self._duty.environment)
+
+    async def _catalog(self, mirror: Mirror) -> OpenableCatalog:
+        durable = DurableCatalog(TappedLog(await self._log(), mirror))
+        if self._duty.implementation is not Implementation.SHADOW:
+            return durable
+        second = DurableCatalog(await self._stash(self._duty.environment))
+        return ShadowCatalog(durable, second, runtime=self._runtime)
+
+    async def _kept(self) -> Kept:
+        if self._client is None:
+            return KeptInStash(self._duty.environment, self._stash)
+        return KeptInShard(self._client, self._duty.environment)
+
+    async def _stash(self, environment: str) -> RowLog:
+        return await open_stash_log(self._duty.stash, environment, settings=self._settings, runtime=self._runtime)
 
     async def _keep_looking(self, mirror: Mirror, leadership: Leadership) -> None:
         """Learn of a new leader also while nobody asks for anything. Ends when the catalog is damaged, or restored."""
@@ -187,6 +220,7 @@ class CatalogService:
         await serving.sessions.end()
         await serving.durable.close()
         await serving.mirror.close()
+        await serving.leadership.close()
 
     async def _tell(self, part: str, *, serving: bool) -> None:
         if self._tells is not None:

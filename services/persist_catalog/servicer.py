@@ -6,11 +6,11 @@ Source: style.md rule 12; protos/persist/v1/catalog.proto.
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from persist.client.catalog.durable import DurableCatalog
+from persist.client.catalog.port import OpenableCatalog
 from persist.core.catalog.errors import OutOfSync
 from persist.core.catalog.kinds import COMMIT
 from persist.core.ids import Token
@@ -41,7 +41,7 @@ from persist_catalog.mirror import Mirror
 from persist_catalog.sessions import Sessions
 from persist_catalog.writes import Commit, Writes
 from persist_host import Telemetry
-from persist_host.calls import Waiters
+from persist_host.calls import Context, Waiters
 
 CHANGES_MAX: Final = 50_000
 """Changes of rows in one transaction. A row that is replaced counts twice."""
@@ -62,7 +62,7 @@ class Serving:
     """What a CatalogService serves: one catalog, and its part in it."""
 
     environment: str
-    durable: DurableCatalog
+    durable: OpenableCatalog
     mirror: Mirror
     leadership: Leadership
     sessions: Sessions
@@ -85,7 +85,7 @@ class CatalogServicer(CatalogServiceServicer):
         """End whoever waits for news at once."""
         self._waiters.drain()
 
-    async def GetStatus(self, request: pb.GetStatusRequest, context: Any) -> pb.GetStatusResponse:
+    async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
         """What this server is, and how far the catalog has come."""
         it = await self._serving()
         upper = await it.mirror.sync()
@@ -104,7 +104,7 @@ class CatalogServicer(CatalogServiceServicer):
             status.own.CopyFrom(token_message(own))
         return status
 
-    async def OpenSession(self, request: pb.OpenSessionRequest, context: Any) -> pb.OpenSessionResponse:
+    async def OpenSession(self, request: pb.OpenSessionRequest, context: Context) -> pb.OpenSessionResponse:
         """Let a client write."""
         it = await self._serving()
         wanted = optional_token(request, "token")
@@ -121,12 +121,12 @@ class CatalogServicer(CatalogServiceServicer):
             lease_ms=int(it.sessions.lease * 1000),
         )
 
-    async def CloseSession(self, request: pb.CloseSessionRequest, context: Any) -> pb.CloseSessionResponse:
+    async def CloseSession(self, request: pb.CloseSessionRequest, context: Context) -> pb.CloseSessionResponse:
         """End a session."""
         (await self._serving()).sessions.close(session_of(request).session_id)
         return pb.CloseSessionResponse()
 
-    async def ReadRows(self, request: pb.ReadRowsRequest, context: Any) -> AsyncIterator[pb.ReadRowsResponse]:
+    async def ReadRows(self, request: pb.ReadRowsRequest, context: Context) -> AsyncIterator[pb.ReadRowsResponse]:
         """The rows in memory, all as of one upper."""
         it = await self._serving()
         tags = kinds_in(request.kinds)
@@ -142,7 +142,7 @@ class CatalogServicer(CatalogServiceServicer):
             yield response
 
     async def WatchChanges(
-        self, request: pb.WatchChangesRequest, context: Any
+        self, request: pb.WatchChangesRequest, context: Context
     ) -> AsyncIterator[pb.WatchChangesResponse]:
         """The changes from an upper on."""
         it = await self._serving()
@@ -165,7 +165,7 @@ class CatalogServicer(CatalogServiceServicer):
             except TimeoutError:
                 return
 
-    async def Commit(self, request: pb.CommitRequest, context: Any) -> pb.CommitResponse:
+    async def Commit(self, request: pb.CommitRequest, context: Context) -> pb.CommitResponse:
         """Commit what came of a transaction."""
         it = await self._serving()
         count = len(request.changes.kinds)
@@ -186,7 +186,7 @@ class CatalogServicer(CatalogServiceServicer):
         self._telemetry.count("persist_catalog_commits_total")
         return pb.CommitResponse(ts=ts, news=self._news(it, commit.base_upper))
 
-    async def AllocateIds(self, request: pb.AllocateIdsRequest, context: Any) -> pb.AllocateIdsResponse:
+    async def AllocateIds(self, request: pb.AllocateIdsRequest, context: Context) -> pb.AllocateIdsResponse:
         """Give ids."""
         it = await self._serving()
         if request.count > IDS_MAX:
@@ -197,7 +197,7 @@ class CatalogServicer(CatalogServiceServicer):
         return pb.AllocateIdsResponse(first=ids.start, count=len(ids), news=self._news(it, request.base_upper))
 
     async def ConfirmLeadership(
-        self, request: pb.ConfirmLeadershipRequest, context: Any
+        self, request: pb.ConfirmLeadershipRequest, context: Context
     ) -> pb.ConfirmLeadershipResponse:
         """Look at the shard whether a session may write."""
         it = await self._serving()
@@ -208,7 +208,7 @@ class CatalogServicer(CatalogServiceServicer):
         self._used(it, session)
         return pb.ConfirmLeadershipResponse(news=self._news(it, request.base_upper))
 
-    async def AdvanceUpper(self, request: pb.AdvanceUpperRequest, context: Any) -> pb.AdvanceUpperResponse:
+    async def AdvanceUpper(self, request: pb.AdvanceUpperRequest, context: Context) -> pb.AdvanceUpperResponse:
         """Make the upper at least a time."""
         it = await self._serving()
         session, to = session_of(request), time_in(request, "to")
@@ -217,7 +217,7 @@ class CatalogServicer(CatalogServiceServicer):
         return pb.AdvanceUpperResponse(news=self._news(it, request.base_upper))
 
     async def PruneStorageUsage(
-        self, request: pb.PruneStorageUsageRequest, context: Any
+        self, request: pb.PruneStorageUsageRequest, context: Context
     ) -> pb.PruneStorageUsageResponse:
         """Retract measurements that are too old."""
         it = await self._serving()
@@ -227,19 +227,19 @@ class CatalogServicer(CatalogServiceServicer):
             kept = await catalog.prune_storage_usage(retention, request.boot_ms)
         return pb.PruneStorageUsageResponse(kept=len(kept), news=self._news(it, request.base_upper))
 
-    async def DumpRows(self, request: pb.DumpRowsRequest, context: Any) -> AsyncIterator[pb.DumpRowsResponse]:
+    async def DumpRows(self, request: pb.DumpRowsRequest, context: object) -> AsyncIterator[pb.DumpRowsResponse]:
         """Rows as they are durable."""
         it = await self._serving()
         read = await it.mirror.dump(kinds_in(request.kinds), consolidated=request.consolidated)
         for updates, last in pieces(read.updates):
             yield pb.DumpRowsResponse(updates=updates, upper=read.upper, last=last)
 
-    async def CheckUpgrade(self, request: pb.CheckUpgradeRequest, context: Any) -> pb.CheckUpgradeResponse:
+    async def CheckUpgrade(self, request: pb.CheckUpgradeRequest, context: Context) -> pb.CheckUpgradeResponse:
         """What opening would change."""
         found = await (await self._serving()).durable.upgrade_check()
         return pb.CheckUpgradeResponse(found=found.found, current=found.current, changed=found.changed)
 
-    async def EditRow(self, request: pb.EditRowRequest, context: Any) -> pb.EditRowResponse:
+    async def EditRow(self, request: pb.EditRowRequest, context: Context) -> pb.EditRowResponse:
         """Change one object by hand."""
         it = await self._serving()
         kind = kind_in(request.kind)

@@ -12,6 +12,7 @@ from typing import Any, Final
 from persist.core.catalog.objects import FenceToken
 from persist.errors import InvalidArgument, LeaseExpired, LocationError, Overloaded, PersistError
 from persist.runtime import Runtime
+from persist.typed import AnyOutcome
 
 LEASE_SECONDS: Final = 600.0
 SESSIONS_MAX: Final = 10_000
@@ -140,8 +141,8 @@ class Sessions:
                 self._no_refusal(session, request_id)
 
     async def once(
-        self, session: Open, request_id: bytes, name: bytes, work: Callable[[], Awaitable[Any]], *, size: int = 0
-    ) -> Any:
+        self, session: Open, request_id: bytes, name: bytes, work: Callable[[], Awaitable[AnyOutcome]], *, size: int = 0
+    ) -> AnyOutcome:
         """The outcome of ``work``, which is done once for each request, whoever gives up waiting for it.
 
         What failed with a LocationError is done again when it is asked for again, and so is a refusal that was

@@ -1,23 +1,32 @@
 """CatalogService as a process: it leads or follows one catalog."""
 
+from collections.abc import Sequence
+
+from persist.client.catalog.implementation import Implementation, chosen
 from persist.client.client import Client
 from persist.client.shard.location import Location
 from persist.runtime import Runtime
 from persist.settings import Settings
 from persist_catalog.service import CatalogService, Duty
-from persist_host import Address, Built, Host, ServiceSpec, Telemetry
+from persist_host import Address, Built, Host, ServiceSpec, Store, Telemetry
 from persist_host.shard_access import Reach
 
 
-def catalog_spec(reach: Reach, duty: Duty) -> ServiceSpec:
-    """A CatalogService over the shards it reaches.
+def catalog_spec(reach: Reach | None, duty: Duty) -> ServiceSpec:
+    """A CatalogService over the shards it reaches; a stash needs none.
 
     Beginning raises IncompatibleDataVersion, IncompatibleContentVersion: it was to lead, and this release cannot.
     """
 
     async def build(settings: Settings, runtime: Runtime, telemetry: Telemetry) -> Built:
-        location, stores = await reach.location(settings, runtime, counts=telemetry)
-        service = open_catalog(location, duty, telemetry=telemetry)
+        stores: Sequence[Store] = ()
+        if duty.implementation is Implementation.STASH or reach is None:
+            chosen(Implementation.STASH, duty.stash)
+            service = CatalogService(None, duty, settings=settings, runtime=runtime, telemetry=telemetry)
+        else:
+            chosen(duty.implementation, duty.stash)
+            location, stores = await reach.location(settings, runtime, counts=telemetry)
+            service = open_catalog(location, duty, telemetry=telemetry)
 
         async def begin(host: Host, address: Address) -> None:
             service.listens(str(address), host.tell)

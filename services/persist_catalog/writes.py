@@ -10,7 +10,7 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Any, Final, TypeVar
 
-from persist.client.catalog.opened import OpenedCatalog
+from persist.client.catalog.port import ReadWriteCatalog
 from persist.core.catalog.conflicts import Footprint, Overlapping, classify
 from persist.core.catalog.errors import OutOfSync
 from persist.core.catalog.fingerprints import first_outcome
@@ -23,6 +23,7 @@ from persist.core.catalog.values import Unit
 from persist.core.ids import Token
 from persist.errors import CorruptData, Indeterminate, InvalidArgument
 from persist.runtime import system
+from persist.typed import AnyKey, AnyValue
 from persist.wire.catalog.rpc import Session
 from persist_catalog.leadership import Leadership
 from persist_catalog.mirror import Mirror
@@ -142,7 +143,7 @@ class Writes:
             keys = ", ".join(f"{tag} {key}" for tag, key in conflict.keys[:10])
             raise self._out_of_sync(conflict.changes, keys)
 
-    async def _transaction(self, catalog: OpenedCatalog, commit: Commit) -> Transaction:
+    async def _transaction(self, catalog: ReadWriteCatalog, commit: Commit) -> Transaction:
         """The transaction again, with all rules that hold whoever sends it. Raises OutOfSync, InvalidArgument."""
         transaction = catalog.transaction(token=commit.token)
         transaction.told_body = commit.body
@@ -164,7 +165,7 @@ class Writes:
         return transaction
 
     async def _append_only(
-        self, transaction: Transaction, kind: AnyKind, key: Any, key_bytes: bytes, *, gone: bool
+        self, transaction: Transaction, kind: AnyKind, key: object, key_bytes: bytes, *, gone: bool
     ) -> None:
         if not gone:
             transaction.insert(kind, key, Unit())
@@ -174,7 +175,7 @@ class Writes:
             raise self._out_of_sync(1, f"{kind} {key}")
         transaction.retract(kind, key)
 
-    def _object(self, kind: AnyKind, key: bytes, value: bytes | None) -> tuple[Any, Any]:
+    def _object(self, kind: AnyKind, key: bytes, value: bytes | None) -> tuple[AnyKey, AnyValue]:
         try:
             return self._codec.decode(Row(kind.tag, key, value or b""))
         except CorruptData as error:

@@ -13,18 +13,18 @@ from typing import Annotated, Any, Final, TextIO, cast
 import typer
 from typer.core import TyperGroup
 
+from persist.typed import Fields, Record
 from persist_cli.admin import commands as admin
 from persist_cli.admin import fsck, usage
 from persist_cli.backup import commands as backup
 from persist_cli.bundles import App
 from persist_cli.catalog import commands as catalog
 from persist_cli.doctor import commands as doctor
-from persist_cli.options import Invocation
+from persist_cli.options import EXIT_FAILED, Invocation
 from persist_cli.serve import commands as serve
 from persist_cli.shard import commands as shards
 from persist_cli.source import commands as sources
 
-EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_REFUSED: Final = 78
 
@@ -153,7 +153,7 @@ def _explain(error: Exception, invocation: Invocation) -> int:
         return int(error.exit_code)
     if invocation.debug:
         traceback.print_exception(error)
-    told: dict[str, Any]
+    told: Record
     if isinstance(error, PersistError):
         code = EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
         code = EXIT_REFUSED if isinstance(error, UnsafeConfiguration) else code
@@ -171,7 +171,7 @@ def _explain(error: Exception, invocation: Invocation) -> int:
     return code
 
 
-def _tell_program(told: Mapping[str, Any]) -> None:
+def _tell_program(told: Fields) -> None:
     """One JSON object on standard error. What is in it is scrubbed, not its names nor the kind of the error."""
     from persist.redaction import beneath, scrub
 

@@ -12,6 +12,8 @@ from typing import Any, TypeVar, get_type_hints
 
 import typer
 
+from persist.typed import Record
+
 Command = TypeVar("Command", bound=Callable[..., None])
 
 
@@ -32,7 +34,7 @@ class App(typer.Typer):
 def unfolded(command: Callable[..., None]) -> Callable[..., None]:
     """The command with the fields of its bundles for parameters, each where its bundle stands."""
     own = inspect.signature(command).parameters.values()
-    bundles: dict[str, Any] = {each.name: each.annotation for each in own if is_dataclass(each.annotation)}
+    bundles: Record = {each.name: each.annotation for each in own if is_dataclass(each.annotation)}
     flat: dict[str, inspect.Parameter] = {}
     for each in own:
         for parameter in _fields(bundles[each.name]) if each.name in bundles else (each,):
@@ -41,7 +43,7 @@ def unfolded(command: Callable[..., None]) -> Callable[..., None]:
             flat[parameter.name] = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
 
     @functools.wraps(command)
-    def folded(**given: Any) -> None:
+    def folded(**given: object) -> None:
         made = {
             name: bundle(**{each.name: given[each.name] for each in fields(bundle)}) for name, bundle in bundles.items()
         }

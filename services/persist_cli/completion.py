@@ -4,7 +4,6 @@ They come within a second, or not at all: whoever presses Tab wants neither to w
 completes does nothing else, so that it can simply end.
 """
 
-import asyncio
 import os
 import signal
 import sys
@@ -73,11 +72,12 @@ def _limit() -> None:
 
 def shard_ids(target: "Target") -> list[str]:
     """Of the shards of a location."""
+    import asyncio
 
     async def listed() -> list[str]:
+        from persist.core.names import is_id
         from persist.runtime import system
         from persist.settings import Settings
-        from persist_cli.options import is_shard_id
 
         settings = Settings()
         if target.endpoint is not None:
@@ -88,7 +88,7 @@ def shard_ids(target: "Target") -> list[str]:
         from persist.storage.open import open_consensus
 
         consensus = open_consensus(target.stores()[1], settings=settings, runtime=system())
-        return [key async for key in consensus.list_keys(timeout=SECONDS) if is_shard_id(key)]
+        return [key async for key in consensus.list_keys(timeout=SECONDS) if is_id(key)]
 
     return asyncio.run(listed())
 

@@ -1,16 +1,19 @@
 """Options that several commands share, and what they name: a persist location, reached one way or another."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from persist_cli import completion
+from persist_cli.terminal import note
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import persist
     from persist.settings import Settings
 
 LOCATION: Final = "Location (one of them)"
@@ -83,6 +86,7 @@ ShardArgument = Annotated[
     ),
 ]
 
+EXIT_FAILED: Final = 1
 TIMEOUT_SECONDS = 30.0
 PLACES: Final = ("endpoint", "location", "blob", "consensus")
 
@@ -185,7 +189,8 @@ class Where:
             if len(chosen) != 2:
                 raise typer.BadParameter("--blob and --consensus go together")
         _keep_pandas_out()
-        return Target(**{name: chosen.get(name) for name in PLACES})
+        words = tuple(word for name, value in self.typed.items() if name in chosen for word in (f"--{name}", value))
+        return Target(**{name: chosen.get(name) for name in PLACES}, words=words)
 
     def stores(self, work: str) -> "Target":
         """The target of a command that works on the stores themselves. PERSIST_ENDPOINT counts only without others."""
@@ -202,17 +207,22 @@ class Where:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The location the options name: exactly one of an endpoint, a directory, or a pair of stores."""
+    """The location the options name: exactly one of an endpoint, a directory, or a pair of stores.
+
+    ``words``: the options that were typed for it. What came from the environment is there for the next command, too.
+    """
 
     endpoint: str | None
     location: str | None
     blob: str | None
     consensus: str | None
+    words: tuple[str, ...] = ()
 
-    def open(self, settings: "Settings", *, begin: bool = False) -> Any:
+    def open(self, settings: "Settings", *, begin: bool = False, reads: bool = False) -> "persist.Client":
         """A client of the location: a context manager. Raises PersistError.
 
-        ``begin``: make the location if it is not there; otherwise that is refused with InvalidArgument.
+        ``begin``: make the location if it is not there; otherwise that is refused with InvalidArgument. ``reads``: of a
+        directory that may not be written what there is is read.
         """
         import persist
 
@@ -221,8 +231,20 @@ class Target:
         if self.endpoint is not None:
             return persist.connect(self.endpoint, settings=settings)
         if self.location is not None:
-            return persist.embedded(self.location, settings=settings)
+            read_only = reads and not self.may_write()
+            if read_only:
+                note("this directory may not be written: it is read as it is now, and nothing holds what is read")
+            return persist.embedded(self.location, read_only=read_only, settings=settings)
         return persist.embedded(blob=self.blob, consensus=self.consensus, settings=settings)
+
+    def may_write(self) -> bool:
+        """Whether the files of a directory may be written, as far as permissions tell."""
+        from pathlib import Path
+
+        from persist.storage.layout import CONSENSUS_NAME
+
+        folder = Path(self.location or "").expanduser()
+        return os.access(folder, os.W_OK) and os.access(folder / CONSENSUS_NAME, os.W_OK)
 
     def check_there(self) -> None:
         """Somebody has begun this location, as far as files tell. Raises InvalidArgument.
@@ -303,18 +325,6 @@ def is_typed(context: typer.Context, name: str) -> bool:
     """Whether an option stands on the command line, and not only in the environment."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
-
-
-def is_shard_id(text: str) -> bool:
-    """Whether a word looks like a shard's id, and not like the name of a table."""
-    return len(text) > 30 and text.startswith("s") and text.count("-") == 4
-
-
-def shard_id(text: str) -> Any:
-    """The shard a person names. Raises InvalidId for a malformed id."""
-    from persist.core.ids import ShardId
-
-    return ShardId.parse(text) if is_shard_id(text) else ShardId.named("table", text)
 
 
 def check_file(path: "Path", refusal: str, **details: object) -> None:

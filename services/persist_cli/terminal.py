@@ -10,18 +10,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time
 from typing import Any
 
+from persist.typed import Json
 
-def print_json(value: Any) -> None:
+
+def print_json(value: Json) -> None:
     """One JSON document."""
     print(json.dumps(value, default=json_value, indent=2, ensure_ascii=False))
 
 
-def print_json_line(value: Any) -> None:
+def print_json_line(value: Json) -> None:
     """One line of JSON, flushed: the reader at the other end of the pipe may be waiting for it."""
     print(json.dumps(value, default=json_value, ensure_ascii=False), flush=True)
 
 
-def json_value(value: Any) -> Any:
+def json_value(value: object) -> Json:
     """JSON for what JSON has no type for: base64 for bytes, ISO 8601 for dates and times, text for the rest."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
@@ -30,7 +32,7 @@ def json_value(value: Any) -> Any:
     return str(value)
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str = "", caption: str = "") -> None:
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[Json]], *, title: str = "", caption: str = "") -> None:
     """A table for people. Numbers are right-aligned; nothing is cut off when the output is not a terminal.
 
     On a terminal in which words would have to be broken, each row is a block of its own, a line for each column.
@@ -63,7 +65,7 @@ def _breaks_words(console: Any, table: Any) -> bool:
     return bool(Measurement.get(console, unbounded, table).minimum > console.width)
 
 
-def _below_each_other(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
+def _below_each_other(columns: Sequence[str], rows: Sequence[Sequence[Json]]) -> Any:
     from rich.table import Table
     from rich.text import Text
 
@@ -83,7 +85,7 @@ def _below_each_other(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> 
     return grid
 
 
-def print_rows(rows: Sequence[Mapping[str, Any]], *, title: str = "", caption: str = "") -> None:
+def print_rows(rows: Sequence[Mapping[str, object]], *, title: str = "", caption: str = "") -> None:
     """A table of rows that may have different columns; nothing when there are none."""
     if rows:
         columns = tuple(dict.fromkeys(itertools.chain.from_iterable(rows)))
@@ -95,7 +97,21 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def shown(value: Any) -> str:
+def sized(count: int) -> str:
+    """Bytes for people, to three digits: ``0 B``, ``12.0 MB``."""
+    for unit, size in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= 0.9995 * size:
+            number = count / size
+            return f"{number:,.{2 if number < 9.995 else 1 if number < 99.95 else 0}f} {unit}"
+    return f"{count} B"
+
+
+def priced(amount: float) -> str:
+    """Money for people, in the currency of the prices that were given: dollars, unless somebody gave others."""
+    return "less than $0.01" if 0 < amount < 0.01 else f"${amount:,.2f}"
+
+
+def shown(value: Json) -> str:
     """One value in a table's cell."""
     if value is None:
         return ""
@@ -106,7 +122,7 @@ def shown(value: Any) -> str:
     return str(value)
 
 
-def frontier(value: Any) -> list[int]:
+def frontier(value: Json) -> list[int]:
     """A frontier for JSON: ``[t]``, or ``[]`` when closed."""
     return list(value.elements)
 

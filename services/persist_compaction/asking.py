@@ -7,7 +7,7 @@ Source: protos/persist/v1/compaction.proto; architecture.md section 8.
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final, Self
 
 from persist.client.remote.catalog_status import STATUS_SECONDS, ask_all
@@ -15,11 +15,14 @@ from persist.client.remote.channel import Channel, offering
 from persist.client.remote.endpoints import Endpoints
 from persist.core.ids import ShardId
 from persist.errors import Determinate, LocationError, PersistError
+from persist.machine.compaction.compactor import Compacted
 from persist.retry.attempts import Attempts
 from persist.runtime import Runtime
 from persist.settings import Settings
+from persist.typed import AnyMessage
 from persist.v1 import compaction_pb2 as pb
 from persist.v1.compaction_pb2_grpc import PersistCompactionStub
+from persist.wire.batch import description_from_proto
 from persist_compaction.servicer import FAILED, REQUEST
 
 REQUEST_SECONDS: Final = 86_400.0
@@ -28,20 +31,6 @@ AGAIN_SECONDS: Final = 0.1
 """Pause before work is joined again that was heard of and then no more."""
 
 CANCEL_SECONDS: Final = 2.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Merged:
-    """One compaction that a server carried out; the fields are those of CompactResult."""
-
-    batches: int
-    runs: int
-    rows_before: int
-    rows_after: int
-    bytes_before: int
-    bytes_after: int
-    parts_reused: int
-    applied: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +72,7 @@ class Asked:
         whole: bool,
         report: Callable[[int], None] = lambda rows: None,
         waits: Callable[[int], None] = lambda ahead: None,
-    ) -> list[Merged]:
+    ) -> list[Compacted]:
         """Have a shard compacted until nothing is left to do, however many connections it takes. Cancelling stops it.
 
         ``report`` hears the rows that the compaction under way has written, ``waits`` how many requests go first.
@@ -91,7 +80,7 @@ class Asked:
         when no server answers for ``settings.timeout_ms``).
         """
         # Told once by each server: after a cut the same one begins again, and another knows none of it.
-        done: dict[bytes, Merged] = {}
+        done: dict[bytes, Compacted] = {}
         request = pb.CompactRequest(shard_id=shard, whole=whole, request_id=self._runtime.random_bytes(16).hex())
         asked: list[Channel] = []
         try:
@@ -106,7 +95,7 @@ class Asked:
         self,
         request: pb.CompactRequest,
         asked: list[Channel],
-        done: dict[bytes, Merged],
+        done: dict[bytes, Compacted],
         report: Callable[[int], None],
         waits: Callable[[int], None],
     ) -> bool:
@@ -125,7 +114,7 @@ class Asked:
                     case "progress":
                         report(news.progress.rows_written)
                     case "result":
-                        done[news.result.SerializeToString(deterministic=True)] = _merged(news.result)
+                        done[news.result.SerializeToString(deterministic=True)] = _compacted(news.result)
                     case "done":
                         return True
                 try:
@@ -157,7 +146,7 @@ class Asked:
     async def busy(self) -> Busy:
         """What the servers that answer do at the moment. Raises InvalidArgument (no such service), LocationError."""
 
-        async def attempt(channel: Channel, seconds: float) -> Any:
+        async def attempt(channel: Channel, seconds: float) -> AnyMessage:
             with offering("PersistCompaction", "compaction", channel.endpoint):
                 return await channel.unary("ListCompactions", pb.ListCompactionsRequest(), None, seconds)
 
@@ -198,5 +187,6 @@ def _is_final(error: LocationError) -> bool:
     return error.details.get(REQUEST) == FAILED
 
 
-def _merged(result: Any) -> Merged:
-    return Merged(**{name: getattr(result, name) for name in Merged.__dataclass_fields__})
+def _compacted(result: pb.CompactResult) -> Compacted:
+    named = {each.name: getattr(result, each.name) for each in fields(Compacted) if each.name != "desc"}
+    return Compacted(desc=description_from_proto(result.desc), **named)

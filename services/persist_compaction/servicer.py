@@ -4,7 +4,7 @@ Source: style.md rule 12; protos/persist/v1/compaction.proto.
 """
 
 from collections.abc import AsyncIterator
-from typing import Any, Final, assert_never
+from typing import Final, assert_never
 
 from persist.core.frontier import Description
 from persist.core.ids import ShardId
@@ -16,6 +16,7 @@ from persist.v1 import compaction_pb2 as pb
 from persist.v1 import types_pb2
 from persist.v1.compaction_pb2_grpc import PersistCompactionServicer
 from persist.wire.rpc_reads import frontier_message
+from persist_host.calls import Context
 
 REQUEST_ID_CHARS_MAX: Final = 64
 REQUEST: Final = "request"
@@ -29,7 +30,7 @@ class CompactionServicer(PersistCompactionServicer):
     def __init__(self, workers: CompactionScheduler) -> None:
         self._workers = workers
 
-    async def Compact(self, request: pb.CompactRequest, context: Any) -> AsyncIterator[pb.CompactResponse]:
+    async def Compact(self, request: pb.CompactRequest, context: Context) -> AsyncIterator[pb.CompactResponse]:
         """Compact a shard and tell how it goes."""
         name = request.request_id
         if len(name) > REQUEST_ID_CHARS_MAX:
@@ -47,11 +48,13 @@ class CompactionServicer(PersistCompactionServicer):
                 job.cancel()
         yield pb.CompactResponse(done=pb.CompactDone(compactions=compactions))
 
-    async def CancelCompaction(self, request: pb.CancelCompactionRequest, context: Any) -> pb.CancelCompactionResponse:
+    async def CancelCompaction(
+        self, request: pb.CancelCompactionRequest, context: Context
+    ) -> pb.CancelCompactionResponse:
         """Stop what was requested under an id."""
         return pb.CancelCompactionResponse(stopped=self._workers.cancel(request.request_id))
 
-    async def ListCompactions(self, request: pb.ListCompactionsRequest, context: Any) -> pb.ListCompactionsResponse:
+    async def ListCompactions(self, request: pb.ListCompactionsRequest, context: Context) -> pb.ListCompactionsResponse:
         """What is compacted here at the moment."""
         return pb.ListCompactionsResponse(
             compactions=[

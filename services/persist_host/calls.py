@@ -3,17 +3,32 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, contextmanager
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from persist.errors import Determinate
 
+if TYPE_CHECKING:
+    import grpc.aio
+
 T = TypeVar("T")
 
+if TYPE_CHECKING:
+    Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+    """What a handler is given of its call, whatever the messages."""
+else:
+    Context = object
 
-def seconds_left(context: Any) -> float:
+
+def seconds_left(context: Context) -> float:
     """Seconds a call may take: the caller's deadline, less what the answer needs to arrive in time."""
     left: float = context.time_remaining()
     return left - min(0.1, left * 0.2)
+
+
+def seconds_to_wait(context: Context, wait_ms: int) -> float:
+    """Seconds a call may wait for what has not happened yet: as it says, at most what its deadline leaves."""
+    left = seconds_left(context)
+    return min(left, wait_ms / 1000) if wait_ms else left
 
 
 class Waiters:

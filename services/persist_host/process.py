@@ -10,11 +10,12 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final
+from collections.abc import Awaitable, Callable
+from typing import Final
 
 from persist.errors import PersistError, UnsafeConfiguration
 from persist.redaction import scrub
+from persist.typed import Work
 from persist_host.host import Host
 
 EXIT_FAILED: Final = 1
@@ -78,7 +79,7 @@ def _give_memory_back() -> None:
             tell(option, value)
 
 
-def _run(main: Coroutine[Any, Any, None]) -> None:
+def _run(main: Work[None]) -> None:
     try:
         import uvloop
     except ImportError:

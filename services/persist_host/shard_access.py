@@ -33,19 +33,25 @@ class Reach:
     ) -> tuple[Location, Sequence[Store]]:
         """The location, and the stores to check.
 
-        Raises InvalidArgument (not just one way), InvalidUri, LocationError (no endpoint said where the parts are).
+        Raises InvalidArgument (not just one way), InvalidUri, LocationError (no endpoint said where the parts are),
+        UnsafeConfiguration (the stores are of two locations).
         """
         if bool(self.endpoints) == bool(self.consensus_uri):
             raise InvalidArgument("name the endpoints of PersistShard, or a consensus store", hint="exactly one")
         if self.consensus_uri:
-            blob = open_blob(self.blob_uri, settings=settings, runtime=runtime)
-            consensus = open_consensus(self.consensus_uri, settings=settings, runtime=runtime)
+            blob = open_blob(self.blob_uri, settings=settings, runtime=runtime, reopens=True)
+            consensus = open_consensus(self.consensus_uri, settings=settings, runtime=runtime, reopens=True)
             local = LocalShards(blob, consensus, settings=settings, runtime=runtime, counts=counts)
+            try:
+                await local.check_place(timeout=settings.timeout_ms / 1000)
+            except BaseException:
+                await local.close()
+                raise
             return Location(local, blob=blob, settings=settings, runtime=runtime), (blob, consensus)
         remote = RemoteShards(self.endpoints, settings=settings, runtime=runtime, blob=self.blob_uri or None)
         try:
             blob_uri = self.blob_uri or await remote.locate(timeout=settings.timeout_ms / 1000)
-            blob = open_blob(blob_uri, settings=settings, runtime=runtime)
+            blob = open_blob(blob_uri, settings=settings, runtime=runtime, reopens=True)
         except BaseException:
             await remote.close()
             raise

@@ -4,7 +4,7 @@ Source: protos/persist/v1/oracle.proto; style.md rule 12.
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import grpc.aio
 
@@ -12,9 +12,10 @@ from persist.client.client import Client
 from persist.client.timeline.oracle import Oracle
 from persist.core.time.timeline import oracle_shards, timeline_of
 from persist.errors import InvalidArgument, LeaseExpired
+from persist.typed import AnyMessage
 from persist.v1 import oracle_pb2 as pb
 from persist.v1.oracle_pb2_grpc import TimestampOracleServicer, add_TimestampOracleServicer_to_server
-from persist_host.calls import seconds_left
+from persist_host.calls import Context, seconds_left
 
 T = TypeVar("T")
 
@@ -28,7 +29,7 @@ class OracleServicer(TimestampOracleServicer):
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    async def WriteTs(self, request: pb.WriteTsRequest, context: Any) -> pb.WriteTsResponse:
+    async def WriteTs(self, request: pb.WriteTsRequest, context: Context) -> pb.WriteTsResponse:
         """Times for the caller."""
         if not 1 <= request.count <= TIMES_MAX:
             raise InvalidArgument("a call asks for some times", hint=f"1 to {TIMES_MAX}", count=request.count)
@@ -36,31 +37,31 @@ class OracleServicer(TimestampOracleServicer):
         times = await self._ask(request, context, lambda oracle: oracle.write_times(request.count, timeout=left))
         return pb.WriteTsResponse(times=times)
 
-    async def PeekWriteTs(self, request: pb.PeekWriteTsRequest, context: Any) -> pb.PeekWriteTsResponse:
+    async def PeekWriteTs(self, request: pb.PeekWriteTsRequest, context: Context) -> pb.PeekWriteTsResponse:
         """The greatest time given."""
         left = seconds_left(context)
         ts = await self._ask(request, context, lambda oracle: oracle.peek_write_ts(timeout=left))
         return pb.PeekWriteTsResponse(ts=ts)
 
-    async def ReadTs(self, request: pb.ReadTsRequest, context: Any) -> pb.ReadTsResponse:
+    async def ReadTs(self, request: pb.ReadTsRequest, context: Context) -> pb.ReadTsResponse:
         """The greatest time applied."""
         left = seconds_left(context)
         return pb.ReadTsResponse(ts=await self._ask(request, context, lambda oracle: oracle.read_ts(timeout=left)))
 
-    async def ApplyWrite(self, request: pb.ApplyWriteRequest, context: Any) -> pb.ApplyWriteResponse:
+    async def ApplyWrite(self, request: pb.ApplyWriteRequest, context: Context) -> pb.ApplyWriteResponse:
         """Apply a time."""
         left = seconds_left(context)
         await self._ask(request, context, lambda oracle: oracle.apply_write(request.ts, timeout=left))
         return pb.ApplyWriteResponse()
 
-    async def _ask(self, request: Any, context: Any, call: Callable[[Oracle], Awaitable[T]]) -> T:
+    async def _ask(self, request: AnyMessage, context: Context, call: Callable[[Oracle], Awaitable[T]]) -> T:
         """What the timeline's oracle answers. After a restore another one: what a caller knew, the caller compares."""
         try:
             return await call(await self._oracle(request, context))
         except LeaseExpired:
             return await call(await self._oracle(request, context))
 
-    async def _oracle(self, request: Any, context: Any) -> Oracle:
+    async def _oracle(self, request: AnyMessage, context: Context) -> Oracle:
         timeline = timeline_of(request.timeline)
         shard = oracle_shards(timeline)[0]
         if request.shard_id != shard:

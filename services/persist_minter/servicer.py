@@ -23,7 +23,7 @@ from persist.wire.rpc_minter import (
 )
 from persist.wire.rpc_reads import frontier_message
 from persist_host import Telemetry
-from persist_host.calls import Waiters, seconds_left
+from persist_host.calls import Context, Waiters, seconds_left
 
 R = TypeVar("R")
 
@@ -47,7 +47,7 @@ class MinterServicer(TimestampMinterServicer):
         """End whoever waits for news at once."""
         self._waiters.drain()
 
-    async def GetBinding(self, request: pb.GetBindingRequest, context: Any) -> pb.GetBindingResponse:
+    async def GetBinding(self, request: pb.GetBindingRequest, context: Context) -> pb.GetBindingResponse:
         """The binding of each source time."""
         source = RemapSource(**source_in(request))
         times = times_in(source.kind, request.times)
@@ -59,7 +59,7 @@ class MinterServicer(TimestampMinterServicer):
         self._telemetry.count("persist_minter_times_total", by=len(times))
         return self._bounded(bindings_message(bindings))
 
-    async def Mint(self, request: pb.MintRequest, context: Any) -> pb.MintResponse:
+    async def Mint(self, request: pb.MintRequest, context: Context) -> pb.MintResponse:
         """Bind everything before a frontier, or complete the tick."""
         source = RemapSource(**source_in(request))
         wanted = source_frontier_in(source.kind, request, "wanted")
@@ -71,7 +71,7 @@ class MinterServicer(TimestampMinterServicer):
         return self._bounded(standing_message(bound.frontier, bound.upper, bound.since))
 
     async def ListBindings(
-        self, request: pb.ListBindingsRequest, context: Any
+        self, request: pb.ListBindingsRequest, context: Context
     ) -> AsyncIterator[pb.ListBindingsResponse]:
         """All bindings."""
         trace = await self._minter.bindings(RemapSource(**source_in(request)), timeout=seconds_left(context))
@@ -79,11 +79,12 @@ class MinterServicer(TimestampMinterServicer):
             yield pb.ListBindingsResponse(piece=piece)
 
     async def WatchBindings(
-        self, request: pb.WatchBindingsRequest, context: Any
+        self, request: pb.WatchBindingsRequest, context: Context
     ) -> AsyncIterator[pb.WatchBindingsResponse]:
         """All bindings, and whatever changes."""
         source, told = RemapSource(**source_in(request)), None
-        watch = self._minter.watch(source, timeout=seconds_left(context))
+        # To the very end: a client takes an end before that for a server that stops.
+        watch = self._minter.watch(source, timeout=context.time_remaining())
         async with aclosing(self._waiters.each(watch)) as traces:
             async for trace in traces:
                 for piece in trace_pieces(told, trace):
@@ -91,7 +92,7 @@ class MinterServicer(TimestampMinterServicer):
                 told = trace
                 self._telemetry.count("persist_minter_traces_total")
 
-    async def GetResumption(self, request: pb.GetResumptionRequest, context: Any) -> pb.GetResumptionResponse:
+    async def GetResumption(self, request: pb.GetResumptionRequest, context: Context) -> pb.GetResumptionResponse:
         """Where a source and its exports go on."""
         source = RemapSource(**source_in(request))
         told = await self._minter.resumption(source, exports_in(request), timeout=seconds_left(context))
@@ -100,7 +101,7 @@ class MinterServicer(TimestampMinterServicer):
             response.exports[name].CopyFrom(resumption_message(each.time, each.offsets))
         return self._bounded(response)
 
-    async def CompactBindings(self, request: pb.CompactBindingsRequest, context: Any) -> pb.CompactBindingsResponse:
+    async def CompactBindings(self, request: pb.CompactBindingsRequest, context: Context) -> pb.CompactBindingsResponse:
         """Forget what nobody needs."""
         source = RemapSource(**source_in(request))
         since = await self._minter.compact(source, exports_in(request), timeout=seconds_left(context))

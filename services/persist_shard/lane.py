@@ -9,11 +9,12 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Final
 
 from persist.core.frontier import Antichain
-from persist.core.shard.commands import Appended, Command, CompareAndAppend, UpperMismatch
+from persist.core.shard.commands import AnyCommand, Appended, CompareAndAppend, UpperMismatch
 from persist.errors import PersistError
+from persist.typed import AnyOutcome
 
 EARLY_SECONDS: Final = 0.05
 """How long an append waits for its predecessor before it is told that it does not fit."""
@@ -28,7 +29,7 @@ class Waiting:
 
     __slots__ = ("answer", "command", "deadline", "early_until", "weight")
 
-    def __init__(self, command: Command[Any], weight: int, deadline: float, answer: asyncio.Future[Any]) -> None:
+    def __init__(self, command: AnyCommand, weight: int, deadline: float, answer: asyncio.Future[AnyOutcome]) -> None:
         self.command = command
         self.weight = weight
         self.deadline = deadline
@@ -99,7 +100,7 @@ class Lane:
         self._folds += 1
         return self._crowd > 0 or self._folds % TRIAL_FOLDS == 0
 
-    def settle(self, outcomes: list[Any]) -> None:
+    def settle(self, outcomes: list[object]) -> None:
         """Queue the early appends that fit after these outcomes, one behind the other."""
         # Writers that race for one upper must not be slowed down: only one of them can succeed in each commit.
         succeeded = sum(not isinstance(outcome, UpperMismatch | PersistError) for outcome in outcomes)
@@ -156,7 +157,7 @@ def _in_order(fold: list[Waiting]) -> list[Waiting]:
     return fold
 
 
-def _came_early(command: Command[Any], outcome: object) -> bool:
+def _came_early(command: AnyCommand, outcome: object) -> bool:
     return (
         isinstance(outcome, UpperMismatch)
         and isinstance(command, CompareAndAppend)

@@ -14,12 +14,14 @@ from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 from persist.core.ids import ShardId
-from persist.core.shard.commands import Command
+from persist.core.shard.commands import AnyCommand
 from persist.errors import Determinate, Indeterminate, Overloaded, PersistError, RequestTooLarge
 from persist.machine.unforeseen import CannotApply
+from persist.retry.attempts import AGAIN
 from persist.retry.tasks import Tasks
 from persist.runtime import Runtime
 from persist.settings import Settings
+from persist.typed import AnyOutcome
 from persist_host import Strangers, Telemetry
 from persist_shard.lane import Lane, Waiting
 from persist_shard.stillness import Stillness
@@ -44,7 +46,7 @@ _mutations = logging.getLogger("persist.mutations")
 class Commits(Protocol):
     """What lanes need of the machine."""
 
-    async def commit(self, shard: ShardId, commands: Sequence[Command[Any]], *, timeout: float) -> list[Any]:
+    async def commit(self, shard: ShardId, commands: Sequence[AnyCommand], *, timeout: float) -> list[AnyOutcome]:
         """Apply the commands in order with one commit; each result is an outcome or that command's PersistError."""
         ...
 
@@ -75,7 +77,7 @@ class Lanes:
         lane = self._lanes.get(shard)
         return len(lane) if lane is not None else 0
 
-    def submit(self, shard: ShardId, command: Command[Any], *, timeout: float, weight: int) -> asyncio.Future[Any]:
+    def submit(self, shard: ShardId, command: AnyCommand, *, timeout: float, weight: int) -> asyncio.Future[AnyOutcome]:
         """Queue a command of ``weight`` bytes. The future gets its outcome or error. Raises Overloaded.
 
         Cancelling the future withdraws the command unless its fold is already with the machine.
@@ -196,9 +198,7 @@ class Lanes:
         except PersistError as error:
             self._fail(shard, fold, error)
         except asyncio.CancelledError:
-            self._fail(
-                shard, fold, Indeterminate("the server stopped while committing", hint="retry with the same token")
-            )
+            self._fail(shard, fold, Indeterminate("the server stopped while committing", hint=AGAIN))
             raise
         except Exception as error:
             unsure = Indeterminate(
@@ -228,14 +228,12 @@ class Lanes:
         left = [waiting for waiting in fold if not waiting.answer.done()]
         for waiting in left:
             if waiting.deadline <= now:
-                _refuse(
-                    waiting, Indeterminate("the deadline passed while committing", hint="retry with the same token")
-                )
+                _refuse(waiting, Indeterminate("the deadline passed while committing", hint=AGAIN))
         later = [waiting.deadline for waiting in left if waiting.deadline > now]
         if later:
             asyncio.get_running_loop().call_later(min(later) - now, self._expire, fold)
 
-    def _tell(self, shard: ShardId, lane: Lane, fold: list[Waiting], outcomes: list[Any]) -> None:
+    def _tell(self, shard: ShardId, lane: Lane, fold: list[Waiting], outcomes: list[AnyOutcome]) -> None:
         now = self._runtime.monotonic()
         for waiting, outcome in zip(fold, outcomes, strict=True):
             if waiting.answer.done():
@@ -264,7 +262,7 @@ def _refuse(waiting: Waiting, error: PersistError) -> None:
         waiting.answer.set_exception(error)
 
 
-def _note(shard: ShardId, command: Command[Any], outcome: object) -> None:
+def _note(shard: ShardId, command: AnyCommand, outcome: object) -> None:
     extra: dict[str, object] = {"shard": shard, "command": type(command).__name__, "outcome": type(outcome).__name__}
     for name in ("token", "writer_id", "reader_id", "critical_id"):
         if hasattr(command, name):

@@ -5,7 +5,9 @@ Source: style.md rule 12; protos/persist/v1/shard.proto.
 
 import json
 from collections.abc import AsyncIterator
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
+
+from google.protobuf.message import Message
 
 from persist.core.ids import ReaderId, ShardId
 from persist.errors import Determinate
@@ -17,7 +19,7 @@ from persist.v1.shard_pb2_grpc import PersistShardServicer
 from persist.wire.rpc import BY_REQUEST, command_of, response_of
 from persist.wire.rpc_reads import CHUNK_BYTES, frontier_in
 from persist_host import Frames, Strangers, Telemetry
-from persist_host.calls import Waiters, seconds_left
+from persist_host.calls import Context, Waiters, seconds_left, seconds_to_wait
 from persist_host.guard.interceptor import shard_header
 from persist_shard.lanes import Lanes
 from persist_shard.session import ServerSession
@@ -52,38 +54,40 @@ class ShardServicer(PersistShardServicer):
 
     # ---- reads ---------------------------------------------------------------------------------------------------
 
-    async def GetLocation(self, request: pb.GetLocationRequest, context: Any) -> pb.GetLocationResponse:
+    async def GetLocation(self, request: pb.GetLocationRequest, context: Context) -> pb.GetLocationResponse:
         """Where the data is."""
         return pb.GetLocationResponse(blob_uri=self._shards.blob_uri)
 
-    async def Open(self, request: pb.OpenRequest, context: Any) -> pb.OpenResponse:
+    async def Open(self, request: pb.OpenRequest, context: Context) -> pb.OpenResponse:
         """The newest state."""
         shard = ShardId.parse(request.shard_id)
         info = await self._shards.open(shard, create=request.create, timeout=seconds_left(context))
         return pb.OpenResponse(info=info_of(info), blob_uri=self._shards.blob_uri)
 
-    async def Snapshot(self, request: pb.SnapshotRequest, context: Any) -> AsyncIterator[pb.SnapshotResponse]:
+    async def Snapshot(self, request: pb.SnapshotRequest, context: Context) -> AsyncIterator[pb.SnapshotResponse]:
         """What to read at one time."""
         shard = ShardId.parse(request.shard_id)
         as_of = frontier_in(request, "as_of")
         reader = ReaderId.parse(request.reader_id) if request.reader_id else None
+        seconds = seconds_to_wait(context, request.wait_ms)
         with self._waiters.waiting():
-            found = await self._shards.snapshot(shard, as_of, reader_id=reader, timeout=seconds_left(context))
+            found = await self._shards.snapshot(shard, as_of, reader_id=reader, timeout=seconds)
         if isinstance(found, NotYet):
             yield pb.SnapshotResponse(not_yet=pb.SnapshotNotYet(info=info_of(found.info)))
             return
         for piece in plan_pieces(found):
             yield piece
 
-    async def Fetch(self, request: pb.FetchRequest, context: Any) -> AsyncIterator[pb.FetchResponse]:
+    async def Fetch(self, request: pb.FetchRequest, context: Context) -> AsyncIterator[pb.FetchResponse]:
         """What lies beyond a frontier."""
         shard = ShardId.parse(request.shard_id)
+        seconds = seconds_to_wait(context, request.wait_ms)
         with self._waiters.waiting():
-            change = await self._shards.fetch(shard, frontier_in(request, "frontier"), timeout=seconds_left(context))
+            change = await self._shards.fetch(shard, frontier_in(request, "frontier"), timeout=seconds)
         for piece in change_pieces(change):
             yield pb.FetchResponse(change=piece)
 
-    async def Watch(self, request: pb.WatchRequest, context: Any) -> AsyncIterator[pb.WatchResponse]:
+    async def Watch(self, request: pb.WatchRequest, context: Context) -> AsyncIterator[pb.WatchResponse]:
         """Every change as it commits."""
         shard = ShardId.parse(request.shard_id)
         frontier = frontier_in(request, "frontier")
@@ -95,14 +99,14 @@ class ShardServicer(PersistShardServicer):
             schemas = change.info.schemas
             self._telemetry.count("persist_watch_changes_total")
 
-    async def Inspect(self, request: pb.InspectRequest, context: Any) -> AsyncIterator[pb.InspectResponse]:
+    async def Inspect(self, request: pb.InspectRequest, context: Context) -> AsyncIterator[pb.InspectResponse]:
         """The whole state as JSON."""
         state = await self._shards.inspect(ShardId.parse(request.shard_id), timeout=seconds_left(context))
         text = json.dumps(state).encode()
         for start in range(0, len(text), CHUNK_BYTES):
             yield pb.InspectResponse(json=text[start : start + CHUNK_BYTES])
 
-    async def ListShards(self, request: pb.ListShardsRequest, context: Any) -> AsyncIterator[pb.ListShardsResponse]:
+    async def ListShards(self, request: pb.ListShardsRequest, context: Context) -> AsyncIterator[pb.ListShardsResponse]:
         """Every shard."""
         some: list[str] = []
         async for shard in self._shards.list(timeout=seconds_left(context)):
@@ -112,7 +116,7 @@ class ShardServicer(PersistShardServicer):
                 some = []
         yield pb.ListShardsResponse(shard_ids=some)
 
-    async def WatchWork(self, request: pb.WatchWorkRequest, context: Any) -> AsyncIterator[pb.WatchWorkResponse]:
+    async def WatchWork(self, request: pb.WatchWorkRequest, context: Context) -> AsyncIterator[pb.WatchWorkResponse]:
         """Shards with something to compact."""
         yield pb.WatchWorkResponse()
         async for shard in self._waiters.each(self._shards.work(timeout=seconds_left(context))):
@@ -120,86 +124,88 @@ class ShardServicer(PersistShardServicer):
 
     # ---- commands ------------------------------------------------------------------------------------------------
 
-    async def CompareAndAppend(self, request: pb.CompareAndAppendRequest, context: Any) -> pb.CompareAndAppendResponse:
+    async def CompareAndAppend(
+        self, request: pb.CompareAndAppendRequest, context: Context
+    ) -> pb.CompareAndAppendResponse:
         """Append a batch iff the shard's upper equals its lower."""
         return await self._command(pb.CompareAndAppendResponse, request, context)
 
-    async def CloseCall(self, request: pb.CloseCallRequest, context: Any) -> pb.CloseCallResponse:
+    async def CloseCall(self, request: pb.CloseCallRequest, context: Context) -> pb.CloseCallResponse:
         """Make sure that nothing more comes of a numbered call."""
         return await self._command(pb.CloseCallResponse, request, context)
 
     async def RegisterLeasedReader(
-        self, request: pb.RegisterLeasedReaderRequest, context: Any
+        self, request: pb.RegisterLeasedReaderRequest, context: Context
     ) -> pb.RegisterLeasedReaderResponse:
         """Hold the shard's since (or the critical since, if asked and any) under a lease."""
         return await self._command(pb.RegisterLeasedReaderResponse, request, context)
 
-    async def DowngradeSince(self, request: pb.DowngradeSinceRequest, context: Any) -> pb.DowngradeSinceResponse:
+    async def DowngradeSince(self, request: pb.DowngradeSinceRequest, context: Context) -> pb.DowngradeSinceResponse:
         """Give up reading below ``since``; also a heartbeat."""
         return await self._command(pb.DowngradeSinceResponse, request, context)
 
-    async def HeartbeatReader(self, request: pb.HeartbeatReaderRequest, context: Any) -> pb.HeartbeatReaderResponse:
+    async def HeartbeatReader(self, request: pb.HeartbeatReaderRequest, context: Context) -> pb.HeartbeatReaderResponse:
         """Extend a reader's lease."""
         return await self._command(pb.HeartbeatReaderResponse, request, context)
 
-    async def ExpireReader(self, request: pb.ExpireReaderRequest, context: Any) -> pb.ExpireReaderResponse:
+    async def ExpireReader(self, request: pb.ExpireReaderRequest, context: Context) -> pb.ExpireReaderResponse:
         """Let go of everything a leased reader holds."""
         return await self._command(pb.ExpireReaderResponse, request, context)
 
     async def RegisterCriticalReader(
-        self, request: pb.RegisterCriticalReaderRequest, context: Any
+        self, request: pb.RegisterCriticalReaderRequest, context: Context
     ) -> pb.RegisterCriticalReaderResponse:
         """Hold the shard's since without a lease, guarded by an opaque token."""
         return await self._command(pb.RegisterCriticalReaderResponse, request, context)
 
     async def CompareAndDowngradeSince(
-        self, request: pb.CompareAndDowngradeSinceRequest, context: Any
+        self, request: pb.CompareAndDowngradeSinceRequest, context: Context
     ) -> pb.CompareAndDowngradeSinceResponse:
         """Move a critical since and its token iff the token is ``expected``."""
         return await self._command(pb.CompareAndDowngradeSinceResponse, request, context)
 
     async def ExpireCriticalReader(
-        self, request: pb.ExpireCriticalReaderRequest, context: Any
+        self, request: pb.ExpireCriticalReaderRequest, context: Context
     ) -> pb.ExpireCriticalReaderResponse:
         """Remove a critical hold."""
         return await self._command(pb.ExpireCriticalReaderResponse, request, context)
 
-    async def ExpireWriter(self, request: pb.ExpireWriterRequest, context: Any) -> pb.ExpireWriterResponse:
+    async def ExpireWriter(self, request: pb.ExpireWriterRequest, context: Context) -> pb.ExpireWriterResponse:
         """Forget a writer."""
         return await self._command(pb.ExpireWriterResponse, request, context)
 
-    async def RegisterSchema(self, request: pb.RegisterSchemaRequest, context: Any) -> pb.RegisterSchemaResponse:
+    async def RegisterSchema(self, request: pb.RegisterSchemaRequest, context: Context) -> pb.RegisterSchemaResponse:
         """Register the first schema, or find an equal one."""
         return await self._command(pb.RegisterSchemaResponse, request, context)
 
-    async def EvolveSchema(self, request: pb.EvolveSchemaRequest, context: Any) -> pb.EvolveSchemaResponse:
+    async def EvolveSchema(self, request: pb.EvolveSchemaRequest, context: Context) -> pb.EvolveSchemaResponse:
         """Register a schema that only adds nullable val columns to the newest, whose id must be ``expected_id``."""
         return await self._command(pb.EvolveSchemaResponse, request, context)
 
-    async def ClaimCompaction(self, request: pb.ClaimCompactionRequest, context: Any) -> pb.ClaimCompactionResponse:
+    async def ClaimCompaction(self, request: pb.ClaimCompactionRequest, context: Context) -> pb.ClaimCompactionResponse:
         """Take on the compaction that is most worth it, or the one this owner has claimed already."""
         return await self._command(pb.ClaimCompactionResponse, request, context)
 
     async def ReleaseCompaction(
-        self, request: pb.ReleaseCompactionRequest, context: Any
+        self, request: pb.ReleaseCompactionRequest, context: Context
     ) -> pb.ReleaseCompactionResponse:
         """Give up what the owner has claimed."""
         return await self._command(pb.ReleaseCompactionResponse, request, context)
 
-    async def ApplyMerge(self, request: pb.ApplyMergeRequest, context: Any) -> pb.ApplyMergeResponse:
+    async def ApplyMerge(self, request: pb.ApplyMergeRequest, context: Context) -> pb.ApplyMergeResponse:
         """Replace adjacent batches, named by their fingerprints, by one that holds the same updates."""
         return await self._command(pb.ApplyMergeResponse, request, context)
 
-    async def FenceWriters(self, request: pb.FenceWritersRequest, context: Any) -> pb.FenceWritersResponse:
+    async def FenceWriters(self, request: pb.FenceWritersRequest, context: Context) -> pb.FenceWritersResponse:
         """Refuse writers born before a time that are not known."""
         return await self._command(pb.FenceWritersResponse, request, context)
 
-    async def Finalize(self, request: pb.FinalizeRequest, context: Any) -> pb.FinalizeResponse:
+    async def Finalize(self, request: pb.FinalizeRequest, context: Context) -> pb.FinalizeResponse:
         """Take away what a closed shard still holds, one small step per call."""
         return await self._command(pb.FinalizeResponse, request, context)
 
     async def Session(  # type: ignore[override]  # writes for itself: frames leave as soon as they are ready
-        self, frames: Frames, context: Any
+        self, frames: Frames, context: Context
     ) -> None:
         """Any commands over one stream."""
         if self._waiters.draining:
@@ -220,7 +226,7 @@ class ShardServicer(PersistShardServicer):
         finally:
             self._sessions.discard(session)
 
-    async def _command(self, kind: type[R], request: Any, context: Any) -> R:
+    async def _command(self, kind: type[R], request: Message, context: Context) -> R:
         """Any command through its shard's lane; its response, which is of the given kind."""
         shard, command = command_of(request)
         left = context.time_remaining()

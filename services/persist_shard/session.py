@@ -14,6 +14,7 @@ from persist.runtime import Runtime
 from persist.v1 import shard_pb2 as pb
 from persist.wire.rpc import Method, answer_of, command_of, failure_of, request_in
 from persist_host import Frames, Strangers, Telemetry
+from persist_host.calls import Context
 from persist_host.guard.interceptor import SHARD_HEADER
 from persist_shard.lanes import Lanes
 
@@ -50,7 +51,7 @@ class ServerSession:
         self,
         lanes: Lanes,
         frames: Frames,
-        context: Any,
+        context: Context,
         *,
         shard: str | None,
         idle_seconds: float,
@@ -160,7 +161,7 @@ class ServerSession:
         self._open.add(answer)
         answer.add_done_callback(functools.partial(self._end, call.id, method, memory))
 
-    def _end(self, id_: int, method: Method, memory: int, answer: asyncio.Future[Any]) -> None:
+    def _end(self, id_: int, method: Method, memory: int, answer: asyncio.Future[object]) -> None:
         self._open.discard(answer)
         if answer.cancelled():
             return

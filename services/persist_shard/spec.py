@@ -15,9 +15,14 @@ def shard_spec(blob_uri: str, consensus_uri: str) -> ServiceSpec:
     """A PersistShard over two stores."""
 
     async def build(settings: Settings, runtime: Runtime, telemetry: Telemetry) -> Built:
-        blob = open_blob(blob_uri, settings=settings, runtime=runtime, count_request=_counting(telemetry))
-        consensus = open_consensus(consensus_uri, settings=settings, runtime=runtime)
+        blob = open_blob(blob_uri, settings=settings, runtime=runtime, count_request=_counting(telemetry), reopens=True)
+        consensus = open_consensus(consensus_uri, settings=settings, runtime=runtime, reopens=True)
         shards = LocalShards(blob, consensus, settings=settings, runtime=runtime, counts=telemetry)
+        try:
+            await shards.check_place(timeout=settings.timeout_ms / 1000)
+        except BaseException:
+            await shards.close()
+            raise
         service = ShardService(shards, settings=settings, runtime=runtime, telemetry=telemetry)
         return Built(services=(service,), stores=(blob, consensus))
 

@@ -82,7 +82,7 @@ class Job:
         self.written_at = 0.0
         self.end = self.start + weeks * WEEK_MS
 
-    def run(self, client: Any) -> Outcome:
+    def run(self, client: "persist.Client") -> Outcome:
         """Write week by week, followed by ``client``, then read snapshots and changes back."""
         from pyspark_persist import register
 
@@ -221,7 +221,7 @@ class Job:
 class Follower(threading.Thread):
     """Listens to the shard from its beginning until ``end``, while the job writes."""
 
-    def __init__(self, client: Any, shard: persist.ShardId, end: int) -> None:
+    def __init__(self, client: "persist.Client", shard: persist.ShardId, end: int) -> None:
         super().__init__(name="follower", daemon=True)
         self.client, self.shard, self.end = client, shard, end
         self.tables: list[pa.Table] = []
@@ -239,7 +239,7 @@ class Follower(threading.Thread):
                     self.tables.append(pa.table(event.table))
                     self.rows += event.table.num_rows
                     continue
-                self.marks.append((event.upper.time, self.rows))
+                self.marks.append((event.upper.time, self.rows))  # type: ignore[arg-type]  # the shard is not closed
                 if event.upper.beyond(self.end - 1):
                     break
             self.finished_at = system().monotonic()

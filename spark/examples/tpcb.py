@@ -184,7 +184,7 @@ def _work(data: Path, bank: Bank, ingester: Ingester, snapshots: Snapshots, outc
     outcome.tps, outcome.transactions = rate_of(log), transactions_of(log)
 
 
-def _catch_up(bank: Bank, the_client: Any, source: Any, ingester: Ingester, outcome: Outcome) -> None:
+def _catch_up(bank: Bank, the_client: "persist.Client", source: Any, ingester: Ingester, outcome: Outcome) -> None:
     """Until everything that was acknowledged is durable in all four shards."""
     begun, end = system().monotonic(), bank.end_of_log()
     minter = the_client.minter()

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,6 +11,10 @@ import pyarrow.compute as pc
 from examples.tpcb_bank import MONEY
 from persist import PersistError, ShardId
 from persist.runtime import system
+
+if TYPE_CHECKING:
+    import persist
+
 
 LAG_SECONDS: Final = 0.1
 """Between two looks at how far behind the collections are."""
@@ -33,7 +37,7 @@ class Look:
 class Snapshots:
     """Reads the bank at any time from now on: it holds the collections readable."""
 
-    def __init__(self, client: Any, shards: Mapping[str, ShardId]) -> None:
+    def __init__(self, client: "persist.Client", shards: Mapping[str, ShardId]) -> None:
         self._client = client
         self._shards = dict(shards)
         self._readers = {
@@ -130,5 +134,5 @@ def same_rows(left: pa.Table, right: pa.Table) -> bool:
     if names != sorted(right.schema.names) or left.num_rows != right.num_rows:
         return False
     order = [(name, "ascending") for name in names]
-    one, two = (table.select(names).sort_by(order).combine_chunks() for table in (left, right))
+    one, two = (table.select(names).sort_by(order).combine_chunks() for table in (left, right))  # type: ignore[arg-type]  # narrower than Arrow is
     return all(one[name].cast(two[name].type).equals(two[name]) for name in names)

@@ -2,12 +2,18 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+
+from persist.typed import Record
+
+if TYPE_CHECKING:
+    from examples.tpcb import Outcome
+
 
 LOOKS_SHOWN = 12
 
@@ -36,7 +42,7 @@ def bar(title: str, total: float) -> Iterator[Callable[[float], None]]:
         yield lambda done: progress.update(task, completed=done)
 
 
-def show(outcome: Any, *, seconds: float) -> None:
+def show(outcome: "Outcome", *, seconds: float) -> None:
     """Print the looks and the verdict."""
     console = Console()
     console.print()
@@ -56,7 +62,7 @@ def show(outcome: Any, *, seconds: float) -> None:
         console.print(f"[red]{outcome.watching.error}[/]")
 
 
-def as_json(outcome: Any) -> dict[str, Any]:
+def as_json(outcome: "Outcome") -> Record:
     """What the tables say, for programs. Lags are seconds."""
     looks = outcome.watching.looks
     return {
@@ -96,7 +102,7 @@ def _looks(looks: list[Any]) -> Table:
     return table
 
 
-def _facts(outcome: Any) -> Table:
+def _facts(outcome: "Outcome") -> Table:
     scenario, watching = outcome.scenario, outcome.watching
     table = Table(box=box.SIMPLE_HEAD, show_header=False)
     table.add_column(style="cyan", no_wrap=True)

@@ -15,6 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
+from persist.arrow import ArrowChunks
+
 DAY_MS: Final = 86_400_000
 WEEK_MS: Final = 7 * DAY_MS
 
@@ -109,12 +111,12 @@ def same_rows(left: pa.Table, right: pa.Table) -> bool:
 
 
 def _sorted(table: pa.Table) -> pa.Table:
-    schema = pa.schema({**KEY, **VAL})
+    schema = pa.schema({**KEY, **VAL})  # type: ignore[arg-type]  # narrower than Arrow is
     plain = pa.table([table[name].cast(schema.field(name).type) for name in schema.names], schema=schema)
     return plain.sort_by([(name, "ascending") for name in schema.names]).combine_chunks()
 
 
-def _within(times: pa.ChunkedArray, lower: int, upper: int) -> int:
+def _within(times: ArrowChunks, lower: int, upper: int) -> int:
     inside = pc.and_(pc.greater_equal(times, lower), pc.less(times, upper))
     return int(pc.sum(inside).as_py() or 0)
 
@@ -133,5 +135,5 @@ def _flights(raw: pa.Table) -> pa.Table:
     return pa.table({**table, "sched_ms": sched_ms, "appear_ms": pc.subtract(sched_ms, WEEK_MS)})
 
 
-def _two(numbers: pa.ChunkedArray) -> pa.ChunkedArray:
-    return pc.utf8_lpad(numbers.cast(pa.string()), width=2, padding="0")
+def _two(numbers: ArrowChunks) -> ArrowChunks:
+    return pc.utf8_lpad(numbers.cast(pa.string()), width=2, padding="0")  # type: ignore[no-any-return]  # kernels and pyspark have no types

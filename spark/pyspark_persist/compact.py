@@ -15,6 +15,8 @@ from persist_ingest.location import Target
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    import persist
+
 __all__ = ["compact"]
 
 PIECE_BYTES = 64 << 20
@@ -23,7 +25,7 @@ PIECE_BYTES = 64 << 20
 
 def compact(
     spark: "SparkSession", target: Target, *, pieces: int | None = None, begun: Callable[[Any], None] | None = None
-) -> Any:
+) -> "persist.Compacted":
     """Compact everything of a shard that nobody else compacts into one run; None when there is nothing to do.
 
     ``pieces``: how many tasks, about; None: one for each 64 MiB. ``begun``
@@ -63,5 +65,5 @@ class _CarryOut:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                arrays = [pa.array([number], pa.int64()), pa.array([self._pieces[number].run()], pa.binary())]
-                yield pa.RecordBatch.from_arrays(arrays, names=["number", "result"])
+                arrays = [pa.array([number], pa.int64()), pa.array([self._pieces[number].run()], pa.binary())]  # type: ignore[index]  # no nulls here
+                yield pa.RecordBatch.from_arrays(arrays, names=["number", "result"])  # type: ignore[arg-type]  # narrower than Arrow is

@@ -1,31 +1,32 @@
-"""Finding the shard that somebody names, and helping who misspelled it.
+"""Finding the shard that somebody names, and helping who misspelled it."""
 
-A table is found by the hash of its name, so nobody has a list of names. But whoever mistypes one is rarely more than a
-letter off, and all names that near are soon tried.
-"""
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
-
-from persist import PersistError, ShardId, ShardNotFound, UsageError
+from persist import ShardNotFound, UsageError
+from persist.typed import Fields
 from persist_ingest.location import Target
+from pyspark_persist.options.options import ReadOptions, WriteOptions
 
-_LETTERS: Final = "abcdefghijklmnopqrstuvwxyz0123456789_-."
-_NAME_MAX: Final = 64
-"""Longer names are not guessed."""
-_LIST_SECONDS: Final = 5.0
+Options = TypeVar("Options", ReadOptions, WriteOptions)
+
+if TYPE_CHECKING:
+    import persist
 
 
-def current_schema(target: Target) -> Any:
+def current_schema(target: Target) -> "persist.Schema":
     """The shard's newest schema. Raises ShardNotFound, in the words of who asked."""
     try:
-        return target.client().schema(target.shard_id, timeout=target.timeout)
+        return target.client().schema(target.found().shard_id, timeout=target.timeout)
     except ShardNotFound as missing:
         raise _explained(missing, target) from missing
 
 
-def stored_schema(target: Target) -> Any:
-    """The shard's newest schema, None when there is no such shard, or none was registered there yet."""
+def stored_schema(target: Target) -> "persist.Schema | None":
+    """The shard's newest schema, None when there is no such shard, or none was registered there yet.
+
+    Of a target whose name was looked up.
+    """
     try:
         client = target.client()
     except ShardNotFound:
@@ -41,44 +42,31 @@ def stored_schema(target: Target) -> Any:
         return None
 
 
-def inspected(target: Target) -> Mapping[str, Any]:
+def inspected(target: Target) -> Fields:
     """The shard's whole state. Raises ShardNotFound, in the words of who asked."""
     try:
-        state: Mapping[str, Any] = target.client().inspect(target.shard_id, timeout=target.timeout)
+        state: Fields = target.client().inspect(target.found().shard_id, timeout=target.timeout)
     except ShardNotFound as missing:
         raise _explained(missing, target) from missing
     return state
+
+
+def found(options: Options, *, create: bool = False) -> Options:
+    """The options, with the shard that has the name in them. ``create``: or is going to have it.
+
+    Raises ShardNotFound, in the words of who asked, AmbiguousName.
+    """
+    try:
+        return replace(options, target=options.target.found(create=create))
+    except ShardNotFound as missing:
+        raise _explained(missing, options.target) from missing
 
 
 def _explained(missing: ShardNotFound, target: Target) -> ShardNotFound:
     if target.table is None:
         what, hint = "there is no such shard", "check the id and the location"
     else:
-        near = near_names(target)
-        meant = f"did you mean {' or '.join(near)}? " if near else "check the name and the location; "
+        near = missing.details.get("near")
+        meant = f"did you mean {near}? " if near else "check the name and the location; "
         what, hint = "there is no such table", f"{meant}a table is made by its first write, with option keyColumns"
     return ShardNotFound(what, hint=hint, **target.described)
-
-
-def near_names(target: Target) -> list[str]:
-    """Names of tables at this location that are one letter, or the case, away from the one that was asked for."""
-    if target.table is None or len(target.table) > _NAME_MAX:
-        return []
-    try:
-        shards = set(target.client().list_shards(timeout=min(_LIST_SECONDS, target.timeout)))
-    except PersistError:
-        return []  # no help is given where it would take long
-    return sorted({name for name in _near(target.table) if ShardId.named("table", name) in shards})
-
-
-def _near(name: str) -> Iterator[str]:
-    yield from (name.lower(), name.upper(), name.capitalize())
-    letters = _LETTERS + _LETTERS[:26].upper()
-    for at in range(len(name) + 1):
-        before, after = name[:at], name[at:]
-        yield from (before + letter + after for letter in letters)
-        if after:
-            yield before + after[1:]
-            yield from (before + letter + after[1:] for letter in letters)
-        if len(after) > 1:
-            yield before + after[1] + after[0] + after[2:]

@@ -6,11 +6,14 @@ again; likewise ``diff``. All other names are the same on both sides. Source: do
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Final
 
 from persist import SchemaMismatch
+from persist.arrow import ArrowField
+
+if TYPE_CHECKING:
+    import persist
+
 
 TIME_COLUMN: Final = "_ts"
 """The time of a row, in DataFrames that are written or show updates."""
@@ -30,7 +33,7 @@ def shown_name(name: str) -> str:
     return name[1:] if name.lower() in (TIME_COLUMN, DIFF_COLUMN) else name
 
 
-def shown_fields(schema: Any) -> list[pa.Field]:
+def shown_fields(schema: "persist.Schema") -> list[ArrowField]:
     """The columns of a persist.Schema, key before val, under Spark's names."""
     return [field.with_name(shown_name(field.name)) for field in [*schema.key, *schema.val]]
 

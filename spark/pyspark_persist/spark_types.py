@@ -6,7 +6,7 @@ Spark has no unsigned integers and only microseconds: unsigned columns widen to 
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,7 +14,11 @@ from pyspark.sql import types as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from persist import InvalidArgument, SchemaMismatch, TypeNotSupported
+from persist.arrow import ArrowArray, ArrowChunks, ArrowField
 from pyspark_persist.naming import found
+
+Column = TypeVar("Column", ArrowArray, ArrowChunks)
+"""One array, or a column of a table: what is given is what comes back."""
 
 BATCH_ROWS: Final = 65_536
 
@@ -85,7 +89,7 @@ def _nested(kind: pa.DataType, name: str) -> st.DataType:
     )
 
 
-def spark_schema(fields: Iterable[pa.Field]) -> st.StructType:
+def spark_schema(fields: Iterable[ArrowField]) -> st.StructType:
     """The Spark schema that shows Arrow fields. Raises TypeNotSupported."""
     return st.StructType([st.StructField(f.name, spark_type(f.type, f.name), f.nullable) for f in fields])
 
@@ -95,7 +99,7 @@ def arrow_schema(schema: st.StructType) -> pa.Schema:
     for field in schema.fields:
         if isinstance(field.dataType, st.CharType | st.VarcharType):
             raise TypeNotSupported("char and varchar cannot be read", hint="use string", column=field.name)
-    return to_arrow_schema(schema, timezone="UTC")
+    return to_arrow_schema(schema, timezone="UTC")  # type: ignore[no-any-return]  # kernels and pyspark have no types
 
 
 def check_projection(asked: st.StructType, offered: st.StructType) -> list[str]:
@@ -134,7 +138,7 @@ def fits(given: st.DataType, wanted: st.DataType) -> bool:
     return bool(type(given) is type(wanted)) or type(wanted) in _WIDENINGS.get(type(given), ())
 
 
-def cast_column(column: Any, field: pa.Field) -> Any:
+def cast_column(column: Column, field: ArrowField) -> Column:
     """The column in the type of ``field``, checked for loss and for nulls where there may be none."""
     if not field.nullable and column.null_count:
         raise InvalidArgument("a column declared not null holds nulls", hint="declare it nullable", column=field.name)
@@ -152,15 +156,15 @@ def cast_column(column: Any, field: pa.Field) -> Any:
         ) from cause
 
 
-def _cast(column: Any, kind: pa.DataType) -> Any:
+def _cast(column: Column, kind: pa.DataType) -> Column:
     source = column.type
     if pa.types.is_time64(source) and pa.types.is_time64(kind):
         return column.cast(kind, safe=True)
     if pa.types.is_decimal(source) and pa.types.is_unsigned_integer(kind):
         # decimal -> uint64 loses nothing for whole numbers; the safe cast refuses the rest.
-        return pc.cast(column, kind, safe=True)
+        return pc.cast(column, kind, safe=True)  # type: ignore[no-any-return]  # kernels have no types
     if pa.types.is_unsigned_integer(source) and pa.types.is_decimal(kind):
-        return pc.cast(column, kind, safe=True)
+        return pc.cast(column, kind, safe=True)  # type: ignore[no-any-return]  # kernels have no types
     if pa.types.is_timestamp(source) and pa.types.is_timestamp(kind) and (source.tz is None) != (kind.tz is None):
         raise pa.ArrowInvalid("a timestamp with a zone and one without are different types")
     return column.cast(kind, safe=True)

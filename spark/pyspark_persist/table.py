@@ -4,15 +4,16 @@ Runs in the caller's process with the caller's session; the data still goes thro
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from persist import Antichain
+from persist import Antichain, ShardNotFound
+from persist.typed import Fields
 from persist_ingest.location import Target
 from pyspark_persist import register
 from pyspark_persist.compact import compact
-from pyspark_persist.finding import inspected
+from pyspark_persist.finding import found, inspected
 from pyspark_persist.options.names import WRITE
 from pyspark_persist.options.parsing import parse_write
 from pyspark_persist.read.metadata import METADATA_SCHEMAS, metadata_table
@@ -21,6 +22,8 @@ from pyspark_persist.write.writing import TaskOutput, Write, transaction_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    import persist
 
 __all__ = ["CommitResult", "PersistTable"]
 
@@ -31,7 +34,7 @@ class PersistTable:
     def __init__(self, spark: "SparkSession", options: Mapping[str, str]) -> None:
         self._spark = spark
         self._options = dict(options)
-        self._target: Target = parse_write(self._options, WRITE).target
+        self._asked = parse_write(self._options, WRITE)
 
     @classmethod
     def forShard(cls, spark: "SparkSession", shard: str, **where: str) -> "PersistTable":
@@ -47,8 +50,11 @@ class PersistTable:
 
     @property
     def shard(self) -> str:
-        """The shard's id."""
-        return self._target.shard
+        """The shard's id; of a table that is not there, the one its first write will give it."""
+        try:
+            return self._target().shard
+        except ShardNotFound:
+            return self._target(create=True).shard
 
     def toDF(self, asOf: int | None = None, **options: object) -> "DataFrame":
         """A snapshot, pinned to one definite time. ``options`` as of ``format("persist")``."""
@@ -70,7 +76,7 @@ class PersistTable:
         state = self._inspect()
         batches = metadata_table("batches", state)
         frontiers = metadata_table("frontiers", state).to_pylist()[0]
-        totals = {name: sum(batches[name].to_pylist()) for name in ("rows", "encoded_bytes", "parts")}
+        totals = {name: sum(batches[name].to_pylist()) for name in ("rows", "encoded_bytes", "parts")}  # type: ignore[arg-type]  # narrower than Arrow is
         row = {"shard": self.shard, **frontiers, "batches": batches.num_rows, **totals}
         fields = [pa.field("shard", pa.string()), *METADATA_SCHEMAS["frontiers"]]
         fields += [pa.field(name, pa.int64()) for name in ("batches", *totals)]
@@ -114,13 +120,13 @@ class PersistTable:
         messages = [write.message(bytes(row["message"])) for row in rows]
         return write.commit(messages, transaction_of(options, messages))
 
-    def compact(self, *, pieces: int | None = None) -> Any:
+    def compact(self, *, pieces: int | None = None) -> "persist.Compacted":
         """Merge the shard into one run, on the executors; what it came to, or None when there was nothing to do.
 
         ``pieces``: how many tasks, about; None: as many as its size asks for. Reads at or beyond since stay the same.
         Raises LeaseExpired, LocationError, and what Spark raises.
         """
-        return compact(self._spark, self._target, pieces=pieces)
+        return compact(self._spark, self._target(), pieces=pieces)
 
     def _load(self, options: Mapping[str, object]) -> "DataFrame":
         return self._spark.read.format("persist").options(**self._options, **_texts(options)).load()
@@ -128,8 +134,11 @@ class PersistTable:
     def _metadata(self, name: str) -> "DataFrame":
         return self._spark.createDataFrame(metadata_table(name, self._inspect()))
 
-    def _inspect(self) -> Any:
-        return inspected(self._target)
+    def _inspect(self) -> Fields:
+        return inspected(self._target())
+
+    def _target(self, *, create: bool = False) -> Target:
+        return found(self._asked, create=create).target
 
 
 class _TaskWrite:

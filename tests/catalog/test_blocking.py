@@ -30,7 +30,7 @@ ONE, TWO = ClusterKey(user(1)), ClusterKey(user(2))
 def test_the_page_shows_what_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     examples = re.findall(r"```python\n(.*?)```", (ROOT / "docs/catalog.md").read_text(), re.DOTALL)
-    assert len(examples) == 2
+    assert len(examples) == 3
     scope: dict[str, object] = {}
     try:
         for example in examples:

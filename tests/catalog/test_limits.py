@@ -23,7 +23,7 @@ from persist.core.catalog.objects import (
 from persist.core.catalog.open_rules import CONTENT_VERSION, DATA_VERSION
 from persist.core.catalog.transaction import Transaction
 from persist.core.catalog.values import Unit
-from persist.errors import InvalidArgument, UsageError
+from persist.errors import InvalidArgument, RequestTooLarge, UsageError
 
 ONE = ClusterKey(user(1))
 WHEREVER = DatabaseKey(user(1))
@@ -151,3 +151,14 @@ async def test_a_generation_is_a_number_of_64_bits(place: Place):
                     await opening(catalog, how, generation)
                 assert type(refused.value) is InvalidArgument
         assert not await catalog.is_initialized()
+
+
+async def test_an_object_that_no_answer_could_hold_is_refused(place: Place):
+    async with place as another:
+        catalog = await (await another()).open(1)
+        upper = catalog.upper
+        with pytest.raises(RequestTooLarge, match="too large"):
+            await catalog.set(SETTING, {SettingKey("large"): Setting("x" * (2 << 20))})
+        assert catalog.upper == upper
+        await catalog.set(SETTING, {SettingKey("large"): Setting("x" * ((2 << 20) - 100))})
+        assert (await (await another()).open(2)).get(SETTING, SettingKey("large")) is not None

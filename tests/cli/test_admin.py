@@ -14,6 +14,7 @@ from persist.core.ids import ShardId, WriterId, part_key
 from persist.runtime import system
 from persist.settings import Settings
 from persist.storage.open import open_blob
+from persist_cli.terminal import priced, sized
 
 SHARD = ShardId.named("table", "people")
 SCHEMA = library.Schema(key={"id": pa.int64()}, val={"name": pa.string()})
@@ -146,7 +147,7 @@ def test_fsck_finds_a_missing_blob_and_restore_says_that_files_cannot(persist, g
     assert (problem["invariant"], problem["where"]) == ("I8", f"{SHARD}/{gone.parent.name}/{gone.name}")
     assert "missing" in persist("fsck", "--location", grown).out
     dry = persist("admin", "restore", "--all", "--location", grown, "--json")
-    assert (dry.code, dry.json["blobs"]) == (0, [{"key": problem["where"], "outcome": "would be restored"}])
+    assert (dry.code, "cannot restore" in dry.json["blobs"][0]["outcome"]) == (1, True)
     done = persist("admin", "restore", problem["where"], "--commit", "--location", grown, "--json")
     assert (done.code, "cannot restore" in done.json["blobs"][0]["outcome"]) == (1, True)
 
@@ -193,7 +194,28 @@ def test_usage_adds_up_and_prices_what_it_measured(persist, grown):
     assert (row["total"], row["leaked"], told["total"]["bytes"]) == (there, 5, there)
     assert row["current"] + row["held"] + row["unlinked"] + row["leaked"] == there
     assert told["costs"]["storage_per_year"] == pytest.approx(there * 12)
-    assert str(row["current"]) in persist("usage", "--shard", "people", "--location", grown).out
+    shown = persist("usage", "--shard", "people", "--location", grown).out
+    assert (sized(row["current"]) in shown, "less than $0.01" in shown) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.00 kB"),
+        (12_019_142, "12.0 MB"),
+        (999_900, "1.00 MB"),
+        (5 * 10**14, "500 TB"),
+    ],
+)
+def test_bytes_are_for_people(count, shown):
+    assert sized(count) == shown
+
+
+@pytest.mark.parametrize(("amount", "shown"), [(0, "$0.00"), (0.003503, "less than $0.01"), (1234.5, "$1,234.50")])
+def test_money_is_for_people(amount, shown):
+    assert priced(amount) == shown
 
 
 def test_usage_counts_the_requests_of_s3(persist, fresh_s3_uri, tmp_path):

@@ -191,6 +191,47 @@ def test_damaged_shard_is_left_out_until_it_is_repaired(persist, grown, tmp_path
     assert (nothing.code, "every part can be read" in nothing.err) == (0, True)
 
 
+def test_backup_without_a_damaged_shard_says_so_for_ever(persist, grown, tmp_path):
+    """What was left out is named by list, verify and restore, too; restore names the newest backup that has it."""
+    backup, there = tmp_path / "backup", tmp_path / "there"
+    whole = persist("backup", "create", backup, "--location", grown, "--json").json["backup"]
+    state = persist("shard", "inspect", "people", "--location", grown, "--json").json
+    for rollup in state["rollups"].values():
+        (grown / "blob" / rollup["key"]).write_bytes(b"damaged")
+    made = persist("backup", "create", backup, "--location", grown, "--json")
+    [left] = made.json["left_out"]
+    assert (made.code, left["shard"]) == (1, SHARD)
+    listed = persist("backup", "list", backup, "--json").json["backups"]
+    assert [each["left_out"] for each in listed] == [[], [left]]
+    assert "lacks 1 damaged shard" in persist("backup", "list", backup).out
+    verified = persist("backup", "verify", backup, "--json")
+    assert (verified.code, verified.json["left_out"], verified.json["damages"]) == (1, [left], [])
+    told = persist("backup", "verify", backup)
+    assert (told.code, SHARD in told.out, "1 left out" in told.out) == (1, True, True)
+    for words in ((), ("--backup", made.json["backup"])):
+        refused = persist("backup", "restore", backup, "--to", there, *words)
+        assert (refused.code, f"--backup {whole}" in refused.err, there.exists()) == (2, True, False), refused.err
+    partial = persist("backup", "restore", backup, "--to", there, "--partial", "--json")
+    assert (partial.code, partial.json["left_out"]) == (0, [left]), partial.err
+    assert SHARD not in persist("shard", "list", "--location", there).out
+    named = persist("backup", "restore", backup, "--to", tmp_path / "all", "--backup", whole, "--json")
+    assert (named.code, named.json["left_out"]) == (0, [])
+    assert len(persist("shard", "snapshot", "people", "--location", tmp_path / "all", "--json").lines) == 12
+
+
+def test_restore_says_when_no_backup_has_all(persist, grown, people, tmp_path):
+    backup, there = tmp_path / "backup", tmp_path / "there"
+    assert persist("shard", "append", "ledger", people, "--key", "id", "--location", grown).code == 0
+    parts(grown / "blob")[3].unlink()
+    assert persist("backup", "create", backup, "--location", grown).code == 1
+    # Whole, and without the shard that the newest one lacks: of other shards only.
+    assert persist("backup", "create", backup, "--location", grown, "--shard", "ledger").code == 0
+    assert persist("backup", "create", backup, "--location", grown).code == 1
+    refused = persist("backup", "restore", backup, "--to", there)
+    assert (refused.code, "no backup here has" in refused.err, "--partial" in refused.err) == (2, True, True)
+    assert not there.exists()
+
+
 def test_consensus_is_rebuilt_from_blob(persist, grown):
     for file in grown.glob("consensus.db*"):
         file.unlink()

@@ -12,7 +12,7 @@ import pytest
 
 import persist
 
-ROUNDS = 3
+ROUNDS = 2
 HEAD = """
 import json, os, signal, sys
 import pyarrow as pa

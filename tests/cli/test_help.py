@@ -48,10 +48,11 @@ def test_the_near_command_or_option_is_named(persist, words, near):
     assert near in done.err
 
 
+@pytest.mark.parametrize("when", [(), ("--time", 0)], ids=["dates", "counts"])
 @pytest.mark.parametrize(("columns", "blocks"), [(60, True), (80, False), (160, False)])
-def test_no_id_is_broken_on_a_narrow_screen(persist, here, people, columns, blocks):
+def test_no_id_is_broken_on_a_narrow_screen(persist, here, people, columns, blocks, when):
     for table in ("one", "two"):
-        assert persist("shard", "append", table, people, "--key", "id", *here).code == 0
+        assert persist("shard", "append", table, people, "--key", "id", *when, *here).code == 0
     shown = screen("shard", "list", *here, columns=columns)
     assert sum(len(IDS.findall(line)) for line in shown) == 2
     assert max(map(len, shown)) <= columns

@@ -204,3 +204,18 @@ def test_doctor_of_a_store_that_is_away_says_so(persist):
     done = persist("doctor", "--blob", "mem:doctor", "--consensus", "redis://127.0.0.1:1/0", "--timeout", 2, "--json")
     found = {check["check"]: check["state"] for check in done.json}
     assert (done.code, found["blob"], found["consensus"]) == (1, "ok", "bad")
+
+
+def test_doctor_and_fsck_refuse_the_stores_of_two_locations(persist, tmp_path):
+    people = tmp_path / "people.csv"
+    people.write_text("id,name\n1,ada\n")
+    for name in "AB":
+        assert persist("shard", "append", "people", people, "--key", "id", "--location", tmp_path / name).code == 0
+    crossed = ("--blob", f"file:{tmp_path}/A/blob", "--consensus", f"sqlite:{tmp_path}/B/consensus.db")
+    done = persist("doctor", *crossed, "--json")
+    [found] = [check for check in done.json if check["check"] == "stores"]
+    assert (done.code, found["state"], "stores-of-two-locations" in found["found"]) == (1, "bad", True)
+    for words in (("fsck",), ("admin", "sweep", "--all", "--commit"), ("shard", "snapshot", "people")):
+        done = persist(*words, *crossed)
+        assert done.code not in (0, None)
+        assert "stores-of-two-locations" in done.out + done.err

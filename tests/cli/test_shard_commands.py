@@ -1,5 +1,7 @@
 import datetime
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -7,29 +9,35 @@ import pytest
 from cli.terminals import on_a_terminal
 from pyarrow import parquet
 
+from persist.runtime import system
+
 ADA, BOB = {"id": 1, "name": "ada", "diff": 1}, {"id": 2, "name": "bob", "diff": 1}
 
 
 def test_append_makes_a_shard_and_snapshot_reads_it(persist, here, people):
     appended = persist("shard", "append", "people", people, "--key", "id", "--json", *here)
-    assert (appended.code, appended.json["rows"], appended.json["upper"]) == (0, 2, [1])
+    assert (appended.code, appended.json["rows"]) == (0, 2)
     read = persist("shard", "snapshot", "people", "--json", *here)
     assert (read.code, read.lines) == (0, [ADA, BOB])
 
 
-def test_append_without_time_lands_at_the_upper(persist, here, people):
-    persist("shard", "append", "people", people, "--key", "id", *here)
+def test_append_without_time_lands_at_the_clock_and_never_before_the_upper(persist, here, people):
+    begun = system().now_ms()
+    first = persist("shard", "append", "people", people, "--key", "id", "--json", *here).json["upper"][0]
+    assert begun < first <= system().now_ms() + 1
     again = persist("shard", "append", "people", people, "--json", *here)
-    assert again.json["upper"] == [2]
+    assert again.json["upper"][0] > first
     assert [row["diff"] for row in persist("shard", "snapshot", "people", "--json", *here).lines] == [2, 2]
-    assert persist("shard", "snapshot", "people", "--as-of", 0, "--json", *here).lines == [ADA, BOB]
+    assert persist("shard", "snapshot", "people", "--as-of", first - 1, "--json", *here).lines == [ADA, BOB]
+    persist("shard", "append", "people", people, "--time", first + 10**7, *here)
+    assert persist("shard", "append", "people", people, "--json", *here).json["upper"] == [first + 10**7 + 2]
 
 
 def test_append_with_negative_diff_takes_rows_away(persist, here, people, tmp_path):
     persist("shard", "append", "people", people, "--key", "id", *here)
     gone = tmp_path / "gone.jsonl"
     gone.write_text('{"id": 1, "name": "ada"}\n')
-    assert persist("shard", "append", "people", gone, "--diff", -1, "--time", 7, *here).code == 0
+    assert persist("shard", "append", "people", gone, "--diff", -1, *here).code == 0
     assert persist("shard", "snapshot", "people", "--json", *here).lines == [BOB]
 
 
@@ -53,9 +61,6 @@ def test_snapshot_output_can_be_appended_again(persist, here, people, tmp_path, 
 
 
 def test_append_reads_standard_input(here, people, tmp_path):
-    import subprocess
-    import sys
-
     command = [sys.executable, "-m", "persist_cli", "shard", "append", "people", "-", "--format", "csv", "--key", "id"]
     done = subprocess.run([*command, "--json", *here], input=people.read_bytes(), capture_output=True, check=False)
     assert (done.returncode, json.loads(done.stdout)["rows"]) == (0, 2), done.stderr.decode()
@@ -87,7 +92,7 @@ def test_snapshot_for_people_is_a_table(persist, here, people):
 
 
 def test_list_and_inspect_tell_the_frontiers(persist, here, people):
-    persist("shard", "append", "people", people, "--key", "id", *here)
+    persist("shard", "append", "people", people, "--key", "id", "--time", 0, *here)
     (listed,) = persist("shard", "list", "--json", *here).json
     assert listed["upper"] in ([1], {"elements": [1]}, 1)
     state = persist("shard", "inspect", "people", "--json", *here).json
@@ -111,11 +116,21 @@ def test_listen_tells_updates_and_progress_as_json_lines(persist, here, people):
 
 
 def test_listen_for_people_says_what_is_complete(persist, here, people):
-    persist("shard", "append", "people", people, "--key", "id", *here)
-    persist("shard", "append", "people", people, *here)
+    persist("shard", "append", "people", people, "--key", "id", "--time", 0, *here)
+    persist("shard", "append", "people", people, "--time", 1, *here)
     told = persist("shard", "listen", "people", "--from", 0, "--idle", 0.5, *here)
     assert "name=ada" in told.out
     assert "complete before [2]" in told.out
+
+
+def test_listen_with_snapshot_begins_with_the_rows_of_the_first_time(persist, here, people):
+    persist("shard", "append", "people", people, "--key", "id", "--time", 0, *here)
+    persist("shard", "append", "people", people, "--time", 1, *here)
+    words = ("--from", 0, "--snapshot", "--until", 2, "--json")
+    told = persist("shard", "listen", "people", *words, *here)
+    assert sorted((row["ts"], row["id"]) for row in told.lines if "ts" in row) == [(0, 1), (0, 2), (1, 1), (1, 2)]
+    latest = persist("shard", "listen", "people", "--snapshot", "--until", 2, "--json", *here)
+    assert sorted((row["ts"], row["id"], row["diff"]) for row in latest.lines if "ts" in row) == [(1, 1, 2), (1, 2, 2)]
 
 
 WRONG = {
@@ -223,9 +238,32 @@ def test_bar_on_a_terminal_is_gone_before_the_table_begins(persist, here, people
 
 
 def test_append_to_an_existing_shard_says_so_and_refuses_another_key(persist, here, people):
-    made = persist("shard", "append", "people", people, "--key", "id", *here)
+    made = persist("shard", "append", "people", people, "--key", "id", "--time", 0, *here)
     assert "2 updates appended to a new shard people: upper [1]" in made.err
     refused = persist("shard", "append", "people", people, "--key", "name", *here)
     assert (refused.code, "this shard has another key" in refused.err) == (2, True)
-    again = persist("shard", "append", "people", people, "--key", "id:int64", *here)
+    again = persist("shard", "append", "people", people, "--key", "id:int64", "--time", 1, *here)
     assert "2 updates appended to the existing shard people: upper [2]" in again.err
+
+
+def test_limit_of_a_large_shard_warns_of_nothing(persist, here, tmp_path):
+    path = tmp_path / "many.parquet"
+    parquet.write_table(pa.table({"id": range(200_000), "text": [f"row {i}" for i in range(200_000)]}), path)
+    small = {"PERSIST_PART_BYTES_MAX": "100000"}
+    assert persist("shard", "append", "many", path, "--key", "id", *here, **small).code == 0
+    program = [
+        sys.executable,
+        "-W",
+        "always",
+        "-m",
+        "persist_cli",
+        "shard",
+        "snapshot",
+        "many",
+        "--limit",
+        "1",
+        "--json",
+    ]
+    done = subprocess.run([*program, *map(str, here)], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["id"] == 0

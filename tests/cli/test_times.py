@@ -44,6 +44,14 @@ def test_date_stands_beside_what_may_be_one(time: int, shown: str):
     assert dated(time) == shown
 
 
+def test_times_are_shown_with_their_dates(persist, here, people):
+    made = persist("shard", "append", "people", people, "--key", "id", "--time", "2026-11-22T05:46:42.595", *here)
+    assert f"upper [{NOW}] (2026-11-22T05:46:42.596Z)" in made.err
+    for words in (("list",), ("inspect", "people"), ("listen", "people", "--snapshot", "--idle", 0.3)):
+        told = persist("shard", *words, *here)
+        assert (str(NOW) in told.out, "2026-11-22T05:46:42" in told.out) == (True, True), told.out
+
+
 def test_reads_take_dates_and_words(persist, here, people):
     persist("shard", "append", "people", people, "--key", "id", "--time", "2026-11-22", *here)
     at = persist("shard", "snapshot", "people", "--as-of", "2026-11-22T00:00Z", *here)

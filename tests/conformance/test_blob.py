@@ -112,11 +112,20 @@ async def test_restore_of_a_present_value_is_fine_and_of_a_deleted_one_definite(
     key = blob_key()
     async with blobs(blob_uri) as [blob]:
         await blob.set(key, b"value", timeout=T)
-        await blob.restore(key, timeout=T)
+        for dry_run in (True, False):
+            await blob.restore(key, dry_run=dry_run, timeout=T)
         await blob.delete(key, timeout=T)
+        can = True
+        try:
+            await blob.restore(key, dry_run=True, timeout=T)
+        except Determinate:
+            can = False
+        # It only looked.
+        assert await blob.get(key, timeout=T) is None
         try:
             await blob.restore(key, timeout=T)
         except Determinate:
+            assert not can
             assert await blob.get(key, timeout=T) is None
         else:
             assert await blob.get(key, timeout=T) == b"value"

@@ -21,6 +21,7 @@ from persist.settings import Settings
 from persist.storage.metered import Meter, MeteredBlob
 from persist.storage.open import open_blob, open_consensus
 from persist.storage.ports import Blob, Consensus
+from persist.testing.faults import Faults, UnreliableBlob, UnreliableConsensus
 from persist.testing.world.sample import contents, table
 from persist.wire.location import LocationRecord, decode_location, encode_location
 
@@ -173,6 +174,38 @@ async def test_two_locations_that_begin_on_one_blob_are_never_both_taken(pair: l
     assert all(each is None or isinstance(each, UnsafeConfiguration) for each in outcomes)
     records = [await record_at(place[1]) for place in places]
     assert sum(record is not None and record.named for record in records) == outcomes.count(None)
+
+
+async def test_one_blob_is_one_locations_however_stores_fail_and_whoever_is_first() -> None:
+    """Processes of two locations that were given one Blob, over stores that lose calls and answers."""
+    named, failing = 0, dataclasses.replace(SETTINGS, retry_first_ms=1, retry_max_ms=4)
+    for seed in range(40):
+        places: list[Pair] = [(f"mem:one-{seed}", f"mem:{which}-{seed}") for which in "AB"]
+
+        async def make(place: Pair, number: int) -> Pair | None:
+            faults = Faults(number, happens=0.85, told=0.8)
+            blob, consensus = (
+                UnreliableBlob(blob_at(place[0]), faults),
+                UnreliableConsensus(consensus_at(place[1]), faults),
+            )
+            shards = machine(blob, consensus, failing)
+            try:
+                await shards.attempts.repeat(
+                    shards.attempts.deadline(20), lambda seconds: shards.open(new_shard(), timeout=seconds)
+                )
+            except UnsafeConfiguration:
+                return None
+            finally:
+                await shards.close()
+            return place
+
+        outcomes = await asyncio.gather(*(make(place, 4 * seed + n) for n, place in enumerate([*places, *places])))
+        made = {place for place in outcomes if place is not None}
+        records = {place: await record_at(place[1]) for place in places}
+        assert len(made) <= 1
+        assert {place for place, record in records.items() if record is not None and record.named} == made
+        named += len(made)
+    assert 0 < named < 40
 
 
 async def unnamed(place: Pair) -> None:

@@ -89,8 +89,12 @@ def test_write_from_a_stale_upper_changes_nothing_and_names_the_upper(
 
 
 def test_write_with_a_transaction_happens_once(spark: Any, where: Where, contents: Contents) -> None:
-    for version in (1, 1, 2, 1):
+    for version in (1, 1, 2):
         append(rows(spark, (version, "a")), where, txnAppId="app", txnVersion=version)
+    with pytest.raises(Exception, match="something else was committed under this version"):
+        append(rows(spark, (3, "b"), (4, "b")), where, txnAppId="app", txnVersion=2)
+    with pytest.raises(Exception, match="a later version was committed"):
+        append(rows(spark, (3, "b")), where, txnAppId="app", txnVersion=1)
     assert contents(where) == [(1, "a", 1), (2, "a", 1)]
 
 

@@ -10,7 +10,7 @@ from pyspark.sql import types as st
 
 import persist
 from persist import InvalidArgument, ShardNotFound
-from pyspark_persist.finding import current_schema, near_names
+from pyspark_persist.finding import current_schema
 from pyspark_persist.options.names import WRITE
 from pyspark_persist.options.parsing import parse_read, parse_schema_target, parse_stream, parse_write
 from pyspark_persist.read.reading import SnapshotReader, reader_for
@@ -186,10 +186,39 @@ def test_missing_table_is_called_by_its_name_and_near_ones_are_told(tmp_path: Pa
         reader_for(parse_read({**where, "path": mistyped}), frame_of("id"))
 
 
+def test_a_name_is_the_shard_that_python_has_under_it(tmp_path: Path) -> None:
+    where = {"location": str(tmp_path), "table": "flights"}
+    with persist.embedded(tmp_path) as client:
+        flights = client.table("flights", schema=persist.Schema(key={"id": pa.int64()}))
+        flights.insert([{"id": 1}])
+        write(where, frame_of("id"), [{"id": 2}])
+        assert sorted(row["id"] for row in client.table("flights").snapshot().to_pylist()) == [1, 2]
+        assert sorted(row["id"] for row in read(where)) == [1, 2]
+
+
+def test_two_shards_of_one_name_are_told_to_readers_and_writers(tmp_path: Path) -> None:
+    where = {"location": str(tmp_path), "table": "flights"}
+    both = [persist.ShardId.for_name("flights"), persist.ShardId.named("persist.table", "wal", "M", "flights")]
+    with persist.embedded(tmp_path) as client:
+        for shard in both:
+            client.open_writer(shard, schema=persist.Schema(key={"id": pa.int64()}))
+    for attempt in (
+        lambda: reader(where),
+        lambda: write(where, frame_of("id"), [{"id": 1}], keyColumns="id"),
+        lambda: StreamReader(parse_stream(where), frame_of("id")),
+        lambda: reader_for(
+            parse_read({"location": str(tmp_path), "path": "flights", "table": "parts"}), st.StructType()
+        ).partitions(),
+    ):
+        with pytest.raises(persist.AmbiguousName) as refused:
+            attempt()
+        assert all(shard in refused.value.details["shards"] for shard in both)
+        assert f'.option("shard", "{both[0]}")' in refused.value.hint
+
+
 def test_metadata_of_a_missing_table_is_called_by_its_name(tmp_path: Path) -> None:
     write({"location": str(tmp_path), "table": "trains"}, frame_of("id"), [], keyColumns="id")
     parsed = parse_read({"location": str(tmp_path), "path": "planes", "table": "parts"})
-    assert near_names(parsed.target) == []
     with pytest.raises(ShardNotFound, match="table=planes"):
         reader_for(parsed, st.StructType()).partitions()
 

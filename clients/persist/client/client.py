@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, TypeVar
 from persist.client.shard.client import ShardClient
 from persist.client.shard.location import Location
 from persist.client.table.table import Mode, Table, open_table
-from persist.client.table.transaction import TableTransaction, transact
+from persist.client.table.transaction import TableTransaction, collecting, transact
 from persist.client.table.wal import Wal
 from persist.client.timeline.oracle import Oracle, Times
 from persist.core.data.schema import Schema
 from persist.core.ids import ShardId
 from persist.core.shard.commands import Transaction
 from persist.core.time.timeline import EPOCH_MILLISECONDS, Timeline, TimelineLike, timeline_of
+from persist.errors import InvalidArgument
 from persist.extras import extra
 
 if TYPE_CHECKING:
@@ -99,13 +100,24 @@ class Client(ShardClient):
 
         return LocalMinter(self)
 
-    async def catalog(self, environment: str, *, endpoints: str = "") -> "OpenableCatalog":
+    async def catalog(
+        self, environment: str, *, endpoints: str = "", implementation: str = "persist", stash: str = ""
+    ) -> "OpenableCatalog":
         """The durable catalog of an environment: one per name and location. Nothing is opened, only found, yet.
 
         ``endpoints``: ask CatalogService servers (HOST:PORT, commas) instead of the catalog's shard. Borrows this
-        client: close the catalog first. Three RPCs at most. Raises InvalidArgument.
+        client: close the catalog first. Three RPCs at most. ``implementation``: ``persist`` keeps it in that shard,
+        ``stash`` in the SQL tables at ``stash`` (``sqlite:PATH``, ``postgres://…``), ``shadow`` in both, which are
+        compared at every call. Servers know their own.
+
+        Raises InvalidArgument, and for a stash InvalidUri, MissingExtra, UnsafeConfiguration, LocationError,
+        VersionMismatch.
         """
         if endpoints:
+            if stash or implementation != "persist":
+                raise InvalidArgument(
+                    "servers know what keeps their catalog", hint="leave out implementation and stash, or endpoints"
+                )
             with extra("grpc"):
                 from persist.client.catalog.remote import RemoteCatalog
 
@@ -114,10 +126,9 @@ class Client(ShardClient):
             return RemoteCatalog(
                 endpoints, environment=environment, settings=location.settings, runtime=location.runtime
             )
-        from persist.client.catalog.durable import DurableCatalog
-        from persist.client.catalog.log.shard_log import open_shard_log
+        from persist.client.catalog.implementation import find_catalog
 
-        return DurableCatalog(await open_shard_log(self, environment))
+        return await find_catalog(self, environment, implementation, stash)
 
     async def table(
         self,
@@ -131,9 +142,11 @@ class Client(ShardClient):
         """The table of that name, made with ``schema`` if missing; or the shard ``name`` as a table.
 
         ``mode``: ``direct`` writes to the table's shard; ``wal`` to the log of the timeline, so that transactions may
-        write several tables. A name means another table for each mode and timeline; a shard given by its id must only
-        ever be written in one of them. About ten RPCs the first time. Raises as ``open_writer``, and InvalidArgument,
-        ClockAhead (the shard has times far ahead of the clock).
+        write several tables. A name is one shard through every door, and a table of one mode and timeline for ever; a
+        shard given by its id must only ever be written in one of them. What was written to the shard by other means is
+        read from when it is opened, or written to, as a table. About ten RPCs the first time. Raises as
+        ``open_writer``, and InvalidArgument (the name has another mode or timeline), ClockAhead (the shard has times
+        far ahead of the clock).
         """
         the_timeline = timeline_of(timeline)
         return await open_table(
@@ -181,10 +194,8 @@ class Client(ShardClient):
         """
         log = await self.transaction_log(timeline, timeout=timeout)
         collected = TableTransaction(log, marker=transaction, timeout=timeout)
-        try:
+        with collecting(collected):
             yield collected
-        finally:
-            collected.end()
         await collected.commit(log.deadline(timeout))
 
     async def transact(

@@ -26,6 +26,7 @@ async def embedded(
     blob: str | None = None,
     consensus: str | None = None,
     create: bool = True,
+    read_only: bool = False,
     settings: Settings | None = None,
     runtime: Runtime | None = None,
 ) -> Client:
@@ -33,13 +34,17 @@ async def embedded(
 
     Give a directory (made if missing: files and SQLite below it) or the URIs of both stores. ``create`` False: a
     directory without shards is not made, but ShardNotFound. Any number of processes may do so at once for the same
-    stores. Raises InvalidArgument, InvalidUri, MissingExtra, UnsafeConfiguration (a store could lose acknowledged
-    data; ``settings.allow_unsafe`` accepts findings by name), LocationError.
+    stores. ``read_only``: nothing is written, so files that may not be written can be read. Each shard is seen as it
+    was when it was first looked at, and nothing holds it: what another process deletes meanwhile is missing
+    (CorruptData). Writes raise StoreReadOnly. Raises InvalidArgument, InvalidUri, MissingExtra, UnsafeConfiguration (a
+    store could lose acknowledged data; ``settings.allow_unsafe`` accepts findings by name), LocationError.
     """
     blob_uri, consensus_uri = _uris(location, blob, consensus)
-    if location is not None and not create and not (_root(location) / CONSENSUS_NAME).exists():
+    if location is not None and (read_only or not create) and not (_root(location) / CONSENSUS_NAME).exists():
         raise ShardNotFound("nothing was ever written at this location", hint="check the path", location=location)
     chosen, clock = settings or Settings(), runtime or system()
+    if read_only:
+        return await _read_only(blob_uri, consensus_uri, chosen, clock)
     shards, store = await _local(blob_uri, consensus_uri, chosen, clock)
     return Client(Location(shards, blob=store, settings=chosen, runtime=clock))
 
@@ -94,6 +99,21 @@ def _uris(location: str | Path | None, blob: str | None, consensus: str | None) 
 
 def _root(location: str | Path) -> Path:
     return Path(location).expanduser().absolute()
+
+
+async def _read_only(blob_uri: str, consensus_uri: str, settings: Settings, runtime: Runtime) -> Client:
+    from persist.machine.read_only_shards import ReadOnlyShards
+
+    if consensus_uri.startswith("sqlite:") and "?" not in consensus_uri:
+        consensus_uri += "?mode=ro"
+    blob = open_blob(blob_uri, settings=settings, runtime=runtime)
+    try:
+        consensus = open_consensus(consensus_uri, settings=settings, runtime=runtime)
+    except BaseException:
+        await blob.close()
+        raise
+    shards = ReadOnlyShards(blob, consensus, settings=settings, runtime=runtime)
+    return Client(Location(shards, blob=shards.blob, settings=shards.settings, runtime=runtime))
 
 
 async def _local(blob_uri: str, consensus_uri: str, settings: Settings, runtime: Runtime) -> tuple[Shards, Blob]:

@@ -5,7 +5,7 @@ Source: architecture.md section 8.
 
 from typing import Self
 
-from persist.core import ids
+from persist.core import ids, names
 from persist.runtime import system
 
 
@@ -18,3 +18,8 @@ class ShardId(ids.ShardId):
     def new(cls) -> Self:
         """A name nobody else has."""
         return cls.of(system().random_bytes(16))
+
+    @classmethod
+    def for_name(cls, name: str) -> Self:
+        """What ``client.named(name, create=True)`` returns where nothing has this name yet. Raises InvalidArgument."""
+        return cls(names.new_shard(name))

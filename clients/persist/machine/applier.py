@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from persist.core.ids import ShardId
-from persist.core.shard.commands import Command
+from persist.core.shard.commands import AnyCommand
 from persist.core.shard.diff import diff
 from persist.core.shard.invariants import check_cheap
 from persist.core.shard.state import State
@@ -21,6 +21,7 @@ from persist.errors import (
     Determinate,
     Indeterminate,
     LocationError,
+    LocationReplaced,
     PersistError,
     ShardNotFound,
 )
@@ -32,6 +33,7 @@ from persist.retry.deadline import Deadline
 from persist.runtime import Runtime
 from persist.settings import Settings
 from persist.storage.ports import Entry
+from persist.typed import AnyOutcome
 from persist.wire.checksum import crc32c
 from persist.wire.frame import HEAD_BYTES
 from persist.wire.state import encode_diff
@@ -88,24 +90,30 @@ class Applier:
 
     async def refresh(self, deadline: Deadline, *, create: bool = False) -> State:
         """The newest state there is: linearizable. Raises ShardNotFound unless ``create``."""
-        known = self._version
-        if known is not None:
-            found: Version | None = await self._versions.catch_up(known, deadline)
-        else:
-            found = await self._versions.load(self.shard, deadline)
-        if found is None and create:
-            found = await self._versions.initialise(self.shard, deadline)
+        try:
+            found = await self._found(deadline, create=create)
+        except LocationReplaced:
+            # What stands there now may be of another location.
+            self._versions.identity.forget()
+            raise
         if found is None:
             raise ShardNotFound("no such shard here", hint="check the id and the location", shard=self.shard)
         self._install(found)
         return found.state
+
+    async def _found(self, deadline: Deadline, *, create: bool) -> Version | None:
+        known = self._version
+        if known is not None:
+            return await self._versions.catch_up(known, deadline)
+        found = await self._versions.load(self.shard, deadline)
+        return await self._versions.initialise(self.shard, deadline) if found is None and create else found
 
     async def moved_past(self, state: State) -> None:
         """Return once this process knows a newer state, or one of another history."""
         while self._version is None or not _newer(self._version.state, state):
             await self._moved.wait()
 
-    async def commit(self, commands: Sequence[Command[Any]], deadline: Deadline) -> list[Any]:
+    async def commit(self, commands: Sequence[AnyCommand], deadline: Deadline) -> list[AnyOutcome]:
         """Apply the commands in order with one commit. Each result is an outcome, or a PersistError for that command.
 
         One attempt: a lost race is run again and a compare-and-set in doubt resolved, but one that failed is told. All
@@ -120,10 +128,13 @@ class Applier:
             raise Determinate("deadline passed while waiting for earlier commits", shard=self.shard) from None
         try:
             return await self._commit(commands, deadline)
+        except LocationReplaced:
+            self._versions.identity.forget()
+            raise
         finally:
             self._committing.release()
 
-    async def _commit(self, commands: Sequence[Command[Any]], deadline: Deadline) -> list[Any]:
+    async def _commit(self, commands: Sequence[AnyCommand], deadline: Deadline) -> list[AnyOutcome]:
         if self._version is None:
             await self.refresh(deadline)
         await self._versions.identity.settle(deadline)
@@ -151,7 +162,7 @@ class Applier:
         assert self._version is not None
         return self._version
 
-    def _fold(self, base: State, commands: Sequence[Command[Any]]) -> Folded:
+    def _fold(self, base: State, commands: Sequence[AnyCommand]) -> Folded:
         context = self._context()
         state, outcomes = base, []
         for command in commands:

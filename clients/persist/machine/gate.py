@@ -80,6 +80,16 @@ class Gate:
         """Read again before the next use. What was refused stays refused."""
         self._known, self._made, self.record = None, False, None
 
+    async def write_version(self, deadline: Deadline) -> int | None:
+        """The newest format that may be written, as it stands or as the first shard makes it. Raises as ``look``.
+
+        None: the location has shards and no record, as releases before it leave it. Two Consensus reads at most.
+        """
+        record = await self.look(deadline)
+        if record is not None:
+            return record.write_version
+        return None if await self.has_shards(deadline) else STATE_FORMAT
+
     async def make(self, deadline: Deadline) -> None:
         """See that the location has a record, before its first shard is made: of the newest format of this release.
 

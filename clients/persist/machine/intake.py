@@ -14,8 +14,8 @@ from typing import Any, Final
 from persist.core.data.schema import Schema
 from persist.core.shard.batch import HollowBatch
 from persist.core.shard.commands import (
+    AnyCommand,
     ApplyMerge,
-    Command,
     CompareAndAppend,
     InlineBackpressure,
     MergeRefused,
@@ -30,6 +30,7 @@ from persist.retry.deadline import Deadline
 from persist.runtime import Runtime
 from persist.settings import Settings
 from persist.storage.ports import Blob
+from persist.typed import AnyOutcome
 from persist.wire.columnar.inline import inline_message_bytes
 from persist.wire.columnar.verify import PartFlaw, verify_inline_run
 
@@ -49,7 +50,9 @@ class Intake:
         self._runtime = runtime
         self._unforeseen = Unforeseen(runtime, counts)
 
-    async def refused(self, applier: Applier, commands: Sequence[Command[Any]], deadline: Deadline) -> dict[int, Any]:
+    async def refused(
+        self, applier: Applier, commands: Sequence[AnyCommand], deadline: Deadline
+    ) -> dict[int, AnyOutcome]:
         """Why some commands are not to be applied: outcomes or errors by their places. Empty as a rule.
 
         No request where this process knows the shard and its schemas. Raises LocationError, ShardNotFound.
@@ -70,7 +73,9 @@ class Intake:
                     found[place] = outcome
         return found
 
-    async def _outcome_of(self, applier: Applier, command: CompareAndAppend | ApplyMerge, deadline: Deadline) -> Any:
+    async def _outcome_of(
+        self, applier: Applier, command: CompareAndAppend | ApplyMerge, deadline: Deadline
+    ) -> AnyOutcome:
         if isinstance(command, CompareAndAppend):
             return await self._outcome(applier, command.batch, deadline)
         if await self._written(command, deadline):
@@ -91,7 +96,7 @@ class Intake:
                     del wanted[key]
         return not wanted
 
-    async def _outcome(self, applier: Applier, batch: HollowBatch, deadline: Deadline) -> Any:
+    async def _outcome(self, applier: Applier, batch: HollowBatch, deadline: Deadline) -> AnyOutcome:
         if not batch.inline_bytes:
             return None
         size = sum(inline_message_bytes(part) for part in batch.parts)

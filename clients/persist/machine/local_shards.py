@@ -4,23 +4,26 @@ The same code runs inside the service and embedded in a user's process. Source: 
 """
 
 import asyncio
+import contextlib
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, ShardId, WriterId
 from persist.core.shard.batch import HollowBatch
-from persist.core.shard.commands import Command, Finalized
+from persist.core.shard.closed import not_readable, reader_gone
+from persist.core.shard.commands import AnyCommand, Command, Finalized
 from persist.core.shard.state import State
 from persist.errors import (
+    CorruptData,
     Determinate,
     Indeterminate,
     InvalidId,
-    LeaseExpired,
     LocationError,
     NotReadable,
     PersistError,
+    VersionMismatch,
 )
 from persist.machine.applier import Applier
 from persist.machine.compaction.owners import StandingOwners
@@ -38,6 +41,7 @@ from persist.retry.tasks import Tasks
 from persist.runtime import Runtime, system
 from persist.settings import Settings
 from persist.storage.ports import Blob, Consensus
+from persist.typed import AnyOutcome, Fields
 from persist.wire.state_json import state_to_json
 
 R = TypeVar("R")
@@ -126,6 +130,14 @@ class LocalShards:
         """Where rich clients read and write parts."""
         return self._versions.blob.uri
 
+    async def check_place(self, *, timeout: float) -> None:
+        """Raise UnsafeConfiguration unless the two stores are of one location, as far as they answer. Two reads.
+
+        For a server that starts: whoever asks it hears the same.
+        """
+        with contextlib.suppress(LocationError, CorruptData, VersionMismatch):
+            await self._versions.identity.enter(self._deadline(timeout))
+
     async def open(self, shard: ShardId, *, create: bool = True, timeout: float) -> ShardInfo:
         """The shard's newest state, initialising it if new. One Consensus read when this process knows the shard."""
         state = await self._of(shard).applier.refresh(self._deadline(timeout), create=create)
@@ -139,7 +151,7 @@ class LocalShards:
         result: R = outcome
         return result
 
-    async def commit(self, shard: ShardId, commands: Sequence[Command[Any]], *, timeout: float) -> list[Any]:
+    async def commit(self, shard: ShardId, commands: Sequence[AnyCommand], *, timeout: float) -> list[AnyOutcome]:
         """Commit several commands at once; each result is an outcome or the PersistError of that command.
 
         A caller that goes away does not stop a commit under way. Raises LocationError for all commands together.
@@ -152,10 +164,10 @@ class LocalShards:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
             if work.cancelled():
-                raise Indeterminate("the process is closing", hint="retry elsewhere with the same token") from None
+                raise Indeterminate("the process is closing", hint="repeat the same call elsewhere") from None
             raise
 
-    async def _commit(self, known: _Shard, commands: Sequence[Command[Any]], deadline: Deadline) -> list[Any]:
+    async def _commit(self, known: _Shard, commands: Sequence[AnyCommand], deadline: Deadline) -> list[AnyOutcome]:
         known.in_use += 1
         try:
             refused = await self._intake.refused(known.applier, commands, deadline)
@@ -168,7 +180,7 @@ class LocalShards:
         finally:
             known.in_use -= 1
 
-    async def _buried(self, known: _Shard, outcomes: list[Any], deadline: Deadline) -> list[Any]:
+    async def _buried(self, known: _Shard, outcomes: list[object], deadline: Deadline) -> list[AnyOutcome]:
         """The outcomes, once a tombstone has nothing left in the stores; the failure in their place otherwise."""
         try:
             await known.finalizer.bury(deadline)
@@ -221,7 +233,7 @@ class LocalShards:
                     return
                 state = _newest(known)
 
-    async def inspect(self, shard: ShardId, *, timeout: float) -> Mapping[str, Any]:
+    async def inspect(self, shard: ShardId, *, timeout: float) -> Fields:
         """The newest state as JSON-ready values. One Consensus read."""
         state = await self._of(shard).applier.refresh(self._deadline(timeout))
         return {**state_to_json(state), "write_version": self._versions.gate.format}
@@ -338,8 +350,9 @@ def _beyond(state: State, frontier: Antichain) -> tuple[HollowBatch, ...]:
 
 def _check_readable(state: State, as_of: Antichain, reader_id: ReaderId | None) -> None:
     if reader_id is not None and reader_id not in state.leased_readers:
-        raise LeaseExpired("the reader's lease ran out", hint="open a new reader", reader=reader_id)
+        raise reader_gone(reader_id, since=state.since, upper=state.upper)
     if as_of.is_empty or not state.since.less_equal(as_of):
         since = state.since
-        hint = "the shard is closed for reading" if since.is_empty else f"read at as_of >= {since.time}"
-        raise NotReadable("as_of lies below since", hint=hint, as_of=as_of, since=since)
+        if since.is_empty:
+            raise not_readable(state.shard, upper=state.upper)
+        raise NotReadable("as_of lies below since", hint=f"read at as_of >= {since.time}", as_of=as_of, since=since)

@@ -6,15 +6,16 @@ it. Raises, everywhere: UsageError subclasses (nothing happened), LocationError 
 CorruptData. Source: architecture.md section 5.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, ShardId
 from persist.core.shard.batch import HollowBatch
 from persist.core.shard.commands import Command, SchemaEntry
 from persist.core.shard.state import FIRST_FORMAT
+from persist.typed import Fields
 
 R = TypeVar("R")
 
@@ -104,7 +105,7 @@ class Shards(Protocol):
         """
         ...
 
-    async def inspect(self, shard: ShardId, *, timeout: float) -> Mapping[str, Any]:
+    async def inspect(self, shard: ShardId, *, timeout: float) -> Fields:
         """The whole state as JSON-ready values, for people and tests."""
         ...
 

@@ -5,9 +5,9 @@ Source: reliability.md section 5, errors.
 """
 
 import logging
-from typing import Any, Final
+from typing import Final
 
-from persist.core.shard.commands import Command
+from persist.core.shard.commands import AnyCommand
 from persist.errors import Determinate
 from persist.retry.counts import UNCOUNTED, Counts
 from persist.retry.tasks import kind_of
@@ -33,7 +33,7 @@ class Unforeseen:
         self._counts = counts
         self._silent_until: dict[tuple[str, str], float] = {}
 
-    def of(self, command: Command[Any], error: Exception) -> Determinate:
+    def of(self, command: AnyCommand, error: Exception) -> Determinate:
         """The error of one command that could not be applied."""
         self._note(type(command).__name__, error)
         return Determinate("the command cannot be applied", hint="nothing happened; see the log", kind=kind_of(error))

@@ -1,1 +1,1 @@
-"""Deadlines, pauses, and the one loop that repeats a call; what is repeated is a table."""
+"""Deadlines, pauses, and the one loop that repeats a call; what is repeated, and how, are tables."""

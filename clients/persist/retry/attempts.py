@@ -16,6 +16,9 @@ from persist.settings import Settings
 
 T = TypeVar("T")
 
+AGAIN = "repeat the same call"
+"""The next step after a doubt, where nobody knows a better one."""
+
 TIMEOUT_MAX = 10 * 365 * 86_400.0
 """The longest timeout taken, in seconds."""
 
@@ -28,6 +31,8 @@ class Doubt:
 
     def __init__(self) -> None:
         self.maybe_applied = False
+        self.remedy = AGAIN
+        """What to do if it stays so: what the attempt says that may have."""
 
 
 class RefusedInDoubt(Indeterminate):
@@ -92,7 +97,8 @@ class Attempts:
             except PersistError as error:
                 failure: PersistError = error
                 row = row_of(error)
-                seen.maybe_applied = seen.maybe_applied or row.maybe_applied
+                if row.maybe_applied:
+                    seen.maybe_applied, seen.remedy = True, error.hint or seen.remedy
             else:
                 if seen.maybe_applied and isinstance(outcome, REFUSALS):
                     raise RefusedInDoubt.of(outcome)
@@ -119,9 +125,9 @@ async def certain(reading: Awaitable[T]) -> T:
         raise Determinate(error.message, hint=error.hint, **error.details) from error
 
 
-def unsure(failure: PersistError) -> Indeterminate:
+def unsure(failure: PersistError, remedy: str = AGAIN) -> Indeterminate:
     """The failure of a call of which an earlier attempt was maybe applied."""
-    doubtful = Indeterminate(failure.message, hint="retry with the same token", **failure.details)
+    doubtful = Indeterminate(failure.message, hint=remedy, **failure.details)
     doubtful.__cause__ = failure
     return doubtful
 
@@ -130,4 +136,4 @@ def _honest(failure: PersistError, seen: Doubt) -> PersistError:
     """What is told at the end."""
     if not seen.maybe_applied or not row_of(failure).refusal:
         return failure
-    return RefusedInDoubt.of(failure) if isinstance(failure, UsageError) else unsure(failure)
+    return RefusedInDoubt.of(failure) if isinstance(failure, UsageError) else unsure(failure, seen.remedy)

@@ -1,7 +1,9 @@
 """What is repeated and when, and what remains of an answer after an attempt in doubt: one table, by class of error.
 
-* A **maybe-applied** attempt got no answer: it may have taken effect, or may still. Repeating it under its token, or
-  because it is idempotent, is how the outcome is learned.
+Why a call may be repeated at all is in the table of methods.
+
+* A **maybe-applied** attempt got no answer: it may have taken effect, or may still. Repeating it under its number
+  or token, or because once more does no harm, is how the outcome is learned.
 * A **refusal** says that its own attempt changed nothing. It says nothing of an earlier attempt in doubt, and so cannot
   be told as if it did: the caller would clean up what is in use.
 * What only a person can mend (a full store, a read-only one, a server that was never there) is told at once: repeating
@@ -28,6 +30,7 @@ from persist.errors import (
     StoreFull,
     StoreReadOnly,
     UsageError,
+    nearest,
 )
 
 
@@ -71,12 +74,8 @@ further since; an append when the shard no longer remembers that it took it."""
 
 
 def row_of(error: PersistError) -> Row:
-    """The table's row for an error; for a class the table does not know, that of its nearest ancestor."""
-    for cls in type(error).__mro__:
-        row = TABLE.get(cls)
-        if row is not None:
-            return row
-    raise AssertionError("PersistError itself is in the table")
+    """The table's row for an error."""
+    return nearest(TABLE, error)
 
 
 def retry_after_seconds(error: PersistError) -> float:

@@ -6,10 +6,10 @@ Work that somebody awaits fails into the hands of who awaits it; work that nobod
 import asyncio
 import logging
 import weakref
-from collections.abc import Coroutine
 from typing import Any, Final, TypeVar
 
 from persist.retry.counts import UNCOUNTED, Counts
+from persist.typed import Work
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ class Tasks:
         self._running: set[asyncio.Task[Any]] = set()
         self._done: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
 
-    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    def start(self, work: Work[T]) -> asyncio.Task[T]:
         """Run ``work`` for somebody who awaits the task, or closes these tasks because it does not matter any more.
 
         A failure that nobody has looked at when the task is dropped is logged by the event loop.
@@ -37,12 +37,12 @@ class Tasks:
         task.add_done_callback(self._ended)
         return task
 
-    def spawn(self, work: Coroutine[Any, Any, Any], what: str) -> asyncio.Task[Any]:
+    def spawn(self, work: Work[T], what: str) -> asyncio.Task[T]:
         """Run ``work`` for nobody. If it fails that is logged and counted, under ``what``: a few words, no names."""
         task = asyncio.get_running_loop().create_task(work)
         self._running.add(task)
 
-        def ended(task: asyncio.Task[Any]) -> None:
+        def ended(task: asyncio.Task[T]) -> None:
             self._running.discard(task)
             if not task.cancelled() and (error := task.exception()) is not None:
                 failed(what, error, self._counts)
@@ -60,7 +60,7 @@ class Tasks:
             self._running -= ending
         forsake(*self._done)
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
+    def _ended(self, task: asyncio.Task[object]) -> None:
         self._running.discard(task)
         # SUBTLE: also those that succeeded; whoever asks a task whether it failed counts as having looked.
         if not task.cancelled():
@@ -74,7 +74,7 @@ def failed(what: str, error: BaseException, counts: Counts = UNCOUNTED, **detail
     _log.error("background work failed", exc_info=error, extra=told)
 
 
-def forsake(*tasks: asyncio.Task[Any]) -> None:
+def forsake(*tasks: asyncio.Task[object]) -> None:
     """Say that nobody waits for these tasks any more, whatever they come to."""
     for task in tasks:
         if task.done():
@@ -83,7 +83,7 @@ def forsake(*tasks: asyncio.Task[Any]) -> None:
             task.add_done_callback(_look)
 
 
-async def ended(*tasks: asyncio.Task[Any]) -> None:
+async def ended(*tasks: asyncio.Task[object]) -> None:
     """Cancel tasks and wait until they have ended, whatever they came to."""
     forsake(*tasks)
     for task in tasks:
@@ -97,6 +97,6 @@ def kind_of(error: BaseException) -> str:
     return str(getattr(error, "reason", type(error).__name__))
 
 
-def _look(task: asyncio.Task[Any]) -> None:
+def _look(task: asyncio.Task[object]) -> None:
     if not task.cancelled():
         task.exception()

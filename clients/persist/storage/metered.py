@@ -149,10 +149,10 @@ class MeteredBlob(_Metered):
             async for entry in self._blob.list(prefix, timeout=timeout):
                 yield entry
 
-    async def restore(self, key: str, *, timeout: float) -> None:
+    async def restore(self, key: str, *, dry_run: bool = False, timeout: float) -> None:
         """Bytes: none moved."""
         with self._measured("blob.restore"):
-            await self._blob.restore(key, timeout=timeout)
+            await self._blob.restore(key, dry_run=dry_run, timeout=timeout)
 
     async def abort_uploads(self, prefix: str, *, older_than_ms: int, dry_run: bool = False, timeout: float) -> int:
         """One call, however many requests it takes."""

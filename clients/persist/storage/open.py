@@ -35,9 +35,17 @@ _logs: dict[str, MemoryLog] = {}
 
 
 def open_blob(
-    uri: str, *, settings: Settings, runtime: Runtime, count_request: Callable[[str], None] | None = None
+    uri: str,
+    *,
+    settings: Settings,
+    runtime: Runtime,
+    count_request: Callable[[str], None] | None = None,
+    reopens: bool = False,
 ) -> Blob:
     """The Blob a URI names. Connects lazily. ``count_request`` hears every S3 request's kind.
+
+    ``reopens``: for whoever compares histories, as servers do: files that were put in the place of those that were open
+    are refused once, and open from then on.
 
     Raises InvalidUri, MissingExtra (its SDK is not installed).
     """
@@ -49,12 +57,12 @@ def open_blob(
 
         path, options = _path(rest)
         _only(options, ())
-        return FileBlob(path, runtime)
+        return FileBlob(path, runtime, reopens=reopens)
     return _open_s3(uri, runtime, count_request)
 
 
-def open_consensus(uri: str, *, settings: Settings, runtime: Runtime) -> Consensus:
-    """The Consensus a URI names. Connects lazily. Raises InvalidUri, MissingExtra."""
+def open_consensus(uri: str, *, settings: Settings, runtime: Runtime, reopens: bool = False) -> Consensus:
+    """The Consensus a URI names. Connects lazily. ``reopens`` as for a Blob. Raises InvalidUri, MissingExtra."""
     scheme, rest = _split(uri, _CONSENSUS_SCHEMES, _BLOB_SCHEMES, "consensus")
     if scheme == "mem":
         return MemoryConsensus(rest, _logs.setdefault(rest, MemoryLog()))
@@ -62,7 +70,7 @@ def open_consensus(uri: str, *, settings: Settings, runtime: Runtime) -> Consens
         from persist.storage.consensus.sqlite import SqliteConsensus
 
         path, read_only, pages = _sqlite(rest)
-        return SqliteConsensus(path, runtime, read_only=read_only, max_pages=pages)
+        return SqliteConsensus(path, runtime, read_only=read_only, max_pages=pages, reopens=reopens)
     if scheme in ("redis", "rediss"):
         with extra("redis"):
             from persist.storage.consensus.redis import RedisConsensus

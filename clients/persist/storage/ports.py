@@ -56,8 +56,8 @@ class Blob(Protocol):
         """All (key, size) whose key starts with prefix, in any order."""
         ...
 
-    async def restore(self, key: str, *, timeout: float) -> None:
-        """Bring a deleted value back where the store can. Raises Determinate where it cannot."""
+    async def restore(self, key: str, *, dry_run: bool = False, timeout: float) -> None:
+        """Bring a deleted value back where the store can; ``dry_run`` only looks. Raises Determinate if it cannot."""
         ...
 
     async def abort_uploads(self, prefix: str, *, older_than_ms: int, dry_run: bool = False, timeout: float) -> int:

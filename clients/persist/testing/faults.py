@@ -111,9 +111,9 @@ class UnreliableBlob:
         async for entry in self._blob.list(prefix, timeout=timeout):
             yield entry
 
-    async def restore(self, key: str, *, timeout: float) -> None:
+    async def restore(self, key: str, *, dry_run: bool = False, timeout: float) -> None:
         """May happen, may tell."""
-        await self._faults.mutate("restore", lambda: self._blob.restore(key, timeout=timeout))
+        await self._faults.mutate("restore", lambda: self._blob.restore(key, dry_run=dry_run, timeout=timeout))
 
     async def abort_uploads(self, prefix: str, *, older_than_ms: int, dry_run: bool = False, timeout: float) -> int:
         """May happen, may tell."""

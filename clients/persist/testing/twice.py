@@ -15,6 +15,7 @@ import grpc
 import grpc.aio
 
 from persist.retry.tasks import Tasks, forsake
+from persist.typed import Record
 
 LATER_SECONDS = 0.05
 
@@ -88,7 +89,7 @@ class TwiceProxy:
         return handle
 
     async def _sent(
-        self, channel: grpc.aio.Channel, method: str, name: str, request: bytes, given: dict[str, Any], late: float
+        self, channel: grpc.aio.Channel, method: str, name: str, request: bytes, given: Record, late: float
     ) -> bytes:
         await asyncio.sleep(late)
         self.delivered[name] += 1

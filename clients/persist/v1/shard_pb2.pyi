@@ -45,6 +45,7 @@ class ShardInfo(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     FORMAT_FIELD_NUMBER: _builtins.int
     WRITERS_SINCE_MS_FIELD_NUMBER: _builtins.int
+    SCHEMAS_PACKED_FIELD_NUMBER: _builtins.int
     shard_id: _builtins.str
     """shard_id names the shard."""
     seqno: _builtins.int
@@ -71,7 +72,11 @@ class ShardInfo(_message.Message):
 
     @_builtins.property
     def schemas(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.SchemaEntry]:
-        """schemas are all registered schemas, oldest first. Empty: none yet, or see schemas_unchanged."""
+        """schemas are all registered schemas, oldest first. Empty: none yet, or see schemas_unchanged and schemas_packed."""
+
+    @_builtins.property
+    def schemas_packed(self) -> _types_pb2.PackedSchemas:
+        """schemas_packed is set instead of schemas where these take more than 256 KiB."""
 
     def __init__(
         self,
@@ -85,10 +90,11 @@ class ShardInfo(_message.Message):
         incarnation: _builtins.int = ...,
         format: _builtins.int = ...,
         writers_since_ms: _builtins.int = ...,
+        schemas_packed: _types_pb2.PackedSchemas | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["since", b"since", "upper", b"upper"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["schemas_packed", b"schemas_packed", "since", b"since", "upper", b"upper"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["format", b"format", "incarnation", b"incarnation", "schemas", b"schemas", "schemas_unchanged", b"schemas_unchanged", "seqno", b"seqno", "shard_id", b"shard_id", "since", b"since", "upper", b"upper", "writers_since_ms", b"writers_since_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["format", b"format", "incarnation", b"incarnation", "schemas", b"schemas", "schemas_packed", b"schemas_packed", "schemas_unchanged", b"schemas_unchanged", "seqno", b"seqno", "shard_id", b"shard_id", "since", b"since", "upper", b"upper", "writers_since_ms", b"writers_since_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -232,10 +238,15 @@ class SnapshotRequest(_message.Message):
     SHARD_ID_FIELD_NUMBER: _builtins.int
     AS_OF_FIELD_NUMBER: _builtins.int
     READER_ID_FIELD_NUMBER: _builtins.int
+    WAIT_MS_FIELD_NUMBER: _builtins.int
     shard_id: _builtins.str
     """shard_id names the shard."""
     reader_id: _builtins.str
     """reader_id is the leased reader on whose behalf this is. Empty: none."""
+    wait_ms: _builtins.int
+    """wait_ms is how long to wait for as_of, in milliseconds. Give the call a deadline somewhat later, so that its answer
+    arrives however busy the machines are. 0: until shortly before the deadline.
+    """
     @_builtins.property
     def as_of(self) -> _types_pb2.Antichain:
         """as_of is the time to read at. Must be set; below since: NOT_READABLE."""
@@ -246,10 +257,11 @@ class SnapshotRequest(_message.Message):
         shard_id: _builtins.str = ...,
         as_of: _types_pb2.Antichain | None = ...,
         reader_id: _builtins.str = ...,
+        wait_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["as_of", b"as_of"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["as_of", b"as_of", "reader_id", b"reader_id", "shard_id", b"shard_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["as_of", b"as_of", "reader_id", b"reader_id", "shard_id", b"shard_id", "wait_ms", b"wait_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -269,7 +281,7 @@ class SnapshotResponse(_message.Message):
 
     @_builtins.property
     def not_yet(self) -> Global___SnapshotNotYet:
-        """not_yet: as_of was still not complete when the deadline came near."""
+        """not_yet: as_of was still not complete at the end of the wait."""
 
     def __init__(
         self,
@@ -355,8 +367,11 @@ class FetchRequest(_message.Message):
 
     SHARD_ID_FIELD_NUMBER: _builtins.int
     FRONTIER_FIELD_NUMBER: _builtins.int
+    WAIT_MS_FIELD_NUMBER: _builtins.int
     shard_id: _builtins.str
     """shard_id names the shard."""
+    wait_ms: _builtins.int
+    """wait_ms is how long to wait for news, as in SnapshotRequest."""
     @_builtins.property
     def frontier(self) -> _types_pb2.Antichain:
         """frontier is what the caller has. Must be set."""
@@ -366,10 +381,11 @@ class FetchRequest(_message.Message):
         *,
         shard_id: _builtins.str = ...,
         frontier: _types_pb2.Antichain | None = ...,
+        wait_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["frontier", b"frontier"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frontier", b"frontier", "shard_id", b"shard_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frontier", b"frontier", "shard_id", b"shard_id", "wait_ms", b"wait_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -377,7 +393,7 @@ Global___FetchRequest: _TypeAlias = FetchRequest  # noqa: Y015
 
 @_typing.final
 class FetchResponse(_message.Message):
-    """FetchResponse is one piece of the answer. No batches at all: no news before the deadline came near."""
+    """FetchResponse is one piece of the answer. No batches at all: no news before the end of the wait."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1937,6 +1953,7 @@ class CompactionClaimed(_message.Message):
     SINCE_FIELD_NUMBER: _builtins.int
     SCHEMAS_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
+    SCHEMAS_PACKED_FIELD_NUMBER: _builtins.int
     lo: _builtins.int
     """lo is the first spine id of what is claimed."""
     hi: _builtins.int
@@ -1953,7 +1970,11 @@ class CompactionClaimed(_message.Message):
 
     @_builtins.property
     def schemas(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.SchemaEntry]:
-        """schemas are all of the shard's, oldest first."""
+        """schemas are all of the shard's, oldest first. Empty: see schemas_packed."""
+
+    @_builtins.property
+    def schemas_packed(self) -> _types_pb2.PackedSchemas:
+        """schemas_packed is set instead of schemas where these take more than 256 KiB."""
 
     def __init__(
         self,
@@ -1964,10 +1985,11 @@ class CompactionClaimed(_message.Message):
         since: _types_pb2.Antichain | None = ...,
         schemas: _abc.Iterable[_types_pb2.SchemaEntry] | None = ...,
         incarnation: _builtins.int = ...,
+        schemas_packed: _types_pb2.PackedSchemas | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["since", b"since"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["schemas_packed", b"schemas_packed", "since", b"since"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "hi", b"hi", "incarnation", b"incarnation", "lo", b"lo", "schemas", b"schemas", "since", b"since"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "hi", b"hi", "incarnation", b"incarnation", "lo", b"lo", "schemas", b"schemas", "schemas_packed", b"schemas_packed", "since", b"since"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -341,6 +341,56 @@ class HollowBatch(_message.Message):
 Global___HollowBatch: _TypeAlias = HollowBatch  # noqa: Y015
 
 @_typing.final
+class PackedSchemas(_message.Message):
+    """PackedSchemas are all schemas of a shard where they take much room: each repeats most of the one before."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ZSTD_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    zstd: _builtins.bytes
+    """zstd is a SchemaEntries message, compressed as one frame."""
+    size: _builtins.int
+    """size of that message in bytes, at most 64 MiB."""
+    def __init__(
+        self,
+        *,
+        zstd: _builtins.bytes = ...,
+        size: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["size", b"size", "zstd", b"zstd"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PackedSchemas: _TypeAlias = PackedSchemas  # noqa: Y015
+
+@_typing.final
+class SchemaEntries(_message.Message):
+    """SchemaEntries is a list of schemas."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___SchemaEntry]:
+        """entries, oldest first."""
+
+    def __init__(
+        self,
+        *,
+        entries: _abc.Iterable[Global___SchemaEntry] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SchemaEntries: _TypeAlias = SchemaEntries  # noqa: Y015
+
+@_typing.final
 class SchemaEntry(_message.Message):
     """SchemaEntry is a registered schema of a shard."""
 

@@ -4,12 +4,13 @@ Encoding a batch is remembered with the batch: it goes into a diff, into pushes 
 Source: docs/formats.md, batches.
 """
 
-from typing import Any, Final
+from typing import Final
 
 from persist.core.frontier import Antichain, Description
 from persist.core.shard.batch import Block, ColumnStats, HollowBatch, Part, Run
 from persist.core.shard.commands import SchemaEntry
 from persist.errors import CorruptData, InvalidArgument, UsageError, VersionMismatch
+from persist.typed import AnyMessage
 from persist.v1 import types_pb2 as pb
 from persist.wire.frame import framed, unframed
 
@@ -29,7 +30,7 @@ def antichain_from_proto(message: pb.Antichain) -> Antichain:
     return Antichain(tuple(message.elements))
 
 
-def required_antichain(message: Any, name: str) -> Antichain:
+def required_antichain(message: AnyMessage, name: str) -> Antichain:
     """The frontier in a field that must be set. Raises InvalidArgument when it is not."""
     if not message.HasField(name):
         raise InvalidArgument(f"{name} must be set", hint="an empty frontier is a set one without elements")
@@ -45,15 +46,20 @@ def batch_to_proto(batch: HollowBatch) -> pb.HollowBatch:
     return message
 
 
+def description_from_proto(message: pb.Description) -> Description:
+    """The description of a message. Raises InvalidArgument, InvalidBounds."""
+    return Description(
+        lower=required_antichain(message, "lower"),
+        upper=required_antichain(message, "upper"),
+        since=required_antichain(message, "since"),
+    )
+
+
 def batch_from_proto(message: pb.HollowBatch) -> HollowBatch:
     """The batch of a message. Raises InvalidArgument, InvalidBounds."""
     if not message.HasField("desc"):
         raise InvalidArgument("a batch must have a description")
-    desc = Description(
-        lower=required_antichain(message.desc, "lower"),
-        upper=required_antichain(message.desc, "upper"),
-        since=required_antichain(message.desc, "since"),
-    )
+    desc = description_from_proto(message.desc)
     runs = tuple([Run(parts=tuple([_part_of(part) for part in run.parts])) for run in message.runs])
     return HollowBatch(desc=desc, runs=runs, truncated=message.truncated)
 
@@ -111,7 +117,7 @@ def _batch(batch: HollowBatch) -> pb.HollowBatch:
     return message
 
 
-def _add_part(parts: Any, part: Part) -> None:
+def _add_part(parts: AnyMessage, part: Part) -> None:
     message = parts.add(
         key=part.key or "",
         inline=part.inline,

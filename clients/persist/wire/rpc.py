@@ -16,10 +16,12 @@ from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, SessionId, ShardId, Token, WriterId, check_critical_id
 from persist.core.shard import commands as c
 from persist.core.shard.batch import HollowBatch
-from persist.errors import Indeterminate, InvalidArgument, PersistError
+from persist.errors import Indeterminate, InvalidArgument, PersistError, check
+from persist.typed import AnyMessage, AnyOutcome, AnyValue
 from persist.v1 import shard_pb2 as pb
 from persist.wire import batch as wire_batch
 from persist.wire.rpc_errors import detail_of, error_of_detail
+from persist.wire.schemas import put_schemas, schemas_in
 
 
 class Method(NamedTuple):
@@ -33,7 +35,7 @@ class Method(NamedTuple):
     outcomes: Mapping[str, type[Any]]
 
 
-def _method(rpc: str, field: str, command: type[c.Command[Any]], **outcomes: type[Any]) -> Method:
+def _method(rpc: str, field: str, command: type[c.Command[AnyOutcome]], **outcomes: type[object]) -> Method:
     return Method(rpc, field, command, getattr(pb, rpc + "Request"), getattr(pb, rpc + "Response"), outcomes)
 
 
@@ -103,7 +105,7 @@ BY_RPC: Final[Mapping[str, Method]] = {method.rpc: method for method in METHODS}
 BY_REQUEST: Final[Mapping[type[Any], Method]] = {method.request: method for method in METHODS}
 
 
-def method_of(command: c.Command[Any]) -> Method:
+def method_of(command: c.AnyCommand) -> Method:
     """How a command travels. Raises InvalidArgument for commands that are internal to a server."""
     method = BY_COMMAND.get(type(command))
     if method is None:
@@ -111,7 +113,7 @@ def method_of(command: c.Command[Any]) -> Method:
     return method
 
 
-def request_of(shard: ShardId, command: c.Command[Any]) -> Any:
+def request_of(shard: ShardId, command: c.AnyCommand) -> AnyValue:
     """The request message of a command. Raises InvalidArgument for values no message can carry."""
     method = method_of(command)
     try:
@@ -122,20 +124,20 @@ def request_of(shard: ShardId, command: c.Command[Any]) -> Any:
     return request
 
 
-def command_of(request: Message) -> tuple[ShardId, c.Command[Any]]:
+def command_of(request: Message) -> tuple[ShardId, c.Command[AnyOutcome]]:
     """The shard and the command of a request. Raises InvalidId, InvalidArgument, InvalidBounds."""
     method = BY_REQUEST[type(request)]
     return ShardId.parse(request.shard_id), _decode(request, method.command)  # type: ignore[attr-defined]  # all have one
 
 
-def response_of(method: Method, outcome: object) -> Any:
+def response_of(method: Method, outcome: object) -> AnyValue:
     """The response message of an outcome."""
     response = method.response()
     _encode(outcome, getattr(response, _OUTCOME_FIELD[method.rpc, type(outcome)]))
     return response
 
 
-def outcome_of(method: Method, response: Any) -> Any:
+def outcome_of(method: Method, response: Message) -> AnyValue:
     """The outcome in a response. Raises Indeterminate when it is of a kind this release does not know."""
     field = response.WhichOneof("outcome")
     if field is None:
@@ -155,7 +157,7 @@ def session_request(calls: list[pb.SessionCall]) -> pb.SessionRequest:
     return pb.SessionRequest(calls=calls)
 
 
-def request_in(call: pb.SessionCall) -> tuple[Method, Any]:
+def request_in(call: pb.SessionCall) -> tuple[Method, AnyMessage]:
     """The method and request of a session's call. Raises InvalidArgument when it holds none that is known."""
     field = call.WhichOneof("command")
     if field is None:
@@ -175,7 +177,7 @@ def failure_of(id_: int, error: PersistError) -> pb.SessionAnswer:
     return pb.SessionAnswer(id=id_, error=detail_of(error))
 
 
-def outcome_in(answer: pb.SessionAnswer) -> Any:
+def outcome_in(answer: pb.SessionAnswer) -> AnyValue:
     """The outcome in an answer. Raises the error it carries."""
     field = answer.WhichOneof("answer")
     if field == "error":
@@ -190,6 +192,9 @@ def outcome_in(answer: pb.SessionAnswer) -> Any:
 
 _CALL_LEASE_MS: Final[int] = {field.name: field.default for field in dataclasses.fields(c.Call)}["lease_ms"]  # type: ignore[assignment]  # an int
 
+_Encode = Callable[[AnyMessage, str, AnyValue], None]
+_Decode = Callable[[AnyMessage, str], AnyValue]
+
 
 class _Kind(NamedTuple):
     """How values of one Python type travel. ``encode`` fills a message field; ``decode`` reads one."""
@@ -198,28 +203,28 @@ class _Kind(NamedTuple):
     decode: Callable[[Any, str], Any]
 
 
-def _set(message: Any, name: str, value: Any) -> None:
+def _set(message: AnyMessage, name: str, value: AnyValue) -> None:
     setattr(message, name, value)
 
 
-def _set_optional(message: Any, name: str, value: Any) -> None:
+def _set_optional(message: AnyMessage, name: str, value: AnyValue) -> None:
     if value is not None:
         setattr(message, name, value)
 
 
-def _optional_int(message: Any, name: str) -> int | None:
+def _optional_int(message: AnyMessage, name: str) -> int | None:
     return getattr(message, name) if message.HasField(name) else None
 
 
-def _copy(to_message: Callable[[Any], Message]) -> Callable[[Any, str, Any], None]:
-    def encode(message: Any, name: str, value: Any) -> None:
+def _copy(to_message: Callable[[AnyValue], AnyValue]) -> _Encode:
+    def encode(message: AnyMessage, name: str, value: AnyValue) -> None:
         getattr(message, name).CopyFrom(to_message(value))
 
     return encode
 
 
-def _present(of_message: Callable[[Any], Any]) -> Callable[[Any, str], Any]:
-    def decode(message: Any, name: str) -> Any:
+def _present(of_message: Callable[[AnyValue], AnyValue]) -> _Decode:
+    def decode(message: AnyMessage, name: str) -> AnyValue:
         if not message.HasField(name):
             raise InvalidArgument(f"{name} must be set", hint="an empty frontier is a set one without elements")
         return of_message(getattr(message, name))
@@ -227,25 +232,25 @@ def _present(of_message: Callable[[Any], Any]) -> Callable[[Any, str], Any]:
     return decode
 
 
-def _parsed(parse: Callable[[str], Any]) -> Callable[[Any, str], Any]:
+def _parsed(parse: Callable[[AnyValue], AnyValue]) -> _Decode:
     return lambda message, name: parse(getattr(message, name))
 
 
-def _set_transaction(message: Any, name: str, value: c.Transaction | None) -> None:
+def _set_transaction(message: AnyMessage, name: str, value: c.Transaction | None) -> None:
     if value is not None:
         getattr(message, name).CopyFrom(
             pb.Transaction(app_id=value.app_id, version=value.version, owner=value.owner, new_since=value.new_since)
         )
 
 
-def _transaction(message: Any, name: str) -> c.Transaction | None:
+def _transaction(message: AnyMessage, name: str) -> c.Transaction | None:
     if not message.HasField(name):
         return None
     found = getattr(message, name)
     return c.Transaction(app_id=found.app_id, version=found.version, owner=found.owner, new_since=found.new_since)
 
 
-def _set_call(message: Any, name: str, value: c.Call | None) -> None:
+def _set_call(message: AnyMessage, name: str, value: c.Call | None) -> None:
     if value is not None:
         getattr(message, name).CopyFrom(
             pb.Call(
@@ -259,11 +264,11 @@ def _set_call(message: Any, name: str, value: c.Call | None) -> None:
         )
 
 
-def _optional_call(message: Any, name: str) -> c.Call | None:
+def _optional_call(message: AnyMessage, name: str) -> c.Call | None:
     return _call(message, name) if message.HasField(name) else None
 
 
-def _call(message: Any, name: str) -> c.Call:
+def _call(message: AnyMessage, name: str) -> c.Call:
     found = getattr(message, name)
     return c.Call(
         session=SessionId.parse(found.session),
@@ -275,23 +280,33 @@ def _call(message: Any, name: str) -> c.Call:
     )
 
 
-def _set_token(message: Any, name: str, value: Token | None) -> None:
+def _set_token(message: AnyMessage, name: str, value: Token | None) -> None:
     setattr(message, name, value or "")
 
 
-def _optional_token(message: Any, name: str) -> Token | None:
+def _optional_token(message: AnyMessage, name: str) -> Token | None:
     text = getattr(message, name)
     return Token.parse(text) if text else None
 
 
-def _extend(to_item: Callable[[Any], Any]) -> Callable[[Any, str, Any], None]:
-    def encode(message: Any, name: str, values: Any) -> None:
+def _set_schemas(message: AnyMessage, name: str, values: tuple[c.SchemaEntry, ...]) -> None:
+    check(name == "schemas", "schemas are called so")
+    put_schemas(message, values)
+
+
+def _schemas(message: AnyMessage, name: str) -> tuple[c.SchemaEntry, ...]:
+    check(name == "schemas", "schemas are called so")
+    return schemas_in(message)
+
+
+def _extend(to_item: Callable[[AnyValue], AnyValue]) -> _Encode:
+    def encode(message: AnyMessage, name: str, values: AnyValue) -> None:
         getattr(message, name).extend([to_item(value) for value in values])
 
     return encode
 
 
-def _each(of_item: Callable[[Any], Any]) -> Callable[[Any, str], Any]:
+def _each(of_item: Callable[[AnyValue], AnyValue]) -> _Decode:
     return lambda message, name: tuple([of_item(item) for item in getattr(message, name)])
 
 
@@ -312,9 +327,7 @@ _KINDS: Final[Mapping[Any, _Kind]] = {
     c.SchemaEntry: _Kind(_copy(wire_batch.schema_entry_to_proto), _present(wire_batch.schema_entry_from_proto)),
     tuple[bytes, ...]: _Kind(_extend(bytes), _each(bytes)),
     tuple[HollowBatch, ...]: _Kind(_extend(wire_batch.batch_to_proto), _each(wire_batch.batch_taken_in)),
-    tuple[c.SchemaEntry, ...]: _Kind(
-        _extend(wire_batch.schema_entry_to_proto), _each(wire_batch.schema_entry_from_proto)
-    ),
+    tuple[c.SchemaEntry, ...]: _Kind(_set_schemas, _schemas),
     int | None: _Kind(_set_optional, _optional_int),
     c.Transaction | None: _Kind(_set_transaction, _transaction),
 }
@@ -326,14 +339,14 @@ class _Field(NamedTuple):
     decode: Callable[[Any, str], Any]
 
 
-def _lease(default: int) -> Callable[[Any, str], int]:
+def _lease(default: int) -> Callable[[AnyMessage, str], int]:
     return lambda message, name: getattr(message, name) or default
 
 
-def _fields(cls: type[Any]) -> tuple[_Field, ...]:
+def _fields(cls: type[object]) -> tuple[_Field, ...]:
     hints = typing.get_type_hints(cls)
     found = []
-    for field in dataclasses.fields(cls):
+    for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # commands and outcomes are dataclasses
         kind = _KINDS[hints[field.name]]
         decode = kind.decode
         if field.name == "critical_id":
@@ -348,12 +361,12 @@ _FIELDS: Final = {cls: _fields(cls) for method in METHODS for cls in (method.com
 _OUTCOME_FIELD: Final = {(method.rpc, cls): field for method in METHODS for field, cls in method.outcomes.items()}
 
 
-def _encode(value: object, message: Any) -> Any:
+def _encode(value: object, message: Message) -> AnyValue:
     message.SetInParent()  # a value whose fields are all zero must still be there
     for field in _FIELDS[type(value)]:
         field.encode(message, field.name, getattr(value, field.name))
     return message
 
 
-def _decode(message: Any, cls: type[Any]) -> Any:
+def _decode(message: Message, cls: type[object]) -> AnyValue:
     return cls(**{field.name: field.decode(message, field.name) for field in _FIELDS[cls]})

@@ -16,7 +16,7 @@ from google.rpc.status_pb2 import Status
 from persist import errors
 from persist.core.catalog import errors as catalog
 from persist.core.time import errors as refusals
-from persist.errors import Determinate, Indeterminate, LocationError, PersistError, UsageError
+from persist.errors import Determinate, Indeterminate, PersistError, UsageError, nearest
 from persist.redaction import scrub
 from persist.v1 import errors_pb2 as pb
 
@@ -116,19 +116,10 @@ class WireStatus(NamedTuple):
     details: bytes
 
 
-def row_of(error: PersistError) -> Row:
-    """The table's row for an error; for a class the table does not know, that of its nearest ancestor."""
-    for cls in type(error).__mro__:
-        row = TABLE.get(cls)
-        if row is not None:
-            return row
-    raise AssertionError("PersistError itself is in the table")
-
-
 def status_of(error: PersistError) -> WireStatus:
     """The status an error travels as."""
-    row = row_of(error)
-    message = _clean(error.message, MESSAGE_CHARS_MAX)
+    row = nearest(TABLE, error)
+    message = clean(error.message, MESSAGE_CHARS_MAX)
     info = ErrorInfo(domain=DOMAIN, reason=_reason_name(row), metadata=dict(_metadata(error)))
     status = Status(code=row.code, message=message)
     status.details.append(_pack(info))
@@ -140,11 +131,11 @@ def status_of(error: PersistError) -> WireStatus:
     return WireStatus(row.code, message, status.SerializeToString())
 
 
-def error_of_status(code: int, message: str, details: bytes | None, *, mutation: bool) -> PersistError:
-    """The error behind a status. Without our detail: Indeterminate for a mutation, Determinate for a read."""
+def error_of_status(code: int, details: bytes | None) -> PersistError | None:
+    """The error that a status of ours carries; None: it is not one of ours, so that nobody says what happened."""
     carried = _error_info(details)
     if carried is None:
-        return bare(f"the server answered with status {code}: {_clean(message, MESSAGE_CHARS_MAX)}", mutation=mutation)
+        return None
     status, info = carried
     metadata = dict(info.metadata)
     hint = metadata.pop("hint", "")
@@ -152,19 +143,12 @@ def error_of_status(code: int, message: str, details: bytes | None, *, mutation:
     return cls(status.message, hint=hint, **metadata)
 
 
-def bare(message: str, *, mutation: bool) -> LocationError:
-    """The error of a call whose answer was lost or came from something other than our server."""
-    if mutation:
-        return Indeterminate(message, hint="retry with the same token")
-    return Determinate(message, hint="retry")
-
-
 def detail_of(error: PersistError) -> pb.ErrorDetail:
     """The message an error travels as inside a session."""
-    row = row_of(error)
+    row = nearest(TABLE, error)
     metadata = dict(_metadata(error))
     hint = metadata.pop("hint", "")
-    message = _clean(error.message, MESSAGE_CHARS_MAX)
+    message = clean(error.message, MESSAGE_CHARS_MAX)
     return pb.ErrorDetail(reason=row.reason, code=row.code, message=message, hint=hint, details=metadata)
 
 
@@ -193,12 +177,13 @@ def _reason_name(row: Row) -> str:
 
 def _metadata(error: PersistError) -> Iterator[tuple[str, str]]:
     for name, value in list(error.details.items())[:DETAILS_MAX]:
-        yield name, _clean(value, VALUE_CHARS_MAX)
+        yield name, clean(value, VALUE_CHARS_MAX)
     if error.hint:
-        yield "hint", _clean(error.hint, VALUE_CHARS_MAX)
+        yield "hint", clean(error.hint, VALUE_CHARS_MAX)
 
 
-def _clean(text: str, limit: int) -> str:
+def clean(text: str, limit: int) -> str:
+    """One line of at most ``limit`` letters, without credentials."""
     # More than is shown, as blanks go; but no more, as the text may be of any length.
     line = " ".join(scrub(text, 2 * limit).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"

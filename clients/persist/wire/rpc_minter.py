@@ -6,7 +6,9 @@ Source: protos/persist/v1/minter.proto.
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypedDict
+from typing import Final, TypedDict
+
+from google.protobuf.message import Message
 
 from persist.core.binding.binding_log import MintRules
 from persist.core.binding.remap import Binding
@@ -15,6 +17,7 @@ from persist.core.ids import ShardId
 from persist.core.source.source_frontier import SourceFrontier, place
 from persist.core.source.source_time import Lsn, Partition, Point, Range, SourceKind, SourceTime
 from persist.errors import Indeterminate, InvalidArgument, RequestTooLarge, UsageError
+from persist.typed import AnyMessage
 from persist.v1 import minter_pb2 as pb
 from persist.wire.batch import antichain_to_proto, required_antichain
 
@@ -83,7 +86,7 @@ def source_message(kind: SourceKind, incarnation: str, rules: MintRules) -> pb.R
     return pb.RemapSource(kind=_KINDS[kind], incarnation=incarnation, rules=told)
 
 
-def source_in(request: Any) -> SourceFields:
+def source_in(request: AnyMessage) -> SourceFields:
     """The source a request is about. Raises InvalidId, InvalidArgument."""
     source = request.source
     if len(source.incarnation) > INCARNATION_CHARS_MAX:
@@ -110,7 +113,7 @@ def kind_of(number: int) -> SourceKind:
     return kind
 
 
-def exports_in(request: Any) -> dict[str, ShardId]:
+def exports_in(request: AnyMessage) -> dict[str, ShardId]:
     """The exports of a request. Raises InvalidId, RequestTooLarge."""
     _check_count("exports", len(request.exports), EXPORTS_MAX)
     return {name: ShardId.parse(shard) for name, shard in request.exports.items()}
@@ -188,7 +191,7 @@ def source_frontier_of(kind: SourceKind, message: pb.SourceFrontier) -> SourceFr
     return SourceFrontier.at(kind, bounds)
 
 
-def source_frontier_in(kind: SourceKind, request: Any, name: str) -> SourceFrontier | None:
+def source_frontier_in(kind: SourceKind, request: Message, name: str) -> SourceFrontier | None:
     """The frontier in a field that may be unset. Raises InvalidArgument."""
     return source_frontier_of(kind, getattr(request, name)) if request.HasField(name) else None
 

@@ -4,7 +4,9 @@ Source: protos/persist/v1/shard.proto, ShardInfo and BatchChunk.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, TypedDict
+from typing import Final, TypedDict
+
+from google.protobuf.message import Message
 
 from persist.core.frontier import Antichain
 from persist.core.ids import ShardId
@@ -16,6 +18,7 @@ from persist.v1 import shard_pb2 as pb
 from persist.v1 import types_pb2
 from persist.wire import batch as wire_batch
 from persist.wire.frame import other_release
+from persist.wire.schemas import put_schemas, schemas_in
 
 CHUNK_BYTES: Final = 64 << 10
 """Bytes of batches in one message; a single part may exceed it."""
@@ -56,7 +59,7 @@ def info_message(
         writers_since_ms=writers_since_ms,
     )
     if schemas:
-        info.schemas.extend(wire_batch.schema_entry_to_proto(entry) for entry in schemas)
+        put_schemas(info, schemas)
     return info
 
 
@@ -64,13 +67,12 @@ def standing_of(info: pb.ShardInfo, schemas_before: tuple[SchemaEntry, ...] = ()
     """What an info message says. Raises VersionMismatch: its batches may hold fields that this release would drop."""
     if info.format > STATE_FORMAT:
         raise other_release(found=info.format, known=STATE_FORMAT, shard=info.shard_id)
-    schemas = tuple(wire_batch.schema_entry_from_proto(entry) for entry in info.schemas)
     return Standing(
         shard=ShardId.parse(info.shard_id),
         seqno=info.seqno,
         since=wire_batch.antichain_from_proto(info.since),
         upper=wire_batch.antichain_from_proto(info.upper),
-        schemas=schemas_before if info.schemas_unchanged else schemas,
+        schemas=schemas_before if info.schemas_unchanged else schemas_in(info),
         incarnation=info.incarnation,
         format=info.format or FIRST_FORMAT,
         writers_since_ms=info.writers_since_ms,
@@ -82,7 +84,7 @@ def frontier_message(frontier: Antichain) -> types_pb2.Antichain:
     return wire_batch.antichain_to_proto(frontier)
 
 
-def frontier_in(request: Any, name: str) -> Antichain:
+def frontier_in(request: Message, name: str) -> Antichain:
     """The frontier in a request's field. Raises InvalidArgument when it is not set."""
     return wire_batch.required_antichain(request, name)
 

@@ -13,6 +13,7 @@ from persist.core.shard.state import STATE_FORMAT, State
 from persist.core.shard.table import Table
 from persist.core.shard.trace import Claim, SpineBatch, Trace
 from persist.errors import CorruptData, UsageError, check
+from persist.typed import AnyMessage, AnyValue
 from persist.v1 import state_pb2 as pb
 from persist.wire.batch import (
     antichain_to_proto,
@@ -111,7 +112,7 @@ def _binding(shard: ShardId, seqno: int) -> bytes:
     return shard.encode() + seqno.to_bytes(8, "little")
 
 
-def _understood(read: Callable[[Any, int], V], message: Any, format: int, shard: ShardId, seqno: int) -> V:
+def _understood(read: Callable[[AnyValue, int], V], message: AnyMessage, format: int, shard: ShardId, seqno: int) -> V:
     check_fields(message, format)
     try:
         return read(message, format)
@@ -187,11 +188,11 @@ def _state_from_proto(message: pb.StateRollup, format: int) -> State:
     )
 
 
-def _sorted(values: Mapping[Any, V], to_proto: Callable[[Any, V], Any]) -> list[Any]:
+def _sorted(values: Mapping[AnyValue, V], to_proto: Callable[[AnyValue, V], AnyValue]) -> list[AnyValue]:
     return [to_proto(key, values[key]) for key in sorted(values)]
 
 
-def _claim(message: Any, name: str) -> Claim | None:
+def _claim(message: AnyMessage, name: str) -> Claim | None:
     return claim_from_proto(getattr(message, name)) if message.HasField(name) else None
 
 
@@ -319,17 +320,17 @@ def _frontiers_of(message: pb.StateDiff, name: str) -> Changed[Antichain] | None
     return Changed(required_antichain(change, "old"), required_antichain(change, "new"))
 
 
-def _set_change(message: Any, change: Changed[Any]) -> None:
+def _set_change(message: AnyMessage, change: Changed[AnyValue]) -> None:
     message.old, message.new = change.old, change.new
     message.SetInParent()
 
 
-def _change(message: Any) -> Changed[Any]:
+def _change(message: AnyMessage) -> Changed[AnyValue]:
     return Changed(message.old, message.new)
 
 
 def _set_map(
-    message: pb.StateDiff, name: str, changes: Mapping[Any, Changed[Any]], to_proto: Callable[..., Any]
+    message: pb.StateDiff, name: str, changes: Mapping[AnyValue, Changed[AnyValue]], to_proto: Callable[..., AnyValue]
 ) -> None:
     removed, added = getattr(message, f"{name}_removed"), getattr(message, f"{name}_added")
     for key in sorted(changes):
@@ -340,13 +341,15 @@ def _set_map(
             added.append(to_proto(key, change.new))
 
 
-def _map_of(message: pb.StateDiff, name: str, from_proto: Callable[[Any], tuple[Any, Any]]) -> dict[Any, Changed[Any]]:
+def _map_of(
+    message: pb.StateDiff, name: str, from_proto: Callable[[AnyValue], tuple[AnyValue, AnyValue]]
+) -> dict[AnyValue, Changed[AnyValue]]:
     old = dict(map(from_proto, getattr(message, f"{name}_removed")))
     new = dict(map(from_proto, getattr(message, f"{name}_added")))
     return {key: Changed(old.get(key), new.get(key)) for key in sorted({*old, *new})}
 
 
-def _writer_change_of(message: pb.StateWriterChange) -> tuple[str, Changed[Any]]:
+def _writer_change_of(message: pb.StateWriterChange) -> tuple[str, Changed[AnyValue]]:
     sides = [getattr(message, name) if message.HasField(name) else None for name in ("old", "new")]
     old, new = (writer_of(side) if side is not None else None for side in sides)
     return WriterId.of(message.writer_id), Changed(old, new)

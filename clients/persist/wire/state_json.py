@@ -1,14 +1,13 @@
 """A state as JSON-ready values, for people and tests. Source: persist-semantics.md feature rows 58, 59."""
 
-from typing import Any
-
 from persist.core.frontier import Antichain
 from persist.core.shard.batch import HollowBatch, Part
 from persist.core.shard.state import State
 from persist.core.shard.trace import Claim, SpineBatch
+from persist.typed import Record
 
 
-def state_to_json(state: State) -> dict[str, Any]:
+def state_to_json(state: State) -> Record:
     """Everything in the state; bytes as hexadecimal digits, frontiers as lists."""
     return {
         "shard": str(state.shard),
@@ -46,7 +45,7 @@ def state_to_json(state: State) -> dict[str, Any]:
     }
 
 
-def _holders(state: State) -> dict[str, Any]:
+def _holders(state: State) -> Record:
     return {
         "leased_readers": {
             str(name): {
@@ -91,11 +90,11 @@ def _frontier(frontier: Antichain) -> list[int]:
     return list(frontier.elements)
 
 
-def _claim(claim: Claim | None) -> dict[str, Any] | None:
+def _claim(claim: Claim | None) -> Record | None:
     return {"start_ms": claim.start_ms, "seqno": claim.seqno, "owner": claim.owner} if claim else None
 
 
-def _spine_batch(each: SpineBatch) -> dict[str, Any]:
+def _spine_batch(each: SpineBatch) -> Record:
     return {
         "lo": each.lo,
         "hi": each.hi,
@@ -106,7 +105,7 @@ def _spine_batch(each: SpineBatch) -> dict[str, Any]:
     }
 
 
-def _batch(batch: HollowBatch) -> dict[str, Any]:
+def _batch(batch: HollowBatch) -> Record:
     return {
         "lower": _frontier(batch.desc.lower),
         "upper": _frontier(batch.desc.upper),
@@ -117,7 +116,7 @@ def _batch(batch: HollowBatch) -> dict[str, Any]:
     }
 
 
-def _part(part: Part) -> dict[str, Any]:
+def _part(part: Part) -> Record:
     return {
         "key": part.key,
         "inline": part.inline is not None,

@@ -10,13 +10,15 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import fastavro
 import numpy as np
 import pyarrow as pa
 
 from persist import InvalidArgument
+from persist.arrow import ArrowField
+from persist.typed import Json, Record
 from persist_ingest.decode.exact import ERROR_CHARS_MAX, Bad, Decoded, decode_exactly
 
 _PLAIN: Final[Mapping[str, pa.DataType]] = {
@@ -56,7 +58,7 @@ class AvroDecoder:
         return avro_fields(self.schema)
 
     def decode(self, payloads: Sequence[bytes | None]) -> Decoded:
-        records: list[dict[str, Any]] = []
+        records: list[Record] = []
         kept: list[int] = []
         bad: list[Bad] = []
         for index, payload in enumerate(payloads):
@@ -75,7 +77,7 @@ class AvroDecoder:
         good = np.array(kept, dtype=np.int64)[decoded.good]
         return Decoded(rows=decoded.rows, good=good, bad=tuple(sorted(bad, key=lambda each: each.index)))
 
-    def _record(self, payload: bytes) -> dict[str, Any]:
+    def _record(self, payload: bytes) -> Record:
         if self.header:
             if len(payload) < _HEADER_BYTES or payload[0]:
                 raise ValueError("there is no header of a zero byte and a schema's number")
@@ -106,11 +108,11 @@ def avro_fields(schema: str) -> pa.Schema:
 
 
 @functools.lru_cache(maxsize=64)
-def _parsed(schema: str) -> Any:
+def _parsed(schema: str) -> Json:
     return fastavro.parse_schema(json.loads(schema))
 
 
-def _field(name: str, declared: Any, named: dict[str, pa.DataType]) -> pa.Field:
+def _field(name: str, declared: Json, named: dict[str, pa.DataType]) -> ArrowField:
     if not isinstance(declared, list):
         return pa.field(name, _type(declared, named), nullable=False)
     kinds = [each for each in declared if each != "null"]
@@ -119,7 +121,7 @@ def _field(name: str, declared: Any, named: dict[str, pa.DataType]) -> pa.Field:
     return pa.field(name, _type(kinds[0], named), nullable="null" in declared)
 
 
-def _type(declared: Any, named: dict[str, pa.DataType]) -> pa.DataType:
+def _type(declared: Json, named: dict[str, pa.DataType]) -> pa.DataType:
     spec = declared if isinstance(declared, dict) else {"type": declared}
     kind = spec["type"]
     if isinstance(kind, dict):

@@ -14,6 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from persist.arrow import ArrowArray
+
 ERROR_CHARS_MAX: Final = 500
 
 
@@ -77,29 +79,29 @@ def combined(parts: Sequence[pa.RecordBatch], fields: pa.Schema) -> pa.RecordBat
     """Batches of these columns as one."""
     if len(parts) == 1:
         return parts[0]
-    return pa.concat_batches(parts) if parts else pa.RecordBatch.from_pylist([], fields)
+    return pa.concat_batches(parts) if parts else pa.RecordBatch.from_pylist([], fields)  # type: ignore[attr-defined]  # missing in the stubs
 
 
-def converted(columns: Sequence[pa.Array], fields: pa.Schema) -> pa.RecordBatch:
+def converted(columns: Sequence[ArrowArray], fields: pa.Schema) -> pa.RecordBatch:
     """The columns in the types of ``fields``. Raises an error of Arrow where a value does not fit."""
     arrays = [_cast(column, field.type) for column, field in zip(columns, fields, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=fields)
 
 
-def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+def _cast(column: ArrowArray, kind: pa.DataType) -> ArrowArray:
     if column.type == kind:
         return column
     if pa.types.is_binary(column.type) and not pa.types.is_string(kind):
         column = column if pa.types.is_binary(kind) else pc.cast(column, pa.string())
     if pa.types.is_timestamp(kind) and kind.tz is not None and pa.types.is_string(column.type):
         return _moments(column, kind)
-    return pc.cast(column, kind)
+    return pc.cast(column, kind)  # type: ignore[no-any-return]  # kernels and pyspark have no types
 
 
-def _moments(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+def _moments(texts: ArrowArray, kind: pa.DataType) -> ArrowArray:
     """Timestamps with a zone from texts: those that name no zone are in UTC."""
     zoned = pc.match_substring_regex(texts, r"[Zz]$|[T ].*[+-]\d\d(:?\d\d)?$")
-    return pc.cast(pc.if_else(zoned, texts, pc.binary_join_element_wise(texts, "Z", "")), kind)
+    return pc.cast(pc.if_else(zoned, texts, pc.binary_join_element_wise(texts, "Z", "")), kind)  # type: ignore[no-any-return]  # kernels and pyspark have no types
 
 
 def _sound(batch: pa.RecordBatch, count: int) -> pa.RecordBatch:

@@ -6,12 +6,13 @@ Source: sources.md section 3, decode.
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.json
 
+from persist.arrow import ArrowArray, ArrowChunks
 from persist_ingest.decode.exact import Decoded, Undecodable, converted, decode_exactly
 
 _ORDINAL: Final = "persist.ordinal"
@@ -46,7 +47,7 @@ class JsonDecoder:
             raise Undecodable("these are not one object each")
         return converted(columns, self.fields)
 
-    def _columns(self, text: bytes, wanted: pa.Schema) -> list[Any]:
+    def _columns(self, text: bytes, wanted: pa.Schema) -> list[ArrowArray]:
         table = pyarrow.json.read_json(
             io.BytesIO(text),
             read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=len(text) + 64),
@@ -65,5 +66,5 @@ class JsonDecoder:
 _NAME: Final = _ORDINAL.encode()
 
 
-def _one_array(column: pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays([pa.array([], kind), *column.chunks])
+def _one_array(column: ArrowChunks, kind: pa.DataType) -> ArrowArray:
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays([pa.array([], kind), *column.chunks])  # type: ignore[return-value]  # narrower than Arrow is

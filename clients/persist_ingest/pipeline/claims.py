@@ -11,10 +11,11 @@ import os
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from persist import PersistError, UsageError
 from persist.runtime import system
+from persist.typed import Fields, Record
 from persist_ingest.pipeline.records import SILENT_MS, VERSION, Records, Source, SourceExists, SourceNotFound
 
 BEATS: Final = 3
@@ -49,7 +50,7 @@ class Claim:
     claimed_ms: int = 0
     told_ms: int = 0
     source: Source | None = None
-    announced: Mapping[str, Any] | None = None
+    announced: Fields | None = None
 
     @property
     def described(self) -> str:
@@ -63,7 +64,7 @@ class Claim:
         """It said so lately."""
         return system().now_ms() - self.told_ms <= SILENT_MS
 
-    def to_record(self) -> dict[str, Any]:
+    def to_record(self) -> Record:
         """As it is recorded. To a release without claims the name is free, and the generation spent."""
         creating = {name: value for name, value in asdict(self).items() if name not in {"name", "generation"}}
         return {
@@ -75,7 +76,7 @@ class Claim:
         }
 
     @staticmethod
-    def of(name: str, record: Mapping[str, Any] | None) -> "Claim | None":
+    def of(name: str, record: Fields | None) -> "Claim | None":
         """The claim that this record is, if it is one."""
         if record is None or record.get("creating") is None:
             return None
@@ -99,7 +100,7 @@ def take(records: Records, name: str, type_name: str) -> tuple[Claim, Claim | No
     mine = _new(name, type_name)
     earlier: Claim | None = None
 
-    def place(before: Mapping[str, Any] | None) -> dict[str, Any]:
+    def place(before: Fields | None) -> Record:
         nonlocal earlier
         if before is None:
             return mine.to_record()
@@ -128,7 +129,7 @@ def seize(records: Records, name: str) -> Claim:
     """Take an attempt's claim away, also of one that is at work. Raises SourceNotFound: there is none."""
     mine = _new(name, "")
 
-    def place(before: Mapping[str, Any] | None) -> dict[str, Any]:
+    def place(before: Fields | None) -> Record:
         found = Claim.of(name, before)
         if found is None:
             raise SourceNotFound("nobody is creating a source of this name", source=name)
@@ -143,7 +144,7 @@ def renew(records: Records, claim: Claim) -> Claim:
     return _replaced(records, claim, fresh)
 
 
-def announce(records: Records, claim: Claim, announced: Mapping[str, Any]) -> Claim:
+def announce(records: Records, claim: Claim, announced: Fields) -> Claim:
     """Record what is about to be made upstream. Raises ClaimLost."""
     return _replaced(records, claim, replace(claim, announced={"type": claim.type, "made": dict(announced)}))
 
@@ -158,7 +159,7 @@ def publish(records: Records, claim: Claim) -> None:
     source = claim.source
     assert source is not None
 
-    def place(before: Mapping[str, Any] | None) -> dict[str, Any]:
+    def place(before: Fields | None) -> Record:
         if before is not None and not before.get("dropped") and before["generation"] == source.generation:
             return dict(before)
         _check_mine(claim, before)
@@ -167,10 +168,10 @@ def publish(records: Records, claim: Claim) -> None:
     records.change("source", claim.name, place)
 
 
-def release(records: Records, claim: Claim, before: Mapping[str, Any] | None) -> None:
+def release(records: Records, claim: Claim, before: Fields | None) -> None:
     """Give the name back, with ``before`` recorded for it. Nothing happens when the claim is another's by now."""
 
-    def place(now: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    def place(now: Fields | None) -> Record | None:
         if not _is_mine(claim, now):
             return None if now is None else dict(now)
         return None if before is None else dict(before)
@@ -188,7 +189,7 @@ def give_up(records: Records, claim: Claim) -> None:
     _touch(records, claim, 0)
 
 
-def spent(claim: Claim) -> dict[str, Any] | None:
+def spent(claim: Claim) -> Record | None:
     """What is recorded after an attempt: its generation counts once a shard may have been called after it."""
     generation = claim.generation if claim.source is not None else claim.generation - 1
     if not generation:
@@ -228,7 +229,7 @@ def _inherited(mine: Claim, found: Claim) -> Claim:
 
 
 def _touch(records: Records, claim: Claim, told_ms: int) -> None:
-    def place(before: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    def place(before: Fields | None) -> Record | None:
         found = Claim.of(claim.name, before)
         if found is None or found.attempt != claim.attempt:
             return None if before is None else dict(before)
@@ -238,19 +239,19 @@ def _touch(records: Records, claim: Claim, told_ms: int) -> None:
 
 
 def _replaced(records: Records, claim: Claim, after: Claim) -> Claim:
-    def place(before: Mapping[str, Any] | None) -> dict[str, Any]:
+    def place(before: Fields | None) -> Record:
         _check_mine(claim, before)
         return replace(after, told_ms=system().now_ms()).to_record()
 
     return _claimed(claim.name, records.change("source", claim.name, place))
 
 
-def _is_mine(claim: Claim, record: Mapping[str, Any] | None) -> bool:
+def _is_mine(claim: Claim, record: Mapping[str, object] | None) -> bool:
     found = Claim.of(claim.name, record)
     return found is not None and found.attempt == claim.attempt
 
 
-def _check_mine(claim: Claim, record: Mapping[str, Any] | None) -> None:
+def _check_mine(claim: Claim, record: Mapping[str, object] | None) -> None:
     if not _is_mine(claim, record):
         raise ClaimLost(
             "another attempt to create this source took over, or it was dropped, while this one did not get on",
@@ -259,7 +260,7 @@ def _check_mine(claim: Claim, record: Mapping[str, Any] | None) -> None:
         )
 
 
-def _claimed(name: str, record: Mapping[str, Any] | None) -> Claim:
+def _claimed(name: str, record: Fields | None) -> Claim:
     found = Claim.of(name, record)
     assert found is not None
     return found

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import persist
-from persist import Determinate, InvalidArgument, PersistError, ShardId, UsageError
+from persist import Determinate, InvalidArgument, PersistError, UsageError
 from persist.runtime import system
 from persist.sources import Reclocker, RemapTrace, SourceFrontier
 from persist_ingest.location import Location, client
@@ -78,7 +78,7 @@ def create(
             claim = announce(records, claim, made)
 
         with beating(records, claim), _created(kind, options, name, announced) as beginning:
-            source = _source(claim, beginning, interval_ms)
+            source = _source(the_client, claim, beginning, interval_ms)
             _check_fresh(the_client, source)
             # Before any shard: whoever finds this claim finds all that there may be.
             claim = set_up(records, claim, source)
@@ -154,7 +154,7 @@ def check_name(name: str) -> None:
 
 
 def _claimed(
-    the_client: Any, records: Records, name: str, type_name: str, taken_over: Callable[[Claim], None]
+    the_client: "persist.Client", records: Records, name: str, type_name: str, taken_over: Callable[[Claim], None]
 ) -> Claim:
     """The name is this attempt's, and nothing is left of an earlier one."""
     claim, earlier = take(records, name, type_name)
@@ -174,15 +174,21 @@ def _claimed(
     return claim
 
 
-def _source(claim: Claim, beginning: Beginning, interval_ms: int) -> Source:
+def _source(the_client: Any, claim: Claim, beginning: Beginning, interval_ms: int) -> Source:
     reader, name, generation = beginning.reader, claim.name, claim.generation
+
+    def shard(export: str, separator: str) -> str:
+        """The first source of a name has shards that are read as tables ``name.export`` and ``name_progress``."""
+        table = f"{name}{separator}{export}"
+        return str(the_client.named(table if generation == 1 else f"{table}@{generation}", create=True))
+
     return Source(
         name=name,
         type=claim.type,
         kind=reader.kind.value,
         incarnation=reader.incarnation,
-        remap=str(_shard(name, "progress", generation, "_")),
-        exports={export: str(_shard(name, export, generation, ".")) for export in reader.exports()},
+        remap=shard("progress", "_"),
+        exports={export: shard(export, ".") for export in reader.exports()},
         definition=dict(beginning.definition),
         generation=generation,
         interval_ms=interval_ms,
@@ -190,13 +196,7 @@ def _source(claim: Claim, beginning: Beginning, interval_ms: int) -> Source:
     )
 
 
-def _shard(name: str, export: str, generation: int, separator: str) -> ShardId:
-    """The first source of a name has shards that are read as tables ``name.export`` and ``name_progress``."""
-    table = f"{name}{separator}{export}"
-    return ShardId.named("table", table if generation == 1 else f"{table}@{generation}")
-
-
-def _check_fresh(the_client: Any, source: Source) -> None:
+def _check_fresh(the_client: "persist.Client", source: Source) -> None:
     """Shards that are there already are not this attempt's, whatever they hold. Raises InvalidArgument."""
     for name, shard in {**source.exports, "progress": source.remap}.items():
         with contextlib.suppress(persist.ShardNotFound):
@@ -248,7 +248,7 @@ def _begin(
             )
 
 
-def _taken_back(the_client: Any, records: Records, claim: Claim) -> None:
+def _taken_back(the_client: "persist.Client", records: Records, claim: Claim) -> None:
     """After a failure that is certain: what this attempt made goes, then its claim. What stays, the claim tells of."""
     try:
         if claim.source is not None:
@@ -262,7 +262,7 @@ def _taken_back(the_client: Any, records: Records, claim: Claim) -> None:
             give_up(records, claim)
 
 
-def _finalize(the_client: Any, source: Source) -> None:
+def _finalize(the_client: "persist.Client", source: Source) -> None:
     """Exports first: while the bindings can be read, what the source did upstream is known."""
     for shard in (*source.exports.values(), source.remap):
         with contextlib.suppress(persist.ShardNotFound):
@@ -279,7 +279,7 @@ def _forced(force: bool, left: Callable[[PersistError], None]) -> Iterator[None]
         left(error)
 
 
-def _drop_upstream(the_client: Any, source: Source) -> None:
+def _drop_upstream(the_client: "persist.Client", source: Source) -> None:
     """What this life of the source has upstream, and nothing that another set up since under the same names."""
     kind = source_type(source.type)
     bound = _bound(the_client, source)
@@ -300,7 +300,7 @@ def _drop_upstream(the_client: Any, source: Source) -> None:
             return
 
 
-def _bound(the_client: Any, source: Source) -> SourceFrontier | None:
+def _bound(the_client: "persist.Client", source: Source) -> SourceFrontier | None:
     """How far the source is bound, beyond which it told nothing upstream; None: all of it went before the shard did."""
     minter = the_client.minter()
     try:

@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import persist
 from persist import Antichain, LeaseExpired, LocationError, NotReadable, PersistError, ShardId, UpperMismatch
@@ -31,6 +31,7 @@ from persist.sources import (
     offset_resumption,
     source_upper_at_frontier,
 )
+from persist.typed import Record
 from persist_ingest.location import Location, client
 from persist_ingest.pipeline.records import DATA_SINCE, SILENT_MS, Records, Source, Told
 from persist_ingest.pipeline.running import Runner
@@ -120,9 +121,9 @@ class Pipeline:
         self._ingester = f"{self._runtime.hostname}-{os.getpid()}-{self._runtime.random_bytes(3).hex()}"
         self._minter = self._client.minter(self.options.minter)
         self._shards: dict[str, ShardId] = self.source.shards
-        self._writers: dict[str, Any] = {}
+        self._writers: Record = {}
         self._uppers: dict[str, Antichain] = {}
-        self._sinces: dict[str, Any] = {}
+        self._sinces: Record = {}
         self._reader: SourceReader | None = None
         self._recorded = self.source.definition
         self._stop = threading.Event()
@@ -343,7 +344,7 @@ class Pipeline:
         reclocker = Reclocker.of(trace)
         return self._runner.run([Work(task=task, reclocker=reclocker, exports=exports) for task in tasks], self._report)
 
-    def _append(self, name: str, batches: list[Any], upper: Antichain) -> bool:
+    def _append(self, name: str, batches: list[persist.PreparedBatch], upper: Antichain) -> bool:
         """Whether this ingester was the one that made everything before ``upper`` durable."""
         try:
             outcome = self._writers[name].compare_and_append_batches(batches, self._uppers[name], upper)

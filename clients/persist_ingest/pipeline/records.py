@@ -26,6 +26,7 @@ from persist import (
     VersionMismatch,
 )
 from persist.sources import MintRules, RemapSource, SourceKind
+from persist.typed import Fields, Record
 
 RECORDS: Final = ShardId.named("persist", "sources")
 """The shard of every location's records."""
@@ -67,7 +68,7 @@ class Source:
     incarnation: str
     remap: str
     exports: Mapping[str, str]
-    definition: Mapping[str, Any]
+    definition: Fields
     generation: int = 1
     interval_ms: int = 1_000
     created_ms: int = 0
@@ -102,7 +103,7 @@ class Tombstone:
 class Records:
     """The records of one location. Blocking; any number of processes may use them at once."""
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: "persist.Client") -> None:
         self._client = client
 
     def sources(self) -> dict[str, Source]:
@@ -119,14 +120,14 @@ class Records:
             raise SourceNotFound("no such source", hint=known, source=name)
         return found[name]
 
-    def raw(self) -> dict[str, dict[str, Any]]:
+    def raw(self) -> dict[str, Record]:
         """What is recorded of every name: sources, those that were dropped, and attempts to create one."""
         return self._read("source")
 
     def revise(self, source: Source) -> None:
         """Record with what definition a source is opened from now on, if this life of it is there still."""
 
-        def place(before: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        def place(before: Fields | None) -> Record | None:
             if before is None or before.get("dropped") or before["generation"] != source.generation:
                 return None if before is None else dict(before)
             return {**before, "definition": dict(source.definition)}
@@ -136,7 +137,7 @@ class Records:
     def remove(self, source: Source, now_ms: int) -> None:
         """Record that this life of a source is no more. Raises SourceNotFound, also where another life of it is."""
 
-        def place(before: Mapping[str, Any] | None) -> dict[str, Any]:
+        def place(before: Fields | None) -> Record:
             if before is None or before.get("dropped"):
                 raise SourceNotFound("no such source", hint="it may have been dropped already", source=source.name)
             if before["generation"] != source.generation:
@@ -149,19 +150,19 @@ class Records:
 
         self.change("source", source.name, place)
 
-    def status(self, name: str) -> dict[str, Mapping[str, Any]]:
+    def status(self, name: str) -> dict[str, Fields]:
         """What each ingester of a source said last, by its id."""
         prefix = f"{name}/"
         return {key[len(prefix) :]: record for key, record in self._read("status").items() if key.startswith(prefix)}
 
-    def tell(self, name: str, ingester: str, record: Mapping[str, Any] | None) -> None:
+    def tell(self, name: str, ingester: str, record: Fields | None) -> None:
         """Say how an ingester of a source fares; None: forget it."""
         self.change("status", f"{name}/{ingester}", lambda _: None if record is None else dict(record))
 
-    def _read(self, kind: str) -> dict[str, dict[str, Any]]:
+    def _read(self, kind: str) -> dict[str, Record]:
         return self._now(kind)[1]
 
-    def _now(self, kind: str) -> tuple[int, dict[str, dict[str, Any]]]:
+    def _now(self, kind: str) -> tuple[int, dict[str, Record]]:
         """The upper, and the records of a kind just before it.
 
         SUBTLE: the reader comes first. It holds the since where that is, at the last change or before, so however far
@@ -180,7 +181,7 @@ class Records:
             rows = reader.snapshot(upper - 1).to_pylist() if upper else []
         return upper, {row["name"]: json.loads(row["record"]) for row in rows if row["kind"] == kind}
 
-    def change(self, kind: str, name: str, place: Place) -> Mapping[str, Any] | None:
+    def change(self, kind: str, name: str, place: Place) -> Fields | None:
         """Replace one record by what ``place`` makes of the present one, which may be asked several times; the result.
 
         Errors of ``place``, UsageError and Determinate: nothing changed. Indeterminate: nobody can tell for now.
@@ -203,7 +204,7 @@ class Records:
         raise InvalidArgument("the records of sources change all the time", hint="fewer ingesters", source=name)
 
 
-def _appended(writer: Any, updates: list[Any], at: int) -> bool:
+def _appended(writer: "persist.WriteHandle", updates: list[Any], at: int) -> bool:
     """Whether this append happened; if not, it never will. Raises Indeterminate when that cannot be found out now."""
     try:
         return not isinstance(writer.compare_and_append(updates, [at], [at + 1]), UpperMismatch)
@@ -223,11 +224,11 @@ def _some(names: list[str]) -> str:
     return (", ".join(names[:_SHOWN]) or "none yet") + more
 
 
-def _update(kind: str, name: str, record: Mapping[str, Any], ts: int, diff: int) -> Any:
+def _update(kind: str, name: str, record: Fields, ts: int, diff: int) -> Any:
     return (({"kind": kind, "name": name}, {"record": json.dumps(record, sort_keys=True)}), ts, diff)
 
 
-def _source(record: Mapping[str, Any]) -> Source | None:
+def _source(record: Fields) -> Source | None:
     if record.get("version") != VERSION:
         raise VersionMismatch("a source of another release", hint="upgrade", version=record.get("version"))
     return None if record.get("dropped") else Source(**record)
@@ -256,5 +257,5 @@ class Told:
     untold: int = 0
     error: str = ""
     hint: str = ""
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: Fields = field(default_factory=dict)
     version: int = VERSION

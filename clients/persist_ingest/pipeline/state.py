@@ -2,11 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from persist_ingest.location import Location, client
+
+if TYPE_CHECKING:
+    import persist
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +33,11 @@ class Contents:
             if upper:
                 yield from _rows(reader.snapshot(upper - 1))
 
-    def _reader(self) -> Any:
+    def _reader(self) -> "persist.ReadHandle":
         return client(self.location).open_reader(self.shard, purpose="ingest", use_critical_since=True)
 
 
-def _rows(snapshot: Any) -> Iterator[pa.RecordBatch]:
+def _rows(snapshot: "persist.Snapshot") -> Iterator[pa.RecordBatch]:
     for split in snapshot.splits(max(1, snapshot.encoded_bytes >> 26)):
         for batch in split.read():
             if batch.num_rows:

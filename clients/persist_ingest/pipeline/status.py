@@ -5,12 +5,13 @@ Source: sources.md; catalog-semantics.md section 4.1, lag stats.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow.compute as pc
 
+import persist
 from persist import PersistError
 from persist.runtime import system
+from persist.typed import Fields
 from persist_ingest.location import Location, client
 from persist_ingest.pipeline.records import SILENT_MS, Records, Source
 from persist_ingest.pipeline.state import Contents
@@ -45,8 +46,8 @@ class SourceStatus:
     uppers: Mapping[str, int | None]
     lag_ms: int | None
     bytes_behind: int | None
-    ingesters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    upstream: Mapping[str, Any] = field(default_factory=dict)
+    ingesters: Mapping[str, Fields] = field(default_factory=dict)
+    upstream: Fields = field(default_factory=dict)
     upstream_error: str = ""
     counts: Mapping[str, Counted] = field(default_factory=dict)
 
@@ -98,7 +99,7 @@ def _counted(location: Location, source: Source, export: str) -> Counted:
     return Counted(rows=rows, negative=negative)
 
 
-def _state(ingesters: Mapping[str, Mapping[str, Any]], now_ms: int) -> tuple[str, str]:
+def _state(ingesters: Mapping[str, Fields], now_ms: int) -> tuple[str, str]:
     """The best state of those that were heard of lately; the newest failure if there is none."""
     lately = [each for each in ingesters.values() if now_ms - int(each["at_ms"]) <= SILENT_MS]
     for state in ("running", "stalled"):
@@ -112,7 +113,7 @@ def _state(ingesters: Mapping[str, Mapping[str, Any]], now_ms: int) -> tuple[str
     return (state, str(told.get("error", ""))) if state in {"failed", "stopped"} else ("idle", "")
 
 
-def _upstream(the_client: Any, source: Source) -> tuple[Mapping[str, Any], int | None, str]:
+def _upstream(the_client: "persist.Client", source: Source) -> tuple[Fields, int | None, str]:
     schemas = {name: the_client.schema(shard) for name, shard in source.shards.items()}
     try:
         reader = source_type(source.type).open(source.definition, schemas)

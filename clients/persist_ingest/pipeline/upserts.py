@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from persist.arrow import ArrowArray, ArrowChunks, array_of
 from persist.sources import encode_key
 from persist_ingest.pipeline.state import Contents
 
@@ -26,9 +27,9 @@ class Newest:
 
     names: list[str]
     key_names: list[str]
-    runs: list[tuple[pa.Array, pa.Table, pa.Array]] = field(default_factory=list)
+    runs: list[tuple[ArrowArray, pa.Table, ArrowArray]] = field(default_factory=list)
 
-    def found(self, keys: pa.Array) -> tuple[np.ndarray, pa.Table]:
+    def found(self, keys: ArrowArray) -> tuple[np.ndarray, pa.Table]:
         """For each of these distinct keys the index of its row in the table, or -1."""
         index = np.full(len(keys), -1, np.int64)
         settled = np.zeros(len(keys), bool)
@@ -37,17 +38,17 @@ class Newest:
         for run_keys, rows, present in self.runs:
             at = pc.index_in(run_keys, value_set=keys)
             hit_rows = np.flatnonzero(pc.is_valid(at).to_numpy(zero_copy_only=False))
-            targets = at.take(pa.array(hit_rows)).to_numpy(zero_copy_only=False).astype(np.int64)
+            targets = at.take(array_of(hit_rows)).to_numpy(zero_copy_only=False).astype(np.int64)
             fresh = ~settled[targets]
             hit_rows, targets = hit_rows[fresh], targets[fresh]
             settled[targets] = True
-            alive = present.take(pa.array(hit_rows)).to_numpy(zero_copy_only=False).astype(bool)
+            alive = present.take(array_of(hit_rows)).to_numpy(zero_copy_only=False).astype(bool)
             index[targets[alive]] = offset + np.arange(int(alive.sum()))
             tables.append(rows.take(pa.array(hit_rows[alive])))
             offset += int(alive.sum())
         return index, pa.concat_tables(tables) if tables else pa.table({})
 
-    def put(self, keys: pa.Array, rows: pa.Table, present: pa.Array) -> None:
+    def put(self, keys: ArrowArray, rows: pa.Table, present: ArrowArray) -> None:
         """These keys, each once, hold these rows from now on."""
         self.runs.insert(0, (keys, rows, present))
         if len(self.runs) > RUNS_MAX:
@@ -55,8 +56,8 @@ class Newest:
 
     def _merge(self) -> None:
         """One run of what is alive."""
-        seen: pa.Array | None = None
-        kept: list[tuple[pa.Array, pa.Table]] = []
+        seen: ArrowArray | None = None
+        kept: list[tuple[ArrowArray, pa.Table]] = []
         for keys, rows, present in self.runs:
             alive = present if seen is None else pc.and_(present, pc.invert(pc.is_in(keys, value_set=seen)))
             kept.append((keys.filter(alive), rows.filter(alive)))
@@ -87,13 +88,15 @@ def keep(contents: Contents, upper: int, newest: Newest) -> None:
     _CACHE[contents.shard] = (upper, newest)
 
 
-def keys_of(rows: pa.Table | pa.RecordBatch, key_names: list[str]) -> pa.Array:
+def keys_of(rows: pa.Table | pa.RecordBatch, key_names: list[str]) -> ArrowArray:
     """The canonical bytes of each row's key."""
     columns = [_flat(rows.column(name)) for name in key_names]
     return encode_key(columns)
 
 
-def changes_of(rows: pa.RecordBatch, times: pa.Array, present: pa.Array, newest: Newest) -> Iterator[pa.RecordBatch]:
+def changes_of(
+    rows: pa.RecordBatch, times: ArrowArray, present: ArrowArray, newest: Newest
+) -> Iterator[pa.RecordBatch]:
     """The updates that these upserts come to, and the newest values after them.
 
     ``rows``: key…, val…, in the upstream's order for each key; ``times`` never fall for a key. Yields key…, val…, ts,
@@ -123,15 +126,15 @@ def changes_of(rows: pa.RecordBatch, times: pa.Array, present: pa.Array, newest:
     # What a later upsert of the same key in this batch takes back.
     replaced = np.flatnonzero(~last_of_key & alive)
     if len(replaced):
-        yield _updates(table.take(pa.array(kept[replaced])), kept_ts[replaced + 1], -1, newest.names)
+        yield _updates(table.take(array_of(kept[replaced])), kept_ts[replaced + 1], -1, newest.names)
     fresh = np.flatnonzero(alive)
     if len(fresh):
-        yield _updates(table.take(pa.array(kept[fresh])), kept_ts[fresh], 1, newest.names)
+        yield _updates(table.take(array_of(kept[fresh])), kept_ts[fresh], 1, newest.names)
 
     ends = kept[last_of_key]
     newest.put(
-        coded.dictionary.take(pa.array(kept_codes[last_of_key])),
-        table.select(newest.names).take(pa.array(ends)),
+        coded.dictionary.take(array_of(kept_codes[last_of_key])),
+        table.select(newest.names).take(array_of(ends)),
         pa.array(alive[last_of_key]),
     )
 
@@ -142,5 +145,5 @@ def _updates(rows: pa.Table, ts: np.ndarray, diff: int, names: list[str]) -> pa.
     return pa.RecordBatch.from_arrays(columns, names=[*names, "ts", "diff"])
 
 
-def _flat(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+def _flat(column: ArrowArray | ArrowChunks) -> ArrowArray:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

@@ -7,13 +7,14 @@ Source: design 003; sources.md section 6; catalog-semantics.md section 4.2.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from persist import BatchSpec, InvalidArgument, PreparedBatch, Schema
 from persist.sources import Reclocker
+from persist.typed import Record
 from persist_ingest.pipeline.state import Contents
 from persist_ingest.pipeline.truncations import Truncations
 from persist_ingest.pipeline.upserts import changes_of, keep, newest_at
@@ -60,7 +61,7 @@ def carry_out(work: Work, report: Callable[[int], None] = lambda rows: None) -> 
 
     On any failure what was uploaded is deleted.
     """
-    builders: dict[str, Any] = {}
+    builders: Record = {}
     done = Done()
     try:
         for name, rows in timed_rows(work, done):
@@ -116,7 +117,7 @@ def _upserted(events: list[Upserts], reclocker: Reclocker, plan: ExportPlan) -> 
         times = reclocker.reclock_arrow(event.offsets, event.partitions)
         place = pa.nulls(len(times), pa.int64()) if event.partitions is None else event.partitions
         if pa.types.is_dictionary(place.type):
-            place = place.dictionary_decode()
+            place = place.dictionary_decode()  # type: ignore[union-attr]  # its type says what it is
         columns = [*event.rows.columns, times, place, event.offsets, event.present]
         names = [*event.rows.schema.names, *_PLACES]
         pieces.append(pa.Table.from_arrays(columns, names=names))
@@ -158,7 +159,7 @@ def _truncations(work: Work, export: str) -> Truncations:
 
 
 def _time_of(work: Work, event: Truncated) -> int:
-    code = None if event.partition is None else pa.array([event.partition])
+    code = None if event.partition is None else pa.array([event.partition])  # type: ignore[list-item]  # no nulls here
     return int(work.reclocker.reclock_arrow(pa.array([event.offset], pa.uint64()), code)[0].as_py())
 
 

@@ -12,6 +12,7 @@ from typing import Final
 import pyarrow as pa
 
 from persist import InvalidArgument, Schema
+from persist.arrow import ArrowField
 from persist_ingest.given import Given
 
 
@@ -113,7 +114,7 @@ _COLUMN: Final = re.compile(
 
 def columns(text: str) -> pa.Schema:
     """Columns declared like ``id bigint not null, name string``. Raises InvalidArgument saying where it went wrong."""
-    fields: list[pa.Field] = []
+    fields: list[ArrowField] = []
     at = 0
     while at < len(text.rstrip()):
         match = _COLUMN.match(text, at)

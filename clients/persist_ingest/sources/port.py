@@ -9,12 +9,14 @@ Source: design 003; sources.md; catalog-semantics.md sections 4.2 and 5.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import pyarrow as pa
 
 from persist import Determinate, Schema, UsageError
+from persist.arrow import ArrowArray
 from persist.sources import Partition, Probe, SourceFrontier, SourceKind
+from persist.typed import Fields
 
 ERRORS: str = "errors"
 """The export that bad rows go to when the source is told to divert them."""
@@ -66,7 +68,7 @@ class SchemaGrew(SourceFailure):
         self.export = export
         self.schema = schema
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return SchemaGrew, (self.export, self.schema)
 
 
@@ -80,9 +82,9 @@ class Changes:
 
     export: str
     rows: pa.RecordBatch
-    offsets: pa.Array
-    partitions: pa.Array | None = None
-    diffs: pa.Array
+    offsets: ArrowArray
+    partitions: ArrowArray | None = None
+    diffs: ArrowArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,9 +96,9 @@ class Upserts:
 
     export: str
     rows: pa.RecordBatch
-    offsets: pa.Array
-    partitions: pa.Array | None = None
-    present: pa.Array
+    offsets: ArrowArray
+    partitions: ArrowArray | None = None
+    present: ArrowArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +140,7 @@ class UpstreamStatus:
 
     committed: SourceFrontier | None = None
     bytes_behind: int | None = None
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: Fields = field(default_factory=dict)
 
 
 class SourceReader(Protocol):
@@ -194,7 +196,7 @@ class SourceReader(Protocol):
 class Revised(Protocol):
     """A SourceReader that learns things about its upstream which it has to know after a restart, too."""
 
-    def revised(self) -> Mapping[str, Any] | None:
+    def revised(self) -> Mapping[str, object] | None:
         """The definition it is to be opened with from now on; None while it is the one it was opened with.
 
         A reader that was opened with an older one must come to the same data, or fail.
@@ -212,7 +214,7 @@ class Beginning:
     ``settle``: makes what the definition names and only that tells from another's, once it is recorded.
     """
 
-    definition: Mapping[str, Any]
+    definition: Fields
     reader: SourceReader
     bound: SourceFrontier
     snapshot: Sequence[ReadTask] = ()
@@ -229,11 +231,11 @@ class SourceType(Protocol):
         """
         ...
 
-    def open(self, definition: Mapping[str, Any], schemas: Mapping[str, Schema]) -> SourceReader:
+    def open(self, definition: Fields, schemas: Mapping[str, Schema]) -> SourceReader:
         """The reader of a source that was created earlier. ``schemas``: of its exports, as the shards have them now."""
         ...
 
-    def drop(self, definition: Mapping[str, Any]) -> None:
+    def drop(self, definition: Fields) -> None:
         """Remove what ``create`` set up upstream (a replication slot, ...). Doing it again does nothing.
 
         Only what the ``create`` that made this definition set up: a drop may come late, when another source that was
@@ -246,7 +248,7 @@ class SourceType(Protocol):
 class DropsWithin(Protocol):
     """A SourceType that tells what it made from what another made under the same name by how far that was read."""
 
-    def drop_within(self, definition: Mapping[str, Any], bound: SourceFrontier | None) -> None:
+    def drop_within(self, definition: Mapping[str, object], bound: SourceFrontier | None) -> None:
         """``drop``, of a source that never committed beyond ``bound``; None: nothing of it was ever committed.
 
         Raises as ``drop``, and UpstreamNotOurs.
@@ -259,7 +261,7 @@ class Announces(Protocol):
     """A SourceType that says what it is about to make upstream, so that a process that dies inside leaves nothing."""
 
     def create_announced(
-        self, options: Mapping[str, str], *, source: str, announce: Callable[[Mapping[str, Any]], None]
+        self, options: Mapping[str, str], *, source: str, announce: Callable[[Fields], None]
     ) -> AbstractContextManager[Beginning]:
         """``create``, which calls ``announce`` before anything is made upstream, and leaves ``settle`` to the caller.
 
@@ -268,7 +270,7 @@ class Announces(Protocol):
         """
         ...
 
-    def clear(self, announced: Mapping[str, Any]) -> None:
+    def clear(self, announced: Fields) -> None:
         """Remove what the ``create`` that announced this made and did not settle, and nothing of another.
 
         Doing it again does nothing. Raises SourceFailure, LocationError.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from persist.sources import OFFSET_MAX, SourceFrontier
+from persist.typed import AnyKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class Piece:
         return self.end - self.begin
 
 
-def pieces(begin: SourceFrontier, end: SourceFrontier, ends: Mapping[Any, int] | None = None) -> Iterator[Piece]:
+def pieces(begin: SourceFrontier, end: SourceFrontier, ends: Mapping[AnyKey, int] | None = None) -> Iterator[Piece]:
     """For each partition with offsets between the two frontiers, those offsets, in order of partitions.
 
     ``ends``: where a finished partition (bound OFFSET_MAX) really ends, for those that are known to.

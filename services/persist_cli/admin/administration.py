@@ -3,10 +3,11 @@
 import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import typer
 
+from persist.core import names
 from persist.core.ids import ShardId
 from persist.errors import ShardNotFound
 from persist.machine.garbage.inventory import Inventory, Names
@@ -20,16 +21,17 @@ from persist.runtime import Runtime, system
 from persist.settings import Settings
 from persist.storage.metered import Meter, MeteredBlob, MeteredConsensus
 from persist.storage.open import check_safe, open_blob, open_consensus
-from persist_cli.options import Target, shard_id
+from persist_cli.options import Target
 
 T = TypeVar("T")
 
 
 class Machine:
-    """What administration needs of a location. Requests are counted in ``meter``."""
+    """What administration needs of a location. ``place``: the options that reach it. ``meter`` counts requests."""
 
     def __init__(self, target: Target, settings: Settings) -> None:
         runtime: Runtime = system()
+        self.place = target.words
         self.settings = dataclasses.replace(settings, compaction=False)
         self.runtime = runtime
         self.meter = Meter()
@@ -68,14 +70,18 @@ class Machine:
             raise ShardNotFound("no such shard here", hint="persist shard list shows those there are", shard=str(shard))
 
     async def chosen(self, shards: list[str]) -> list[ShardId]:
-        """The shards a person named, or all there are."""
-        return [shard_id(each) for each in shards] if shards else await self.survey.shards()
+        """The shards a person named, or all there are. Raises ShardNotFound, AmbiguousName."""
+        if shards and all(map(names.is_id, shards)):
+            return [ShardId.parse(each) for each in shards]
+        known = await self.survey.shards()
+        return [names.among(each, known) for each in shards] if shards else known
 
 
 def run(
     target: Target, settings: Settings, work: Callable[[Machine], Awaitable[T]], *, consensus_lost: bool = False
 ) -> T:
-    """Open the machine, work with it, close it. Raises InvalidArgument for a place where there is no location.
+    """Open the machine, work with it, close it. Raises InvalidArgument for a place where there is no location,
+    UnsafeConfiguration for the stores of two.
 
     ``consensus_lost``: its Consensus may be gone, and is made then.
     """
@@ -85,6 +91,8 @@ def run(
         machine = Machine(target, settings)
         try:
             await machine.check()
+            if not consensus_lost:
+                await machine.shards.check_place(timeout=settings.timeout_ms / 1000)
             return await work(machine)
         finally:
             await machine.shards.close()
@@ -92,7 +100,7 @@ def run(
     return asyncio.run(main())
 
 
-def check_choice(shards: list[str], every: bool, positional: Any = None) -> None:
+def check_choice(shards: list[str], every: bool, positional: object = None) -> None:
     """Exactly one of --shard and --all. Raises BadParameter."""
     if bool(shards) + every + (positional is not None) != 1:
         raise typer.BadParameter("name shards with --shard SHARD (repeatable), or give --all")

@@ -81,8 +81,9 @@ def compact(
         _check_beside_endpoint(which, at, engine)
         from persist_cli.admin import remote as admin_remote
 
-        admin_remote.compact(at.endpoint, which.shards, settings, whole=whole, commit=which.commit, json=run.json)
-        return
+        raise typer.Exit(
+            admin_remote.compact(at.endpoint, which.shards, settings, whole=whole, commit=which.commit, json=run.json)
+        )
     target = at.stores("persist admin compact")
     if engine == "spark":
         whole = True
@@ -90,13 +91,14 @@ def compact(
             from persist_cli.admin import spark as admin_spark
 
             named = machine.run(target, settings, lambda m: m.chosen(which.shards))
-            admin_spark.compact(target, list(map(str, named)), master=master, pieces=pieces, json=run.json)
-            return
-    machine.run(
+            shards = list(map(str, named))
+            raise typer.Exit(admin_spark.compact(target, shards, master=master, pieces=pieces, json=run.json))
+    code = machine.run(
         target,
         settings,
         lambda m: admin_work.compact(m, which.shards, whole=whole, commit=which.commit, json=run.json),
     )
+    raise typer.Exit(code)
 
 
 def _check_beside_endpoint(which: Which, at: Compactor, engine: str) -> None:
@@ -134,9 +136,10 @@ def upgrade(
     from persist_cli.admin import upgrade as admin_upgrade
 
     machine.check_choice(which.shards, which.every)
-    machine.run(
+    code = machine.run(
         target, settings, lambda m: admin_upgrade.upgrade(m, which.shards, commit=which.commit, yes=yes, json=run.json)
     )
+    raise typer.Exit(code)
 
 
 @app.command()
@@ -153,7 +156,8 @@ def gc(
     from persist_cli.admin import work as admin_work
 
     machine.check_choice(which.shards, which.every)
-    machine.run(target, settings, lambda m: admin_work.gc(m, which.shards, commit=which.commit, json=run.json))
+    code = machine.run(target, settings, lambda m: admin_work.gc(m, which.shards, commit=which.commit, json=run.json))
+    raise typer.Exit(code)
 
 
 @app.command()
@@ -175,11 +179,12 @@ def sweep(
 
     machine.check_choice(which.shards, which.every)
     safe_age_ms = int(safe_age * 3_600_000)
-    machine.run(
+    code = machine.run(
         target,
         settings,
         lambda m: admin_work.sweep(m, which.shards, safe_age_ms=safe_age_ms, commit=which.commit, json=run.json),
     )
+    raise typer.Exit(code)
 
 
 @app.command()

@@ -1,12 +1,16 @@
 """``persist fsck``: rebuild every live state and look for everything it names."""
 
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from persist_cli import completion
 from persist_cli.admin.commands import Age
 from persist_cli.options import Run, Where
+
+if TYPE_CHECKING:
+    from persist_cli.admin.administration import Machine
 
 
 def fsck(
@@ -37,9 +41,7 @@ def fsck(
     raise typer.Exit(1 if problems else 0)
 
 
-async def _check(m: Any, shards: list[str], *, deep: bool, safe_age_ms: int, json: bool) -> int:
-    import dataclasses
-
+async def _check(m: "Machine", shards: list[str], *, deep: bool, safe_age_ms: int, json: bool) -> int:
     from persist_cli.terminal import counted, print_json, print_table, progress
 
     problems = []
@@ -47,7 +49,7 @@ async def _check(m: Any, shards: list[str], *, deep: bool, safe_age_ms: int, jso
     with progress("checking", None, unit="steps") as steps:
         for shard in chosen:
             if shards:
-                await m.shards.open(shard, create=False, timeout=m.settings.timeout_ms / 1000)
+                await m.check_known(shard)
             problems += await m.fsck.check(shard, deep=deep, safe_age_ms=safe_age_ms, report=steps)
         if not shards:
             for shard in await m.survey.strangers():
@@ -55,14 +57,30 @@ async def _check(m: Any, shards: list[str], *, deep: bool, safe_age_ms: int, jso
     # Blobs and no shard at all are no notes: this may be the wrong Consensus.
     wrong = [problem for problem in problems if not problem.note or not chosen]
     notes = [problem for problem in problems if problem not in wrong]
-    rows, noted = ([dataclasses.asdict(each) for each in found] for found in (wrong, notes))
+    rows, noted = ([_row(each, m.place) for each in found] for found in (wrong, notes))
     if json:
         print_json({"shards": len(chosen), "deep": deep, "problems": rows, "notes": noted})
     else:
-        columns = ("shard", "invariant", "where", "what", "next_step")
+        columns = ("shard", "invariant", "where", "what")
         for found, title in ((rows, "Problems"), (noted, "Notes: nothing is missing")):
             if found:
                 print_table(columns, [[row[name] for name in columns] for row in found], title=title)
+                for line in dict.fromkeys(line for row in found for line in row["next_step"].splitlines()):
+                    print(line)
         told = f"{counted(len(rows), 'problem')}, {counted(len(noted), 'note')}"
         print(f"{counted(len(chosen), 'shard')} checked, {told}")
     return len(rows)
+
+
+def _row(problem: Any, place: Sequence[str]) -> dict[str, Any]:
+    """A problem with its next steps as they are typed here."""
+    steps = [{"text": step.text, "command": step.command(place)} for step in problem.steps]
+    return {
+        "shard": problem.shard,
+        "invariant": problem.invariant,
+        "where": problem.where,
+        "what": problem.what,
+        "next_step": "\n".join(step.line(place) for step in problem.steps),
+        "next_steps": steps,
+        "note": problem.note,
+    }

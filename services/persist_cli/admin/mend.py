@@ -1,47 +1,63 @@
 """What ``persist admin repair`` and ``persist admin rebuild`` do, for shards that lost something."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from persist.core.ids import ShardId
+from persist.core.names import among, is_id
 from persist.errors import CorruptData, PersistError, VersionMismatch
 from persist.machine.backup.copying import Store
 from persist.machine.backup.rebuild import Rebuilder, Rebuilt
+from persist.machine.upkeep import next_step
 from persist.machine.upkeep.repair import Loss, Repair
 from persist_cli.admin.administration import Machine
 from persist_cli.admin.work import say
-from persist_cli.options import shard_id
+from persist_cli.options import EXIT_FAILED
+from persist_cli.outcomes import Outcomes
 from persist_cli.terminal import note, print_json, print_rows, progress
 
 Row = dict[str, Any]
 
 
 async def repair(machine: Machine, shards: list[str], *, deep: bool, commit: bool, json: bool) -> int:
-    """Take unreadable parts out; tell what that loses. The exit code: 1 when something damaged stays as it is."""
+    """Take unreadable parts out; tell what that loses. The exit code: 1 when something damaged stays as it is.
+
+    A state that nobody can read is no part: it is told apart, with what to do about it.
+    """
     repair = Repair(machine.shards, machine.versions, settings=machine.settings, runtime=machine.runtime)
+    outcomes = Outcomes(alone=len(shards) == 1)
     rows: list[Row] = []
-    refused = 0
+    beyond: list[Row] = []
     chosen = await machine.chosen(shards)
     with progress("looking", None, unit="parts") as steps:
         for shard in chosen:
-            try:
-                look = repair.repair if commit else repair.find
-                rows += [_lost(loss) for loss in await look(shard, deep=deep, report=steps)]
-            except (CorruptData, VersionMismatch) as error:
-                if shards:
-                    raise
-                # One shard whose state is damaged does not keep the others from being repaired.
-                refused += 1
-                rows.append({"shard": shard, "why": f"{error.reason}: {error.message}"})
-    code = 1 if refused or (rows and not commit) else 0
+            # Whatever comes of one: nothing but this output remembers what was taken out of those before it.
+            with outcomes.of(shard):
+                try:
+                    look = repair.repair if commit else repair.find
+                    rows += [_lost(loss) for loss in await look(shard, deep=deep, report=steps)]
+                except (CorruptData, VersionMismatch) as error:
+                    beyond.append(_beyond(shard, error, machine.place))
+    code = EXIT_FAILED if beyond or (rows and not commit) else outcomes.code
     if json:
-        print_json({"committed": commit, "shards": len(chosen), "lost": rows})
+        failed = {"beyond_repair": beyond, "failed": outcomes.rows}
+        print_json({"committed": commit, "shards": len(chosen), "lost": rows, **failed})
         return code
-    print_rows(rows, title="Lost with them:" if commit else "Would be lost with them:")
-    if not rows:
-        note("every part can be read" if deep else "nothing is missing or damaged (--deep reads the blobs, too)")
-        return code
-    say(commit, rows)
+    print_rows(rows, title="Taken out, and lost with them:" if commit else "Would be lost with them:")
+    print_rows(beyond, title="Beyond repair: not a part, but the state is damaged. Nothing of these was changed:")
+    print_rows(outcomes.rows, title="Not looked at, or not to the end:")
+    outcomes.say(machine.place)
+    if rows:
+        say(commit, rows)
+    elif not code:
+        deeper = next_step.check_all(deep=True).command(machine.place)
+        note("every part can be read" if deep else f"nothing is missing or cut; the blobs were not read: {deeper}")
     return code
+
+
+def _beyond(shard: ShardId, error: PersistError, place: Sequence[str]) -> Row:
+    step = next_step.BEYOND if isinstance(error, CorruptData) else next_step.after(error, shard)
+    return {"shard": shard, "why": f"{error.reason}: {error.message}", "next_step": step.line(place)}
 
 
 def _lost(loss: Loss) -> Row:
@@ -65,7 +81,8 @@ async def rebuild(machine: Machine, shards: list[str], *, commit: bool, json: bo
     """Begin shards again from their newest rollups. The exit code: 1 when some cannot be."""
     store = Store(machine.versions.blob, settings=machine.settings, runtime=machine.runtime)
     rebuilder = Rebuilder(store, machine.versions.consensus)
-    chosen = [shard_id(each) for each in shards] or [shard async for shard in rebuilder.shards()]
+    there = [] if shards and all(map(is_id, shards)) else [shard async for shard in rebuilder.shards()]
+    chosen = [among(each, there) for each in shards] or there
     rows: list[Row] = []
     failed = known = 0
     with progress("rebuilding", len(chosen), unit="shards") as steps:
@@ -80,15 +97,16 @@ async def rebuild(machine: Machine, shards: list[str], *, commit: bool, json: bo
                 continue
             failed += bool(rebuilt.why)
             rows.append(_rebuilt(shard, rebuilt))
+    code = EXIT_FAILED if failed else 0
     if json:
         print_json({"committed": commit, "known": known, "shards": rows})
-        return 1 if failed else 0
+        return code
     print_rows(rows)
     if known:
         note(f"{known:,} that Consensus knows were left alone")
     note("lost is what was committed after walltime_ms: loose parts may be of it, and no state names them")
     say(commit, rows)
-    return 1 if failed else 0
+    return code
 
 
 def _rebuilt(shard: ShardId, rebuilt: Rebuilt) -> Row:

@@ -1,28 +1,34 @@
 """``persist admin compact --endpoint``: a PersistCompaction does it, and tells how it goes."""
 
 import asyncio
-from typing import Any
+from collections.abc import Callable
 
+from persist.core.ids import ShardId
+from persist.core.names import id_or_name, is_id, not_found, possible
+from persist.errors import ShardNotFound
 from persist.runtime import system
 from persist.settings import Settings
 from persist_cli.admin.work import compacted, say
-from persist_cli.options import shard_id
+from persist_cli.outcomes import Outcomes, Row
 from persist_cli.terminal import note, print_json, print_rows, progress
 from persist_compaction import Asked, Busy
 
-Row = dict[str, Any]
 
+def compact(endpoint: str, shards: list[str], settings: Settings, *, whole: bool, commit: bool, json: bool) -> int:
+    """Have each shard compacted; without ``commit`` tell what the service is doing. The exit code.
 
-def compact(endpoint: str, shards: list[str], settings: Settings, *, whole: bool, commit: bool, json: bool) -> None:
-    """Have each shard compacted; without ``commit`` tell what the service is doing. Raises PersistError."""
+    Raises PersistError for the only shard that was named.
+    """
     if not commit:
         _look(asyncio.run(_busy(endpoint, settings)), shards, json=json)
-        return
-    rows = asyncio.run(_compact(endpoint, shards, settings, whole=whole))
+        return 0
+    done = asyncio.run(_compact(endpoint, shards, settings, whole=whole))
     if json:
-        print_json({"committed": True, "shards": rows})
+        print_json({"committed": True, "shards": done.rows})
     else:
-        print_rows(rows)
+        print_rows(done.rows)
+        done.say(("--endpoint", endpoint))
+    return done.code
 
 
 async def _busy(endpoint: str, settings: Settings) -> Busy:
@@ -31,8 +37,12 @@ async def _busy(endpoint: str, settings: Settings) -> Busy:
 
 
 def _look(busy: Busy, shards: list[str], *, json: bool) -> None:
-    named = [str(shard_id(each)) for each in shards]
-    rows = [{"shard": shard, "compacted_now": shard in busy.shards} for shard in named]
+    named = [_possible(each) for each in shards]
+    rows = [
+        {"shard": shard, "compacted_now": shard in busy.shards}
+        for each in named
+        for shard in [shard for shard in each if shard in busy.shards] or each[:1]
+    ]
     waiting = {"requests_waiting": busy.requests_waiting, "shards_waiting": busy.shards_waiting}
     if json:
         print_json({"committed": False, "shards": rows, **waiting})
@@ -42,21 +52,43 @@ def _look(busy: Busy, shards: list[str], *, json: bool) -> None:
     say(False, rows)
 
 
-async def _compact(endpoint: str, shards: list[str], settings: Settings, *, whole: bool) -> list[Row]:
-    rows: list[Row] = []
+async def _compact(endpoint: str, shards: list[str], settings: Settings, *, whole: bool) -> Outcomes:
+    outcomes = Outcomes(alone=len(shards) == 1)
     with progress("compacting", None, unit="rows") as steps:
         async with Asked(endpoint, settings=settings, runtime=system()) as asked:
             for name in shards:
-                shard, told = shard_id(name), 0
+                found = False
+                for shard in _possible(name):
+                    with outcomes.of(shard):
+                        row = await _compacted(asked, shard, steps, whole=whole)
+                        outcomes.rows += [] if row is None else [row]
+                        found = found or row is not None
+                    found = found or shard in outcomes.failed
+                if not found:
+                    raise not_found(name) if not is_id(name) else ShardNotFound("no such shard here", shard=name)
+    return outcomes
 
-                def report(written: int) -> None:
-                    nonlocal told
-                    # Each compaction of the request counts from zero.
-                    steps(written - told if written >= told else written)
-                    told = written
 
-                done = await asked.compact(
-                    shard, whole=whole, report=report, waits=lambda ahead: note(f"waiting for {ahead} other requests")
-                )
-                rows.append({"shard": shard, **compacted(done)})
-    return rows
+def _possible(name: str) -> list[ShardId]:
+    """The shard of an id, or all those that a name may have: a PersistCompaction has no list of what there is."""
+    wanted = id_or_name(name)
+    return [wanted] if isinstance(wanted, ShardId) else [each.shard for each in possible(wanted)]
+
+
+async def _compacted(asked: Asked, shard: ShardId, steps: Callable[[int], None], *, whole: bool) -> Row | None:
+    """What came of it; None when there is no such shard."""
+    told = 0
+
+    def report(written: int) -> None:
+        nonlocal told
+        # Each compaction of the request counts from zero.
+        steps(written - told if written >= told else written)
+        told = written
+
+    try:
+        done = await asked.compact(
+            shard, whole=whole, report=report, waits=lambda ahead: note(f"waiting for {ahead} other requests")
+        )
+    except ShardNotFound:
+        return None
+    return {"shard": shard, **compacted(done)}

@@ -8,31 +8,41 @@ from typing import Any
 
 from persist.errors import UsageError
 from persist.extras import extra
+from persist.typed import Record
 from persist_cli.options import Target
+from persist_cli.outcomes import Outcomes
 from persist_cli.terminal import counted, note, print_json, print_table
 
 _COLUMNS = ("shard", "batches", "rows", "rows_after", "bytes", "bytes_after", "parts_reused", "applied")
 
 
-def compact(target: Target, shards: list[str], *, master: str | None, pieces: int | None, json: bool) -> None:
-    """Compact each shard into one run. Raises UsageError without Java, LeaseExpired, LocationError."""
+def compact(target: Target, shards: list[str], *, master: str | None, pieces: int | None, json: bool) -> int:
+    """Compact each shard into one run. The exit code.
+
+    Raises UsageError without Java; LeaseExpired, CorruptData, LocationError of the only shard there is.
+    """
     from pyspark_persist import PersistTable, register
 
     where = {name: value for name in ("location", "blob", "consensus") if (value := getattr(target, name)) is not None}
-    rows: list[dict[str, Any]] = []
+    outcomes = Outcomes(alone=len(shards) == 1)
     with session(master, "persist admin compact") as spark:
         register(spark)
         for shard in shards:
-            done = PersistTable.forShard(spark, shard, **where).compact(pieces=pieces)
-            rows.append({"shard": shard} if done is None else _row(shard, done))
+            with outcomes.of(shard):
+                done = PersistTable.forShard(spark, shard, **where).compact(pieces=pieces)
+                outcomes.rows.append({"shard": shard} if done is None else _row(shard, done))
+    rows = outcomes.rows
     if json:
         print_json({"shards": rows})
-        return
-    print_table(_COLUMNS, [[row.get(name) for name in _COLUMNS] for row in rows])
+        return outcomes.code
+    columns = (*_COLUMNS, "error") if outcomes.failed else _COLUMNS
+    print_table(columns, [[row.get(name) for name in columns] for row in rows])
+    outcomes.say(target.words)
     note(f"{counted(sum('rows' in row for row in rows), 'shard')} compacted, {len(rows)} looked at")
+    return outcomes.code
 
 
-def _row(shard: str, done: Any) -> dict[str, Any]:
+def _row(shard: str, done: Any) -> Record:
     return {
         "shard": shard,
         "batches": done.batches,

@@ -35,7 +35,7 @@ def usage(
     from persist_cli.admin import usage_work
 
     prices = Prices(put=price_put, get=price_get, storage=price_storage)
-    machine.run(
+    code = machine.run(
         target,
         settings,
         lambda m: usage_work.usage(
@@ -48,3 +48,4 @@ def usage(
             json=run.json,
         ),
     )
+    raise typer.Exit(code)

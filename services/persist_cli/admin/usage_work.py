@@ -4,14 +4,16 @@ import re
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from persist.errors import Determinate, InvalidArgument
 from persist.machine.garbage.inventory import Verdict
 from persist.machine.upkeep.usage import Counted, Prices, Usage, usage_of
 from persist.runtime import Runtime
+from persist.typed import Record
 from persist_cli.admin.administration import Machine
-from persist_cli.terminal import note, print_json, print_table, progress
+from persist_cli.outcomes import Outcomes
+from persist_cli.terminal import note, priced, print_json, print_rows, print_table, progress, sized
 
 REQUESTS: Final = "persist_store_requests_total"
 _LINE: Final = re.compile(rf'^{REQUESTS}{{kind="([A-Za-z0-9]+)"}} ([0-9.e+]+)$', re.MULTILINE)
@@ -27,17 +29,19 @@ async def usage(
     over: float,
     prices: Prices,
     json: bool,
-) -> None:
-    """Print bytes by shard, requests by kind, and their cost."""
+) -> int:
+    """Print bytes by shard, requests by kind, and their cost. The exit code."""
     for url in metrics:
         if not url.startswith(("http://", "https://")):
             raise InvalidArgument("metrics are read over HTTP", hint="http://host:9100/metrics", got=url)
     found: list[Usage] = []
+    outcomes = Outcomes(alone=len(shards) == 1)
     fence_ms = max(0, machine.runtime.now_ms() - safe_age_ms)
     with progress("counting", None, unit="blobs") as steps:
         for shard in await machine.chosen(shards):
             deadline = machine.deadline()
-            found.append(await usage_of(machine.survey, shard, fence_ms=fence_ms, deadline=deadline, report=steps))
+            with outcomes.of(shard):
+                found.append(await usage_of(machine.survey, shard, fence_ms=fence_ms, deadline=deadline, report=steps))
     own = Counted(requests=dict(machine.meter.requests))
     servers = await _servers(metrics, over, machine.runtime)
     total = sum(each.total for each in found)
@@ -50,19 +54,22 @@ async def usage(
     if json:
         print_json(
             {
-                "shards": [_row(each) for each in found],
+                "shards": [*(_row(each) for each in found), *outcomes.rows],
                 "total": {"bytes": total},
                 "write_version": written,
                 "requests": {"this_command": own.requests, "servers": servers.requests, "seconds": servers.seconds},
                 "costs": costs,
             }
         )
-        return
+        return outcomes.code
     _tables(found, own, servers, costs)
-    note(f"write-version {written}")
+    print_rows(outcomes.rows, title="Not counted:")
+    outcomes.say(machine.place)
+    note(f"write-version {written or 'none'}")
+    return outcomes.code
 
 
-def _row(each: Usage) -> dict[str, Any]:
+def _row(each: Usage) -> Record:
     return {
         "shard": each.shard,
         **{verdict.value: each.bytes[verdict] for verdict in _VERDICTS},
@@ -73,10 +80,10 @@ def _row(each: Usage) -> dict[str, Any]:
 
 def _tables(found: list[Usage], own: Counted, servers: Counted, costs: Mapping[str, float]) -> None:
     rows = [list(_row(each).values()) for each in found]
-    columns = ("shard", *(f"{verdict.value} bytes" for verdict in _VERDICTS), "total bytes", "blobs")
+    columns = ("shard", *(verdict.value for verdict in _VERDICTS), "total", "blobs")
     if rows:
         rows.append(["total", *(sum(row[at] for row in rows) for at in range(1, len(columns)))])
-    print_table(columns, rows)
+    print_table(columns, [[row[0], *map(sized, row[1:-1]), row[-1]] for row in rows])
     kinds = sorted({*own.requests, *servers.requests})
     if kinds:
         per_year = servers.per_year()
@@ -84,7 +91,7 @@ def _tables(found: list[Usage], own: Counted, servers: Counted, costs: Mapping[s
             ("request", "by this command", f"by servers in {servers.seconds:.0f} s", "by servers in a year"),
             [[kind, own.requests.get(kind, 0), servers.requests.get(kind, 0), per_year.get(kind, 0)] for kind in kinds],
         )
-    print_table(("cost", "price"), [[name.replace("_", " "), round(cost, 6)] for name, cost in costs.items()])
+    print_table(("cost", "price"), [[name.replace("_", " "), priced(cost)] for name, cost in costs.items()])
 
 
 async def _servers(urls: list[str], over: float, runtime: Runtime) -> Counted:

@@ -1,8 +1,8 @@
 """What the commands of ``persist admin`` do. Each takes one shard after the other, and prints what came of all."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any
 
+import persist
 from persist.core.frontier import Antichain
 from persist.core.ids import ShardId, check_blob_key
 from persist.core.shard.commands import AddRollup
@@ -12,12 +12,12 @@ from persist.core.shard.state import State
 from persist.errors import InvalidArgument, LocationError, PersistError
 from persist.machine.compaction.compactor import Compacted, Compactor
 from persist.machine.garbage.collector import Collector
-from persist.machine.garbage.inventory import Found
+from persist.machine.garbage.inventory import Found, place_of
+from persist.machine.upkeep.next_step import check
 from persist_cli.admin.administration import Machine
-from persist_cli.options import shard_id
+from persist_cli.options import EXIT_FAILED
+from persist_cli.outcomes import Outcomes, Row
 from persist_cli.terminal import counted, note, print_json, print_rows, print_table, progress
-
-Row = dict[str, Any]
 
 _STRANGERS = (
     "Blobs without a state stay: nothing shows that this is the right Consensus, nor that nobody is about to make the "
@@ -28,8 +28,8 @@ _LISTED_MAX = 1_000
 """Blobs that are told one by one."""
 
 
-async def compact(machine: Machine, shards: list[str], *, whole: bool, commit: bool, json: bool) -> None:
-    """Compact until nothing is worth it any more (``whole``: until each shard is one run)."""
+async def compact(machine: Machine, shards: list[str], *, whole: bool, commit: bool, json: bool) -> int:
+    """Compact until nothing is worth it any more (``whole``: until each shard is one run). The exit code."""
     compactor = Compactor(machine.shards, machine.shards)
 
     async def one(shard: ShardId, steps: Callable[[int], None]) -> Row:
@@ -56,7 +56,7 @@ async def compact(machine: Machine, shards: list[str], *, whole: bool, commit: b
         return {"shard": shard, **compacted(done)}
 
     try:
-        await _each(machine, shards, one, commit=commit, json=json, what="compacting", unit="rows")
+        return await _each(machine, shards, one, commit=commit, json=json, what="compacting", unit="rows")
     finally:
         await compactor.close()
 
@@ -77,7 +77,7 @@ def _to_compact(state: State, machine: Machine, *, whole: bool) -> Row:
     }
 
 
-def compacted(done: Sequence[Any]) -> Row:
+def compacted(done: Sequence[Compacted]) -> Row:
     """What several compactions of one shard came to: of this process, or as a service told them."""
     return {
         "batches": sum(each.batches for each in done),
@@ -89,8 +89,8 @@ def compacted(done: Sequence[Any]) -> Row:
     }
 
 
-async def gc(machine: Machine, shards: list[str], *, commit: bool, json: bool) -> None:
-    """Write a rollup of the newest state and collect everything before it that nobody holds."""
+async def gc(machine: Machine, shards: list[str], *, commit: bool, json: bool) -> int:
+    """Write a rollup of the newest state and collect everything before it that nobody holds. The exit code."""
 
     async def one(shard: ShardId, steps: Callable[[int], None]) -> Row:
         names = await machine.names(shard)
@@ -103,7 +103,7 @@ async def gc(machine: Machine, shards: list[str], *, commit: bool, json: bool) -
         steps(1)
         return {**row, **collected}
 
-    await _each(machine, shards, one, commit=commit, json=json, what="collecting", unit="shards")
+    return await _each(machine, shards, one, commit=commit, json=json, what="collecting", unit="shards")
 
 
 async def _collect(machine: Machine, shard: ShardId, state: State) -> Row:
@@ -136,8 +136,8 @@ def _holder(state: State) -> str:
     return "" if reader is None else f"{name} {reader.purpose} {reader.hostname}".strip()
 
 
-async def sweep(machine: Machine, shards: list[str], *, safe_age_ms: int, commit: bool, json: bool) -> None:
-    """Delete leaked blobs; tell of shards that have blobs and no state."""
+async def sweep(machine: Machine, shards: list[str], *, safe_age_ms: int, commit: bool, json: bool) -> int:
+    """Delete leaked blobs; tell of shards that have blobs and no state. The exit code."""
     listed: list[Row] = []
 
     async def one(shard: ShardId, steps: Callable[[int], None]) -> Row:
@@ -158,48 +158,62 @@ async def sweep(machine: Machine, shards: list[str], *, safe_age_ms: int, commit
             "uploads": swept.uploads,
         }
 
-    rows = await told(machine, shards, one, what="sweeping", unit="blobs")
+    done = await told(machine, shards, one, what="sweeping", unit="blobs")
     strangers = [] if shards else list((await machine.survey.strangers()).items())
     without = [{"shard": shard, "blobs": count, "bytes": size} for shard, (count, size) in strangers]
     if json:
-        print_json({"committed": commit, "shards": rows, "blobs": listed, "without_state": without})
-        return
+        print_json({"committed": commit, "shards": done.rows, "blobs": listed, "without_state": without})
+        return done.code
     print_rows(listed, caption="" if len(listed) < _LISTED_MAX else f"the first {_LISTED_MAX:,}")
-    print_rows(rows)
+    print_rows(done.rows)
     print_rows(without, title=_STRANGERS)
-    say(commit, rows)
+    done.say(machine.place)
+    say(commit, done.rows)
+    return done.code
 
 
 async def restore(machine: Machine, key: str | None, shards: list[str], *, commit: bool, json: bool) -> int:
-    """Bring back missing blobs. The exit code: 1 when some could not be brought back."""
+    """Bring back missing blobs, or tell which can be. The exit code: 1 when some cannot, or nobody can tell."""
+    outcomes = Outcomes(alone=len(shards) == 1)
     rows: list[Row] = []
-    failed = 0
+    lost: set[str] = set()
     timeout = machine.settings.blob_timeout_ms / 1000
-    while keys := await _missing(machine, key, shards, {row["key"] for row in rows}):
+    while keys := await _missing(machine, key, shards, {row["key"] for row in rows}, outcomes):
         with progress("restoring", len(keys), unit="blobs") as steps:
             for each in keys:
-                outcome = "would be restored"
-                if commit:
-                    try:
-                        await machine.versions.blob.restore(each, timeout=timeout)
-                        outcome = "restored"
-                    except LocationError as error:
-                        outcome, failed = error.message, failed + 1
+                outcome = "restored" if commit else "would be restored"
+                try:
+                    await machine.versions.blob.restore(each, dry_run=not commit, timeout=timeout)
+                except LocationError as error:
+                    outcome = f"{error.message}; {error.hint}" if error.hint else error.message
+                    lost.add(place_of(each).shard)
                 rows.append({"key": each, "outcome": outcome})
                 steps(1)
         if not commit:
             break
     if json:
-        print_json({"committed": commit, "blobs": rows})
+        print_json({"committed": commit, "blobs": rows, "shards": outcomes.rows})
     else:
         print_rows(rows)
-        if not rows:
-            note("nothing is missing")
-        say(commit, rows)
-    return 1 if failed else 0
+        print_rows(outcomes.rows)
+        _say_restored(machine, rows, lost, outcomes, commit=commit)
+    return EXIT_FAILED if lost else outcomes.code
 
 
-async def _missing(machine: Machine, key: str | None, shards: list[str], tried: set[Any]) -> list[str]:
+def _say_restored(machine: Machine, rows: list[Row], lost: set[str], outcomes: Outcomes, *, commit: bool) -> None:
+    if not rows and not outcomes.failed:
+        note("nothing is missing; this brings back no blob that is there and damaged: persist fsck --deep finds those")
+    for shard in sorted(lost):
+        note(f"of {shard} {check(shard).line(machine.place)}")
+    outcomes.say(machine.place)
+    restorable = [row for row in rows if row["outcome"] == "would be restored"]
+    if restorable:
+        say(commit, restorable)
+
+
+async def _missing(
+    machine: Machine, key: str | None, shards: list[str], tried: set[object], outcomes: Outcomes
+) -> list[str]:
     """What is to be brought back and was not tried yet: behind a rollup that is back, more may be missing."""
     if key is not None:
         return [each for each in (check_blob_key(key),) if each not in tried]
@@ -207,13 +221,14 @@ async def _missing(machine: Machine, key: str | None, shards: list[str], tried: 
     for shard in await machine.chosen(shards):
         if shards:
             await machine.check_known(shard)
-        found += await machine.fsck.missing(shard)
+        with outcomes.of(shard):
+            found += await machine.fsck.missing(shard)
     return [each for each in found if each not in tried]
 
 
-def finalize(client: Any, shard: str, *, force: bool, commit: bool, timeout: float, json: bool) -> None:
+def finalize(client: "persist.Client", shard: str, *, force: bool, commit: bool, timeout: float, json: bool) -> None:
     """Finalize a shard through a client, or tell what that would take away."""
-    the_shard = shard_id(shard)
+    the_shard = client.named(shard, timeout=timeout)
     state = client.inspect(the_shard, timeout=timeout)
     closed = state["upper"] == [] and state["since"] == []
     if not closed and not force:
@@ -246,28 +261,25 @@ One = Callable[[ShardId, Callable[[int], None]], Awaitable[Row]]
 
 async def _each(
     machine: Machine, shards: list[str], one: One, *, commit: bool, json: bool, what: str, unit: str
-) -> None:
-    rows = await told(machine, shards, one, what=what, unit=unit)
+) -> int:
+    done = await told(machine, shards, one, what=what, unit=unit)
     if json:
-        print_json({"committed": commit, "shards": rows})
-        return
-    print_rows(rows)
-    say(commit, rows)
+        print_json({"committed": commit, "shards": done.rows})
+        return done.code
+    print_rows(done.rows)
+    done.say(machine.place)
+    say(commit, done.rows)
+    return done.code
 
 
-async def told(machine: Machine, shards: list[str], one: One, *, what: str, unit: str) -> list[Row]:
-    """A line for each shard: what ``one`` tells of it, or why it could not."""
-    rows = []
+async def told(machine: Machine, shards: list[str], one: One, *, what: str, unit: str) -> Outcomes:
+    """What ``one`` tells of each shard. Raises what it raises for the only one that was named."""
+    done = Outcomes(alone=len(shards) == 1)
     with progress(what, None, unit=unit) as steps:
         for shard in await machine.chosen(shards):
-            try:
-                rows.append(await one(shard, steps))
-            except PersistError as error:
-                if shards:
-                    raise
-                # One shard that is damaged does not keep the others from being cleaned.
-                rows.append({"shard": shard, "error": f"{error.reason}: {error.message}"})
-    return rows
+            with done.of(shard):
+                done.rows.append(await one(shard, steps))
+    return done
 
 
 def say(commit: bool, rows: Iterable[Row]) -> None:

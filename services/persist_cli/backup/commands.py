@@ -63,7 +63,10 @@ def list_(destination: Destination, *, report: Report) -> None:
 
 @app.command()
 def verify(destination: Destination, backup: Chosen = None, *, report: Report) -> None:
-    """Read back and decode every byte a backup stands for. Exits with 1 when something cannot be restored."""
+    """Read back and decode every byte a backup stands for. Exits with 1 when something cannot be restored.
+
+    A shard that was damaged when the backup was taken, and is not in it, counts as well.
+    """
     settings = report.invocation.settings()
     from persist_cli.backup import work as backup_work
 
@@ -82,6 +85,9 @@ def restore(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with a restore of it that was killed. Is it gone? Look first.")
     ] = False,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Also one that a damaged shard was left out of: without that shard.")
+    ] = False,
     *,
     run: Run,
 ) -> None:
@@ -98,4 +104,4 @@ def restore(
     target = Target(endpoint=None, location=to, blob=to_blob, consensus=to_consensus)
     from persist_cli.backup import work as backup_work
 
-    backup_work.restore(destination, backup, target, settings, resume=resume, json=run.json)
+    backup_work.restore(destination, backup, target, settings, resume=resume, partial=partial, json=run.json)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import quote
 
 import typer
@@ -13,14 +13,15 @@ from persist import aio
 from persist.client.backup_order import BackupOrder
 from persist.machine.backup.copying import Store
 from persist.machine.backup.create import BackupCreator
-from persist.machine.backup.manifest import Manifest, manifests, read_manifest
+from persist.machine.backup.manifest import Manifest, manifest_to_restore, manifests, read_manifest
 from persist.machine.backup.restore import Restorer
 from persist.machine.backup.verify import verify
 from persist.runtime import system
 from persist.settings import Settings
 from persist.storage.open import check_safe, open_blob, open_consensus
+from persist.typed import Record
 from persist_cli.admin.administration import Machine
-from persist_cli.options import Target, shard_id
+from persist_cli.options import Target
 from persist_cli.terminal import counted, note, print_json, print_rows, progress
 
 T = TypeVar("T")
@@ -32,7 +33,7 @@ async def create(
     machine: Machine, target: Target, destination: str, shards: list[str], *, lease_ms: int, json: bool
 ) -> int:
     """Take a backup. The exit code: 1 when a shard was left out."""
-    only = [shard_id(each) for each in shards]
+    only = await machine.chosen(shards) if shards else []
 
     async def work(to: Store) -> int:
         blob_uri, consensus_uri = target.stores()
@@ -49,14 +50,13 @@ async def create(
             "copied_bytes": created.copied.bytes,
             "there_already": created.copied.there,
         }
-        left_out = [{"shard": each.shard, "why": each.why} for each in manifest.left_out]
         if json:
-            print_json({"backup": created.key, **_summary(manifest), **row, "left_out": left_out})
+            print_json({"backup": created.key, **_summary(manifest), **row})
         else:
             _print_backup(created.key, manifest)
             print_rows([row])
-            print_rows(left_out, title="These are damaged and not in the backup (persist fsck tells more):")
-        return 1 if left_out else 0
+            _print_left_out(manifest)
+        return 1 if manifest.left_out else 0
 
     return await _with_store(destination, machine.settings, work)
 
@@ -82,7 +82,7 @@ def show(destination: str, settings: Settings, *, json: bool) -> None:
 
 
 def verify_all(destination: str, backup: str | None, settings: Settings, *, json: bool) -> int:
-    """Verify a backup. The exit code: 1 when it is damaged."""
+    """Verify a backup. The exit code: 1 when it is damaged, or lacks a shard that was damaged when it was taken."""
 
     async def work(store: Store) -> int:
         key, manifest = await read_manifest(store.blob, backup, timeout=store.timeout)
@@ -95,23 +95,32 @@ def verify_all(destination: str, backup: str | None, settings: Settings, *, json
         else:
             print_rows(rows)
             _print_backup(key, manifest)
-            print(f"{counted(len(manifest.shards), 'shard')} verified, {counted(len(rows), 'problem')}")
+            _print_left_out(manifest)
+            missing = f", {len(manifest.left_out):,} left out" if manifest.left_out else ""
+            print(f"{counted(len(manifest.shards), 'shard')} verified, {counted(len(rows), 'problem')}{missing}")
             if rows:
                 note("delete these blobs from the destination: the next persist backup create copies them again")
-        return 1 if rows else 0
+        return 1 if rows or manifest.left_out else 0
 
     return asyncio.run(_with_store(destination, settings, work))
 
 
 def restore(
-    destination: str, backup: str | None, target: Target, settings: Settings, *, resume: bool, json: bool
+    destination: str,
+    backup: str | None,
+    target: Target,
+    settings: Settings,
+    *,
+    resume: bool,
+    partial: bool,
+    json: bool,
 ) -> None:
-    """Restore a backup into an empty location."""
+    """Restore a backup into an empty location; one that left shards out only if ``partial``."""
     blob_uri, consensus_uri = target.stores()
     runtime = system()
 
     async def work(store: Store) -> None:
-        key, manifest = await read_manifest(store.blob, backup, timeout=store.timeout)
+        key, manifest = await manifest_to_restore(store.blob, backup, partial=partial, timeout=store.timeout)
         # Not before there is something to put there.
         _make_folder(target)
         blob = open_blob(blob_uri, settings=settings, runtime=runtime)
@@ -132,10 +141,11 @@ def restore(
             "copied_bytes": restored.copied.bytes,
         }
         if json:
-            print_json({"backup": key, **row})
+            print_json({"backup": key, **row, "left_out": _left_out(manifest)})
         else:
             _print_backup(key, manifest)
             print_rows([row])
+            _print_left_out(manifest)
             note("check it with persist fsck --deep before anybody uses it")
 
     asyncio.run(_with_store(destination, settings, work))
@@ -162,13 +172,23 @@ def _print_backup(key: str, manifest: Manifest) -> None:
     print(key)
     print(f"  {sums['created']}  {held}")
     print(f"  of {manifest.blob} and {manifest.consensus}")
+    if manifest.left_out:
+        print(f"  lacks {counted(len(manifest.left_out), 'damaged shard')}: persist backup verify names them")
+
+
+def _print_left_out(manifest: Manifest) -> None:
+    print_rows(_left_out(manifest), title="These were damaged and are not in the backup (persist fsck tells more):")
+
+
+def _left_out(manifest: Manifest) -> list[dict[str, str]]:
+    return [{"shard": each.shard, "why": each.why} for each in manifest.left_out]
 
 
 def _created(manifest: Manifest) -> str:
     return datetime.fromtimestamp(manifest.created_ms / 1000, UTC).isoformat(timespec="seconds")
 
 
-def _summary(manifest: Manifest) -> dict[str, Any]:
+def _summary(manifest: Manifest) -> Record:
     return {
         "created_ms": manifest.created_ms,
         "created": _created(manifest),
@@ -176,6 +196,7 @@ def _summary(manifest: Manifest) -> dict[str, Any]:
         "parts": sum(entry.parts for entry in manifest.shards),
         "part_bytes": sum(entry.part_bytes for entry in manifest.shards),
         "rows": sum(entry.rows for entry in manifest.shards),
+        "left_out": _left_out(manifest),
     }
 
 

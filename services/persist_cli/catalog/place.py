@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -12,8 +12,10 @@ from persist_cli.options import LOCATION, Target, Where, sqlite_file
 
 if TYPE_CHECKING:
     from persist.client.catalog.port import OpenableCatalog, RowLog
+    from persist.client.client import Client
     from persist.core.catalog.objects import FenceToken
     from persist.settings import Settings
+    from persist_catalog.addresses import Kept
 
 T = TypeVar("T")
 
@@ -83,14 +85,13 @@ class Place:
         """
         from persist.client.catalog.remote import RemoteCatalog
         from persist.errors import PersistError
+        from persist.runtime import system
         from persist_catalog.addresses import Addresses
 
-        if self.target is None:
-            return ""
         async with contextlib.AsyncExitStack() as stack:
-            client = await _client(self.target, settings)
-            stack.push_async_callback(client.close)
-            address = await Addresses(client, self.environment).of(token, incarnation)
+            addresses = Addresses(await self._kept(settings, stack), system())
+            stack.push_async_callback(addresses.close)
+            address = await addresses.of(token, incarnation)
             if not address:
                 return ""
             server = RemoteCatalog(address, environment=self.environment, settings=settings)
@@ -101,6 +102,20 @@ class Place:
             except (PersistError, TimeoutError):
                 return ""
             return address if (status.role, status.own) == ("leader", token) else ""
+
+    async def _kept(self, settings: "Settings", stack: contextlib.AsyncExitStack) -> "Kept":
+        from persist.client.catalog.log.stash_log import open_stash_log
+        from persist.runtime import system
+        from persist_catalog.addresses import KeptInShard, KeptInStash
+
+        if self.stash is not None:
+            stash = self.stash
+            return KeptInStash(
+                self.environment, lambda name: open_stash_log(stash, name, settings=settings, runtime=system())
+            )
+        client = await _client(self.target, settings)
+        stack.push_async_callback(client.close)
+        return KeptInShard(client, self.environment)
 
     def _refuse(self) -> None:
         from persist.core.catalog.errors import Uninitialized
@@ -158,9 +173,10 @@ class Place:
         return without_password(text)
 
 
-async def _client(target: Any, settings: "Settings") -> Any:
+async def _client(target: Target | None, settings: "Settings") -> "Client":
     from persist import aio
 
+    assert target is not None
     if target.endpoint is not None:
         return await aio.connect(target.endpoint, settings=settings)
     if target.location is not None:

@@ -18,6 +18,7 @@ from persist.core.catalog.objects import Config
 from persist.core.catalog.open_rules import DATA_VERSION
 from persist.core.catalog.rows import Row, RowUpdate
 from persist.errors import CorruptData
+from persist.typed import AnyKey, AnyValue, Record
 from persist.wire.catalog.json import SAFE, show_key, show_value
 from persist.wire.catalog.migrations import MIGRATIONS
 from persist.wire.catalog.rows import CODEC
@@ -76,11 +77,11 @@ def dump(
         note(f"{counted(raw, 'row')} in hexadecimal digits: this release reads data version {MIGRATIONS.current}")
 
 
-def entries(found: Dump, damages: Iterable[Damage] = ()) -> tuple[dict[str, list[dict[str, Any]]], int]:
+def entries(found: Dump, damages: Iterable[Damage] = ()) -> tuple[dict[str, list[Record]], int]:
     """What ``dump`` prints, by kind, and how many rows could not be read. What is wrong with a row goes with it."""
     wrong = {damage.row: {"damaged": damage.problem} for damage in damages}
     versions = _versions(found.updates)
-    by_tag: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+    by_tag: defaultdict[str, list[Record]] = defaultdict(list)
     for update in found.updates:
         entry = _entry(update, versions.current(update))
         by_tag[update.row.kind].append(entry | wrong.get(update.row, {}))
@@ -117,7 +118,7 @@ def _versions(updates: Iterable[RowUpdate]) -> _Versions:
     return _Versions(sorted((ts, CODEC.decode(row)[1].value) for ts, row in rows))
 
 
-def _entry(update: RowUpdate, readable: bool) -> dict[str, Any]:
+def _entry(update: RowUpdate, readable: bool) -> Record:
     times = {"ts": update.ts if update.ts <= SAFE else str(update.ts), "diff": update.diff}
     objects = show_row(update.row) if readable else None
     if objects is None:
@@ -125,7 +126,7 @@ def _entry(update: RowUpdate, readable: bool) -> dict[str, Any]:
     return {"key": objects[0], "value": objects[1], **times}
 
 
-def show_row(row: Row) -> tuple[Any, Any] | None:
+def show_row(row: Row) -> tuple[AnyKey, AnyValue] | None:
     """Key and value of a row as JSON; None when it is damaged."""
     try:
         key, value = CODEC.decode(row)
@@ -135,14 +136,14 @@ def show_row(row: Row) -> tuple[Any, Any] | None:
     return show_key(kind, key), show_value(kind, value)
 
 
-def _order(entry: dict[str, Any]) -> tuple[int, int, list[Any]]:
+def _order(entry: Record) -> tuple[int, int, list[Any]]:
     """By time, what went first, then by key with numbers in it by size."""
     parts = re.split(r"(\d+)", stdjson.dumps(entry.get("key", entry.get("key_hex"))))
     key = [(len(part.lstrip("0")), part) if index % 2 else part for index, part in enumerate(parts)]
     return int(entry["ts"]), entry["diff"], key
 
 
-def _print_entries(shown: dict[str, list[dict[str, Any]]]) -> None:
+def _print_entries(shown: dict[str, list[Record]]) -> None:
     """One JSON document in which key and value of an object are one line each: easy to look at and to copy."""
     print("{", end="")
     for index, (tag, rows) in enumerate(shown.items()):
@@ -154,7 +155,7 @@ def _print_entries(shown: dict[str, list[dict[str, Any]]]) -> None:
     print("\n}" if shown else "}")
 
 
-def line(value: Any) -> str:
+def line(value: AnyValue) -> str:
     """JSON on one line, which may be given back. What would change how a terminal shows the rest is escaped."""
     utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     return _DISGUISE.sub(lambda found: f"\\u{ord(found[0]):04x}", stdjson.dumps(value, ensure_ascii=not utf8))

@@ -1,7 +1,7 @@
 """The work behind ``persist catalog repair``: what is wrong with the rows of a catalog, told and mended."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -12,6 +12,7 @@ from persist.core.catalog.leadership.repair import Tally
 from persist.core.catalog.objects import FenceToken
 from persist.core.catalog.rows import Row
 from persist.errors import InvalidArgument
+from persist.typed import Record
 from persist.wire.catalog.rows import CODEC
 from persist_cli.catalog.place import Place
 from persist_cli.catalog.reads import line, show_row
@@ -92,11 +93,11 @@ def _print_json(place: Place, done: Repair) -> None:
     )
 
 
-def _changes(changes: Iterable[tuple[Row, int]]) -> list[dict[str, Any]]:
+def _changes(changes: Iterable[tuple[Row, int]]) -> list[Record]:
     return [_fields(row) | {"diff": diff} for row, diff in changes]
 
 
-def _fields(row: Row) -> dict[str, Any]:
+def _fields(row: Row) -> Record:
     shown = show_row(row)
     if shown is None:
         return {"kind": row.kind, "key_hex": row.key.hex(), "value_hex": row.value.hex()}

@@ -12,6 +12,7 @@ from persist.core.catalog.kinds import CONFIG, FENCE_TOKEN, AnyKind
 from persist.core.catalog.leadership.repair import Tally
 from persist.core.catalog.objects import FenceToken
 from persist.core.catalog.open_rules import CONTENT_VERSION, DATA_VERSION
+from persist.typed import AnyKey, AnyValue, Json
 from persist.wire.catalog.json import parse, read_key, read_value, show_key, show_value
 from persist.wire.catalog.migrations import MIGRATIONS
 from persist.wire.catalog.rows import CODEC, SIDES
@@ -70,7 +71,7 @@ def change(place: Place, settings: "Settings", wanted: Wanted, *, yes: bool, jso
             "nobody can be asked here, as standard input is no terminal: look first, then add --yes"
         )
 
-    async def work(catalog: OpenableCatalog) -> tuple[Any | None, FenceToken | None]:
+    async def work(catalog: OpenableCatalog) -> tuple[AnyValue | None, FenceToken | None]:
         seen = await _look(catalog, wanted)
         if seen.value == wanted.value and not seen.damaged:
             return seen.value, None
@@ -92,7 +93,7 @@ def _editable(text: str) -> AnyKind:
     return kind
 
 
-def _key(kind: AnyKind, data: Any) -> Any:
+def _key(kind: AnyKind, data: object) -> AnyKey:
     key = read_key(kind, data)
     if key == DATA_VERSION:
         raise typer.BadParameter(
@@ -105,7 +106,7 @@ def _key(kind: AnyKind, data: Any) -> Any:
     return key
 
 
-def _given(what: str, text: str) -> Any:
+def _given(what: str, text: str) -> Json:
     """The JSON of an argument, which is it, a file with it, or ``-``."""
     if text.strip() == "-":
         return parse(sys.stdin.read())
@@ -117,7 +118,7 @@ def _given(what: str, text: str) -> Any:
         raise typer.BadParameter(f"{what} is neither JSON (which begins with a brace) nor a file: {error}") from error
 
 
-def _is_entry(data: Any) -> bool:
+def _is_entry(data: object) -> bool:
     """Whether it is a whole object, as in dump: no key has these two fields."""
     return isinstance(data, dict) and {"key", "value"} <= data.keys()
 
@@ -159,7 +160,7 @@ def _ask(place: Place, wanted: Wanted, seen: _Seen) -> None:
         raise typer.Exit(1)
 
 
-def _tell(wanted: Wanted, previous: Any | None, token: FenceToken | None, *, json: bool) -> None:
+def _tell(wanted: Wanted, previous: AnyValue | None, token: FenceToken | None, *, json: bool) -> None:
     was = None if previous is None else show_value(wanted.kind, previous)
     done = _done(wanted, previous) if token is not None else "nothing"
     if json:
@@ -179,7 +180,7 @@ def _tell(wanted: Wanted, previous: Any | None, token: FenceToken | None, *, jso
     note(f"{done} {wanted.name}; {before}. Now deploy generation {token.deploy_generation}, epoch {token.epoch}")
 
 
-def _done(wanted: Wanted, previous: Any | None) -> str:
+def _done(wanted: Wanted, previous: object | None) -> str:
     if wanted.value is None:
         return "deleted"
     return "inserted" if previous is None else "changed"

@@ -4,9 +4,8 @@ from typing import Annotated
 
 import typer
 
-from persist_cli.options import Run, Where
+from persist_cli.options import EXIT_FAILED, Run, Where
 
-EXIT_FAILED = 1
 DOCTOR_SECONDS = 10.0
 
 

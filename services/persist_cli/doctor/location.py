@@ -1,19 +1,33 @@
 """Checks of a persist location: does it answer, is it safe, do the clocks agree."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar
 
 from persist.client.remote.addresses import endpoints_of, is_listening
-from persist.core.shard.state import FIRST_FORMAT, STATE_FORMAT
-from persist.errors import InvalidArgument, MissingExtra, PersistError
+from persist.core.shard.state import STATE_FORMAT
+from persist.errors import (
+    CorruptData,
+    InvalidArgument,
+    LocationError,
+    MissingExtra,
+    PersistError,
+    UnsafeConfiguration,
+    VersionMismatch,
+)
 from persist.extras import extra
 from persist.machine.gate import Gate
+from persist.machine.local_shards import LocalShards
+from persist.machine.upkeep import next_step
+from persist.machine.upkeep.repair import Repair
 from persist.retry.deadline import Deadline
 from persist.runtime import Runtime, system
 from persist.settings import Settings
 from persist.storage.open import open_blob, open_consensus
 from persist.storage.ports import Blob, Consensus
+from persist.typed import Work
+from persist_cli.admin.administration import Machine
 from persist_cli.doctor.checks import BAD, OK, WARN, Check
 from persist_cli.options import Target
 
@@ -39,7 +53,10 @@ def location(target: Target, settings: Settings, timeout: float, *, typed: bool 
                 "location", BAD if typed else WARN, str(target), f"{error.hint} The first write, or server, makes it"
             )
             return
-        yield from asyncio.run(_stores(target, settings, timeout))
+        stores = asyncio.run(_stores(target, settings, timeout))
+        yield from stores
+        if all(check.state != BAD for check in stores):
+            yield asyncio.run(_parts(target, settings, timeout))
     yield _shards_and_clock(target, settings, timeout)
 
 
@@ -58,24 +75,41 @@ async def _stores(target: Target, settings: Settings, timeout: float) -> list[Ch
         settings,
     )
     if all(check.state != BAD for check in found):
-        found.append(await _write_version(consensus_uri, timeout, settings))
+        found.append(await _write_version(target, timeout, settings))
+        found += await _one_location(blob_uri, consensus_uri, timeout, settings)
     return found
 
 
-async def _write_version(consensus_uri: str, timeout: float, settings: Settings) -> Check:
+async def _one_location(blob_uri: str, consensus_uri: str, timeout: float, settings: Settings) -> list[Check]:
+    """Whether the two stores belong together: nothing to say where they do."""
+    runtime = system()
+    blob = open_blob(blob_uri, settings=settings, runtime=runtime)
+    shards = LocalShards(
+        blob, open_consensus(consensus_uri, settings=settings, runtime=runtime), settings=settings, runtime=runtime
+    )
+    try:
+        await shards.check_place(timeout=timeout)
+    except UnsafeConfiguration as error:
+        return [Check("stores", BAD, error.message, error.hint)]
+    finally:
+        await shards.close()
+    return []
+
+
+async def _write_version(target: Target, timeout: float, settings: Settings) -> Check:
     """Whether this release knows what is written here, and writes all that it knows."""
     runtime = system()
-    store = open_consensus(consensus_uri, settings=settings, runtime=runtime)
+    store = open_consensus(target.stores()[1], settings=settings, runtime=runtime)
     try:
-        record = await Gate(store, settings=settings, runtime=runtime).look(Deadline(runtime, timeout))
+        written = await Gate(store, settings=settings, runtime=runtime).write_version(Deadline(runtime, timeout))
     except PersistError as error:
         return Check("write-version", BAD, str(error), error.hint)
     finally:
         await store.close()
-    written = FIRST_FORMAT if record is None else record.write_version
-    if written < STATE_FORMAT:
-        step = "once every program here is of this release: persist admin upgrade --all --commit"
-        return Check("write-version", WARN, f"{written}; this release knows {STATE_FORMAT}", step)
+    if written is None or written < STATE_FORMAT:
+        found = "none, as releases before write-versions left it" if written is None else f"{written}"
+        step = next_step.upgrade().line(target.words)
+        return Check("write-version", WARN, f"{found}; this release knows {STATE_FORMAT}", step)
     return Check("write-version", OK, f"{written}, the newest that this release knows")
 
 
@@ -93,7 +127,7 @@ async def _list_keys(store: Consensus, timeout: float) -> None:
 async def _store(
     name: str,
     opened: Callable[[], Any],
-    reach: Callable[[Any, float], Coroutine[Any, Any, None]],
+    reach: Callable[[Any, float], Work[None]],
     timeout: float,
     settings: Settings,
 ) -> list[Check]:
@@ -175,16 +209,54 @@ def _durable(endpoint: str, state: str) -> Check:
 def _shards_and_clock(target: Target, settings: Settings, timeout: float) -> Check:
     """Reads go through, and no shard was written in this machine's future."""
     runtime: Runtime = system()
+    walltimes, failures = [], {}
     try:
         with target.open(settings, begin=True) as client:
-            shards = [
-                shard for shard, _ in zip(client.list_shards(timeout=timeout), range(SHARDS_LOOKED_AT), strict=False)
-            ]
-            walltimes = [int(client.inspect(shard, timeout=timeout).get("walltime_ms", 0)) for shard in shards]
+            for shard, _ in zip(client.list_shards(timeout=timeout), range(SHARDS_LOOKED_AT), strict=False):
+                try:
+                    walltimes.append(int(client.inspect(shard, timeout=timeout).get("walltime_ms", 0)))
+                except CorruptData as error:
+                    failures[shard] = error.message
+    except VersionMismatch as error:
+        return Check("shards", BAD, error.message, next_step.after(error, "").line(target.words))
     except PersistError as error:
         return Check("shards", BAD, error.message, error.hint or "mend what is reported above first")
+    for shard, why in failures.items():
+        found = f"{len(failures)} of {len(failures) + len(walltimes)} shards cannot be read, {shard} among them: {why}"
+        return Check("shards", BAD, found, next_step.check(shard).line(target.words))
     ahead_ms = max(walltimes, default=0) - runtime.now_ms()
     if ahead_ms > SKEW_MS_MAX:
         step = "set the clocks of all machines by NTP: leases are told by them"
         return Check("clock", WARN, f"a shard was written {ahead_ms:,} ms in the future", step)
-    return Check("shards and clock", OK, f"{len(shards)} shards read, none written in the future")
+    found = f"{len(walltimes)} shards read, none written in the future"
+    if target.endpoint is not None:
+        found += "; their parts are looked at where the stores are named, not through a server"
+    return Check("shards and clock", OK, found)
+
+
+async def _parts(target: Target, settings: Settings, timeout: float) -> Check:
+    """Whether all that states name is there, in its length. No blob is read."""
+    deeper = next_step.check_all(deep=True).command(target.words)
+    machine = Machine(target, settings)
+    repair = Repair(machine.shards, machine.versions, settings=machine.settings, runtime=machine.runtime)
+    there = looked = parts = 0
+    hurt = None
+    try:
+        async with asyncio.timeout(timeout):
+            shards = await machine.survey.shards()
+            there = len(shards)
+            for shard in shards[:SHARDS_LOOKED_AT]:
+                # A state that cannot be read is told by the check of shards.
+                with contextlib.suppress(CorruptData, VersionMismatch):
+                    losses = await repair.find(shard)
+                    looked, parts = looked + 1, parts + len(losses)
+                    hurt = hurt or (shard if losses else None)
+    except (LocationError, TimeoutError):
+        found = f"{looked} of {there} shards looked at within {timeout:g} s"
+        return Check("parts", WARN, found, f"all of them: {deeper}")
+    finally:
+        await machine.shards.close()
+    if hurt is not None:
+        found = f"{parts} parts of {looked} shards are missing or damaged, some of {hurt}"
+        return Check("parts", BAD, found, next_step.check(hurt).line(target.words))
+    return Check("parts", OK, f"all parts of {looked} of {there} shards are there; {deeper} reads them")

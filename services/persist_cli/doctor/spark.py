@@ -8,8 +8,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from persist.typed import Record
 from persist_cli.doctor.checks import BAD, OK, WARN, Check
 
 JAVA_MIN: Final = 17
@@ -117,7 +118,7 @@ def _workers(environ: Mapping[str, str]) -> Iterator[Check]:
         yield Check("data source", BAD, "pyspark_persist is not installed for the workers' Python", step)
 
 
-def _probe(command: str, environ: Mapping[str, str]) -> dict[str, Any] | str:
+def _probe(command: str, environ: Mapping[str, str]) -> Record | str:
     """What the workers' Python says about itself; a text when it does not run."""
     try:
         done = subprocess.run(
@@ -132,5 +133,5 @@ def _probe(command: str, environ: Mapping[str, str]) -> dict[str, Any] | str:
         return str(error)
     if done.returncode != 0:
         return (done.stderr.strip().splitlines() or ["it failed without a word"])[-1]
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    found: Record = json.loads(done.stdout.splitlines()[-1])
     return found

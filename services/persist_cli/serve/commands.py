@@ -1,6 +1,7 @@
 """``persist dev`` and ``persist serve``: services as processes."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,15 @@ if TYPE_CHECKING:
 app = App(help="Run one service.", no_args_is_help=True)
 
 ENVIRONMENT = "default"
+
+
+class Kept(StrEnum):
+    """What keeps a catalog, as Implementation has it, which would import all of it."""
+
+    PERSIST = "persist"
+    STASH = "stash"
+    SHADOW = "shadow"
+
 
 Listen = Annotated[
     str, typer.Option(metavar="HOST:PORT", envvar="PERSIST_LISTEN", help="Where to listen; port 0: any.")
@@ -153,6 +163,21 @@ def serve_catalog(
         str, typer.Option(metavar="HOST:PORT", envvar="PERSIST_ADVERTISE", help="Where clients reach it, if elsewhere.")
     ] = "",
     listen: Listen = "127.0.0.1:7300",
+    implementation: Annotated[
+        Kept,
+        typer.Option(
+            envvar="PERSIST_CATALOG_IMPLEMENTATION",
+            help="What keeps the catalog: a shard of the location, tables (--stash, no location), or both, compared.",
+        ),
+    ] = Kept.PERSIST,
+    stash: Annotated[
+        str,
+        typer.Option(
+            metavar="URI",
+            envvar="PERSIST_STASH",
+            help="The tables of stash and shadow: sqlite:PATH or postgres://user@host/database.",
+        ),
+    ] = "",
     *,
     at: Reaching,
     serving: Serving,
@@ -162,14 +187,29 @@ def serve_catalog(
 
     With --generation it leads at once and fences whoever led. Without, it leads when a client opens the catalog to
     write; with --follow never. One that is fenced follows, and leads again only with a higher generation.
+
+    A shadow does everything to a shard and to a stash, and fails with CORRUPT_DATA where they differ: for tests.
     """
     if follow and generation is not None:
         raise typer.BadParameter("--follow never leads: leave out --generation")
+    if bool(stash) != (implementation is not Kept.PERSIST):
+        raise typer.BadParameter("--stash URI goes with --implementation stash or shadow, and they with it")
+    if implementation is Kept.STASH and at.typed:
+        raise typer.BadParameter("a stash is in no location: leave out " + ", ".join(f"--{name}" for name in at.typed))
+    from persist.client.catalog.implementation import Implementation
     from persist_catalog import Duty, catalog_spec
 
     settings = run.settings()
-    duty = Duty(environment=environment, generation=generation, follow=follow, advertise=advertise)
-    serving.serve(catalog_spec(at.reach(), duty), listen, settings, json=run.json)
+    duty = Duty(
+        environment=environment,
+        generation=generation,
+        follow=follow,
+        advertise=advertise,
+        implementation=Implementation(implementation.value),
+        stash=stash,
+    )
+    reach = None if implementation is Kept.STASH else at.reach()
+    serving.serve(catalog_spec(reach, duty), listen, settings, json=run.json)
 
 
 def dev(

@@ -23,8 +23,9 @@ def list_shards(
     target, settings = at.target(), run.settings()
     from persist_cli.shard import reads as shard_reads
 
-    with target.open(settings) as client:
-        shard_reads.list_shards(client, timeout=timeout, json=run.json)
+    with target.open(settings, reads=True) as client:
+        code = shard_reads.list_shards(client, target.words, timeout=timeout, json=run.json)
+    raise typer.Exit(code)
 
 
 @app.command()
@@ -39,7 +40,7 @@ def inspect(
     target, settings = at.target(), run.settings()
     from persist_cli.shard import reads as shard_reads
 
-    with target.open(settings) as client:
+    with target.open(settings, reads=True) as client:
         shard_reads.inspect(client, shard, timeout=timeout, json=run.json)
 
 
@@ -54,6 +55,17 @@ def append(
     val: Annotated[
         str, typer.Option(metavar="C,D", help="Val columns of a new shard; all that are left otherwise.")
     ] = "",
+    rename: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OLD=NEW", help="Call a column of the file differently in the shard; repeatable."),
+    ] = None,
+    encoding: Annotated[str, typer.Option(help="Of text that is not UTF-8, such as latin-1.")] = "utf-8",
+    time_column: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The column with each row's time, a number or a date; else ts.")
+    ] = None,
+    diff_column: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The column with each row's diff; else diff.")
+    ] = None,
     time: RowTime = None,
     diff: Annotated[
         int | None, typer.Option(help="The diff of every row: -1 takes rows away. Otherwise the diff column, or 1.")
@@ -66,12 +78,17 @@ def append(
 ) -> None:
     """Append rows in one commit. A new shard is made when --key names its key columns."""
     target, settings = at.target(), run.settings()
+    from persist_cli.shard import rows_in
     from persist_cli.shard import writes as shard_writes
 
     request = shard_writes.Append(
         shard=shard,
-        source=file,
-        file_format=file_format,
+        file=rows_in.File(
+            source=file,
+            file_format=file_format,
+            encoding=encoding,
+            names=rows_in.renamed(rename or (), time=time_column, diff=diff_column),
+        ),
         key=_names(key),
         val=_names(val),
         time=time,
@@ -113,7 +130,7 @@ def snapshot(
         file_format=file_format,
         output=output,
     )
-    with target.open(settings) as client:
+    with target.open(settings, reads=True) as client:
         shard_reads.snapshot(client, request, timeout=timeout, json=run.json)
 
 
@@ -121,6 +138,9 @@ def snapshot(
 def listen(
     shard: ShardArgument,
     start: From = None,
+    snapshot: Annotated[
+        bool, typer.Option("--snapshot", help="Begin with all that the shard holds at that time: the first rows, too.")
+    ] = False,
     until: Until = None,
     idle: Annotated[
         float | None, typer.Option(metavar="SECONDS", min=0.1, help="End after so long without news.")
@@ -134,8 +154,10 @@ def listen(
     target, settings = at.target(), run.settings()
     from persist_cli.shard import reads as shard_reads
 
-    with target.open(settings) as client:
-        shard_reads.listen(client, shard, start=start, until=until, idle=idle, timeout=timeout, json=run.json)
+    with target.open(settings, reads=True) as client:
+        shard_reads.listen(
+            client, shard, start=start, snapshot=snapshot, until=until, idle=idle, timeout=timeout, json=run.json
+        )
 
 
 def _names(text: str) -> tuple[str, ...]:

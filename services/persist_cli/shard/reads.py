@@ -1,19 +1,20 @@
 """What ``persist shard list``, ``inspect``, ``snapshot`` and ``listen`` do, given a client."""
 
 import sys
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
+import persist
 from persist import Progress
 from persist.client.shard.read.listen import log as interruptions
 from persist.core.frontier import TIME_MAX
 from persist.errors import NotReadable
 from persist.runtime import system
-from persist_cli.options import shard_id
+from persist.typed import Fields, Json
+from persist_cli.outcomes import Outcomes
 from persist_cli.shard import rows_out as tables_out
 from persist_cli.terminal import (
     counted,
@@ -26,7 +27,7 @@ from persist_cli.terminal import (
     progress,
     shown,
 )
-from persist_cli.times import dated
+from persist_cli.times import dated, dated_frontier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,21 +43,35 @@ class Snapshot:
     output: Path | None
 
 
-def list_shards(client: Any, *, timeout: float, json: bool) -> None:
-    """Print every shard and its frontiers, ordered by id."""
-    shards = sorted(client.list_shards(timeout=timeout))
-    states = [client.inspect(shard, timeout=timeout) for shard in shards]
+def list_shards(client: "persist.Client", place: Sequence[str], *, timeout: float, json: bool) -> int:
+    """Print every shard and its frontiers, ordered by id. The exit code."""
+    outcomes = Outcomes()
     fields = ("shard", "seqno", "since", "upper")
+    for shard in sorted(client.list_shards(timeout=timeout)):
+        with outcomes.of(shard):
+            state = client.inspect(shard, timeout=timeout)
+            outcomes.rows.append({name: state.get(name) for name in fields})
     if json:
-        print_json([{name: state.get(name) for name in fields} for state in states])
-    else:
-        rows = [[state.get(name) for name in fields] for state in states]
-        print_table(fields, rows, caption=counted(len(rows), "shard"))
+        print_json(outcomes.rows)
+        return outcomes.code
+    columns = (*fields, "error") if outcomes.failed else fields
+    rows = [[_dated_cell(row.get(name)) for name in columns] for row in outcomes.rows]
+    print_table(columns, rows, caption=counted(len(rows), "shard"))
+    outcomes.say(place)
+    return outcomes.code
 
 
-def inspect(client: Any, shard: str, *, timeout: float, json: bool) -> None:
+def _dated_cell(value: Json) -> Json:
+    """A frontier with its date below, to the second, so that columns stay narrow; anything else as it is."""
+    if not isinstance(value, list):
+        return value
+    number, _, date = dated_frontier(value).partition(" (")
+    return f"{number}\n{date.partition('.')[0]}Z" if date else number
+
+
+def inspect(client: "persist.Client", shard: str, *, timeout: float, json: bool) -> None:
     """Print a shard's state: all of it as JSON, or its scalars, sizes, and who holds what."""
-    state = client.inspect(shard_id(shard), timeout=timeout)
+    state = client.inspect(shard, timeout=timeout)
     if json:
         print_json(state)
         return
@@ -66,7 +81,7 @@ def inspect(client: Any, shard: str, *, timeout: float, json: bool) -> None:
         print_table(("who", "holds", "heard of", "lease", "purpose", "host"), holders)
 
 
-def _holders(state: Mapping[str, Any], now_ms: int) -> Iterator[list[str]]:
+def _holders(state: Fields, now_ms: int) -> Iterator[list[str]]:
     """Everybody on whose account something is kept, and whatever is being worked on."""
     for name, reader in state["leased_readers"].items():
         holds = f"since {_frontier_text(reader['since'])}, seqno {reader['seqno']:,}"
@@ -91,7 +106,7 @@ _WORK = {"active_rollup": "rollup", "active_gc": "garbage collection"}
 
 def _frontier_text(elements: list[int]) -> str:
     """A frontier as people write it."""
-    return "[]" if not elements else str(elements[0])
+    return "[]" if not elements else dated(elements[0])
 
 
 def _ago(now_ms: int, then_ms: int) -> str:
@@ -106,25 +121,32 @@ def _span(milliseconds: int) -> str:
     return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
 
 
-def _summary(state: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _summary(state: Fields) -> Iterator[tuple[str, str]]:
     """Scalars as they are, collections by their size."""
     for name, value in state.items():
         if isinstance(value, Mapping) or (isinstance(value, list) and any(isinstance(item, Mapping) for item in value)):
             yield name, f"{len(value):,} (--json shows them)" if value else "none"
         else:
-            yield name, "none" if value is None else shown(value)
+            yield name, _value(name, value)
 
 
-def snapshot(client: Any, request: Snapshot, *, timeout: float, json: bool) -> None:
+def _value(name: str, value: Json) -> str:
+    if value is None:
+        return "none"
+    if name in ("since", "upper"):
+        return dated_frontier(value)
+    return dated(value) if isinstance(value, int) and name.endswith("_ms") else shown(value)
+
+
+def snapshot(client: "persist.Client", request: Snapshot, *, timeout: float, json: bool) -> None:
     """Print or write the rows a shard holds at a time, in bounded memory."""
     file_format = tables_out.format_of(request.file_format, request.output, json=json)
-    shard = shard_id(request.shard)
-    with client.open_reader(shard, purpose="persist shard snapshot", timeout=timeout) as reader:
+    with client.open_reader(request.shard, purpose="persist shard snapshot", timeout=timeout) as reader:
         as_of = _latest(reader.upper.time) if request.as_of is None else request.as_of
         found = reader.snapshot(as_of=as_of, timeout=timeout)
         columns = list(request.columns) or None
         schema = _output_schema(found.schema.rows, columns)
-        batches = found.to_batches(columns, request.where)
+        batches: Iterator[pa.RecordBatch] = found.to_batches(columns, request.where)
         # Rows that stream over a terminal are their own progress.
         if request.output is not None or file_format == "table" or not sys.stdout.isatty():
             batches = _followed(batches, f"reading as of {dated(as_of)}", found.rows_estimate)
@@ -153,7 +175,7 @@ def _output_schema(rows: pa.Schema, columns: list[str] | None) -> pa.Schema:
     )
 
 
-def _followed(batches: Any, what: str, total: int) -> Generator[pa.RecordBatch, None, None]:
+def _followed(batches: Iterator[pa.RecordBatch], what: str, total: int) -> Generator[pa.RecordBatch, None, None]:
     """The batches, under a bar that is gone once the last of them was taken, or this is closed."""
     with progress(what, total) as done:
         for batch in batches:
@@ -162,23 +184,24 @@ def _followed(batches: Any, what: str, total: int) -> Generator[pa.RecordBatch, 
 
 
 def listen(
-    client: Any,
+    client: "persist.Client",
     shard: str,
     *,
     start: int | None,
+    snapshot: bool,
     until: int | None,
     idle: float | None,
     timeout: float,
     json: bool,
 ) -> None:
     """Print changes as they commit: JSON lines, or a line each. Ctrl-C is the ordinary end."""
-    the_shard = shard_id(shard)
-    with client.open_reader(the_shard, purpose="persist shard listen", timeout=timeout) as reader:
+    with client.open_reader(shard, purpose="persist shard listen", timeout=timeout) as reader:
         upper = reader.upper.time
         first = start if start is not None else TIME_MAX if upper is None else max(upper, 1) - 1
         with noted(interruptions):
             try:
-                for event in reader.listen(as_of=first, timeout=idle):
+                follow = reader.subscribe if snapshot else reader.listen
+                for event in follow(as_of=first, timeout=idle):
                     _tell(event, json=json)
                     if until is not None and isinstance(event, Progress) and event.upper.beyond(until - 1):
                         return
@@ -186,12 +209,12 @@ def listen(
                 note("")
 
 
-def _tell(event: Any, *, json: bool) -> None:
+def _tell(event: "persist.Updates | persist.Progress", *, json: bool) -> None:
     if isinstance(event, Progress):
         if json:
             print_json_line({"_progress": frontier(event.upper)})
         else:
-            print(f"-- complete before {event.upper}", flush=True)
+            print(f"-- complete before {dated_frontier(frontier(event.upper))}", flush=True)
         return
     for row in event.table.to_pylist():
         if json:
@@ -199,4 +222,4 @@ def _tell(event: Any, *, json: bool) -> None:
             continue
         ts, diff = row.pop("ts"), row.pop("diff")
         values = "  ".join(f"{name}={shown(value)}" for name, value in row.items())
-        print(f"{ts:>20}  {diff:>+4}  {values}", flush=True)
+        print(f"{dated(ts):>20}  {diff:>+4}  {values}", flush=True)

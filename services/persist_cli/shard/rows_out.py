@@ -120,7 +120,7 @@ def _writer(file_format: str, sink: BinaryIO, schema: pa.Schema) -> Iterator[Cal
         with parquet.ParquetWriter(sink, schema, compression="zstd") as writer:
             yield writer.write_batch
     elif file_format == "arrow":
-        with pa.ipc.new_stream(sink, schema) as writer:
+        with pa.ipc.new_stream(sink, schema) as writer:  # type: ignore[arg-type]  # narrower than Arrow is
             yield writer.write_batch
     else:
         from pyarrow import csv

@@ -2,24 +2,28 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from persist import Appended, Schema
+from persist import Appended, Schema, WriterId
+from persist.core.names import id_or_name
 from persist.errors import InvalidArgument, InvalidBounds, ShardClosed, ShardNotFound, UsageError
-from persist_cli.options import shard_id
+from persist.runtime import system
 from persist_cli.shard import rows_in as tables_in
 from persist_cli.terminal import counted, frontier, note, print_json, progress
+from persist_cli.times import dated_frontier
+
+if TYPE_CHECKING:
+    import persist
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Append:
-    """What to append and when. ``time`` None: the ``ts`` column says, or the shard's upper if there is none."""
+    """What to append and when. ``time`` None: the ``ts`` column says, or the clock if there is none."""
 
     shard: str
-    source: str
-    file_format: str | None
+    file: tables_in.File
     key: tuple[str, ...]
     val: tuple[str, ...]
     time: int | None
@@ -29,22 +33,23 @@ class Append:
 
 def check_new(request: Append) -> None:
     """Before a location is made: this file makes a shard. Raises UsageError. Standard input is not looked at."""
-    shard_id(request.shard)
-    if request.source != tables_in.STANDARD_INPUT:
+    id_or_name(request.shard)
+    if request.file.source != tables_in.STANDARD_INPUT:
         _new_schema(request, _first(_read(request, None), request).schema)
 
 
-def append(client: Any, request: Append, *, timeout: float, json: bool) -> None:
+def append(client: "persist.Client", request: Append, *, timeout: float, json: bool) -> None:
     """Append all rows of a file in one commit and say where they went. Nothing is appended when it fails."""
-    shard = shard_id(request.shard)
+    shard = client.named(request.shard, create=True, timeout=timeout)
     known = _registered(client, shard, timeout)
     if known is not None:
         _check_key(request, known)
     batches = _read(request, known)
     first = _first(batches, request)
     schema = known or _new_schema(request, first.schema)
-    writer = client.open_writer(shard, schema=schema, timeout=timeout)
-    builder = writer.batch_spec().open()
+    # The shard is made, if it is new, once every row was read.
+    writer_id = WriterId.born(system().now_ms(), system().random_bytes(16))
+    builder = client.batch_spec(shard, schema, writer_id=writer_id, timeout=timeout).open()
     try:
         with progress("appending") as done:
             for batch in _all(first, batches):
@@ -54,15 +59,18 @@ def append(client: Any, request: Append, *, timeout: float, json: bool) -> None:
     except BaseException:
         builder.discard()
         raise
-    at_upper = tables_in.TIME not in first.schema.names
-    outcome = _commit(writer, prepared, request, at_upper=at_upper, timeout=timeout)
+    writer = client.open_writer(shard, schema=schema, writer_id=writer_id, timeout=timeout)
+    prepared = prepared.registered(writer.batch_spec().schema_id)
+    timeless = tables_in.TIME not in first.schema.names
+    outcome = _commit(writer, prepared, request, timeless=timeless, timeout=timeout)
     if json:
         print_json(
             {"shard": str(shard), "rows": prepared.rows, "upper": frontier(outcome.upper), "seqno": outcome.seqno}
         )
     else:
         to = f"{'a new shard' if known is None else 'the existing shard'} {request.shard}"
-        note(f"{counted(prepared.rows, 'update')} appended to {to}: upper {outcome.upper}, seqno {outcome.seqno}")
+        upper = dated_frontier(frontier(outcome.upper))
+        note(f"{counted(prepared.rows, 'update')} appended to {to}: upper {upper}, seqno {outcome.seqno}")
 
 
 def _check_key(request: Append, known: Schema) -> None:
@@ -75,7 +83,7 @@ def _check_key(request: Append, known: Schema) -> None:
         )
 
 
-def _registered(client: Any, shard: Any, timeout: float) -> Schema | None:
+def _registered(client: "persist.Client", shard: Any, timeout: float) -> Schema | None:
     try:
         schema: Schema = client.schema(shard, timeout=timeout)
     except ShardNotFound:
@@ -88,15 +96,14 @@ def _registered(client: Any, shard: Any, timeout: float) -> Schema | None:
 
 
 def _read(request: Append, known: Schema | None) -> Iterator[pa.RecordBatch]:
-    file_format = tables_in.format_of(request.source, request.file_format)
-    return tables_in.read(request.source, file_format, _types(request, known))
+    return tables_in.read(request.file, _types(request, known))
 
 
 def _first(batches: Iterator[pa.RecordBatch], request: Append) -> pa.RecordBatch:
     first = next(batches, None)
     if first is None:
         raise InvalidArgument(
-            "there are no rows", hint="an empty file says nothing about its columns", source=request.source
+            "there are no rows", hint="an empty file says nothing about its columns", source=request.file.source
         )
     return first
 
@@ -130,29 +137,42 @@ def _placed(batch: pa.RecordBatch, request: Append) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns)
 
 
-def _commit(writer: Any, prepared: Any, request: Append, *, at_upper: bool, timeout: float) -> Appended:
-    """Commit at the shard's upper, wherever it has moved to meanwhile. Raises InvalidBounds when it passed the rows."""
-    if at_upper and request.time is None and request.new_upper is None:
-        appended: Appended = writer.append_batches_at_upper([prepared], timeout=timeout)
+def _commit(
+    writer: "persist.WriteHandle",
+    prepared: "persist.PreparedBatch",
+    request: Append,
+    *,
+    timeless: bool,
+    timeout: float,
+) -> Appended:
+    """Commit at the shard's upper, wherever it has moved to meanwhile. Raises InvalidBounds when it passed the rows.
+
+    Rows without any time are at this one, in milliseconds, as tables and Spark have it; at the upper if that is later.
+    """
+    if timeless and request.time is None and request.new_upper is None:
+        now = system().now_ms()
+        appended: Appended = writer.append_batches_at_upper([prepared], not_before=now, timeout=timeout)
         return appended
     expected = writer.upper
     while True:
         if expected.is_empty:
             raise ShardClosed("the shard is closed for writes", hint="append to another shard", shard=request.shard)
-        at_time = _time(request, expected.time, at_upper=at_upper)
+        reached = expected.time
+        assert reached is not None
+        at_time = _time(request, reached, timeless=timeless)
         last = at_time if at_time is not None else prepared.max_ts
         first = at_time if at_time is not None else prepared.min_ts
-        if first is not None and first < expected.time:
-            hint = f"use times at or beyond {expected.time}"
+        if first is not None and first < reached:
+            hint = f"use times at or beyond {reached}"
             raise InvalidBounds("the shard's upper has passed these times", hint=hint, upper=expected, time=first)
-        upper = request.new_upper if request.new_upper is not None else max(expected.time, (last or 0) + 1)
+        upper = request.new_upper if request.new_upper is not None else max(reached, (last or 0) + 1)
         outcome = writer.compare_and_append_batches([prepared], expected, upper, at_time=at_time, timeout=timeout)
         if isinstance(outcome, Appended):
             return outcome
         expected = outcome.upper
 
 
-def _time(request: Append, upper: int, *, at_upper: bool) -> int | None:
+def _time(request: Append, upper: int, *, timeless: bool) -> int | None:
     if request.time is not None:
         return request.time
-    return upper if at_upper else None
+    return upper if timeless else None

@@ -7,15 +7,20 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 import persist_ingest as ingest
 from persist.errors import MissingExtra
 from persist.runtime import system
+from persist.typed import Record
 from persist_cli.options import Invocation, Target
 from persist_cli.terminal import counted, note, print_json, print_json_line, print_table, progress
+
+if TYPE_CHECKING:
+    import persist
+
 
 LINE_SECONDS = 10.0
 """Between two lines about a running source where there is no terminal."""
@@ -196,7 +201,7 @@ def drop_source(run: Invocation, target: Target, name: str, *, commit: bool, for
         note("nothing was done; add --commit")
 
 
-def _location(target: Target, *, begin: bool = False) -> Any:
+def _location(target: Target, *, begin: bool = False) -> ingest.Location:
     if not begin:
         target.check_there()
     return ingest.Location(
@@ -204,7 +209,7 @@ def _location(target: Target, *, begin: bool = False) -> Any:
     ).resolved()
 
 
-def _client(target: Target) -> Any:
+def _client(target: Target) -> "persist.Client":
     from persist_ingest.location import client
 
     return client(_location(target))
@@ -218,7 +223,7 @@ def _flag(target: Target) -> str:
     return f"--blob {target.blob} --consensus {target.consensus}"
 
 
-def _shown(source: Any) -> dict[str, Any]:
+def _shown(source: Any) -> Record:
     shown = dataclasses.asdict(source)
     shown.pop("version")
     return shown

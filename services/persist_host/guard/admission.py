@@ -8,12 +8,14 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final, TypeVar
 
 from persist.errors import Overloaded
 from persist.settings import Settings
 from persist_host.guard.scan import beyond_memory
 from persist_host.telemetry import Telemetry
+
+K = TypeVar("K", bound=Hashable)
 
 RETRY_MS: Final = 100
 FRAME_SECONDS: Final = 10.0
@@ -219,7 +221,7 @@ def _share(limit: int, of: int) -> int:
     return max(limit // of, min(limit, SHARE_MIN))
 
 
-def _less(counts: Counter[Any], key: Hashable) -> None:
+def _less(counts: Counter[K], key: K) -> None:
     """One less; what is none is forgotten, as connections come and go."""
     counts[key] -= 1
     if not counts[key]:

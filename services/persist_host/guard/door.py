@@ -3,7 +3,7 @@
 Source: reliability.md section 5, sizes and back-pressure; docs/runbook.md, limits.
 """
 
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import grpc.aio
 from google.protobuf.message import DecodeError
@@ -11,6 +11,8 @@ from google.protobuf.message import DecodeError
 from persist.errors import RequestTooLarge
 from persist.runtime import Runtime
 from persist.settings import Settings
+from persist.typed import AnyMessage
+from persist_host.calls import Context
 from persist_host.guard.admission import FRAME_SECONDS, Admission
 from persist_host.guard.bounds import bytes_of
 from persist_host.guard.scan import Scan, input_of, undecodable
@@ -30,7 +32,7 @@ class Door:
         self._large = admission.large
         self._runtime = runtime
 
-    async def enter(self, data: bytes) -> tuple[Any, int]:
+    async def enter(self, data: bytes) -> tuple[AnyMessage, int]:
         """The message and the memory taken for it, which the caller gives back.
 
         Raises RequestTooLarge, InvalidArgument, Overloaded; nothing is taken then.
@@ -50,7 +52,7 @@ class Door:
         if memory:
             self._memory.give(memory)
 
-    async def enter_waiting(self, data: bytes) -> tuple[Any, int]:
+    async def enter_waiting(self, data: bytes) -> tuple[AnyMessage, int]:
         """As ``enter``, after waiting a while for memory."""
         size = self._size(data)
         if size < OFFLOADED_BYTES:
@@ -80,7 +82,7 @@ class Door:
             self._memory.give(len(data))
             raise
 
-    async def _parsed(self, data: bytes, memory: int) -> Any:
+    async def _parsed(self, data: bytes, memory: int) -> AnyMessage:
         try:
             if len(data) < OFFLOADED_BYTES:
                 return self._type.FromString(data)
@@ -99,7 +101,7 @@ class Frames:
     Nothing more of the stream is read while a frame waits for memory. Raises as ``Door.enter``.
     """
 
-    def __init__(self, context: Any, door: Door) -> None:
+    def __init__(self, context: Context, door: Door) -> None:
         """``context``: the call's, of which nobody else reads."""
         self._context = context
         self._door = door
@@ -107,7 +109,7 @@ class Frames:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> tuple[Any, int]:
+    async def __anext__(self) -> tuple[AnyMessage, int]:
         # SUBTLE: not through the iterator that gRPC gives to handlers: a generator of its own stands still at its last
         # message. It holds the bytes of that until the next one comes, and for ever when nobody asks for another.
         data = await self._context.read()

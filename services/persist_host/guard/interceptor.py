@@ -16,7 +16,9 @@ import grpc.aio
 from persist.errors import Determinate, Indeterminate, InvalidArgument, MissingDeadline, PersistError
 from persist.runtime import Runtime
 from persist.settings import Settings
+from persist.typed import AnyMessage, Record
 from persist.wire.rpc_errors import DETAILS_KEY, status_of
+from persist_host.calls import Context
 from persist_host.guard.admission import Admission
 from persist_host.guard.door import Door, Frames
 from persist_host.guard.outlet import Outlet, hold_answer
@@ -50,7 +52,7 @@ class Guard(grpc.aio.ServerInterceptor):
         self._undated = undated
         self._admission = Admission(settings, telemetry)
         self._strangers = Strangers(runtime)
-        self._wrapped: dict[str, Any] = {}
+        self._wrapped: Record = {}
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: grpc.HandlerCallDetails
@@ -99,7 +101,7 @@ class _Call:
     def unary(self, behavior: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[bytes, Any], Awaitable[Any]]:
         """One coroutine per call."""
 
-        async def guarded(data: bytes, context: Any) -> Any:
+        async def guarded(data: bytes, context: Context) -> AnyMessage:
             began, memory = self._runtime.monotonic(), 0
             try:
                 self._check_deadline(context)
@@ -123,7 +125,7 @@ class _Call:
     ) -> Callable[[bytes, Any], Awaitable[None]]:
         """One coroutine per stream, which writes what the behavior yields."""
 
-        async def serve(data: bytes, context: Any, outlet: Outlet) -> None:
+        async def serve(data: bytes, context: Context, outlet: Outlet) -> None:
             self._check_deadline(context)
             with self._admission.stream(self._name, context.peer()):
                 request, memory = await self._door.enter(data)
@@ -135,7 +137,7 @@ class _Call:
                         async for response in responses:
                             await outlet.write(response)
 
-        async def guarded(data: bytes, context: Any) -> None:
+        async def guarded(data: bytes, context: Context) -> None:
             await self._lasting(context, lambda outlet: serve(data, context, outlet))
 
         return guarded
@@ -143,16 +145,16 @@ class _Call:
     def session(self, behavior: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[None]]:
         """One coroutine per stream, which reads frames with the memory taken for them, and writes for itself."""
 
-        async def serve(context: Any, outlet: Outlet) -> None:
+        async def serve(context: Context, outlet: Outlet) -> None:
             with self._admission.stream(self._name, context.peer()), self._telemetry.span(self._name):
                 await behavior(Frames(context, self._door), outlet)
 
-        async def guarded(_: Any, context: Any) -> None:
+        async def guarded(_: Any, context: Context) -> None:
             await self._lasting(context, lambda outlet: serve(context, outlet))
 
         return guarded
 
-    async def _lasting(self, context: Any, serve: Callable[[Outlet], Awaitable[None]]) -> None:
+    async def _lasting(self, context: Context, serve: Callable[[Outlet], Awaitable[None]]) -> None:
         """A stream to its end, that of its status included: until then gRPC may hold what was written."""
         began = self._runtime.monotonic()
         outlet = Outlet(context, self._admission, self._stall_seconds)
@@ -166,16 +168,16 @@ class _Call:
         finally:
             outlet.close()
 
-    def _check_deadline(self, context: Any) -> None:
+    def _check_deadline(self, context: Context) -> None:
         if not self._dated:
             return
         left = context.time_remaining()
-        if left is None or left > FOREVER_SECONDS:
+        if left is None or left > FOREVER_SECONDS:  # type: ignore[redundant-expr]  # None without a deadline
             raise MissingDeadline("the call has no deadline", hint="set one: every call must end", method=self._name)
         if left < TOO_LATE_SECONDS:
             raise Determinate("the deadline had all but passed on arrival", hint="retry with a longer timeout")
 
-    def _check_route(self, request: Any, context: Any) -> None:
+    def _check_route(self, request: object, context: Context) -> None:
         shard = getattr(request, "shard_id", None)
         if shard is None:
             return
@@ -189,7 +191,7 @@ class _Call:
         self._telemetry.count("persist_rpc_total", labels)
         self._telemetry.count("persist_rpc_seconds_total", self._seconds, self._runtime.monotonic() - began)
 
-    async def _fail(self, error: Exception, context: Any, began: float) -> None:
+    async def _fail(self, error: Exception, context: Context, began: float) -> None:
         if isinstance(error, grpc.aio.AbortError):
             raise error
         if isinstance(error, grpc.aio.InternalError):
@@ -221,7 +223,7 @@ def _let_go(aborted: BaseException) -> None:
     the request: a circle that only the collector of cycles opens, and servers let that run rarely.
     """
 
-    def forget(_: Any) -> None:
+    def forget(_: object) -> None:
         aborted.__traceback__ = aborted.__context__ = None
 
     task = asyncio.current_task()
@@ -235,7 +237,7 @@ class Capped:
 
     __slots__ = ("_context", "_ends_at", "_loop")
 
-    def __init__(self, context: Any, seconds_max: float) -> None:
+    def __init__(self, context: Context, seconds_max: float) -> None:
         self._context = context
         self._loop = asyncio.get_running_loop()
         self._ends_at = self._loop.time() + seconds_max
@@ -249,7 +251,7 @@ class Capped:
         return getattr(self._context, name)
 
 
-def shard_header(context: Any) -> str | None:
+def shard_header(context: Context) -> str | None:
     """The shard a call was routed by, if any."""
     for name, value in context.invocation_metadata() or ():
         if name == SHARD_HEADER:

@@ -8,7 +8,12 @@ limits.
 import asyncio
 from typing import Any, Final
 
+from google.protobuf.message import Message
+
 from persist.errors import Determinate, Indeterminate, Overloaded
+from persist.retry.attempts import AGAIN
+from persist.typed import AnyMessage
+from persist_host.calls import Context
 from persist_host.guard.admission import FRAME_SECONDS, Admission
 
 SMALL_ANSWER_BYTES: Final = 8 << 10
@@ -22,7 +27,7 @@ class Outlet:
 
     __slots__ = ("_answers", "_begun", "_connection", "_context", "_held", "_stall_seconds")
 
-    def __init__(self, context: Any, admission: Admission, stall_seconds: float) -> None:
+    def __init__(self, context: Context, admission: Admission, stall_seconds: float) -> None:
         self._context = context
         self._answers = admission.answers
         self._connection: str = context.peer()
@@ -30,7 +35,7 @@ class Outlet:
         self._held = 0
         self._begun = False
 
-    async def write(self, message: Any) -> None:
+    async def write(self, message: AnyMessage) -> None:
         """Send a message. Raises Overloaded (no room), Determinate (the reader takes nothing)."""
         cost = self._answers.fitting(cost_of(message))
         if cost:
@@ -61,7 +66,7 @@ class Outlet:
         return getattr(self._context, name)
 
 
-async def hold_answer(message: Any, connection: str, admission: Admission) -> None:
+async def hold_answer(message: Message, connection: str, admission: Admission) -> None:
     """Wait for room for the answer of a single call, and hold it until the task of the call has ended.
 
     Raises Indeterminate: what the call did stays done.
@@ -73,14 +78,14 @@ async def hold_answer(message: Any, connection: str, admission: Admission) -> No
     try:
         await answers.wait(connection, cost, FRAME_SECONDS)
     except Overloaded as full:
-        raise Indeterminate("no room for the answer", hint="retry with the same token", **full.details) from None
+        raise Indeterminate("no room for the answer", hint=AGAIN, **full.details) from None
     task = asyncio.current_task()
     assert task is not None
     # Not the context's own callbacks: they hold the context, which holds them.
     task.add_done_callback(lambda _: answers.give(connection, cost))
 
 
-def cost_of(message: Any) -> int:
+def cost_of(message: Message) -> int:
     """Bytes of memory an answer takes from the budget."""
     size: int = message.ByteSize()
     return 0 if size <= SMALL_ANSWER_BYTES else ANSWER_COST * size

@@ -13,6 +13,7 @@ from typing import Final
 
 from persist.errors import LocationError, PersistError
 from persist.redaction import scrub
+from persist.retry.methods import NO_ANSWER
 from persist.runtime import Runtime
 from persist_host.logs import SHOWN_CHARS_MAX
 
@@ -33,6 +34,9 @@ _WITHHELD: Final = frozenset({"address", "detail", "endpoint", "error", "path", 
 # What gRPC says of a connection it could not make.
 _ADDRESSES: Final = re.compile(r"\b(ipv4|ipv6|unix|dns|vsock):[^\s,;]+")
 
+# What our own clients say of servers that they asked.
+_ASKED: Final = re.compile(rf"\b({NO_ANSWER}|no connection to) \S+")
+
 _log = logging.getLogger("persist.host")
 
 
@@ -46,7 +50,7 @@ class Strangers:
     def told(self, error: PersistError, method: str) -> PersistError:
         """The error as its caller gets it. Logs what is kept back, under the id the caller gets."""
         kept = {name: value for name, value in error.details.items() if _tells(error, name)}
-        message = _ADDRESSES.sub(r"\1:***", error.message)
+        message = _ASKED.sub(r"\1 ***", _ADDRESSES.sub(r"\1:***", error.message))
         if len(kept) == len(error.details) and message == error.message:
             return error
         id_, known = self._id(error)

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
+import persist
 from persist import InvalidArgument
 from persist_ingest.given import Given
 from persist_ingest.location import Location, Target
@@ -168,25 +169,31 @@ def _shape(feed: bool, diffs: bool) -> str:
 
 
 def epoch_ms(text: str, name: str) -> int:
-    """A time from an ISO timestamp that says its zone: milliseconds since 1970. Raises InvalidArgument."""
+    """A time from a timestamp that says its zone, or a word: milliseconds since 1970. Raises InvalidArgument."""
+    if text.strip().isdecimal():
+        raise InvalidArgument(f"option {name} must be an ISO timestamp", hint="e.g. 2013-07-01T12:00:00Z", got=text)
+    return _moment(text, name)
+
+
+def _moment(text: str, name: str) -> int:
+    """A time as people give one, in any form. A date or timestamp says its zone: Spark would read it in its session's,
+    which is not told here.
+    """
+    if (moment := _calendar(text)) is not None and moment.tzinfo is None:
+        example = moment.isoformat()
+        raise InvalidArgument(f"option {name} must say its zone", hint=f"e.g. {example}Z, or {example}-05:00", got=text)
     try:
-        moment = datetime.datetime.fromisoformat(text.strip())
-    except ValueError as cause:
-        raise InvalidArgument(
-            f"option {name} must be an ISO timestamp", hint="e.g. 2013-07-01T12:00:00Z", got=text
-        ) from cause
-    if moment.tzinfo is None:
-        # Spark reads such a text in its session's zone, which is not told here.
-        raise InvalidArgument(
-            f"option {name} must say its zone",
-            hint=f"e.g. {moment.isoformat()}Z, or {moment.isoformat()}-05:00",
-            got=text,
-        )
-    since_epoch = moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-    milliseconds = since_epoch // datetime.timedelta(milliseconds=1)
-    if milliseconds < 0:
-        raise InvalidArgument(f"option {name} lies before 1970", got=text)
-    return milliseconds
+        return persist.time_of(text)
+    except InvalidArgument as cause:
+        hint = "a whole number, or e.g. 2013-07-01T12:00:00Z, now, -5m; none before 1970"
+        raise InvalidArgument(f"option {name} must be an ISO timestamp, or a time", hint=hint, got=text) from cause
+
+
+def _calendar(text: str) -> datetime.datetime | None:
+    try:
+        return None if text.strip().isdecimal() else datetime.datetime.fromisoformat(text.strip())
+    except ValueError:
+        return None
 
 
 def _is_true(raw: Mapping[str, str], name: str) -> bool:
@@ -301,7 +308,8 @@ def _one_time(given: Given, version: str, timestamp: str) -> int | None:
     name = given.exclusive(version, timestamp)
     if name == timestamp:
         return epoch_ms(given.values[timestamp], timestamp)
-    return given.whole(version)
+    text = given.get(version)
+    return given.whole(version) if text is None or text.strip().lstrip("-").isdecimal() else _moment(text, version)
 
 
 def _start(given: Given, places: tuple[str, ...]) -> int | str | None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import persist
 from persist import InvalidArgument
 from persist_ingest.location import Target
 from pyspark_persist.options.options import Admission
@@ -67,7 +68,7 @@ class Position:
         return cls(int(str(offset["upper"])), None if below is None else bytes.fromhex(str(below)))
 
 
-def key_within(snapshot: Any, where: Where, below: bytes | None, limits: Admission) -> bytes | None:
+def key_within(snapshot: "persist.Snapshot", where: Where, below: bytes | None, limits: Admission) -> bytes | None:
     """The key below which the next piece of a snapshot ends, beyond ``below``; None: it takes all that is left."""
     whole = snapshot.splits(1, where=list(where))
     if not whole:

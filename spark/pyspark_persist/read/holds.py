@@ -14,6 +14,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any, Final
 
+import persist
 from persist import CorruptData, LeaseExpired, PersistError
 from persist.runtime import system
 from persist_ingest.location import Target
@@ -38,7 +39,7 @@ class Held:
 class Hold:
     """A reader, when it was opened, and the pins of what was planned with it."""
 
-    def __init__(self, reader: Any, *, opened: float) -> None:
+    def __init__(self, reader: "persist.ReadHandle", *, opened: float) -> None:
         self.reader = reader
         self.opened = opened
         self._pins: deque[tuple[float, Any]] = deque()
@@ -56,7 +57,7 @@ _HOLDS: Final[dict[tuple[object, ...], list[Hold]]] = {}
 _LOCK: Final = threading.Lock()
 
 
-def hold_of(target: Target, *, ttl_seconds: int) -> tuple[Any, Held]:
+def hold_of(target: Target, *, ttl_seconds: int) -> "tuple[persist.ReadHandle, Held]":
     """A reader with at least half its time as a holder of plans before it, and what keeps a plan made from now on.
 
     Raises ShardNotFound, LocationError.
@@ -81,17 +82,17 @@ def kept_seconds(ttl_seconds: int) -> float:
     return max(float(ttl_seconds), KEPT_SECONDS_MIN)
 
 
-def open_reader(target: Target, *, ttl_seconds: int) -> Any:
+def open_reader(target: Target, *, ttl_seconds: int) -> "persist.ReadHandle":
     """A fresh leased reader of an existing shard."""
     return target.client().open_reader(target.shard_id, lease=ttl_seconds, purpose="spark", timeout=target.timeout)
 
 
-def held_by(reader: Any, pin: Any) -> Held:
+def held_by(reader: "persist.ReadHandle", pin: Any) -> Held:
     """What a pin of this reader keeps, as values that travel with a plan."""
     return Held(reader_id=str(reader.reader_id), seqno=pin.seqno)
 
 
-def since_of_others(reader: Any, target: Target) -> int | None:
+def since_of_others(reader: "persist.ReadHandle", target: Target) -> int | None:
     """The smallest time any other reader of the shard holds, leased or critical; None when nobody holds one."""
     state = target.client().inspect(target.shard_id, timeout=target.timeout)
     held = {**state["leased_readers"], **state["critical_readers"]}
@@ -99,7 +100,7 @@ def since_of_others(reader: Any, target: Target) -> int | None:
     return min((int(holder["since"][0]) for holder in held.values() if holder["since"]), default=None)
 
 
-def pinned(reader: Any, target: Target) -> Any:
+def pinned(reader: "persist.ReadHandle", target: Target) -> Any:
     """A pin of what is planned from now on, and a renewed lease; None when the lease is gone."""
     try:
         return reader.pin(timeout=target.timeout)
@@ -107,7 +108,7 @@ def pinned(reader: Any, target: Target) -> Any:
         return None
 
 
-def is_alive(reader: Any, target: Target) -> bool:
+def is_alive(reader: "persist.ReadHandle", target: Target) -> bool:
     """Renew the reader's lease; False when it is gone."""
     return pinned(reader, target) is not None
 

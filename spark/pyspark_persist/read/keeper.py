@@ -24,6 +24,7 @@ from typing import Any, Final
 
 from persist import InvalidArgument, LeaseExpired, PersistError
 from persist.runtime import system
+from persist.typed import Json
 from persist_ingest.location import Location, Target
 from pyspark_persist.creating import saves_table
 from pyspark_persist.options.names import VIEW
@@ -235,7 +236,7 @@ def check_no_table(keeper: Address | None) -> None:
         raise InvalidArgument("saveAsTable makes a table that Spark could not read: save() writes the rows", hint=VIEW)
 
 
-def _told(keeper: Address, request: dict[str, object], *, timeout: float) -> Any:
+def _told(keeper: Address, request: dict[str, object], *, timeout: float) -> Json:
     """What the keeper answers. Raises OSError, ValueError."""
     host, port, secret = keeper
     with socket.create_connection((host, port), timeout=timeout) as connection:

@@ -5,9 +5,11 @@ Times are signed here, as everywhere in Spark; a closed frontier is null.
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
+
+from persist.typed import Fields, Record
 
 _LONG: Final = pa.int64()
 _TEXT: Final = pa.string()
@@ -41,16 +43,16 @@ METADATA_SCHEMAS: Final[Mapping[str, pa.Schema]] = {
 }
 
 
-def metadata_table(name: str, state: Mapping[str, Any]) -> pa.Table:
+def metadata_table(name: str, state: Mapping[str, object]) -> pa.Table:
     """The rows of one metadata table from what ``client.inspect`` tells."""
     return pa.Table.from_pylist(list(_ROWS[name](state)), schema=METADATA_SCHEMAS[name])
 
 
-def _frontiers(state: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+def _frontiers(state: Fields) -> Iterable[Record]:
     yield {"since": _time(state["since"]), "upper": _time(state["upper"]), "seqno": state["seqno"]}
 
 
-def _batches(state: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _batches(state: Mapping[str, object]) -> list[Record]:
     """Oldest first."""
     found = []
     for batch in _all_batches(state):
@@ -61,32 +63,32 @@ def _batches(state: Mapping[str, Any]) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: row["lower"])
 
 
-def _history(state: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+def _history(state: Mapping[str, object]) -> Iterable[Record]:
     """Newest first; ``version`` is the last time the batch covers, which is what ``asOf`` takes."""
     for row in reversed(_batches(state)):
         yield {"version": None if row["upper"] is None else row["upper"] - 1, **row}
 
 
-def _parts(state: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+def _parts(state: Mapping[str, object]) -> Iterable[Record]:
     for batch in _all_batches(state):
         for run, parts in enumerate(batch["runs"]):
             for part in parts:
                 yield {"lower": _time(batch["lower"]), "upper": _time(batch["upper"]), "run": run, **part}
 
 
-def _readers(state: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+def _readers(state: Fields) -> Iterable[Record]:
     for kind in ("leased", "critical"):
         for name, reader in state[f"{kind}_readers"].items():
             row = {"id": name, "kind": kind, "since": _time(reader["since"]), "purpose": reader["purpose"]}
             yield {**row, "detail": json.dumps(reader)}
 
 
-def _writers(state: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+def _writers(state: Fields) -> Iterable[Record]:
     for name, writer in state["writers"].items():
         yield {"id": name, "detail": json.dumps(writer)}
 
 
-def _all_batches(state: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
+def _all_batches(state: Fields) -> Iterable[Fields]:
     return (batch for spine_batch in state["spine"] for batch in spine_batch["batches"])
 
 
@@ -94,7 +96,7 @@ def _time(frontier: list[int]) -> int | None:
     return frontier[0] if frontier else None
 
 
-_ROWS: Final[Mapping[str, Callable[[Mapping[str, Any]], Iterable[dict[str, Any]]]]] = {
+_ROWS: Final[Mapping[str, Callable[[Fields], Iterable[Record]]]] = {
     "frontiers": _frontiers,
     "batches": _batches,
     "history": _history,

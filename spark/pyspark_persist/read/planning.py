@@ -10,7 +10,9 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+import persist
 from persist import Antichain, InvalidArgument, InvalidBounds, KeyRange, NotReadable, Predicate
+from persist.arrow import ArrowField
 from persist_ingest.location import Target
 from pyspark_persist.naming import find, shown_fields, shown_name, stored_name
 from pyspark_persist.options.options import Filters, ReadOptions
@@ -33,7 +35,7 @@ class SplitPartition(InputPartition):  # type: ignore[misc]  # pyspark is untype
     ``held``: what keeps its parts from being deleted.
     """
 
-    def __init__(self, split: Any, as_of: int | None) -> None:
+    def __init__(self, split: "persist.Split", as_of: int | None) -> None:
         super().__init__(None)
         self.split = split
         self.as_of = as_of
@@ -81,7 +83,7 @@ def resolve_as_of(as_of: int | None, *, upper: int, since: int | None, wait_ms: 
     return as_of
 
 
-def where_of(filters: Filters, schema: Any) -> Where:
+def where_of(filters: Filters, schema: "persist.Schema") -> Where:
     """The filters as conditions that this persist.Schema can answer. Key bounds are about the first key column.
 
     Raises InvalidArgument: an unknown column, a value that does not fit, a text that cannot be read.
@@ -98,7 +100,7 @@ def where_of(filters: Filters, schema: Any) -> Where:
     return [(first.name, op, _literal(text, first)) for op, text in bounds]
 
 
-def resolved(conditions: Where, schema: Any) -> Where:
+def resolved(conditions: Where, schema: "persist.Schema") -> Where:
     """Conditions about Spark's columns as conditions about the shard's. Raises InvalidArgument."""
     known = [field.name for field in shown_fields(schema)]
     told = []
@@ -123,7 +125,7 @@ def _unknown(name: str, known: list[str]) -> InvalidArgument:
     return InvalidArgument("no such column", hint=f"{meant}the columns are: {', '.join(known)}", column=name)
 
 
-def _literal(text: str, field: pa.Field) -> object:
+def _literal(text: str, field: ArrowField) -> object:
     try:
         return pa.scalar(text).cast(field.type).as_py()
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as cause:
@@ -138,7 +140,7 @@ def split_count(encoded_bytes: int, options: ReadOptions) -> int:
 
 
 def snapshot_partitions(
-    reader: Any, as_of: int, options: ReadOptions, where: Where, *, keys: KeyRange | None = None
+    reader: "persist.ReadHandle", as_of: int, options: ReadOptions, where: Where, *, keys: KeyRange | None = None
 ) -> list[SplitPartition]:
     """The partitions of a snapshot at ``as_of``, of all keys or those; empty when it is. Waits as long as asked."""
     timeout = max(options.wait_ms / 1000, options.target.timeout)
@@ -146,7 +148,9 @@ def snapshot_partitions(
     return _partitions(snapshot, as_of, options, where, keys)
 
 
-def diff_partitions(reader: Any, lower: int, upper: int, options: ReadOptions, where: Where) -> list[SplitPartition]:
+def diff_partitions(
+    reader: "persist.ReadHandle", lower: int, upper: int, options: ReadOptions, where: Where
+) -> list[SplitPartition]:
     """The partitions of the updates with lower <= t < upper."""
     timeout = max(options.wait_ms / 1000, options.target.timeout)
     end = Antichain(()) if upper >= TIMES_END else Antichain.of(upper)
@@ -162,7 +166,11 @@ def held(partitions: list[SplitPartition], by: Held) -> list[InputPartition]:
 
 
 def _partitions(
-    read: Any, as_of: int | None, options: ReadOptions, where: Where, keys: KeyRange | None
+    read: "persist.Snapshot | persist.Diffs",
+    as_of: int | None,
+    options: ReadOptions,
+    where: Where,
+    keys: KeyRange | None,
 ) -> list[SplitPartition]:
     if not read.rows:
         return []

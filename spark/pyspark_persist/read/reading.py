@@ -6,16 +6,17 @@
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import datasource as ds
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+import persist
 from persist import CorruptData, InvalidArgument, InvalidBounds
 from persist_ingest.location import Target
-from pyspark_persist.finding import current_schema, inspected
+from pyspark_persist.finding import current_schema, found, inspected
 from pyspark_persist.options.options import METADATA, Interval, ReadOptions
 from pyspark_persist.read import holds, planning
 from pyspark_persist.read.keeper import Address, ask
@@ -33,7 +34,7 @@ class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
 
     def __init__(self, options: ReadOptions, schema: StructType, keeper: Address | None = None) -> None:
         # SUBTLE: Spark pickles the reader before it calls partitions(): what executors need must be here by then.
-        self.options = options
+        self.options = options = found(options)
         self._keeper = keeper
         self.stored = current_schema(options.target)
         self.view = view_of(options, self.stored, schema, streaming=False)
@@ -58,7 +59,7 @@ class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_keeper": None}
 
-    def _plan(self, reader: Any) -> list[SplitPartition]:
+    def _plan(self, reader: "persist.ReadHandle") -> list[SplitPartition]:
         options = self.options
         upper, since = planning.current_upper(options.target), reader.since.time
         if options.interval is not None:
@@ -68,7 +69,9 @@ class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
             return []
         return planning.snapshot_partitions(reader, as_of, options, [*self.where, *self.pushed])
 
-    def _diffs(self, reader: Any, interval: Interval, *, upper: int, since: int | None) -> list[SplitPartition]:
+    def _diffs(
+        self, reader: "persist.ReadHandle", interval: Interval, *, upper: int, since: int | None
+    ) -> list[SplitPartition]:
         if interval.start == "latest":
             return []
         lower = interval.start if isinstance(interval.start, int) else earliest(since)

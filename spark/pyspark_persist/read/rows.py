@@ -6,13 +6,14 @@ Source: spark.md section 0 fact 8; architecture.md section 8.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from persist import UsageError
+from persist.arrow import ArrowColumn, Numbers
 from pyspark_persist.read.repeating import repeat, taken
 from pyspark_persist.read.row_codes import row_codes
 
@@ -30,7 +31,7 @@ _TIMESTAMP_MS_MAX: Final = (2**63 - 1) // 1000
 INSERT, DELETE, PRE, POST = "insert", "delete", "update_preimage", "update_postimage"
 
 
-def diffs_of(table: pa.Table) -> Any:
+def diffs_of(table: pa.Table) -> Numbers:
     """The ``_diff`` column as a numpy array of i64."""
     return table.column(DIFF.name).to_numpy()
 
@@ -67,7 +68,7 @@ def raw_diffs(table: pa.Table, as_of: int | None) -> pa.Table:
     return kept.append_column(SPARK_TS, signed(times))
 
 
-def signed(times: Any) -> Any:
+def signed(times: ArrowColumn) -> ArrowColumn:
     """Times as i64, which is what Spark has. Raises UsageError beyond 2^63."""
     try:
         return times.cast(pa.int64())
@@ -77,7 +78,7 @@ def signed(times: Any) -> Any:
         ) from cause
 
 
-def change_rows(table: pa.Table, kinds: Any | None = None) -> Iterator[pa.Table]:
+def change_rows(table: pa.Table, kinds: Numbers | None = None) -> Iterator[pa.Table]:
     """Updates as a change feed: ``_change_type``, ``_commit_version``, ``_commit_timestamp``, |diff| rows each.
 
     ``_commit_timestamp`` reads the time as milliseconds since 1970 (null beyond what a timestamp can hold).
@@ -90,7 +91,7 @@ def change_rows(table: pa.Table, kinds: Any | None = None) -> Iterator[pa.Table]
     stamps = in_range.cast(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC"))
     kept = table.drop_columns([TS.name, DIFF.name])
     for field, column in zip(CHANGE_FIELDS, (pa.array(kinds, pa.string()), versions, stamps), strict=True):
-        kept = kept.append_column(field, column)
+        kept = kept.append_column(field, column)  # type: ignore[arg-type]  # narrower than Arrow is
     return repeat(kept, np.abs(counts))
 
 
@@ -119,8 +120,8 @@ def paired_changes(table: pa.Table, key: Sequence[str], *, net: bool) -> Iterato
     order = np.lexsort((np.concatenate([np.full(len(r), n) for n, r in enumerate(rows)]), groups[np.concatenate(rows)]))
     chosen, kind_of, diff_of = (np.concatenate(each)[order] for each in (rows, kinds, diffs))
     for piece, place in taken(table, chosen):
-        index = piece.schema.get_field_index(DIFF.name)
-        counted = piece.set_column(index, DIFF, pa.array(diff_of[place], pa.int64()))
+        index = piece.schema.get_field_index(DIFF.name)  # type: ignore[assignment]  # narrower than Arrow is
+        counted = piece.set_column(index, DIFF, pa.array(diff_of[place], pa.int64()))  # type: ignore[arg-type]  # narrower than Arrow is
         yield from change_rows(counted, kind_of[place])
 
 
@@ -173,13 +174,13 @@ def _start_of_last_key(batch: pa.RecordBatch, key: Sequence[str]) -> int:
     return int(different[-1]) + 1 if len(different) else 0
 
 
-def _sums(counts: Any, groups: Any) -> Any:
+def _sums(counts: Numbers, groups: Numbers) -> Numbers:
     sums = np.zeros(int(groups.max()) + 1, dtype=np.int64)
     np.add.at(sums, groups, counts)
     return sums
 
 
-def _first_of_group(counts: Any, groups: Any, wanted: Any) -> Any:
+def _first_of_group(counts: Numbers, groups: Numbers, wanted: Numbers) -> Numbers:
     """Of each group's copies the first ``wanted``: how many each row gives."""
     order = np.argsort(groups, kind="stable")
     ends = np.cumsum(counts[order])
@@ -189,4 +190,4 @@ def _first_of_group(counts: Any, groups: Any, wanted: Any) -> Any:
     given = np.clip(wanted[order] - before, 0, counts[order])
     taken = np.empty_like(given)
     taken[order] = given
-    return taken
+    return taken  # type: ignore[no-any-return]  # its class is known from its type

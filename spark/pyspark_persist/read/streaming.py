@@ -24,8 +24,9 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+import persist
 from persist import Antichain, InvalidArgument, KeyRange, LeaseExpired, NotReadable, PersistError
-from pyspark_persist.finding import current_schema
+from pyspark_persist.finding import current_schema, found
 from pyspark_persist.options.options import ReadOptions
 from pyspark_persist.read import holds, planning
 from pyspark_persist.read.admission import Position, key_within, time_within
@@ -42,7 +43,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         # SUBTLE: no lease here. Spark builds a second reader only to pickle it, and nobody would ever end its lease.
-        self.options = options
+        self.options = options = found(options)
         stored = current_schema(options.target)
         self.view: View = view_of(options, stored, schema, streaming=True)
         self.where: Where = planning.where_of(options.filters, stored)
@@ -108,7 +109,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._pins.append((upper, pin))
         return planning.held(planned, holds.held_by(reader, pin))
 
-    def _plan(self, reader: Any, lower: Position, upper: Position) -> list[SplitPartition]:
+    def _plan(self, reader: "persist.ReadHandle", lower: Position, upper: Position) -> list[SplitPartition]:
         if lower.in_snapshot:
             keys = KeyRange(lower=lower.below, upper=upper.below)
             as_of = self._snapshot_time(upper.upper, reader)
@@ -139,13 +140,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     # ---- below: the lease, the start, the limits -------------------------------------------------------------------
 
-    def _fresh_reader(self) -> Any:
+    def _fresh_reader(self) -> "persist.ReadHandle":
         return holds.open_reader(self.options.target, ttl_seconds=self.options.partitioning.hold_ttl_seconds)
 
-    def _leased(self) -> Any:
+    def _leased(self) -> "persist.ReadHandle":
         return self._pinned()[0]
 
-    def _pinned(self) -> tuple[Any, Any]:
+    def _pinned(self) -> "tuple[persist.ReadHandle, object]":
         """A reader whose lease was renewed just now, and a pin of what is planned from now on."""
         pin = None if self._reader is None else holds.pinned(self._reader, self.options.target)
         if pin is None:
@@ -188,7 +189,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         since = self._leased().since.time
         return upper if since is None else min(since + 1, upper)
 
-    def _snapshot_time(self, upper: int, reader: Any) -> int:
+    def _snapshot_time(self, upper: int, reader: "persist.ReadHandle") -> int:
         """The time at which the initial snapshot that ends at ``upper`` is read: the same for all its pieces."""
         since = reader.since.time
         as_of = planning.resolve_as_of(None, upper=upper, since=since, wait_ms=0) or 0
@@ -197,7 +198,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._lose(as_of, since)
         return int(since)
 
-    def _readable_from(self, lower: int, reader: Any) -> int:
+    def _readable_from(self, lower: int, reader: "persist.ReadHandle") -> int:
         first = earliest(reader.since.time)
         if lower < first:
             self._lose(lower, reader.since.time)

@@ -6,11 +6,12 @@ A view is made on the driver and travels to executors with the reader; it holds 
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
+import persist
+from persist.arrow import ArrowField
 from pyspark_persist.naming import found, shown_fields, shown_name, stored_name
 from pyspark_persist.options.options import CHANGES, DIFFS, NO_FEED_OPTIONS, Changefeed, ReadOptions
 from pyspark_persist.read import rows
@@ -76,7 +77,7 @@ class View:
                 yield from rows.change_rows(kept)
 
 
-def offered_fields(options: ReadOptions, schema: Any) -> list[pa.Field]:
+def offered_fields(options: ReadOptions, schema: "persist.Schema") -> list[ArrowField]:
     """The Arrow fields a read can show: the shard's columns and those its shape adds. Raises SchemaMismatch."""
     fields = shown_fields(schema)
     if options.filters.columns is not None:
@@ -87,12 +88,12 @@ def offered_fields(options: ReadOptions, schema: Any) -> list[pa.Field]:
     return [*fields, rows.SPARK_TS, rows.DIFF] if options.shape == DIFFS else fields
 
 
-def schema_of(options: ReadOptions, schema: Any) -> StructType:
+def schema_of(options: ReadOptions, schema: "persist.Schema") -> StructType:
     """The Spark schema of a read of a shard with this persist.Schema."""
     return spark_schema(offered_fields(options, schema))
 
 
-def view_of(options: ReadOptions, schema: Any, asked: StructType, *, streaming: bool) -> View:
+def view_of(options: ReadOptions, schema: "persist.Schema", asked: StructType, *, streaming: bool) -> View:
     """The view that shows ``asked`` columns (Spark's, or a user's projection). Raises SchemaMismatch."""
     offered = check_projection(asked, schema_of(options, schema))
     key = tuple(shown_name(name) for name in schema.key.names)

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import types as st
 
 import persist
 from persist import InvalidArgument, SchemaMismatch, ShardNotFound, TypeNotSupported
+from persist.arrow import ArrowArray, ArrowField
 from pyspark_persist.naming import DIFF_COLUMN, TIME_COLUMN, check_distinct, find, shown_name, stored_name
 from pyspark_persist.options.options import WriteOptions
 from pyspark_persist.spark_types import arrow_schema, cast_column, fits, spark_type
@@ -43,7 +43,7 @@ class Columns:
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
-def _given(column: Any, field: pa.Field) -> Any:
+def _given(column: ArrowArray, field: ArrowField) -> ArrowArray:
     if not field.nullable and column.null_count:
         raise InvalidArgument(
             "a column that the shard declares not null holds nulls",
@@ -54,7 +54,7 @@ def _given(column: Any, field: pa.Field) -> Any:
     return column
 
 
-def _counted(column: Any, name: str) -> Any:
+def _counted(column: ArrowArray, name: str) -> ArrowArray:
     if column.null_count:
         plain = "the time of the commit" if name.lower() == TIME_COLUMN else "a count of 1"
         raise InvalidArgument(
@@ -66,7 +66,7 @@ def _counted(column: Any, name: str) -> Any:
     return column
 
 
-def columns_of(frame: st.StructType, schema: Any) -> Columns:
+def columns_of(frame: st.StructType, schema: "persist.Schema") -> Columns:
     """The mapping from a DataFrame to a shard. Nullable val columns may be missing. Raises SchemaMismatch."""
     check_distinct(frame.fieldNames())
     given = {field.name.lower(): field for field in frame.fields}
@@ -91,7 +91,7 @@ def columns_of(frame: st.StructType, schema: Any) -> Columns:
     )
 
 
-def _source(field: pa.Field, given: dict[str, st.StructField], *, optional: bool) -> str | None:
+def _source(field: ArrowField, given: dict[str, st.StructField], *, optional: bool) -> str | None:
     name = shown_name(field.name)
     source = given.get(name.lower())
     if source is None:
@@ -109,7 +109,7 @@ def _source(field: pa.Field, given: dict[str, st.StructField], *, optional: bool
     return str(source.name)
 
 
-def schema_for(options: WriteOptions, frame: st.StructType, stored: Any) -> Any:
+def schema_for(options: WriteOptions, frame: st.StructType, stored: "persist.Schema | None") -> "persist.Schema":
     """The schema a write needs its shard to have; ``stored`` is the one it has, None when there is no shard.
 
     A value: nothing is registered. Raises ShardNotFound, SchemaMismatch, TypeNotSupported, InvalidArgument.
@@ -126,7 +126,7 @@ def schema_for(options: WriteOptions, frame: st.StructType, stored: Any) -> Any:
     return schema_of_frame(frame, options.key_columns)
 
 
-def schema_of_frame(frame: st.StructType, key: Sequence[str]) -> Any:
+def schema_of_frame(frame: st.StructType, key: Sequence[str]) -> "persist.Schema":
     """A persist.Schema with these key columns and all other data columns of the DataFrame as val.
 
     Vals are nullable whatever the DataFrame says: Spark calls every literal and every count not null, and a column that
@@ -149,7 +149,7 @@ def schema_of_frame(frame: st.StructType, key: Sequence[str]) -> Any:
     )
 
 
-def merged(stored: Any, frame: st.StructType) -> Any:
+def merged(stored: "persist.Schema", frame: st.StructType) -> "persist.Schema":
     """The shard's schema with the DataFrame's new columns added to val, nullable."""
     known = {shown_name(name).lower() for name in (*stored.key.names, *stored.val.names)}
     added = [field.with_nullable(True) for field in _storable(frame) if field.name.lower() not in known]
@@ -159,7 +159,7 @@ def merged(stored: Any, frame: st.StructType) -> Any:
     return persist.Schema(key={field.name: field for field in stored.key}, val=val, codec=stored.codec)
 
 
-def _storable(frame: st.StructType) -> list[pa.Field]:
+def _storable(frame: st.StructType) -> list[ArrowField]:
     data = st.StructType([field for field in frame.fields if field.name.lower() not in {TIME_COLUMN, DIFF_COLUMN}])
     for field in data.fields:
         if isinstance(

@@ -23,8 +23,10 @@ from persist import (
     WriterId,
 )
 from persist.runtime import system
+from persist.typed import AnyOutcome
 
 if TYPE_CHECKING:
+    import persist
     from pyspark_persist.write.writing import Write
 
 ATTEMPTS: Final = 100
@@ -58,7 +60,9 @@ class Placement:
 class Commit:
     """One commit: place it, try, and follow the upper while the options leave it free."""
 
-    def __init__(self, write: "Write", writer_id: str, prepared: list[Any], transaction: Transaction | None) -> None:
+    def __init__(
+        self, write: "Write", writer_id: str, prepared: "list[persist.PreparedBatch]", transaction: Transaction | None
+    ) -> None:
         self._write = write
         self._options = write.options
         self._target = write.options.target
@@ -87,7 +91,9 @@ class Commit:
             attempts=ATTEMPTS,
         )
 
-    def _append(self, writer: Any, batches: list[Any], placement: Placement) -> Any:
+    def _append(
+        self, writer: "persist.WriteHandle", batches: "list[persist.PreparedBatch]", placement: Placement
+    ) -> AnyOutcome:
         return writer.compare_and_append_batches(
             batches,
             expected_upper=placement.expected,
@@ -159,7 +165,7 @@ class Commit:
 
     def _place_rows(self, upper: Antichain, expected: int) -> Placement:
         """Where the rows' own times say."""
-        times = [(int(batch.min_ts), int(batch.max_ts)) for batch in self._prepared if batch.rows]
+        times = [(int(batch.min_ts), int(batch.max_ts)) for batch in self._prepared if batch.rows]  # type: ignore[arg-type]  # batches with rows have times
         earliest = min([expected, *(first for first, _ in times)])
         new_upper = self._options.new_upper
         if new_upper is None:
@@ -179,7 +185,7 @@ class Commit:
 
     # ---- what is committed ---------------------------------------------------------------------------------------
 
-    def _registered(self) -> list[Any]:
+    def _registered(self) -> "list[persist.PreparedBatch]":
         """The tasks' batches under the id that the shard has for their schema; it learns the schema now if it must.
 
         Raises SchemaMismatch when somebody else has changed the schema since the write was planned.
@@ -189,11 +195,11 @@ class Commit:
         schema_id = self._writer.batch_spec().schema_id
         return [batch.registered(schema_id) for batch in self._prepared]
 
-    def _open(self) -> Any:
+    def _open(self) -> "persist.WriteHandle":
         write, target = self._write, self._target
         client = target.client(create=write.is_new)
 
-        def opened() -> Any:
+        def opened() -> "persist.WriteHandle":
             return client.open_writer(
                 target.shard_id, schema=write.schema, writer_id=self._writer_id, timeout=target.timeout
             )
@@ -209,7 +215,7 @@ class Commit:
             raise _changed(other) from other
         return opened()
 
-    def _retractions(self, placement: Placement) -> list[Any]:
+    def _retractions(self, placement: Placement) -> "list[persist.PreparedBatch]":
         """For an overwrite, everything that is there just before the commit time, taken back."""
         if not self._write.overwrite or placement.expected == 0:
             return []
@@ -233,7 +239,7 @@ class Commit:
         finally:
             reader.expire(timeout=target.timeout)
 
-    def _result(self, outcome: Any, batches: list[Any]) -> CommitResult:
+    def _result(self, outcome: AnyOutcome, batches: "list[persist.PreparedBatch]") -> CommitResult:
         already = bool(outcome.already_committed)
         used = [] if already else batches
         return CommitResult(

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from persist import InvalidArgument, PreparedBatch, Token, Transaction
 from persist.runtime import system
-from pyspark_persist.finding import stored_schema
+from pyspark_persist.finding import found, stored_schema
 from pyspark_persist.options.options import WriteOptions
 from pyspark_persist.write.columns import Columns, columns_of, schema_for
 from pyspark_persist.write.commit import Commit, CommitResult
@@ -58,6 +58,7 @@ class Write:
         Makes and changes no shard: a write that is refused, or fails in its tasks, leaves nothing.
         Raises SchemaMismatch, ShardNotFound, TypeNotSupported, InvalidArgument.
         """
+        options = found(options, create=True)
         target = options.target
         stored = stored_schema(target)
         wanted = schema_for(options, schema, stored)

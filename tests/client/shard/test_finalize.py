@@ -13,6 +13,7 @@ from persist.errors import (
     Determinate,
     Indeterminate,
     InvalidArgument,
+    LeaseExpired,
     NotReadable,
     PersistError,
     ShardClosed,
@@ -73,9 +74,58 @@ async def test_force_closes_a_shard_that_is_in_use(place: Place):
         await other.finalize(shard, force=True)
         with pytest.raises(ShardClosed):
             await writer.compare_and_append(table([(2, "b", 1, 1)]), 1, 2)
-        with pytest.raises(PersistError):
+        with pytest.raises(LeaseExpired, match="finalized"):
             await reader.snapshot(0)
         assert len(await left(place, shard)) == 1
+
+
+@pytest.mark.parametrize("new_upper", [2, []], ids=["further", "to-the-end"])
+async def test_append_to_a_shard_that_was_finalized_under_its_writer_is_never_called_done(place: Place, new_upper: Any):
+    """Guarantee 4: what is acknowledged is there."""
+    async with client_of(place) as client, client_of(place) as other:
+        shard = ShardId.new()
+        writer = await client.open_writer(shard, schema=SCHEMA)
+        await writer.append(table([(1, "a", 0, 1)]), 1)
+        await other.finalize(shard, force=True)
+        for _ in range(2):
+            with pytest.raises(ShardClosed, match="finalized") as refused:
+                await writer.append(table([(2, "b", 1, 1)]), new_upper)
+            assert "another shard" in refused.value.hint
+        assert (await other.inspect(shard))["rows"] == 0
+        assert len(await left(place, shard)) == 1
+
+
+async def test_reader_of_a_finalized_shard_is_told_that_it_was_finalized(place: Place):
+    async with client_of(place) as client:
+        shard = ShardId.new()
+        await (await client.open_writer(shard, schema=SCHEMA)).append(table([(1, "a", 0, 1)]), 1)
+        await client.finalize(shard, force=True)
+        reader = await client.open_reader(shard)
+        reads: list[Any] = [
+            lambda: reader.snapshot(0),
+            lambda: reader.snapshot(),
+            lambda: reader.listen(0),
+            lambda: reader.subscribe(0),
+            lambda: reader.diffs(0, 1),
+        ]
+        for read in reads:
+            with pytest.raises(NotReadable, match="finalized") as refused:
+                await read()
+            assert "gave up" not in str(refused.value)
+            assert refused.value.details["since"] == "[]"
+
+
+async def test_reader_that_gave_up_is_told_that_it_did(place: Place):
+    async with client_of(place) as client:
+        writer, reader = await client.open(ShardId.new(), schema=SCHEMA)
+        _, other = await client.open(writer.shard)
+        await writer.append(table([(1, "a", 0, 1)]), 1)
+        await reader.downgrade_since([])
+        with pytest.raises(NotReadable, match="gave up"):
+            await reader.snapshot(0)
+        await other.downgrade_since([])
+        with pytest.raises(NotReadable, match="closed for reading"):
+            await (await client.open_reader(writer.shard)).snapshot(0)
 
 
 async def test_unknown_shard_is_not_made_by_finalizing_it(place: Place):

@@ -51,7 +51,7 @@ def test_blocking_tables_do_all_the_asynchronous_ones_do(tmp_path: Path):
     schema = persist.Schema(key={"id": pa.int64()}, val={"name": pa.string()})
     with persist.embedded(tmp_path) as client:
         for mode in ("direct", "wal"):
-            table = client.table("t", schema=schema, timeline="U.t", mode=mode)
+            table = client.table(f"t {mode}", schema=schema, timeline="U.t", mode=mode)
             assert (table.mode, table.schema, str(table.timeline)) == (mode, schema, "U.t")
             first = table.insert([{"id": 1, "name": "a"}])
             table.upsert(pa.table({"id": [1, 2], "name": ["b", "c"]}))

@@ -355,10 +355,10 @@ async def test_what_is_wrong_is_refused():
                 await client.table(name, schema=SCHEMA)  # type: ignore[arg-type]  # that is the point
         with pytest.raises(InvalidArgument):
             await client.table("t", schema=SCHEMA, mode="quick")  # type: ignore[arg-type]  # that is the point
-        direct = await client.table("t", schema=SCHEMA)
-        logged = await client.table("t", schema=SCHEMA, mode="wal")
-        elsewhere = await foreign.table("t", schema=SCHEMA, mode="wal")
-        other = await client.table("t", schema=SCHEMA, timeline=USER, mode="wal")
+        direct = await client.table("d", schema=SCHEMA)
+        logged = await client.table("l", schema=SCHEMA, mode="wal")
+        elsewhere = await foreign.table("l", schema=SCHEMA, mode="wal")
+        other = await client.table("o", schema=SCHEMA, timeline=USER, mode="wal")
         assert len({direct.shard, logged.shard, other.shard}) == 3
         async with client.transaction() as txn:
             for wrong in (direct, elsewhere, other):

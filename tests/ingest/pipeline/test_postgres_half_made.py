@@ -31,18 +31,25 @@ from persist_ingest import Location, create
 from persist_ingest.pipeline import creation
 from persist_ingest.sources.postgres import setup
 
+directory, name, options, place = json.loads(sys.argv[1])
+module, function, *after = place.split(".")
+module = {"creation": creation, "setup": setup}[module]
+original = getattr(module, function)
+
 def killed(*given, **named):
+    if after:
+        original(*given, **named)
     os.kill(os.getpid(), signal.SIGKILL)
 
-directory, name, options, place = json.loads(sys.argv[1])
-setattr({"creation": creation, "setup": setup}[place.split(".")[0]], place.split(".")[1], killed)
+setattr(module, function, killed)
 create(Location(directory=directory), name, "postgres", options)
 """
 PLACES = {
     "announced": "setup._chosen",
     "publication made": "setup._lock",
     "slot made": "setup._tasks",
-    "recorded": "creation._begin",
+    "recorded": "creation.set_up.after",
+    "settled": "creation._begin",
 }
 
 
@@ -96,7 +103,7 @@ def test_a_source_whose_creation_was_killed_is_dropped(here: Location, shop: Any
     assert not claims(Records(client(here)))
 
 
-@pytest.mark.parametrize("place", ["publication made", "recorded"])
+@pytest.mark.parametrize("place", ["publication made", "settled"])
 def test_a_publication_that_another_source_uses_stays_whatever_ends(here: Location, shop: Any, place: str) -> None:
     shop.run(ITEMS)
     killed(here, shop, place)
@@ -147,10 +154,10 @@ def test_a_publication_that_no_source_made_is_neither_altered_nor_dropped(here: 
 
 def test_the_slot_of_another_that_took_the_name_meanwhile_stays(here: Location, shop: Any) -> None:
     shop.run(ITEMS, FULL)
-    for place in ("slot made", "recorded"):
+    for place in ("slot made", "recorded", "settled"):
         killed(here, shop, place)
         gone(shop)
-        if place == "recorded":
+        if place == "settled":
             shop.run("SELECT pg_drop_replication_slot('persist_shop')")
         shop.run("SELECT pg_create_logical_replication_slot('persist_shop', 'pgoutput')")
         abandon(here, "shop")

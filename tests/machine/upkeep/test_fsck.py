@@ -68,7 +68,7 @@ async def planted(place: tuple[str, str], damage: Callable[[Tools, ShardId], obj
         if hasattr(done, "__await__"):
             await done
         problems = await tools.fsck.check(shard, **options)  # type: ignore[arg-type]  # only deep is given
-        assert all(problem.next_step and problem.shard == shard for problem in problems)
+        assert all(problem.steps and problem.shard == shard for problem in problems)
         return problems
 
 
@@ -187,7 +187,7 @@ async def test_leaked_blob_is_told_once_its_writer_is_old(place: tuple[str, str]
             await tools.shards.blob.set(part_key(shard, dead, 1, bytes(16)), b"123", timeout=5)
 
     [problem] = await planted(place, damage)
-    assert (problem.invariant, "1 leaked" in problem.what, "sweep" in problem.next_step) == ("I12", True, True)
+    assert (problem.invariant, "1 leaked" in problem.what, "sweep" in problem.steps[0].words) == ("I12", True, True)
     assert problem.note
 
 
@@ -209,4 +209,4 @@ async def test_too_many_batches_are_told(place: tuple[str, str]) -> None:
         await grown(client, shard, 170)
         problems = await tools.fsck.check(shard)
         assert [problem.invariant for problem in problems] == ["I13"]
-        assert "compact" in problems[0].next_step
+        assert "compact" in problems[0].steps[0].words

@@ -11,8 +11,7 @@ from machine.test_intake import WRONG, append, as_given
 from persist import aio
 from persist.core.ids import ShardId
 from persist.core.shard.batch import Run, fingerprint
-from persist.core.shard.commands import RegisterSchema
-from persist.core.shard.transitions.repair import LostParts, NotTakenOut, PartsTakenOut, TakeOutParts
+from persist.core.shard.commands import LostParts, NotTakenOut, PartsTakenOut, RegisterSchema, TakeOutParts
 from persist.errors import CorruptData, InvalidArgument
 from persist.machine.upkeep.repair import Repair
 from persist.retry.deadline import Deadline
@@ -56,7 +55,7 @@ async def test_damaged_inline_part_is_told_and_taken_out(place: tuple[str, str],
         with pytest.raises(CorruptData):
             await contents(client, shard, 10)
         [problem] = await tools.fsck.check(shard, deep=deep)
-        assert (problem.invariant, problem.where, "repair" in problem.next_step) == ("I24", "batch [0] to [10]", True)
+        assert (problem.invariant, problem.where, problem.steps[0].words[1]) == ("I24", "batch [0] to [10]", "repair")
         repair = repair_of(tools)
         [loss] = await repair.find(shard)
         part = WRONG[wrong]()

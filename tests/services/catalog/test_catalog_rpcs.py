@@ -63,7 +63,9 @@ async def ask(stub: Any, rpc: str, request: Any, timeout: float | None = 20) -> 
         return await call
     except grpc.aio.AioRpcError as error:
         details = next((value for name, value in error.trailing_metadata() or () if name == DETAILS_KEY), None)
-        raise error_of_status(error.code().value[0], error.details() or "", details, mutation=True) from error
+        told = error_of_status(error.code().value[0], details)
+        assert told is not None
+        raise told from error
 
 
 async def commit(stub: Any, session: Any, base: int, request_id: bytes = REQUEST, **fields: Any) -> Any:

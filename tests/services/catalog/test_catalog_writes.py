@@ -19,7 +19,7 @@ from persist.errors import CorruptData, Determinate, Indeterminate, NotReadable
 from persist.runtime import system
 from persist.wire.catalog.rows import CODEC
 from persist.wire.catalog.rpc import Session
-from persist_catalog.addresses import Addresses
+from persist_catalog.addresses import Addresses, KeptInShard
 from persist_catalog.leadership import Leadership, Role
 from persist_catalog.mirror import Mirror, TappedLog
 from persist_catalog.sessions import Sessions
@@ -78,7 +78,9 @@ async def leading(tail: int = 1000) -> AsyncIterator[Server]:
     name = f"mem:{system().random_bytes(8).hex()}"
     async with await aio.embedded(blob=name, consensus=name) as client:
         durable = DurableCatalog(TappedLog(log, mirror))
-        leadership = Leadership(durable, mirror, Addresses(client, "e"), may_lead=True)
+        leadership = Leadership(
+            durable, mirror, Addresses(KeptInShard(client, "e"), client.location.runtime), may_lead=True
+        )
         await leadership.lead(1)
         sessions = Sessions(runtime=system())
         yield Server(rows, log, mirror, leadership, sessions, Writes(leadership, mirror, sessions, CODEC))

@@ -56,7 +56,9 @@ async def scene_at(path: Path) -> AsyncIterator[Scene]:
 def failure(error: grpc.aio.AioRpcError) -> PersistError:
     """What our detail in a status says."""
     details = dict(error.trailing_metadata()).get(DETAILS_KEY)
-    return error_of_status(error.code().value[0], error.details() or "", details, mutation=True)
+    told = error_of_status(error.code().value[0], details)
+    assert told is not None
+    return told
 
 
 async def claim(scene: Scene, shard) -> bool:

@@ -62,4 +62,4 @@ async def send(channel: grpc.aio.Channel, method: str, data: bytes, *, timeout: 
 def meaning(error: grpc.aio.AioRpcError) -> Any:
     """The error that our detail in a status carries."""
     details = dict(error.trailing_metadata() or ()).get(DETAILS_KEY)
-    return error_of_status(error.code().value[0], error.details() or "", details, mutation=True)
+    return error_of_status(error.code().value[0], details)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from persist.errors import Determinate
-from persist_host.calls import Waiters
+from persist_host.calls import Waiters, seconds_to_wait
 
 
 class Items:
@@ -73,3 +73,22 @@ async def test_cancellation_by_the_caller_stays_one():
     with pytest.raises(asyncio.CancelledError):
         await task
     waiters.drain()
+
+
+class Call:
+    """A call with so many seconds left."""
+
+    def __init__(self, left: float) -> None:
+        self.left = left
+
+    def time_remaining(self) -> float:
+        return self.left
+
+
+@pytest.mark.parametrize(
+    ("left", "wait_ms", "seconds"),
+    [(12.0, 10_000, 10.0), (12.0, 0, 11.9), (5.0, 10_000, 4.9), (2.3, 300, 0.3)],
+    ids=["as it says", "older client", "older deadline", "short"],
+)
+def test_call_waits_as_long_as_it_says_and_its_deadline_allows(left: float, wait_ms: int, seconds: float):
+    assert seconds_to_wait(Call(left), wait_ms) == pytest.approx(seconds)

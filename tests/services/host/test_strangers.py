@@ -17,7 +17,7 @@ from services.support import append, new_shard
 from persist.errors import Determinate, LocationError, PersistError, StoreReadOnly
 from persist.runtime import system
 from persist.settings import Settings
-from persist.testing.servers import Server, start_postgres
+from persist.testing.servers import Server, fresh_schema, start_postgres
 from persist.v1 import shard_pb2 as pb
 from persist.v1.shard_pb2_grpc import PersistShardStub
 from persist.wire import rpc
@@ -85,7 +85,8 @@ async def ended(process: ServeProcess) -> list[dict[str, object]]:
 
 
 async def test_store_away_is_seen_and_traffic_comes_all_the_same(tmp_path, postgres):
-    async with shard_over(uri_of(postgres), tmp_path) as side:
+    # Its own location: another test has one there already.
+    async with shard_over(fresh_schema(uri_of(postgres)), tmp_path) as side:
         assert await get(side, "metrics", has='persist_store_up{store="consensus"} 1')
         assert (await get(side, "readyz", has="200 OK")).endswith("ready\n")
         postgres.kill()
@@ -134,6 +135,8 @@ def test_details_are_told_by_name_and_the_rest_is_withheld(caplog):
     assert "10.1.2.3" not in str(strangers.told(away, "m"))
     assert [record.error_uri for record in caplog.records if hasattr(record, "error_uri")] == ["postgres://db"]
     assert "10.1.2.3" in caplog.text
+    unheard = strangers.told(Determinate("no answer from db.internal:7100 in time"), "m")
+    assert unheard.message == "no answer from *** in time"
 
 
 @pytest.mark.parametrize(("umask", "file", "folder"), [("022", "640", "750"), ("077", "600", "700")])

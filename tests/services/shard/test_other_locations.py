@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from client.support import SCHEMA, Place, file_place, server_of
+from services.process import ServeProcess
 
 from persist import ShardId, UnsafeConfiguration, aio
 from persist.settings import Settings
@@ -92,3 +93,25 @@ async def test_one_blob_by_two_names_is_accepted(tmp_path: Path) -> None:
         (tmp_path / "mounted").symlink_to(tmp_path / "A/blob")
         async with await aio.connect(endpoint, blob=elsewhere, settings=settings) as client:
             assert (await (await client.open_reader(SHARD)).snapshot(0)).encoded_bytes > 0
+
+
+@pytest.mark.parametrize("service", ["shard", "catalog", "minter", "compaction"])
+async def test_server_over_stores_of_two_locations_does_not_start(tmp_path: Path, service: str) -> None:
+    places = [file_place(tmp_path / name) for name in "AB"]
+    for place in places:
+        async with await aio.embedded(blob=place.blob, consensus=place.consensus) as client:
+            await client.open_writer(SHARD, schema=SCHEMA)
+    process = ServeProcess(service, "--blob", places[0].blob, "--consensus", places[1].consensus)
+    with pytest.raises(AssertionError, match=r"(?s)78.*stores-of-two-locations.*A/blob.*B/consensus"):
+        await process.start()
+
+
+async def test_client_with_stores_of_its_own_refuses_them_too(tmp_path: Path) -> None:
+    """Nobody listens: the commit loop runs here, over the stores of two locations."""
+    places = [file_place(tmp_path / name) for name in "AB"]
+    for place in places:
+        async with await aio.embedded(blob=place.blob, consensus=place.consensus) as client:
+            await client.open_writer(SHARD, schema=SCHEMA)
+    async with await aio.connect("127.0.0.1:1", blob=places[0].blob, consensus=places[1].consensus) as client:
+        with pytest.raises(UnsafeConfiguration, match="stores-of-two-locations"):
+            await client.open_writer(SHARD, schema=SCHEMA)

@@ -53,6 +53,53 @@ async def timed(awaitable) -> tuple[object, float]:
 # ---- answers -----------------------------------------------------------------------------------------------------
 
 
+class BusyShards(MemoryShards):
+    """A machine with so much to do that the end of a wait is noticed half a second late."""
+
+    async def snapshot(self, *arguments: Any, timeout: float, **named: Any) -> Any:
+        await asyncio.sleep(timeout + 0.5)
+        return await super().snapshot(*arguments, timeout=timeout, **named)
+
+    async def fetch(self, *arguments: Any, timeout: float) -> Any:
+        await asyncio.sleep(timeout + 0.5)
+        return await super().fetch(*arguments, timeout=timeout)
+
+
+async def test_answer_that_nothing_came_arrives_also_from_a_busy_server():
+    """The deadline of the connection lies behind the wait: who races it is told that nobody answered."""
+    async with serving(BusyShards()) as server:
+        remote, shard = server.remote(), new_shard()
+        await remote.open(shard, timeout=60)
+        told = await remote.snapshot(shard, Antichain.of(3), timeout=0.3)
+        assert isinstance(told, NotYet)
+        assert told.info.upper == MINIMUM
+        change = await remote.fetch(shard, Antichain.of(3), timeout=0.3)
+        assert (change.info.upper, change.batches) == (MINIMUM, ())
+
+
+class Waiting(MemoryShards):
+    """Notes for how long it may wait, and does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[float] = []
+
+    async def snapshot(self, *arguments: Any, timeout: float, **named: Any) -> Any:
+        self.waits.append(timeout)
+        return await super().snapshot(*arguments, timeout=timeout, **named)
+
+
+async def test_server_waits_as_long_as_its_caller_and_less_for_one_who_has_another_way():
+    async with serving(Waiting()) as server:
+        for watched in (False, True):
+            remote, shard = server.remote(watched=watched), new_shard()
+            await remote.open(shard, timeout=60)
+            assert isinstance(await remote.snapshot(shard, Antichain.of(3), timeout=60.0), NotYet)
+        whole, part = server.shards.waits
+        assert 50 < whole <= 60
+        assert part <= 58, "what is left is for the other way"
+
+
 @TRANSPORTS
 async def test_remote_answers_like_the_machine_behind_it(sessions):
     async with serving() as server:

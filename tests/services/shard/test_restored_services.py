@@ -1,5 +1,6 @@
 """Servers that live through a restore of their location at the same address: they serve on, and nothing of before."""
 
+import contextlib
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -7,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import grpc.aio
 import pytest
 import redis.asyncio
 from client.support import SCHEMA, Place, table
@@ -44,19 +46,25 @@ class Location:
     async def restore(self) -> None:
         """At the same address: everything goes, and what was backed up comes."""
         assert self.manifest is not None
-        store = redis.asyncio.Redis.from_url(self.place.consensus)
-        await store.flushdb()
-        await store.aclose()
         blob = Path(self.place.blob.removeprefix("file:"))
-        for child in blob.iterdir():
-            shutil.rmtree(child) if child.is_dir() else child.unlink()
+        if self.place.consensus.startswith("sqlite:"):
+            shutil.rmtree(blob.parent)
+            blob.parent.mkdir()
+        else:
+            store = redis.asyncio.Redis.from_url(self.place.consensus)
+            await store.flushdb()
+            await store.aclose()
+            for child in blob.iterdir():
+                shutil.rmtree(child)
         await restored(store_at(f"file:{self.backup}"), self.manifest, (self.place.blob, self.place.consensus))
 
 
-@pytest.fixture
-def location(tmp_path: Path, fresh_redis_uri: Callable[[], str]) -> Location:
-    (tmp_path / "blob").mkdir()
-    return Location(Place(f"file:{tmp_path}/blob", fresh_redis_uri()), tmp_path / "backup")
+@pytest.fixture(params=["redis", "sqlite"])
+def location(request: pytest.FixtureRequest, tmp_path: Path, fresh_redis_uri: Callable[[], str]) -> Location:
+    """With SQLite the files themselves are others after the restore."""
+    (tmp_path / "here" / "blob").mkdir(parents=True)
+    consensus = fresh_redis_uri() if request.param == "redis" else f"sqlite:{tmp_path}/here/consensus.db"
+    return Location(Place(f"file:{tmp_path}/here/blob", consensus), tmp_path / "backup")
 
 
 @asynccontextmanager
@@ -89,6 +97,14 @@ async def names(client: aio.Client) -> set[str]:
     return {row["name"] for row in rows}
 
 
+async def compacted(endpoint: str) -> bool:
+    """Whether a compaction that was asked for came to its end."""
+    with contextlib.suppress(grpc.aio.AioRpcError):
+        await compact(endpoint, SHARD, whole=True)
+        return True
+    return False
+
+
 @pytest.mark.parametrize("more", [1, 7])
 async def test_shard_server_serves_the_new_history(location: Location, more: int) -> None:
     """``more``: how much the new history has grown when the server meets it: less than the old one, or beyond it."""
@@ -103,7 +119,7 @@ async def test_shard_server_serves_the_new_history(location: Location, more: int
         with pytest.raises(PersistError):
             await writer.append(table([(6, "zombie", 6, 1)]), 100)
         async with await aio.connect(process.endpoint) as fresh:
-            assert await names(fresh) == {"common", "new"}
+            assert await again(lambda: names(fresh)) == {"common", "new"}
             upper = (await fresh.recent_upper(SHARD)).time or 0
             await grow(fresh, range(upper, upper + 3), "after")
             assert await names(fresh) == {"common", "new", "after"}
@@ -194,8 +210,10 @@ async def test_compaction_server_compacts_the_new_history(location: Location) ->
         pids = process.pids, shards.pids
         await location.restore()
         async with await aio.connect(shards.endpoint) as fresh:
+            await again(lambda: names(fresh))
             await grow(fresh, range(5, 15), "new")
-            await compact(process.endpoint, SHARD, whole=True)
+            while not await compacted(process.endpoint):
+                await system().sleep(0.05)
             remote = RemoteShards(shards.endpoint)
             assert len(await batches(remote, SHARD)) == 1
             await remote.close()

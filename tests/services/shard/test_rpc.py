@@ -24,7 +24,7 @@ COMMANDS = [
     c.CloseCall(call=CALL),
     dataclasses.replace(append(3, 9), rebase=True, known_seqno=2**63),
     dataclasses.replace(
-        append(3, 9), transaction=c.Transaction(app_id="job", version=2**64 - 1, new_since=2**64 - 1), lease_ms=5
+        append(3, 9), transaction=c.Transaction(app_id="job", version=2**63 - 1, new_since=2**64 - 1), lease_ms=5
     ),
     c.RegisterLeasedReader(reader_id=READER, lease_ms=7, purpose="test", hostname="here", use_critical_since=True),
     c.RegisterLeasedReader(reader_id=READER),
@@ -136,9 +136,7 @@ def test_internal_command_does_not_travel():
 
 def test_value_no_message_can_carry_is_refused():
     with pytest.raises(InvalidArgument):
-        rpc.request_of(
-            new_shard(), dataclasses.replace(append(0, 1), transaction=c.Transaction(app_id="a", version=-1))
-        )
+        rpc.request_of(new_shard(), dataclasses.replace(append(0, 1), lease_ms=-1))
 
 
 def request(**changes):

@@ -37,7 +37,7 @@ from persist_host import Address, Durability, Telemetry, run_service
 def persist_error(error: grpc.aio.AioRpcError) -> PersistError:
     """What our detail in a status says; a status without one reads as Indeterminate."""
     details = dict(error.trailing_metadata()).get(DETAILS_KEY)
-    return error_of_status(error.code().value[0], error.details() or "", details, mutation=True)
+    return error_of_status(error.code().value[0], details) or Indeterminate(error.details() or "")
 
 
 async def failure_of(call) -> PersistError:

@@ -21,7 +21,7 @@ def test_read_options_keys_in_any_case_are_understood() -> None:
     [
         ({"versionAsOf": "7"}, 7),
         ({"timestampAsOf": "1970-01-01T00:00:02Z"}, 2000),
-        ({"timestampAsOf": "1970-01-02"}, 86_400_000),
+        ({"timestampAsOf": "1970-01-02T00:00Z"}, 86_400_000),
         ({"timestampAsOf": "1970-01-01T01:00:00+01:00"}, 0),
     ],
 )
@@ -47,7 +47,9 @@ def test_unknown_option_like_no_other_lists_what_is_known() -> None:
         ({"asOf": "-3"}, "whole number"),
         ({"asOf": "three"}, "whole number"),
         ({"timestampAsOf": "yesterday"}, "ISO timestamp"),
-        ({"timestampAsOf": "1969-01-01"}, "before 1970"),
+        ({"timestampAsOf": "1969-01-01T00:00Z"}, "before 1970"),
+        ({"timestampAsOf": "2026-06-01 12:00:00"}, "must say its zone"),
+        ({"timestampAsOf": "2026-06-01"}, "must say its zone"),
         ({"startingVersion": "3"}, "readChangeFeed=true"),
         ({"readChangeFeed": "true"}, "needs a start"),
         ({"readChangeFeed": "true", "startingVersion": "3", "mode": "diffs"}, "exclude each other"),

@@ -139,6 +139,12 @@ async def test_doubt_of_an_earlier_call_is_carried_into_the_next():
     assert isinstance(outcome, Indeterminate)
 
 
+async def test_next_step_of_a_doubt_is_that_of_the_attempt_that_left_it():
+    lost = Indeterminate("no answer", hint="ask the owner")
+    outcome, _, _ = await repeated(lost, REFUSED, timeout=0.2)
+    assert (type(outcome), outcome.message, outcome.hint) == (Indeterminate, REFUSED.message, "ask the owner")
+
+
 async def test_read_is_never_in_doubt():
     runtime, asked = FastRuntime(), Asked(LOST)
     attempts = Attempts(settings=Settings(), runtime=runtime)

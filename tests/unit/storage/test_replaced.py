@@ -15,6 +15,7 @@ from persist.errors import LocationReplaced
 from persist.runtime import system
 from persist.storage.blob.file import FileBlob
 from persist.storage.consensus.sqlite import SqliteConsensus
+from persist.storage.ports import Entry
 
 T = 10.0
 SHARD = ShardId.named("replaced")
@@ -86,3 +87,34 @@ async def test_a_client_acknowledges_nothing_once_its_directory_is_replaced(
             assert anew.upper.time == (0 if change is gone else 1)
             with pytest.raises(LocationReplaced):
                 await writer.append([(({"id": 3}, {"name": "x"}), 1, 1)], 2)
+
+
+async def test_stores_that_reopen_refuse_once_and_never_what_has_no_name(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    consensus = SqliteConsensus(str(folder / "consensus.db"), system(), reopens=True)
+    blob = FileBlob(str(folder / "blob"), system(), reopens=True)
+    assert await consensus.compare_and_set(SHARD, -1, b"0", timeout=T)
+    assert await consensus.head(SHARD, timeout=T)
+    await blob.set(KEY, b"1", timeout=T)
+    gone(folder)
+    for _ in range(3):
+        with pytest.raises(LocationReplaced):
+            await consensus.head(SHARD, timeout=T)
+        with pytest.raises(LocationReplaced):
+            await consensus.compare_and_set(SHARD, 0, b"1", timeout=T)
+        with pytest.raises(LocationReplaced):
+            await blob.set(KEY, b"2", timeout=T)
+    assert not folder.exists()
+    other, there = SqliteConsensus(str(folder / "consensus.db"), system()), FileBlob(str(folder / "blob"), system())
+    assert await other.compare_and_set(SHARD, -1, b"other", timeout=T)
+    await there.set(KEY, b"3", timeout=T)
+    with pytest.raises(LocationReplaced):
+        await consensus.compare_and_set(SHARD, 0, b"1", timeout=T)
+    with pytest.raises(LocationReplaced):
+        await blob.get(KEY, timeout=T)
+    assert await consensus.scan(SHARD, 0, 9, timeout=T) == [Entry(seqno=0, data=b"other")]
+    assert await consensus.compare_and_set(SHARD, 0, b"1", timeout=T)
+    assert await other.head(SHARD, timeout=T) == Entry(seqno=1, data=b"1")
+    assert await blob.get(KEY, timeout=T) == b"3"
+    for store in (consensus, other):
+        await store.close()

@@ -216,7 +216,7 @@ class RemapShard:
     async def _commit(self, plan: Append, deadline: Deadline) -> bool:
         source, log = self._source, self.log
         assert self._writer is not None
-        rows = to_table(source.kind, source.incarnation, plan.updates) if plan.updates else []
+        rows = to_table(source.kind, source.incarnation, plan.updates) if plan.updates else []  # type: ignore[var-annotated]  # narrower than Arrow is
         self._doubtful = True
         try:
             outcome = await self._writer.compare_and_append(

@@ -5,7 +5,7 @@ Source: architecture.md section 8; style.md rule 26.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 from persist.client.blocking.bridge.held import Held
 from persist.client.catalog.port import Dump, Repair
@@ -20,6 +20,7 @@ from persist.core.catalog.snapshot import Change
 from persist.core.catalog.transaction import Transaction as AioTransaction
 from persist.core.catalog.values import Unit
 from persist.core.ids import Token
+from persist.typed import AnyKey, AnyValue
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -68,7 +69,7 @@ class Catalog(Held):
         """
         return self._run(self._inner.dump(consolidated=consolidated, kinds=kinds))
 
-    def edit(self, kind: AnyKind, key: Any, value: Any) -> Any:
+    def edit(self, kind: AnyKind, key: AnyKey, value: AnyValue) -> AnyValue:
         """Insert or change (None: delete) one object, fencing whoever leads; the previous value, or None.
 
         For repairs by hand: no rule but one value per key is checked, and that is so afterwards, whatever rows the key

@@ -4,11 +4,11 @@
 Source: architecture.md section 8; style.md rule 26.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from persist.client.blocking.bridge.opened import Opened
 from persist.client.blocking.bridge.streams import collected, entered
@@ -27,6 +27,7 @@ from persist.core.shard.commands import SchemaEntry, Transaction
 from persist.core.time.timeline import EPOCH_MILLISECONDS, TimelineLike
 from persist.runtime import Runtime
 from persist.settings import Settings
+from persist.typed import Fields
 
 if TYPE_CHECKING:
     from persist.client.blocking.catalog import Catalog
@@ -41,6 +42,7 @@ def embedded(
     blob: str | None = None,
     consensus: str | None = None,
     create: bool = True,
+    read_only: bool = False,
     settings: Settings | None = None,
     runtime: Runtime | None = None,
 ) -> "Client":
@@ -48,12 +50,21 @@ def embedded(
 
     Give a directory (made if missing: files and SQLite below it) or the URIs of both stores. ``create`` False: a
     directory without shards is not made, but ShardNotFound. Any number of processes may do so at once for the same
-    stores. Raises InvalidArgument, InvalidUri, MissingExtra, UnsafeConfiguration (a store could lose acknowledged
-    data; ``settings.allow_unsafe`` accepts findings by name), LocationError.
+    stores. ``read_only``: nothing is written, so files that may not be written can be read. Each shard is seen as it
+    was when it was first looked at, and nothing holds it: what another process deletes meanwhile is missing
+    (CorruptData). Writes raise StoreReadOnly. Raises InvalidArgument, InvalidUri, MissingExtra, UnsafeConfiguration (a
+    store could lose acknowledged data; ``settings.allow_unsafe`` accepts findings by name), LocationError.
     """
     return Client(
         partial(
-            aio_embedded, location, blob=blob, consensus=consensus, create=create, settings=settings, runtime=runtime
+            aio_embedded,
+            location,
+            blob=blob,
+            consensus=consensus,
+            create=create,
+            read_only=read_only,
+            settings=settings,
+            runtime=runtime,
         )
     )
 
@@ -86,13 +97,22 @@ class Client(Opened):
     may also raise LocationError, InvalidId, CorruptData, and UsageError once it is closed.
     """
 
+    def named(self, name: ShardId | str, *, create: bool = False, timeout: float | None = None) -> ShardId:
+        """The shard of this name; an id is returned as it is, and not looked for. Makes nothing.
+
+        ``create``, for who is going to write: of a name without a shard the id that its first write will give it,
+        instead of ShardNotFound, which tells near names. Three RPCs at once. Raises AmbiguousName, which lists all
+        shards of the name, InvalidArgument (no name; with ``create`` a table that is written through a log).
+        """
+        return self._run(self._inner.named(name, create=create, timeout=timeout))
+
     def open(
         self, shard: ShardId | str, *, schema: Schema | None = None, timeout: float | None = None
     ) -> tuple[WriteHandle, ReadHandle]:
         """A writer and a reader, initialising a new shard with ``schema``.
 
         Without ``schema`` the registered one is used. Three RPCs at most. Raises ShardNotFound (no schema given and no
-        such shard), SchemaMismatch, CodecMismatch.
+        such shard), SchemaMismatch, CodecMismatch, InvalidArgument (a name of a table that is written through a log).
         """
         found = self._run(self._inner.open(shard, schema=schema, timeout=timeout))
         return self._give(WriteHandle, found[0]), self._give(ReadHandle, found[1])
@@ -191,7 +211,7 @@ class Client(Opened):
         """
         return self._run(self._inner.evolve_schema(shard, schema, timeout=timeout))
 
-    def inspect(self, shard: ShardId | str, *, timeout: float | None = None) -> Mapping[str, Any]:
+    def inspect(self, shard: ShardId | str, *, timeout: float | None = None) -> Fields:
         """The shard's whole state as JSON-ready values: what ``persist shard inspect`` shows.
 
         Among the keys: shard, seqno, since, upper, seqno_since, rows, spine (its batches with runs and parts),
@@ -266,15 +286,27 @@ class Client(Opened):
 
         return self._give(Minter, self._call(self._inner.minter, endpoints))
 
-    def catalog(self, environment: str, *, endpoints: str = "") -> "Catalog":
+    def catalog(
+        self, environment: str, *, endpoints: str = "", implementation: str = "persist", stash: str = ""
+    ) -> "Catalog":
         """The durable catalog of an environment: one per name and location. Nothing is opened, only found, yet.
 
         ``endpoints``: ask CatalogService servers (HOST:PORT, commas) instead of the catalog's shard. Borrows this
-        client: close the catalog first. Three RPCs at most. Raises InvalidArgument.
+        client: close the catalog first. Three RPCs at most. ``implementation``: ``persist`` keeps it in that shard,
+        ``stash`` in the SQL tables at ``stash`` (``sqlite:PATH``, ``postgres://…``), ``shadow`` in both, which are
+        compared at every call. Servers know their own.
+
+        Raises InvalidArgument, and for a stash InvalidUri, MissingExtra, UnsafeConfiguration, LocationError,
+        VersionMismatch.
         """
         from persist.client.blocking.catalog import Catalog
 
-        return self._give(Catalog, self._run(self._inner.catalog(environment, endpoints=endpoints)))
+        return self._give(
+            Catalog,
+            self._run(
+                self._inner.catalog(environment, endpoints=endpoints, implementation=implementation, stash=stash)
+            ),
+        )
 
     def table(
         self,
@@ -288,9 +320,11 @@ class Client(Opened):
         """The table of that name, made with ``schema`` if missing; or the shard ``name`` as a table.
 
         ``mode``: ``direct`` writes to the table's shard; ``wal`` to the log of the timeline, so that transactions may
-        write several tables. A name means another table for each mode and timeline; a shard given by its id must only
-        ever be written in one of them. About ten RPCs the first time. Raises as ``open_writer``, and InvalidArgument,
-        ClockAhead (the shard has times far ahead of the clock).
+        write several tables. A name is one shard through every door, and a table of one mode and timeline for ever; a
+        shard given by its id must only ever be written in one of them. What was written to the shard by other means is
+        read from when it is opened, or written to, as a table. About ten RPCs the first time. Raises as
+        ``open_writer``, and InvalidArgument (the name has another mode or timeline), ClockAhead (the shard has times
+        far ahead of the clock).
         """
         return self._give(
             Table, self._run(self._inner.table(name, schema=schema, timeline=timeline, mode=mode, timeout=timeout))

@@ -19,9 +19,11 @@ from persist.client.shard.read.listen import Listen as AioListen
 from persist.client.shard.read.snapshot import Diffs as AioDiffs
 from persist.client.shard.read.snapshot import Snapshot as AioSnapshot
 from persist.client.shard.read.split import Split
+from persist.client.shard.times import TimeLike
 from persist.core.data.schema import Schema
 from persist.core.frontier import Antichain, AntichainLike
 from persist.core.ids import ReaderId, ShardId
+from persist.typed import Record
 
 
 class ReadHandle(Held):
@@ -88,8 +90,10 @@ class ReadHandle(Held):
         """
         self._end(self._inner.expire(timeout=timeout))
 
-    def snapshot(self, as_of: int | None = None, *, timeout: float | None = None) -> "Snapshot":
+    def snapshot(self, as_of: TimeLike | None = None, *, timeout: float | None = None) -> "Snapshot":
         """The contents at ``as_of``: the same for everybody, for ever. Waits while ``as_of`` is not complete.
+
+        Times are numbers, or what ``time_of`` understands: ``"2026-11-22T06:00"``, ``"-5m"``, a datetime.
 
         None: at the latest complete time; of a closed shard at the end of time. One RPC, for None two (longer waits:
         one per 30 s); nothing is read yet. Raises NotReadable below since (details name it) and, for None, where
@@ -97,7 +101,7 @@ class ReadHandle(Held):
         """
         return self._give(Snapshot, self._run(self._inner.snapshot(as_of, timeout=timeout)))
 
-    def listen(self, as_of: int, *, timeout: float | None = None, downgrade: bool = False) -> "Listen":
+    def listen(self, as_of: TimeLike, *, timeout: float | None = None, downgrade: bool = False) -> "Listen":
         """Every update at a time after ``as_of``, as Updates and Progress, as they commit. ``as_of`` may lie ahead.
 
         ``timeout``: end after this many seconds without news; None: never. ``downgrade``: move this handle's since
@@ -106,7 +110,7 @@ class ReadHandle(Held):
         """
         return self._give(Listen, self._run(self._inner.listen(as_of, timeout=timeout, downgrade=downgrade)))
 
-    def subscribe(self, as_of: int, *, timeout: float | None = None, downgrade: bool = False) -> "Listen":
+    def subscribe(self, as_of: TimeLike, *, timeout: float | None = None, downgrade: bool = False) -> "Listen":
         """The snapshot at ``as_of`` as Updates at that time, Progress, then what ``listen`` gives.
 
         ``timeout`` is also how long to wait for ``as_of`` to be complete. Raises as ``snapshot`` and ``listen``.
@@ -192,7 +196,7 @@ class Snapshot(ArrowStream):
 
     def to_pylist(
         self, columns: Sequence[str] | None = None, where: object = None, keys: KeysLike | None = None
-    ) -> list[dict[str, Any]]:
+    ) -> list[Record]:
         """All rows as dicts: for small reads. Raises as ``to_arrow``."""
         found: list[dict[str, Any]] = self.to_arrow(columns, where, keys).to_pylist()
         return found
@@ -272,7 +276,7 @@ class Diffs(ArrowStream):
 
     def to_pylist(
         self, columns: Sequence[str] | None = None, where: object = None, keys: KeysLike | None = None
-    ) -> list[dict[str, Any]]:
+    ) -> list[Record]:
         """All rows as dicts: for small reads. Raises as ``to_arrow``."""
         found: list[dict[str, Any]] = self.to_arrow(columns, where, keys).to_pylist()
         return found

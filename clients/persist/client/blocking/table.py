@@ -6,6 +6,7 @@ Source: architecture.md section 8; style.md rule 26.
 
 from persist.client.blocking.bridge.held import Held
 from persist.client.blocking.read import Snapshot
+from persist.client.shard.times import TimeLike
 from persist.client.shard.write.append import Resolved
 from persist.client.table.rows import RowsLike
 from persist.client.table.table import Mode
@@ -79,7 +80,7 @@ class Table(Held):
         """
         return self._run(self._inner.delete(keys, timeout=timeout))
 
-    def snapshot(self, as_of: int | None = None, *, timeout: float | None = None) -> Snapshot:
+    def snapshot(self, as_of: TimeLike | None = None, *, timeout: float | None = None) -> Snapshot:
         """The contents at ``as_of``, by default the timeline's read time: with every write that had returned.
 
         Waits for an ``as_of`` beyond the read time. To see several tables together give each the same ``as_of``, from
@@ -144,9 +145,3 @@ class TableTransaction(Held):
     def delete(self, table: "Table", keys: RowsLike) -> None:
         """Take away all rows with these keys. Raises as ``snapshot`` and ``insert``."""
         self._run(self._inner.delete(table._inner, keys))
-
-    def end(self) -> None:
-        """Take nothing from here on: its block or its work has ended, in whatever way."""
-        self._call(
-            self._inner.end,
-        )

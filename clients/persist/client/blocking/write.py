@@ -56,12 +56,14 @@ class WriteHandle(Held):
         """Make sure that the updates of ``[self.upper, new_upper)`` are in the shard, whoever wrote them.
 
         Several writers may append the same definite data at once: the shard takes each time interval from whoever
-        comes first. ``[]`` as ``new_upper`` closes the shard for writes; empty updates move the upper only, and with
-        ``new_upper == upper`` are a heartbeat. Rows are Arrow, dicts of columns or ``((key, val), time, diff)``; a
+        comes first, and an upper that has passed it says that its updates are there. Not so ``[]``: where somebody
+        else closed or finalized the shard nothing says whose updates are there, and this is ShardClosed. ``[]`` as
+        ``new_upper`` closes the shard for writes; empty updates move the upper only, and with ``new_upper == upper``
+        are a heartbeat. Rows are Arrow, dicts of columns or ``((key, val), time, diff)``; a
         column ``diff`` may be missing (+1), and ``ts`` in an interval of one time. Cost: one RPC, one upload per part
         unless inline; bounded memory (see BatchBuilder). Raises InvalidBounds, EmptyInterval, SchemaMismatch,
-        InvalidArgument, ShardClosed (nothing happened), LocationError (repeat the call: it only promises that these
-        bounds are written).
+        InvalidArgument, ShardClosed (nothing was appended now; read whether it is there), LocationError (repeat the
+        call: it only promises that these bounds are written).
         """
         return self._run(self._inner.append(updates, new_upper, timeout=timeout))
 

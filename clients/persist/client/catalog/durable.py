@@ -5,7 +5,6 @@ Source: catalog-semantics.md sections 1.2.1, 1.2.2, 1.2.5, 1.2.7 and 1.2.12; rel
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 from persist.client.catalog.build_objects import load
 from persist.client.catalog.edits import edit
@@ -25,6 +24,7 @@ from persist.core.catalog.open_rules import Mode, check_open
 from persist.core.catalog.rows import RowCodec
 from persist.core.release import RELEASE
 from persist.errors import CorruptData, PersistError
+from persist.typed import AnyKey, AnyValue
 from persist.wire.catalog.migrations import MIGRATIONS
 from persist.wire.catalog.rows import CODEC
 
@@ -100,7 +100,7 @@ class DurableCatalog(Closes):
         """See OpenableCatalog."""
         return await dump(self._log, consolidated=consolidated, kinds=kinds)
 
-    async def edit(self, kind: AnyKind, key: Any, value: Any) -> Any:
+    async def edit(self, kind: AnyKind, key: AnyKey, value: AnyValue) -> AnyValue:
         """See OpenableCatalog."""
         return await edit(self._log, self._codec, kind, key, value, self._check_current)
 

@@ -4,7 +4,6 @@ Source: catalog-semantics.md section 1.2.12.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 from persist.client.catalog.log.append import append
 from persist.client.catalog.port import RowLog
@@ -17,11 +16,12 @@ from persist.core.catalog.open_rules import Mode, check_open
 from persist.core.catalog.rows import Row, RowCodec
 from persist.core.catalog.transaction import check_not_version
 from persist.errors import InvalidArgument
+from persist.typed import AnyKey, AnyValue
 
 
 async def edit(
-    log: RowLog, codec: RowCodec, kind: AnyKind, key: Any, value: Any, check: Callable[[RawCatalog], None]
-) -> Any:
+    log: RowLog, codec: RowCodec, kind: AnyKind, key: AnyKey, value: AnyValue, check: Callable[[RawCatalog], None]
+) -> AnyValue:
     """Insert or change (None: delete) one object, with a new epoch; the previous value. Raises as OpenableCatalog."""
     check_kind(kind)
     check_object(kind, key, value)
@@ -37,7 +37,9 @@ async def edit(
             return before
 
 
-def _change(codec: RowCodec, tally: Tally, kind: AnyKind, key: Any, value: Any) -> tuple[Any, list[tuple[Row, int]]]:
+def _change(
+    codec: RowCodec, tally: Tally, kind: AnyKind, key: AnyKey, value: AnyValue
+) -> tuple[AnyValue, list[tuple[Row, int]]]:
     """The previous value, and what makes the key have one row, whatever it has: with the token that fences."""
     found = tally.kept(kind.tag, codec.encode_key(kind.tag, key))
     before = None if found is None else codec.decode(found)[1]
@@ -56,6 +58,6 @@ def _change(codec: RowCodec, tally: Tally, kind: AnyKind, key: Any, value: Any) 
     return before, [*fence, *_replaced(codec, tally, kind, key, value)]
 
 
-def _replaced(codec: RowCodec, tally: Tally, kind: AnyKind, key: Any, value: Any) -> list[tuple[Row, int]]:
+def _replaced(codec: RowCodec, tally: Tally, kind: AnyKind, key: AnyKey, value: AnyValue) -> list[tuple[Row, int]]:
     wanted = None if value is None else codec.encode(kind.tag, key, value)
     return tally.replaced(kind.tag, codec.encode_key(kind.tag, key), wanted)

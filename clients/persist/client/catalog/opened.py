@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import copy
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from persist.client.catalog.build_objects import difference
 from persist.client.catalog.commits import Commits
@@ -34,6 +34,7 @@ from persist.core.catalog.snapshot import Change, Snapshot
 from persist.core.catalog.transaction import Batch, Transaction
 from persist.core.ids import Token
 from persist.errors import CorruptData, HistoryRewound, InvalidArgument, NotReadable, PersistError
+from persist.typed import AnyValue
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -332,7 +333,7 @@ class OpenedCatalog(Closes):
         self._untold += [(read.upper - 1, changes)] if changes else []
         self._upper = read.upper
 
-    async def _durable(self, kind: Kind[K, Any]) -> list[K]:
+    async def _durable(self, kind: Kind[K, AnyValue]) -> list[K]:
         read = await self._log.snapshot([kind.tag])
         return live_keys(self._codec, kind, read.updates)
 

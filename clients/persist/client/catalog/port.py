@@ -6,9 +6,10 @@ document 2; catalog-semantics.md section 1.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from persist.core.catalog.kinds import AnyKind, Kind
+from persist.core.catalog.leadership.fencing import Claim
 from persist.core.catalog.leadership.migrations import Upgrade
 from persist.core.catalog.leadership.repair import Damage
 from persist.core.catalog.objects import AuditLogKey, FenceToken, StorageUsageKey
@@ -17,6 +18,7 @@ from persist.core.catalog.rows import Row, RowUpdate
 from persist.core.catalog.snapshot import Change
 from persist.core.catalog.transaction import Transaction
 from persist.core.ids import Token
+from persist.typed import AnyKey, AnyValue
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -219,6 +221,16 @@ class ReadWriteCatalog(ReadOnlyCatalog, Protocol):
         ...
 
 
+@runtime_checkable
+class LedCatalog(ReadWriteCatalog, Protocol):
+    """One that this process holds itself, and not a server."""
+
+    @property
+    def claim(self) -> Claim:
+        """Who may fence it."""
+        ...
+
+
 class OpenableCatalog(Protocol):
     """A catalog that nobody opened yet: what can be known and done before."""
 
@@ -257,7 +269,7 @@ class OpenableCatalog(Protocol):
         """
         ...
 
-    async def edit(self, kind: AnyKind, key: Any, value: Any) -> Any:
+    async def edit(self, kind: AnyKind, key: AnyKey, value: AnyValue) -> AnyValue:
         """Insert or change (None: delete) one object, fencing whoever leads; the previous value, or None.
 
         For repairs by hand: no rule but one value per key is checked, and that is so afterwards, whatever rows the key

@@ -5,7 +5,7 @@ Source: catalog-semantics.md sections 1.2.2 to 1.2.5.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from persist.client.catalog.port import Updates
 from persist.core.catalog.errors import Fenced
@@ -117,7 +117,7 @@ class RawCatalog:
                 self.counts[row.kind] += diff
 
 
-def live_keys(codec: RowCodec, kind: Kind[K, Any], updates: Iterable[RowUpdate]) -> list[K]:
+def live_keys(codec: RowCodec, kind: Kind[K, object], updates: Iterable[RowUpdate]) -> list[K]:
     """The keys of all objects of one kind that updates sum to: for kinds whose key says everything."""
     sums: Counter[Row] = Counter()
     for row, _, diff in updates:

@@ -31,6 +31,7 @@ from persist.core.release import RELEASE
 from persist.errors import Indeterminate, InvalidArgument, LeaseExpired, LocationError, PersistError
 from persist.runtime import Runtime, system
 from persist.settings import Settings
+from persist.typed import AnyKey, AnyMessage, AnyValue
 from persist.v1 import catalog_pb2 as pb
 from persist.wire.catalog.migrations import MIGRATIONS
 from persist.wire.catalog.rows import CODEC, SIDES
@@ -167,7 +168,7 @@ class RemoteCatalog(Closes):
                     upper = told.upper
                     yield told
 
-    async def edit(self, kind: AnyKind, key: Any, value: Any) -> Any:
+    async def edit(self, kind: AnyKind, key: AnyKey, value: AnyValue) -> AnyValue:
         """See OpenableCatalog. Indeterminate when the answer is lost: look what is there before repeating it."""
         await self.status()
         request = pb.EditRowRequest(kind=kind.tag, key=key_bytes(kind, key))
@@ -353,7 +354,7 @@ class RemoteOpened(OpenedCatalog):
         transaction.batch()
         return self._upper
 
-    async def _write(self, rpc: str, request: Any, *, settled: bool = False) -> Any:
+    async def _write(self, rpc: str, request: AnyMessage, *, settled: bool = False) -> AnyMessage:
         """Ask the leader in this session, and take over what it tells. Raises Fenced, for ever."""
         self._check()
         base = request.base_upper = self._upper
@@ -369,7 +370,7 @@ class RemoteOpened(OpenedCatalog):
             await self._follow()
         return told
 
-    async def _in_session(self, rpc: str, request: Any, *, settled: bool) -> Any:
+    async def _in_session(self, rpc: str, request: AnyMessage, *, settled: bool) -> AnyMessage:
         request.session.CopyFrom(session_message(self._session or Named("none", self._own)))
         try:
             return await self._calls.write(rpc, request, settled=settled)

@@ -8,6 +8,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing
 from typing import Any, Final, TypeVar
 
+from google.protobuf.message import Message
+
 from persist.client.remote.catalog_status import STATUS_SECONDS, ask_all, leader_of
 from persist.client.remote.channel import Channel, offering
 from persist.client.remote.endpoints import Endpoints
@@ -19,6 +21,7 @@ from persist.retry.deadline import Deadline
 from persist.retry.streams import watching
 from persist.runtime import Runtime
 from persist.settings import Settings
+from persist.typed import AnyMessage
 from persist.v1 import catalog_pb2 as pb
 from persist.v1.catalog_pb2_grpc import CatalogServiceStub
 from persist.wire.catalog.rpc import leads
@@ -55,7 +58,7 @@ class CatalogCalls:
         """The deadline of a call; None means ``settings.timeout_ms``."""
         return self._attempts.deadline(timeout)
 
-    async def status(self, *, timeout: float | None = None) -> Any:
+    async def status(self, *, timeout: float | None = None) -> AnyMessage:
         """What the server that answers first is."""
         deadline = self.deadline(timeout)
         backoff = self._endpoints.backoff(deadline)
@@ -68,16 +71,16 @@ class CatalogCalls:
             if not await backoff.pause():
                 raise failure or Determinate("no server answers", hint="retry", endpoints=", ".join(self.endpoints))
 
-    async def read(self, rpc: str, request: Any, *, timeout: float | None = None) -> Any:
+    async def read(self, rpc: str, request: AnyMessage, *, timeout: float | None = None) -> AnyMessage:
         """The answer of any server."""
         self._check_size(request)
         return await self._endpoints.repeat(rpc, self._spread, _unary(rpc, request), self.deadline(timeout).remaining())
 
-    async def gather(self, rpc: str, request: Any, *, timeout: float | None = None) -> list[Any]:
+    async def gather(self, rpc: str, request: AnyMessage, *, timeout: float | None = None) -> list[AnyMessage]:
         """All messages of a stream up to one that is ``last``, of one server. Raises what reading raises."""
         self._check_size(request)
 
-        async def attempt(channel: Channel, seconds: float) -> list[Any]:
+        async def attempt(channel: Channel, seconds: float) -> list[AnyMessage]:
             messages = list[Any]()
             with _offered(channel.endpoint):
                 async with aclosing(channel.stream(rpc, request, None, seconds)) as stream:
@@ -89,7 +92,7 @@ class CatalogCalls:
 
         return await self._endpoints.repeat(rpc, self._spread, attempt, self.deadline(timeout).remaining())
 
-    async def watch(self, request: pb.WatchChangesRequest, seconds: float) -> AsyncGenerator[Any, None]:
+    async def watch(self, request: pb.WatchChangesRequest, seconds: float) -> AsyncGenerator[AnyMessage, None]:
         """The changes as one server tells them, until ``seconds`` have passed. Raises LocationError when it breaks."""
         opened = self._endpoints.stream(
             "WatchChanges", request, self._spread, seconds, quiet=True, endless=not request.HasField("until")
@@ -117,8 +120,8 @@ class CatalogCalls:
         return self._endpoints.backoff(self.deadline(timeout)).pause
 
     async def write(
-        self, rpc: str, request: Any, *, settled: bool = False, once: bool = False, timeout: float | None = None
-    ) -> Any:
+        self, rpc: str, request: AnyMessage, *, settled: bool = False, once: bool = False, timeout: float | None = None
+    ) -> AnyMessage:
         """The answer of the server that leads.
 
         ``settled``: who leads later tells the outcome of an earlier leader's call. Otherwise a fence leaves a lost call
@@ -155,7 +158,7 @@ class CatalogCalls:
                 wait *= 2
                 asked = await self._find(deadline) or asked
 
-    async def lead(self, request: pb.OpenSessionRequest, *, timeout: float | None = None) -> Any:
+    async def lead(self, request: pb.OpenSessionRequest, *, timeout: float | None = None) -> AnyMessage:
         """A session of whoever leads; with a generation of whoever can. Raises NotWritable, Fenced."""
         deadline = self.deadline(timeout)
         backoff = self._endpoints.backoff(deadline)
@@ -206,7 +209,7 @@ class CatalogCalls:
         first = [self._leader] if self._leader in self._answering or not self._answering else []
         return tuple(dict.fromkeys((*first, *self._answering, *self.endpoints)))
 
-    async def _status(self, endpoint: str) -> Any:
+    async def _status(self, endpoint: str) -> AnyMessage:
         return await self._endpoints.at(endpoint, _unary("GetStatus", pb.GetStatusRequest()), STATUS_SECONDS)
 
     def _is_down(self, endpoint: str) -> bool:
@@ -219,7 +222,7 @@ class CatalogCalls:
         left = deadline.slice()
         return left if len(self.endpoints) == 1 else min(left, max(0.5, left / 2))
 
-    def _check_size(self, request: Any) -> None:
+    def _check_size(self, request: Message) -> None:
         size, limit = request.ByteSize(), self.settings.max_message_bytes - ENVELOPE_BYTES
         if size > limit:
             raise RequestTooLarge(
@@ -227,8 +230,8 @@ class CatalogCalls:
             )
 
 
-def _unary(rpc: str, request: Any) -> Callable[[Channel, float], Awaitable[Any]]:
-    async def attempt(channel: Channel, seconds: float) -> Any:
+def _unary(rpc: str, request: AnyMessage) -> Callable[[Channel, float], Awaitable[AnyMessage]]:
+    async def attempt(channel: Channel, seconds: float) -> AnyMessage:
         with _offered(channel.endpoint):
             return await channel.unary(rpc, request, None, seconds)
 

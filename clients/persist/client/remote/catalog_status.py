@@ -4,11 +4,12 @@ Source: reliability.md section 5; protos/persist/v1/catalog.proto.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from persist.errors import LocationError
 from persist.runtime import Runtime
+from persist.typed import Fields, Record
 from persist.wire.catalog.rpc import leads, optional_token
 
 STATUS_SECONDS: Final = 2.0
@@ -22,21 +23,21 @@ Enough = Callable[[Any], bool]
 
 
 async def ask_all(
-    ask: Callable[[str], Awaitable[Any]],
+    ask: Callable[[str], Awaitable[object]],
     endpoints: Sequence[str],
     enough: Enough,
     runtime: Runtime,
     *,
     seconds: float = STATUS_SECONDS,
     silent: Callable[[str], bool] = lambda endpoint: False,
-) -> tuple[dict[str, Any], LocationError | None]:
+) -> tuple[Record, LocationError | None]:
     """What servers answered, in the order they did, until one is ``enough``; and why another one did not.
 
     Within ``seconds``. ``silent``: whether a server failed lately, so that it is not waited for where others answer.
     Raises what is no LocationError.
     """
     asking = {asyncio.ensure_future(ask(endpoint)): endpoint for endpoint in endpoints}
-    found: dict[str, Any] = {}
+    found: Record = {}
     failure: LocationError | None = None
     left, until = set(asking), runtime.monotonic() + min(seconds, STATUS_SECONDS)
     try:
@@ -60,7 +61,7 @@ async def ask_all(
     return found, failure
 
 
-def leader_of(found: Mapping[str, Any]) -> str | None:
+def leader_of(found: Fields) -> str | None:
     """Where the leader is: the one with the highest token, if any says that it leads."""
     leading = [(optional_token(status, "own"), endpoint) for endpoint, status in found.items() if leads(status)]
     return max(leading)[1] if leading else None

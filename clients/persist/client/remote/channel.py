@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import weakref
 from collections.abc import AsyncGenerator, Callable, Iterator
-from typing import Any, Final
+from typing import Final
 
 import grpc
 import grpc.aio
@@ -20,15 +20,18 @@ from persist.core.ids import ShardId
 from persist.errors import InvalidArgument, LocationError, PersistError, UsageError
 from persist.forks import after_fork
 from persist.retry.deadline import Deadline
+from persist.retry.methods import NO_ANSWER, Repeat, repeat_of, unanswered
 from persist.retry.tasks import Tasks
-from persist.retry.twice import only_reads
 from persist.runtime import Runtime
 from persist.settings import Settings
+from persist.typed import AnyMessage, AnyStub
 from persist.wire.rpc import Method, outcome_of
-from persist.wire.rpc_errors import DETAILS_KEY, bare, error_of_status
+from persist.wire.rpc_errors import DETAILS_KEY, clean, error_of_status
 
 SHARD_HEADER: Final = "persist-shard-id"
 SECONDS_MAX: Final = 30 * 86_400.0
+WORDS_MAX: Final = 256
+"""Letters of what gRPC or a proxy said."""
 DOWN_SECONDS: Final = 1.0
 """How long a server that failed is left before it is asked whether it is well; twice as long each further time."""
 DOWN_SECONDS_MAX: Final = 60.0
@@ -88,7 +91,7 @@ class Channel:
     def __init__(
         self,
         endpoint: str,
-        stub_of: Callable[[Any], Any],
+        stub_of: Callable[[grpc.aio.Channel], AnyStub],
         *,
         settings: Settings,
         runtime: Runtime,
@@ -141,7 +144,7 @@ class Channel:
         """It does not say that it is there, at least not at once."""
         return self._pulse.late
 
-    async def command(self, method: Method, request: Any, shard: ShardId, timeout: float) -> Any:
+    async def command(self, method: Method, request: AnyMessage, shard: ShardId, timeout: float) -> AnyMessage:
         """The outcome of one attempt at a command, over the session where the server has one."""
         if self._sessions:
             session = self._current()
@@ -157,25 +160,27 @@ class Channel:
         response = await self.unary(method.rpc, request, shard, timeout)
         return outcome_of(method, response)
 
-    async def unary(self, rpc: str, request: Any, shard: ShardId | None, timeout: float, *, reads: bool = True) -> Any:
+    async def unary(
+        self, rpc: str, request: AnyMessage, shard: ShardId | None, timeout: float, *, reads: bool = True
+    ) -> AnyMessage:
         """The response of one unary call. ``reads`` False: this call of a method that may read does more."""
-        mutation = not (reads and only_reads(rpc))
+        repeat = repeat_of(rpc, reads=reads)
         call = getattr(self._stub, rpc)(request, timeout=min(timeout, SECONDS_MAX), metadata=_routed(shard))
         with self._pulse.open(call.cancel) as one:
             try:
                 response = await call
             except grpc.RpcError as error:
-                raise self._failure(error, mutation=mutation) from error
+                raise self._failure(error, repeat) from error
             except asyncio.CancelledError:
                 if one.left():
-                    raise self._silent(mutation=mutation) from None
+                    raise unanswered(repeat, f"{NO_ANSWER} {self.endpoint}") from None
                 raise
         self._pulse.heard()
         return response
 
     async def stream(
-        self, rpc: str, request: Any, shard: ShardId | None, timeout: float, *, quiet: bool = False
-    ) -> AsyncGenerator[Any, None]:
+        self, rpc: str, request: AnyMessage, shard: ShardId | None, timeout: float, *, quiet: bool = False
+    ) -> AsyncGenerator[AnyMessage, None]:
         """The messages of a streaming read. ``quiet``: that its time is up is an ordinary end."""
         call = getattr(self._stub, rpc)(request, timeout=min(timeout, SECONDS_MAX), metadata=_routed(shard))
         with self._pulse.open(call.cancel) as one:
@@ -186,10 +191,10 @@ class Channel:
             except grpc.RpcError as error:
                 if quiet and _code(error) is grpc.StatusCode.DEADLINE_EXCEEDED:
                     return
-                raise self._failure(error, mutation=False) from error
+                raise self._failure(error, Repeat.READ) from error
             except asyncio.CancelledError:
                 if one.left():
-                    raise self._silent(mutation=False) from None
+                    raise unanswered(Repeat.READ, f"{NO_ANSWER} {self.endpoint}") from None
                 raise
             finally:
                 call.cancel()
@@ -226,15 +231,13 @@ class Channel:
             if await self._pulse.lives():
                 self.down = False
 
-    def _failure(self, error: grpc.RpcError, *, mutation: bool) -> PersistError:
+    def _failure(self, error: grpc.RpcError, repeat: Repeat) -> PersistError:
         if _code(error) is grpc.StatusCode.UNIMPLEMENTED:
             return InvalidArgument(
                 "this is no persist server, or one of an older release", hint=_WHERE, endpoint=self.endpoint
             )
-        return _error_of(error, mutation=mutation)
-
-    def _silent(self, *, mutation: bool) -> LocationError:
-        return bare(f"{self.endpoint} does not answer", mutation=mutation)
+        told = _told(error)
+        return told if told is not None else _unanswered(error, repeat, self.endpoint)
 
     def _current(self) -> ClientSession:
         session = self._session
@@ -243,8 +246,9 @@ class Channel:
                 self._retired = [old for old in (*self._retired, session) if not old.ended]
             self._session = session = ClientSession(
                 self._stub.Session,
+                endpoint=self.endpoint,
                 runtime=self._runtime,
-                error_of=lambda error: self._failure(error, mutation=True),
+                error_of=lambda error: self._failure(error, Repeat.UNNUMBERED),
                 heard=self._pulse.heard,
             )
         return session
@@ -283,11 +287,21 @@ def _code(error: grpc.RpcError) -> grpc.StatusCode:
     return code() if code is not None else grpc.StatusCode.UNKNOWN
 
 
-def _error_of(error: grpc.RpcError, *, mutation: bool) -> PersistError:
+def _told(error: grpc.RpcError) -> PersistError | None:
+    """What a persist server said; None: none did, whoever ended the call."""
     if not isinstance(error, grpc.aio.AioRpcError):
-        return bare(f"the call failed: {type(error).__name__}", mutation=mutation)
+        return None
     details = None
     for name, value in error.trailing_metadata() or ():
         if name == DETAILS_KEY and isinstance(value, bytes):
             details = value
-    return error_of_status(error.code().value[0], error.details() or "", details, mutation=mutation)
+    return error_of_status(error.code().value[0], details)
+
+
+def _unanswered(error: grpc.RpcError, repeat: Repeat, endpoint: str) -> LocationError:
+    """No answer of ours: the time was up, the connection broke, or a proxy or a library spoke."""
+    code = _code(error)
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return unanswered(repeat, f"{NO_ANSWER} {endpoint} in time")
+    words = error.details() if isinstance(error, grpc.aio.AioRpcError) else type(error).__name__
+    return unanswered(repeat, f"{NO_ANSWER} {endpoint}", status=code.name, grpc=clean(words or "", WORDS_MAX))

@@ -12,7 +12,9 @@ import hashlib
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
+
+import grpc.aio
 
 from persist.client.remote.absence import Absence
 from persist.client.remote.addresses import endpoints_of
@@ -21,9 +23,11 @@ from persist.core.ids import ShardId
 from persist.errors import Determinate, Indeterminate, LocationError, Overloaded, StoreFull, StoreReadOnly
 from persist.retry.attempts import Attempts
 from persist.retry.deadline import Backoff, Deadline
-from persist.retry.twice import HEDGE_SECONDS, RULES, HedgeBudget, Rule
+from persist.retry.methods import RULES, Rule
+from persist.retry.twice import HEDGE_SECONDS, HedgeBudget
 from persist.runtime import Runtime
 from persist.settings import Settings
+from persist.typed import AnyMessage, AnyStub
 
 R = TypeVar("R")
 Attempt = Callable[[Channel, float], Awaitable[R]]
@@ -46,7 +50,7 @@ class Endpoints:
     def __init__(
         self,
         endpoints: str,
-        stub_of: Callable[[Any], Any],
+        stub_of: Callable[[grpc.aio.Channel], AnyStub],
         *,
         settings: Settings,
         runtime: Runtime,
@@ -81,13 +85,14 @@ class Endpoints:
 
         ``reads`` False: this call of a method that may read does more. Raises what the attempt raises.
         """
-        rule = RULES.get(rpc) if reads else None
+        rule = RULES[rpc]
+        twice = rule.twice and reads
         if len(self.endpoints) == 1:
             return await self._ask(self.choose(shard), attempt, seconds)
-        if rule is None or not rule.whole:
+        if not (twice and rule.whole):
             seconds = min(seconds, max(ATTEMPT_SECONDS_MIN, seconds / 2))
         first = self.choose(shard)
-        if rule is None:
+        if not twice:
             return await self._ask(first, attempt, seconds)
         return await self._hedge(rule, shard, first, attempt, seconds)
 
@@ -106,13 +111,13 @@ class Endpoints:
     async def stream(
         self,
         rpc: str,
-        request: Any,
+        request: AnyMessage,
         shard: ShardId | None,
         seconds: float,
         *,
         quiet: bool = False,
         endless: bool = False,
-    ) -> AsyncGenerator[Any, None]:
+    ) -> AsyncGenerator[AnyMessage, None]:
         """The messages of a stream at one server, which is left when it breaks off. Raises LocationError then.
 
         ``quiet``: that its time is up is an ordinary end. ``endless``: the server ends it only when it stops.

@@ -6,8 +6,8 @@ expired leases are the same everywhere and are never tried twice.
 Source: architecture.md section 5.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any, Final, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Final, TypeVar
 
 from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, ShardId
@@ -16,6 +16,7 @@ from persist.errors import LocationError, Overloaded, StoreFull, StoreReadOnly
 from persist.machine.shards import Change, NotYet, Plan, ShardInfo, Shards
 from persist.retry.deadline import Deadline
 from persist.runtime import Runtime, system
+from persist.typed import Fields
 
 R = TypeVar("R")
 
@@ -100,7 +101,7 @@ class FailoverShards(Shards):
             self._leave()
             raise
 
-    async def inspect(self, shard: ShardId, *, timeout: float) -> Mapping[str, Any]:
+    async def inspect(self, shard: ShardId, *, timeout: float) -> Fields:
         """See Shards.inspect."""
         return await self._once(timeout, lambda shards, seconds: shards.inspect(shard, timeout=seconds))
 

@@ -7,7 +7,9 @@ Source: protos/persist/v1/minter.proto; catalog-semantics.md section 5.2.
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing
-from typing import Any, Final
+from typing import Final
+
+from google.protobuf.message import Message
 
 from persist.client.binding.port import Bound, RemapSource, ResumptionOf, ResumptionTold
 from persist.client.remote.channel import Channel, offering
@@ -24,6 +26,7 @@ from persist.retry.deadline import Deadline
 from persist.retry.streams import watching
 from persist.runtime import Runtime, system
 from persist.settings import Settings
+from persist.typed import AnyMessage
 from persist.v1 import minter_pb2 as pb
 from persist.v1.minter_pb2_grpc import TimestampMinterStub
 from persist.wire.batch import required_antichain
@@ -64,7 +67,7 @@ class RemoteMinter(Closes):
     def __repr__(self) -> str:
         return f"<Minter at {', '.join(self._endpoints.endpoints)}>"
 
-    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
+    def __reduce_ex__(self, protocol: object) -> tuple[object, ...]:
         return _rebuild, (",".join(self._endpoints.endpoints), self._settings)
 
     async def get_binding(
@@ -173,7 +176,9 @@ class RemoteMinter(Closes):
         """Cancel what is under way and close the connections. A later call makes new ones."""
         await self._endpoints.close()
 
-    async def _watched(self, request: Any, source: RemapSource, seconds: float) -> AsyncGenerator[RemapTrace, None]:
+    async def _watched(
+        self, request: AnyMessage, source: RemapSource, seconds: float
+    ) -> AsyncGenerator[RemapTrace, None]:
         """One server stream, at a server that is left when it breaks off."""
         joiner = TraceJoiner(source.kind)
         opened = self._endpoints.stream("WatchBindings", request, source.remap, seconds, quiet=True, endless=True)
@@ -183,17 +188,17 @@ class RemoteMinter(Closes):
                     if (trace := joiner.add(message.piece)) is not None:
                         yield trace
 
-    async def _ask(self, rpc: str, request: Any, source: RemapSource, timeout: float | None) -> Any:
+    async def _ask(self, rpc: str, request: AnyMessage, source: RemapSource, timeout: float | None) -> AnyMessage:
         self._check_size(request)
 
-        async def attempt(channel: Channel, seconds: float) -> Any:
+        async def attempt(channel: Channel, seconds: float) -> AnyMessage:
             with _offered(channel.endpoint):
                 return await channel.unary(rpc, request, source.remap, seconds)
 
         seconds = self._attempts.deadline(timeout).remaining()
         return await self._endpoints.repeat(rpc, source.remap, attempt, seconds)
 
-    def _check_size(self, request: Any) -> None:
+    def _check_size(self, request: Message) -> None:
         size, limit = request.ByteSize(), self._settings.max_message_bytes - ENVELOPE_BYTES
         if size > limit:
             raise RequestTooLarge("the request does not fit one message", hint="ask for less", bytes=size, limit=limit)

@@ -6,7 +6,7 @@ Source: protos/persist/v1/oracle.proto; catalog-semantics.md section 5.3.
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from persist.client.remote.channel import Channel, offering
 from persist.client.remote.endpoints import Endpoints
@@ -16,6 +16,7 @@ from persist.errors import Indeterminate, LeaseExpired, Overloaded
 from persist.retry.deadline import Deadline
 from persist.runtime import Runtime
 from persist.settings import Settings
+from persist.typed import AnyMessage
 from persist.v1 import oracle_pb2 as pb
 from persist.v1.oracle_pb2_grpc import TimestampOracleStub
 
@@ -46,7 +47,7 @@ class RemoteTimes:
     async def take(self, count: int, not_before: int, not_after: int | None, deadline: Deadline) -> Sequence[int]:
         count = min(count, TIMES_MAX)
 
-        async def attempt(channel: Channel, left: float) -> Any:
+        async def attempt(channel: Channel, left: float) -> AnyMessage:
             request = pb.WriteTsRequest(shard_id=self._shard, timeline=self._timeline, count=count)
             with offering("TimestampOracle", "minter", channel.endpoint):
                 try:
@@ -107,8 +108,8 @@ class RemoteTimes:
         self._known = max(self._known, ts + 1)
         return ts
 
-    async def _ask(self, rpc: str, request: Any, deadline: Deadline) -> Any:
-        async def attempt(channel: Channel, left: float) -> Any:
+    async def _ask(self, rpc: str, request: object, deadline: Deadline) -> AnyMessage:
+        async def attempt(channel: Channel, left: float) -> AnyMessage:
             with offering("TimestampOracle", "minter", channel.endpoint):
                 return await channel.unary(rpc, request, self._shard, left)
 

@@ -17,6 +17,7 @@ import grpc.aio
 
 from persist.retry.tasks import Tasks
 from persist.runtime import Runtime
+from persist.typed import AnyMessage
 
 EVERY_SECONDS: Final = 0.5
 """Between two signs of life, where calls are open."""
@@ -37,7 +38,7 @@ _UNANSWERED: Final = (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAIL
 class Open:
     """A call or stream that is open at a server. ``broken``: it was broken off because the server was silent."""
 
-    def __init__(self, break_off: Callable[[], Any]) -> None:
+    def __init__(self, break_off: Callable[[], AnyMessage]) -> None:
         self._break_off = break_off
         self.broken = False
 
@@ -84,7 +85,7 @@ class Pulse:
         self._unanswered = None
 
     @contextlib.contextmanager
-    def open(self, break_off: Callable[[], Any]) -> Iterator[Open]:
+    def open(self, break_off: Callable[[], AnyMessage]) -> Iterator[Open]:
         """A block in which a call is open. ``break_off`` ends the call; it may be called once, from the loop."""
         one = Open(break_off)
         if not self._watched:

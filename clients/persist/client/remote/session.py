@@ -11,9 +11,11 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from persist.errors import Determinate, Indeterminate, PersistError
+from persist.errors import Determinate, LocationError, PersistError
+from persist.retry.methods import NO_ANSWER, repeat_of, unanswered
 from persist.retry.tasks import Tasks, forsake
 from persist.runtime import Runtime
+from persist.typed import AnyMessage
 from persist.wire.rpc import Method, call_of, outcome_in, session_request
 
 FRAME_CALLS_MAX: Final = 256
@@ -33,9 +35,10 @@ class SessionUnsupported(Exception):
 class _Call:
     """A call without an answer."""
 
-    __slots__ = ("answer", "frame_bytes", "message", "sent", "timer")
+    __slots__ = ("answer", "frame_bytes", "message", "rpc", "sent", "timer")
 
-    def __init__(self, message: Any, frame_bytes: int, answer: "asyncio.Future[Any]") -> None:
+    def __init__(self, rpc: str, message: AnyMessage, frame_bytes: int, answer: "asyncio.Future[Any]") -> None:
+        self.rpc = rpc
         self.message = message
         self.frame_bytes = frame_bytes
         self.answer = answer
@@ -48,14 +51,16 @@ class ClientSession:
 
     def __init__(
         self,
-        open_stream: Callable[[], Any],
+        open_stream: Callable[[], AnyMessage],
         *,
+        endpoint: str,
         runtime: Runtime,
-        error_of: Callable[[Any], PersistError],
+        error_of: Callable[[AnyMessage], PersistError],
         heard: Callable[[], None] = lambda: None,
     ) -> None:
         """``open_stream`` starts the rpc; ``error_of`` translates how it broke; ``heard`` is called for each frame."""
         self._open_stream = open_stream
+        self._endpoint = endpoint
         self._runtime = runtime
         self._error_of = error_of
         self._heard = heard
@@ -82,15 +87,15 @@ class ClientSession:
         """Nothing is under way any more."""
         return self._broken is not None
 
-    async def call(self, method: Method, request: Any, timeout: float) -> Any:
+    async def call(self, method: Method, request: AnyMessage, timeout: float) -> AnyMessage:
         """The outcome of a command. Raises what the server says, Determinate, Indeterminate, SessionUnsupported."""
         if self._broken is not None:
-            raise self._failure(sent=False)
+            raise self._failure(method.rpc, sent=False)
         self._next_id += 1
         id_ = self._next_id
         message = call_of(id_, max(1, int(timeout * 1000)), method, request)
         loop = asyncio.get_running_loop()
-        call = _Call(message, message.ByteSize(), loop.create_future())
+        call = _Call(method.rpc, message, message.ByteSize(), loop.create_future())
         call.timer = loop.call_later(timeout, self._expire, call)
         self._calls[id_] = call
         self._outbox.append(id_)
@@ -105,7 +110,7 @@ class ClientSession:
 
     def leave(self) -> None:
         """Break off: the server does not answer. It is told, and once awake drops what it has not begun."""
-        self._break(Determinate("the server does not answer", hint="retry"))
+        self._break(Determinate(f"{NO_ANSWER} {self._endpoint}", hint="retry"))
         if self._stream is not None:
             self._stream.cancel()
 
@@ -184,9 +189,9 @@ class ClientSession:
         if call.answer.done():
             return
         if call.sent:
-            error: PersistError = Indeterminate("no answer within the timeout", hint="retry with the same token")
+            error: LocationError = unanswered(repeat_of(call.rpc), f"{NO_ANSWER} {self._endpoint} in time")
         else:
-            error = Determinate("no connection within the timeout", hint="is the server there?")
+            error = Determinate(f"no connection to {self._endpoint} in time", hint="is the server there?")
         call.answer.set_exception(error)
 
     def _break(self, cause: PersistError) -> None:
@@ -194,14 +199,15 @@ class ClientSession:
             self._broken = cause
         for call in self._calls.values():
             if not call.answer.done():
-                call.answer.set_exception(self._failure(sent=call.sent))
+                call.answer.set_exception(self._failure(call.rpc, sent=call.sent))
         self._outbox.clear()
 
-    def _failure(self, *, sent: bool) -> Exception:
+    def _failure(self, rpc: str, *, sent: bool) -> Exception:
         cause = self._broken
         assert cause is not None
         if self.unsupported and not sent:
             return SessionUnsupported()
+        message = cause.message if cause.message.startswith(NO_ANSWER) else f"the session broke: {cause.message}"
         if sent:
-            return Indeterminate(f"the session broke: {cause.message}", hint="retry with the same token")
-        return Determinate(f"the session broke: {cause.message}", hint="retry")
+            return unanswered(repeat_of(rpc), message, **cause.details)
+        return Determinate(message, hint="retry", **cause.details)

@@ -8,11 +8,11 @@ Source: architecture.md sections 5 and 6; reliability.md section 5; performance.
 """
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
-from persist.client.remote.channel import Channel
+from persist.client.remote.channel import SECONDS_MAX, Channel
 from persist.client.remote.endpoints import Endpoints
 from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, ShardId
@@ -24,6 +24,7 @@ from persist.runtime import Runtime, system
 from persist.settings import Settings
 from persist.storage.open import blob_identity, check_safe
 from persist.storage.ports import Finding
+from persist.typed import AnyMessage, Fields
 from persist.v1 import shard_pb2 as pb
 from persist.v1.shard_pb2_grpc import PersistShardStub
 from persist.wire.rpc import method_of, request_of
@@ -32,6 +33,8 @@ from persist.wire.rpc_reads import Joiner, frontier_message, standing_of
 R = TypeVar("R")
 
 ENVELOPE_BYTES: Final = 1 << 10
+ANSWER_SECONDS: Final = 2.0
+"""How long the answer "not yet" may take to arrive after a wait, however busy both ends are."""
 
 
 class RemoteShards(Shards):
@@ -74,7 +77,7 @@ class RemoteShards(Shards):
         self._blob = blob
         self._meant = (blob, "blob=") if blob is not None else None
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (
             ",".join(self._endpoints.endpoints),
             self._settings,
@@ -101,7 +104,7 @@ class RemoteShards(Shards):
         if not self._blob_uri:
             request = pb.GetLocationRequest()
 
-            async def attempt(channel: Channel, seconds: float) -> Any:
+            async def attempt(channel: Channel, seconds: float) -> AnyMessage:
                 return await channel.unary("GetLocation", request, None, seconds)
 
             self._blob_uri = (await self._endpoints.repeat("GetLocation", None, attempt, timeout)).blob_uri
@@ -135,7 +138,7 @@ class RemoteShards(Shards):
         """See Shards.open. One unary call."""
         request = pb.OpenRequest(shard_id=shard, create=create)
 
-        async def attempt(channel: Channel, seconds: float) -> Any:
+        async def attempt(channel: Channel, seconds: float) -> AnyMessage:
             return await channel.unary("Open", request, shard, seconds, reads=not create)
 
         response = await self._endpoints.once("Open", shard, attempt, timeout, reads=not create)
@@ -151,7 +154,7 @@ class RemoteShards(Shards):
                 "the command does not fit one message", hint="append less at once", bytes=size, limit=limit
             )
 
-        async def attempt(channel: Channel, seconds: float) -> Any:
+        async def attempt(channel: Channel, seconds: float) -> AnyMessage:
             return await channel.command(method, request, shard, seconds)
 
         outcome: R = await self._endpoints.once(method.rpc, shard, attempt, timeout)
@@ -161,9 +164,12 @@ class RemoteShards(Shards):
         self, shard: ShardId, as_of: Antichain, *, reader_id: ReaderId | None = None, timeout: float
     ) -> Plan | NotYet:
         """See Shards.snapshot. One server stream."""
-        request = pb.SnapshotRequest(shard_id=shard, as_of=frontier_message(as_of), reader_id=reader_id or "")
 
         async def attempt(channel: Channel, seconds: float) -> Plan | NotYet:
+            wait_ms, seconds = self._waits(seconds)
+            request = pb.SnapshotRequest(
+                shard_id=shard, as_of=frontier_message(as_of), reader_id=reader_id or "", wait_ms=wait_ms
+            )
             joiner, info = Joiner(), None
             async for message in channel.stream("Snapshot", request, shard, seconds):
                 if message.WhichOneof("outcome") == "not_yet":
@@ -179,9 +185,10 @@ class RemoteShards(Shards):
 
     async def fetch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> Change:
         """See Shards.fetch. One server stream."""
-        request = pb.FetchRequest(shard_id=shard, frontier=frontier_message(frontier))
 
         async def attempt(channel: Channel, seconds: float) -> Change:
+            wait_ms, seconds = self._waits(seconds)
+            request = pb.FetchRequest(shard_id=shard, frontier=frontier_message(frontier), wait_ms=wait_ms)
             changes = _changes(channel.stream("Fetch", request, shard, seconds))
             async for change in changes:
                 return change
@@ -196,15 +203,15 @@ class RemoteShards(Shards):
             async for change in _changes(messages):
                 yield change
 
-    async def inspect(self, shard: ShardId, *, timeout: float) -> Mapping[str, Any]:
+    async def inspect(self, shard: ShardId, *, timeout: float) -> Fields:
         """See Shards.inspect. One server stream."""
         request = pb.InspectRequest(shard_id=shard)
 
-        async def attempt(channel: Channel, seconds: float) -> Any:
+        async def attempt(channel: Channel, seconds: float) -> AnyMessage:
             pieces = [message.json async for message in channel.stream("Inspect", request, shard, seconds)]
             return json.loads(b"".join(pieces))
 
-        state: Mapping[str, Any] = await self._endpoints.once("Inspect", shard, attempt, timeout)
+        state: Fields = await self._endpoints.once("Inspect", shard, attempt, timeout)
         return state
 
     async def list(self, *, timeout: float) -> AsyncIterator[ShardId]:
@@ -223,12 +230,22 @@ class RemoteShards(Shards):
                 for text in message.shard_ids:
                     yield ShardId.parse(text)
 
+    def _waits(self, seconds: float) -> tuple[int, float]:
+        """Milliseconds for which the server is to wait, and seconds in which its answer has to be here.
+
+        Callers who have another way need what is left of their time for that, and ask again while there is some.
+        """
+        wait = seconds - min(ANSWER_SECONDS, seconds / 2) if self._watched else seconds
+        ends = seconds if self._watched else seconds + ANSWER_SECONDS
+        # 0 would say nothing.
+        return max(1, int(min(wait, SECONDS_MAX) * 1000)), ends
+
     async def close(self) -> None:
         """Cancel what is under way and close the connections. A later call makes new ones."""
         await self._endpoints.close()
 
 
-async def _changes(messages: AsyncIterator[Any]) -> AsyncIterator[Change]:
+async def _changes(messages: AsyncIterator[AnyMessage]) -> AsyncIterator[Change]:
     """The changes in a stream of pieces."""
     joiner, info = Joiner(), None
     schemas: tuple[SchemaEntry, ...] = ()

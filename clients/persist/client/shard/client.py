@@ -5,12 +5,13 @@ Source: design 001, Client; architecture.md section 8; persist-semantics.md feat
 """
 
 import hashlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Self
 
 from persist.client.shard.handles import Stays
 from persist.client.shard.location import Location
+from persist.client.shard.naming import shard_of
 from persist.client.shard.read.handle import ReadHandle
 from persist.client.shard.read.lease import Lease
 from persist.client.shard.read.since import SinceHandle, open_since
@@ -26,6 +27,7 @@ from persist.machine.upkeep.finalizer import finalize
 from persist.retry.deadline import Deadline
 from persist.retry.streams import listing
 from persist.storage.open import blob_identity
+from persist.typed import Fields
 
 if TYPE_CHECKING:
     from persist.client.shard.compaction import Compaction
@@ -36,8 +38,10 @@ LEASE_SECONDS_MIN = 1.0
 class ShardClient(Stays):
     """Any number of shards at one location. Safe for many tasks at once; close it, or use it as a context manager.
 
-    ``timeout`` is in seconds everywhere, None means ``settings.timeout_ms``. Location errors are retried within it;
-    usage errors are raised at once. Every call may also raise LocationError, InvalidId and CorruptData.
+    A shard is given by its id, or by its name, as the command line, Spark and sources have it: three RPCs more, at
+    once. ``timeout`` is in seconds everywhere, None means ``settings.timeout_ms``. Location errors are retried within
+    it; usage errors are raised at once. Every call may also raise LocationError, InvalidId, AmbiguousName (several
+    shards of one name) and CorruptData.
     """
 
     def __init__(self, location: Location) -> None:
@@ -49,13 +53,24 @@ class ShardClient(Stays):
         """What its handles share: for what is built on top of handles."""
         return self._location
 
+    async def named(self, name: ShardId | str, *, create: bool = False, timeout: float | None = None) -> ShardId:
+        """The shard of this name; an id is returned as it is, and not looked for. Makes nothing.
+
+        ``create``, for who is going to write: of a name without a shard the id that its first write will give it,
+        instead of ShardNotFound, which tells near names. Three RPCs at once. Raises AmbiguousName, which lists all
+        shards of the name, InvalidArgument (no name; with ``create`` a table that is written through a log).
+        """
+        self._location.check_open()
+        deadline = self._location.attempts.deadline(timeout)
+        return await shard_of(self._location, name, deadline, create=create, writes=create)
+
     async def open(
         self, shard: ShardId | str, *, schema: Schema | None = None, timeout: float | None = None
     ) -> tuple[WriteHandle, ReadHandle]:
         """A writer and a reader, initialising a new shard with ``schema``.
 
         Without ``schema`` the registered one is used. Three RPCs at most. Raises ShardNotFound (no schema given and no
-        such shard), SchemaMismatch, CodecMismatch.
+        such shard), SchemaMismatch, CodecMismatch, InvalidArgument (a name of a table that is written through a log).
         """
         deadline = self._location.attempts.deadline(timeout)
         writer = await self.open_writer(shard, schema=schema, timeout=deadline.slice())
@@ -77,7 +92,8 @@ class ShardClient(Stays):
         given = WriterId.parse(writer_id) if writer_id is not None else None
         deadline = self._location.attempts.deadline(timeout)
         create = schema is not None
-        info, entry, opened = await self._open(ShardId.parse(shard), schema, create=create, deadline=deadline)
+        the_shard = await shard_of(self._location, shard, deadline, create=create, writes=True)
+        info, entry, opened = await self._open(the_shard, schema, create=create, deadline=deadline)
         return WriteHandle(
             self._location,
             shard=info.shard,
@@ -102,10 +118,12 @@ class ShardClient(Stays):
         """
         location = self._location
         location.check_open()
-        await location.locate(timeout=timeout)
+        deadline = location.attempts.deadline(timeout)
+        the_shard = await shard_of(location, shard, deadline, create=True, writes=True)
+        await location.locate(timeout=deadline.slice())
         return BatchSpec(
             blob_uri=location.blob.uri,
-            shard=ShardId.parse(shard),
+            shard=the_shard,
             writer_id=WriterId.parse(writer_id),
             schema=schema.to_bytes(),
             schema_id=UNREGISTERED,
@@ -130,7 +148,8 @@ class ShardClient(Stays):
         as it is. Two RPCs. Raises ShardNotFound, SchemaMismatch, CodecMismatch, InvalidArgument.
         """
         deadline = self._location.attempts.deadline(timeout)
-        info, _, opened = await self._open(ShardId.parse(shard), schema, create=False, deadline=deadline)
+        the_shard = await shard_of(self._location, shard, deadline)
+        info, _, opened = await self._open(the_shard, schema, create=False, deadline=deadline)
         return await self._reader(
             info.shard,
             opened,
@@ -151,7 +170,7 @@ class ShardClient(Stays):
         """
         check_critical_id(name)
         deadline = self._location.attempts.deadline(timeout)
-        info = await self._info(ShardId.parse(shard), create=False, deadline=deadline)
+        info = await self._info(await shard_of(self._location, shard, deadline), create=False, deadline=deadline)
         return await open_since(
             self._location, name, info, opaque=bytes(opaque), purpose=purpose, timeout=deadline.slice()
         )
@@ -159,7 +178,9 @@ class ShardClient(Stays):
     async def recent_upper(self, shard: ShardId | str, *, timeout: float | None = None) -> Antichain:
         """The shard's upper: everything before it is complete. Linearizable. One RPC. Raises ShardNotFound."""
         deadline = self._location.attempts.deadline(timeout)
-        return (await self._info(ShardId.parse(shard), create=False, deadline=deadline)).upper
+        return (
+            await self._info(await shard_of(self._location, shard, deadline), create=False, deadline=deadline)
+        ).upper
 
     async def place(self, shard: ShardId | str, *, timeout: float | None = None) -> str:
         """What tells this shard from those of its id at other locations, and from itself before a restore.
@@ -168,14 +189,14 @@ class ShardClient(Stays):
         another Blob has another one, too. One RPC. Raises ShardNotFound.
         """
         deadline = self._location.attempts.deadline(timeout)
-        info = await self._info(ShardId.parse(shard), create=False, deadline=deadline)
+        info = await self._info(await shard_of(self._location, shard, deadline), create=False, deadline=deadline)
         blob = hashlib.blake2b(blob_identity(self.location.blob.uri).encode(), digest_size=8).hexdigest()
         return f"{blob}-{info.incarnation:x}"
 
     async def schema(self, shard: ShardId | str, *, timeout: float | None = None) -> Schema:
         """The shard's newest schema. One RPC. Raises ShardNotFound, UsageError when none was registered yet."""
         deadline = self._location.attempts.deadline(timeout)
-        info = await self._info(ShardId.parse(shard), create=False, deadline=deadline)
+        info = await self._info(await shard_of(self._location, shard, deadline), create=False, deadline=deadline)
         return Schema.from_bytes(_newest(info).schema)
 
     async def evolve_schema(self, shard: ShardId | str, schema: Schema, *, timeout: float | None = None) -> SchemaEntry:
@@ -185,7 +206,7 @@ class ShardClient(Stays):
         somebody else evolved it meanwhile), CodecMismatch, ShardNotFound.
         """
         deadline = self._location.attempts.deadline(timeout)
-        info = await self._info(ShardId.parse(shard), create=False, deadline=deadline)
+        info = await self._info(await shard_of(self._location, shard, deadline), create=False, deadline=deadline)
         newest = _newest(info)
         Schema.from_bytes(newest.schema).check_evolution(schema)
         command = EvolveSchema(expected_id=newest.schema_id, schema=schema.to_bytes(), codec=schema.codec_name)
@@ -196,16 +217,18 @@ class ShardClient(Stays):
         )
         return answer.entry
 
-    async def inspect(self, shard: ShardId | str, *, timeout: float | None = None) -> Mapping[str, Any]:
+    async def inspect(self, shard: ShardId | str, *, timeout: float | None = None) -> Fields:
         """The shard's whole state as JSON-ready values: what ``persist shard inspect`` shows.
 
         Among the keys: shard, seqno, since, upper, seqno_since, rows, spine (its batches with runs and parts),
         leased_readers, critical_readers, writers, transactions, schemas, rollups. One RPC. Raises ShardNotFound.
         """
-        location, the_shard = self._location, ShardId.parse(shard)
+        location = self._location
         location.check_open()
+        deadline = location.attempts.deadline(timeout)
+        the_shard = await shard_of(location, shard, deadline)
         return await location.attempts.repeat(
-            location.attempts.deadline(timeout), lambda seconds: location.shards.inspect(the_shard, timeout=seconds)
+            deadline, lambda seconds: location.shards.inspect(the_shard, timeout=seconds)
         )
 
     async def list_shards(self, *, timeout: float | None = None) -> AsyncIterator[ShardId]:
@@ -227,7 +250,8 @@ class ShardClient(Stays):
         InvalidArgument (it is open: the message says how to close it). LocationError is Indeterminate once anything of
         it may be done.
         """
-        the_shard, deadline = ShardId.parse(shard), self._location.attempts.deadline(timeout)
+        deadline = self._location.attempts.deadline(timeout)
+        the_shard = await shard_of(self._location, shard, deadline)
         await self._info(the_shard, create=False, deadline=deadline)
         await finalize(self._location.shards, self._location.attempts, the_shard, force=force, timeout=deadline.slice())
 
@@ -263,8 +287,9 @@ class ShardClient(Stays):
         """
         from persist.client.shard.compaction import Compaction
 
-        the_shard = ShardId.parse(shard)
-        await self._info(the_shard, create=False, deadline=self._location.attempts.deadline(None))
+        deadline = self._location.attempts.deadline(None)
+        the_shard = await shard_of(self._location, shard, deadline)
+        await self._info(the_shard, create=False, deadline=deadline)
         return await Compaction.begin(self._location, the_shard)
 
     async def _open(

@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 
 from persist.errors import Indeterminate, PersistError, UsageError
 from persist.forks import after_fork
+from persist.typed import Work
 
 T = TypeVar("T")
 
@@ -126,7 +127,7 @@ class LoopThread:
         """Made by the process this one was forked from."""
         return self.pid != os.getpid()
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
+    def run(self, work: Work[T]) -> T:
         """The result of a coroutine. An interrupt cancels it.
 
         Raises UsageError from the loop's own thread, after ``stop``, and in a forked child; Indeterminate when the
@@ -145,7 +146,7 @@ class LoopThread:
             future.cancel()
             raise
 
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+    def spawn(self, work: Coroutine[object, object, object]) -> None:
         """Run a coroutine without waiting: for finalizers, which may run in any thread. Dropped when too late."""
         if self._submit(work) is None:
             work.close()
@@ -187,7 +188,7 @@ class LoopThread:
             )
         return UsageError("the client is closed", hint="open another client")
 
-    def _submit(self, work: Coroutine[Any, Any, T]) -> "concurrent.futures.Future[T] | None":
+    def _submit(self, work: Coroutine[object, object, T]) -> "concurrent.futures.Future[T] | None":
         """The future of a coroutine that runs; None when it is too late for that."""
         if self.is_foreign:
             return None
@@ -196,7 +197,7 @@ class LoopThread:
                 return None
             return asyncio.run_coroutine_threadsafe(self._tracked(work), self._shared.loop)
 
-    async def _tracked(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _tracked(self, work: Coroutine[object, object, T]) -> T:
         task = asyncio.current_task()
         assert task is not None
         self._running.add(task)

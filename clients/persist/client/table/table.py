@@ -4,11 +4,13 @@ Source: catalog-semantics.md sections 4.2 (table writes) and 5.3; docs/adr/0009-
 """
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 
 from persist.client.shard.handles import Stays
+from persist.client.shard.naming import find
+from persist.client.shard.times import TimeLike, time_of
 from persist.client.shard.write.append import Resolved
 from persist.client.table.data_shard import TableShard
 from persist.client.table.rows import (
@@ -27,11 +29,12 @@ from persist.client.table.wal import check_direct, of_table
 from persist.client.timeline.oracle import Oracle, acknowledge
 from persist.client.timeline.register import seconds
 from persist.core.data.schema import Schema
-from persist.core.frontier import Antichain, AntichainLike, check_time
+from persist.core.frontier import Antichain, AntichainLike
 from persist.core.ids import ShardId
+from persist.core.names import MODES, Named, id_or_name, new_shard
 from persist.core.shard.commands import Appended, Transaction
 from persist.core.time.timeline import Timeline
-from persist.errors import InvalidArgument, InvalidId, NotYetAvailable
+from persist.errors import InvalidArgument, NotYetAvailable
 from persist.retry.deadline import Backoff, Deadline
 
 if TYPE_CHECKING:
@@ -40,7 +43,6 @@ if TYPE_CHECKING:
     from persist.client.table.wal import Wal
 
 Mode = Literal["direct", "wal"]
-MODES: Final = ("direct", "wal")
 
 
 class Table(Stays):
@@ -116,7 +118,7 @@ class Table(Stays):
         """
         return await self._replace(keys_of(keys, self.schema), self.schema.updates.empty_table(), timeout)
 
-    async def snapshot(self, as_of: int | None = None, *, timeout: float | None = None) -> "Snapshot":
+    async def snapshot(self, as_of: TimeLike | None = None, *, timeout: float | None = None) -> "Snapshot":
         """The contents at ``as_of``, by default the timeline's read time: with every write that had returned.
 
         Waits for an ``as_of`` beyond the read time. To see several tables together give each the same ``as_of``, from
@@ -126,9 +128,10 @@ class Table(Stays):
         deadline = self._location.attempts.deadline(timeout)
         if as_of is None:
             return await self._complete_now(deadline)
-        if self._data.upper.known <= check_time(as_of):
-            await self._come(as_of, deadline)
-        return await self._complete(as_of, deadline)
+        time = time_of(as_of, self._location.runtime.now_ms())
+        if self._data.upper.known <= time:
+            await self._come(time, deadline)
+        return await self._complete(time, deadline)
 
     async def complete_at(self, as_of: int, *, timeout: float | None = None) -> "Snapshot":
         """The contents at ``as_of``, at which nobody can write from now on. Raises ClockAhead for times far ahead."""
@@ -261,22 +264,37 @@ async def open_table(
     deadline = client.location.attempts.deadline(timeout)
     wal = await log_of(timeout=timeout) if mode == "wal" else None
     oracle = await oracle_of(timeout=seconds(deadline))
-    data = await TableShard.open(client, _shard_of(name, timeline, mode), schema, timeout=seconds(deadline))
+    named = await _shard_of(client, name, mode, timeline, deadline)
+    data = await TableShard.open(client, named.shard, schema, timeout=seconds(deadline))
     # What was there before it was a table must not put its times, or what it hides from a log, in the way.
     await oracle.check_ahead(data.upper.known, timeout=seconds(deadline))
     if wal is not None:
         await wal.upper.raise_to(data.upper.known, deadline)
         await wal.adopt(data, deadline)
-    elif name == data.shard and data.upper.known:
+    elif named.mode is None and data.upper.known:
         await check_direct(data, timeline, deadline)
+        # Rows that came through another door are at times that no oracle was told of: nobody would read them.
+        await oracle.apply_write(data.upper.known - 1, timeout=seconds(deadline))
     return Table(client, data, oracle, wal)
 
 
-def _shard_of(name: object, timeline: Timeline, mode: str) -> ShardId:
-    """A shard by its id, or a name's: another one for each timeline and mode, so that modes never mix by mistake."""
-    if not isinstance(name, str) or not name:
-        raise InvalidArgument("a table has a name, or a shard id", hint="a text", got=repr(name)[:80])
-    try:
-        return ShardId.parse(name)
-    except InvalidId:
-        return ShardId.named("persist.table", mode, str(timeline), name)
+async def _shard_of(
+    client: "ShardClient", name: ShardId | str, mode: str, timeline: Timeline, deadline: Deadline
+) -> Named:
+    """What a name, or an id, stands for, to be used as a table of this mode and timeline. Raises InvalidArgument."""
+    wanted = id_or_name(name)
+    if isinstance(wanted, ShardId):
+        return Named(wanted)
+    found = await find(client.location, wanted, deadline, timelines=[str(timeline)])
+    if found is None:
+        return Named(new_shard(wanted, mode, str(timeline)), mode, str(timeline))
+    if not found.serves(mode, str(timeline)):
+        was = f'mode="{found.mode or "direct"}", timeline="{found.timeline}"'
+        other = "choose another name" if found.mode else "give its id to turn it into a table of this one"
+        raise InvalidArgument(
+            "this name is a shard of another mode or timeline",
+            hint=f"open it with {was}, or {other}",
+            name=wanted,
+            shard=found.shard,
+        )
+    return found

@@ -3,7 +3,8 @@
 Source: catalog-semantics.md section 4.2, table writes; docs/adr/0009-tables.md.
 """
 
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 import pyarrow as pa
@@ -120,9 +121,14 @@ class TableTransaction(Stays):
         if self._over:
             raise UsageError("the transaction has ended: nothing would come of this", hint="begin another")
 
-    def end(self) -> None:
-        """Take nothing from here on: its block or its work has ended, in whatever way."""
-        self._over = True
+
+@contextlib.contextmanager
+def collecting(transaction: TableTransaction) -> Iterator[TableTransaction]:
+    """The block in which it takes rows; none from its end on, in whatever way it ends."""
+    try:
+        yield transaction
+    finally:
+        transaction._over = True
 
 
 async def transact(
@@ -146,10 +152,8 @@ async def transact(
     while True:
         pinned = await wal.upper.read(deadline)
         transaction = TableTransaction(wal, marker=marker, timeout=timeout, pinned=pinned)
-        try:
+        with collecting(transaction):
             answer = await work(transaction)
-        finally:
-            transaction.end()
         if await transaction.commit(deadline):
             return answer
         if not await backoff.pause():

@@ -5,7 +5,7 @@ Source: catalog-semantics.md section 4.2, table writes; docs/adr/0009-tables.md.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -13,6 +13,7 @@ from persist.client.timeline.register import Register, seconds
 from persist.core.ids import ShardId
 from persist.core.shard.commands import Appended
 from persist.retry.deadline import Deadline
+from persist.typed import Record
 
 if TYPE_CHECKING:
     from persist.client.shard.read.handle import ReadHandle
@@ -71,5 +72,5 @@ async def live_rows(reader: "ReadHandle", upper: Register, deadline: Deadline) -
     """What the log holds before its upper, and that upper. Two RPCs, and memory for all of it."""
     end = await upper.read(deadline)
     snapshot = await reader.snapshot(end - 1, timeout=seconds(deadline))
-    rows: list[dict[str, Any]] = (await snapshot.to_arrow()).to_pylist()
+    rows: list[Record] = (await snapshot.to_arrow()).to_pylist()
     return LiveRows({(row["table"], row["entry"]): row["rows"] for row in rows if row["diff"] > 0}, upper), end

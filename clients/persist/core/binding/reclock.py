@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from persist.arrow import ArrowArray, ArrowColumn, Numbers, Piece
 from persist.core.binding.remap import RemapTrace
 from persist.core.frontier import Antichain
 from persist.core.source.source_frontier import SourceFrontier
@@ -74,7 +75,7 @@ class Reclocker:
         return Reclocker(trace.kind, times, columns, ends if partitions is None else None)
 
     def reclock(
-        self, offsets: NDArray[Any], codes: NDArray[Any] | None = None, names: Sequence[Partition] | None = None
+        self, offsets: Numbers, codes: Numbers | None = None, names: Sequence[Partition] | None = None
     ) -> U64Array:
         """The time of each message, u64: the lowest binding whose bound exceeds its offset.
 
@@ -103,7 +104,7 @@ class Reclocker:
             out[rows] = self._of_one(_name(int(ordered[start]), names), wanted[rows])
         return out
 
-    def reclock_arrow(self, offsets: Any, partitions: Any | None = None) -> Any:
+    def reclock_arrow(self, offsets: ArrowColumn, partitions: ArrowColumn | None = None) -> ArrowArray:
         """``reclock`` for Arrow columns: integer offsets, and numbers, paths or a dictionary of them as partitions.
 
         Raises InvalidArgument for nulls.
@@ -139,7 +140,7 @@ class Reclocker:
         return self.times[index]
 
 
-def _unsigned(offsets: NDArray[Any]) -> U64Array:
+def _unsigned(offsets: Numbers) -> U64Array:
     # SUBTLE: numpy compares int64 with uint64 as floats, which would round large offsets.
     if offsets.ndim != 1 or not np.issubdtype(offsets.dtype, np.integer):
         raise InvalidArgument("offsets are one column of integers", dtype=offsets.dtype, shape=offsets.shape)
@@ -156,7 +157,7 @@ def _name(code: int, names: Sequence[Partition] | None) -> Partition:
     return names[code]
 
 
-def _flat(column: Any) -> Any:
+def _flat(column: ArrowColumn) -> Piece:
     if not isinstance(column, pa.ChunkedArray):
         return column
     return column.unify_dictionaries().combine_chunks()

@@ -19,12 +19,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from persist.core.binding.remap import RemapTrace, RemapUpdate
+from persist.core.binding.remap import RemapUpdate
 from persist.core.data.schema import Schema
-from persist.core.frontier import Antichain
 from persist.core.source.source_time import Lsn, Partition, Point, Range, SourceKind, SourceTime
 from persist.core.time.errors import UpstreamReplaced
 from persist.errors import CorruptData, InvalidArgument, VersionMismatch, check
+from persist.typed import AnyKey, AnyValue
 
 VERSION: Final = 1
 
@@ -61,7 +61,7 @@ def encode_time(kind: SourceKind, incarnation: str, time: SourceTime) -> _Row:
     return VERSION, incarnation, kind.value, partition, after, before, offset
 
 
-def decode_time(kind: SourceKind, incarnation: str, row: Sequence[Any]) -> SourceTime:
+def decode_time(kind: SourceKind, incarnation: str, row: Sequence[AnyValue]) -> SourceTime:
     """The source time of one row.
 
     Raises VersionMismatch (written by another release: upgrade), UpstreamReplaced (of another incarnation),
@@ -94,7 +94,7 @@ def to_table(kind: SourceKind, incarnation: str, updates: Iterable[RemapUpdate])
     rows = [(*encode_time(kind, incarnation, time), ts, diff) for time, ts, diff in updates]
     schema = REMAP_SCHEMA.updates
     columns: Iterable[Sequence[Any]] = zip(*rows, strict=True) if rows else [()] * len(schema)
-    return pa.table([pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema)
+    return pa.table([pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema)  # type: ignore[call-overload, no-any-return]  # narrower than Arrow is
 
 
 def from_table(kind: SourceKind, incarnation: str, table: pa.Table) -> list[RemapUpdate]:
@@ -103,18 +103,11 @@ def from_table(kind: SourceKind, incarnation: str, table: pa.Table) -> list[Rema
     return [RemapUpdate(decode_time(kind, incarnation, row), ts, diff) for *row, ts, diff in zip(*columns, strict=True)]
 
 
-def read_trace(
-    kind: SourceKind, incarnation: str, table: pa.Table, *, since: Antichain, upper: Antichain
-) -> RemapTrace:
-    """The trace that all rows of a remap shard sum to. Raises as ``decode_time`` and ``RemapTrace.of``."""
-    return RemapTrace.of(kind, from_table(kind, incarnation, table), since, upper)
-
-
 def _text(kind: SourceKind, key: Partition | None) -> str | None:
     return None if key is None else str(kind.check_key(key))
 
 
-def _key(kind: SourceKind, text: str | None) -> Any:
+def _key(kind: SourceKind, text: str | None) -> AnyKey:
     return text if text is None or kind is SourceKind.FILES else int(text)
 
 

@@ -6,10 +6,11 @@ catalog-semantics.md sections 1.2.3 and 1.2.5.
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from persist.core.catalog.kinds import BY_TAG
 from persist.errors import CorruptData, check
+from persist.typed import AnyKey, AnyValue
 
 
 class Row(NamedTuple):
@@ -31,15 +32,15 @@ class RowUpdate(NamedTuple):
 class RowCodec(Protocol):
     """Objects to rows and back. One object has one row, for ever. The implementation is ``wire.rows``."""
 
-    def encode(self, kind: str, key: Any, value: Any) -> Row:
+    def encode(self, kind: str, key: AnyKey, value: AnyValue) -> Row:
         """The row of an object. Raises InvalidArgument for values out of range."""
         ...
 
-    def encode_key(self, kind: str, key: Any) -> bytes:
+    def encode_key(self, kind: str, key: AnyKey) -> bytes:
         """The bytes of a key, whatever its value. Raises as ``encode``."""
         ...
 
-    def decode(self, row: Row) -> tuple[Any, Any]:
+    def decode(self, row: Row) -> tuple[AnyKey, AnyValue]:
         """Key and value of a row. Raises CorruptData for bytes that ``encode`` does not write."""
         ...
 

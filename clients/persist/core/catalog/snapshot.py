@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from persist.core.catalog.kinds import KINDS, AnyKind, Kind, Name, kind_of
 from persist.core.catalog.rows import Row, RowCodec, RowUpdate, contents, is_append_only
 from persist.errors import CorruptData, PersistError, check
+from persist.typed import AnyKey, AnyValue
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -163,7 +164,7 @@ class Snapshot:
         while self._logged > LOG_CHANGES and self._log:
             self._logged -= len(self._log.popleft()[1])
 
-    def _put(self, kind: AnyKind, key: Any, value: Any) -> None:
+    def _put(self, kind: AnyKind, key: object, value: object) -> None:
         objects, names = self._objects[kind], self._names[kind]
         if key in objects:
             raise CorruptData("an insertion over what is there", hint="stop and report it", kind=kind, key=key)
@@ -176,7 +177,7 @@ class Snapshot:
             oid = kind.oid_of(value)
             self._oids[oid] = self._oids.get(oid, 0) + 1
 
-    def _drop(self, kind: AnyKind, key: Any, value: Any) -> None:
+    def _drop(self, kind: AnyKind, key: object, value: object) -> None:
         del self._objects[kind][key]
         for name in kind.names(value):
             del self._names[kind][name]
@@ -199,14 +200,14 @@ def _counting(updates: Iterable[RowUpdate], counts: dict[str, int]) -> Iterable[
             yield update
 
 
-def _decode(codec: RowCodec, row: Row) -> tuple[AnyKind, tuple[Any, Any]]:
+def _decode(codec: RowCodec, row: Row) -> tuple[AnyKind, tuple[AnyKey, AnyValue]]:
     decoded = codec.decode(row)
     return kind_of(row.kind), decoded
 
 
 def _by_key(
     codec: RowCodec, changes: Iterable[tuple[Row, int]]
-) -> tuple[dict[tuple[AnyKind, Any], Any], dict[tuple[AnyKind, Any], Any]]:
+) -> tuple[dict[tuple[AnyKind, AnyValue], AnyValue], dict[tuple[AnyKind, AnyValue], AnyValue]]:
     before: dict[tuple[AnyKind, Any], Any] = {}
     after: dict[tuple[AnyKind, Any], Any] = {}
     for row, diff in changes:

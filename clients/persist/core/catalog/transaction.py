@@ -30,6 +30,7 @@ from persist.core.catalog.snapshot import Change, Snapshot
 from persist.core.catalog.values import Unit
 from persist.core.ids import Token
 from persist.errors import InvalidArgument
+from persist.typed import AnyKey, AnyValue
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -38,7 +39,7 @@ RESERVED: Final = frozenset({FENCE_TOKEN, COMMIT})
 """Kinds that transactions may read, but only opening and committing write."""
 
 
-def check_not_version(kind: AnyKind, key: Any) -> None:
+def check_not_version(kind: AnyKind, key: AnyKey) -> None:
     """Nothing, unless the object says which release reads the catalog, or which fence holds: one that is wrong is the
     end of it.
 
@@ -263,26 +264,26 @@ class Transaction:
         if kind in RESERVED:
             raise InvalidArgument("transactions do not write this kind", kind=kind)
 
-    def _get(self, kind: AnyKind, key: Any) -> Any:
+    def _get(self, kind: AnyKind, key: AnyKey) -> AnyValue:
         pending = self._pending.get(kind, {})
         return pending[key] if key in pending else self._snapshot.get(kind, key)
 
-    def _objects(self, kind: AnyKind) -> Iterator[tuple[Any, Any]]:
+    def _objects(self, kind: AnyKind) -> Iterator[tuple[AnyKey, AnyValue]]:
         pending = self._pending.get(kind, {})
         yield from ((key, value) for key, value in self._snapshot.objects(kind).items() if key not in pending)
         yield from ((key, value) for key, value in pending.items() if value is not None)
 
-    def _holder(self, kind: AnyKind, name: Name) -> Any:
+    def _holder(self, kind: AnyKind, name: Name) -> AnyKey:
         names = self._names.get(kind, {})
         return names[name] if name in names else self._snapshot.holder(kind, name)
 
-    def _depend(self, kind: AnyKind, key: Any, value: Any) -> None:
+    def _depend(self, kind: AnyKind, key: object, value: object) -> None:
         check_object(kind, key, value)
         self.footprint.keys.add((kind, key))
         if value is not None:
             self.footprint.names.update((kind, name) for name in kind.names(value))
 
-    def _write(self, kind: AnyKind, wanted: list[tuple[Any, Any]]) -> None:
+    def _write(self, kind: AnyKind, wanted: list[tuple[AnyKey, AnyValue]]) -> None:
         """All names are given up before any is taken, and nothing is kept unless every name is free."""
         for key, value in wanted:
             self._depend(kind, key, value)
@@ -305,7 +306,7 @@ class Transaction:
         self._pending.setdefault(kind, {}).update(wanted)
         self._ops.update(((kind, key), self._op) for key, _ in wanted)
 
-    def _keep_ids(self, kind: AnyKind, wanted: list[tuple[Any, Any]]) -> None:
+    def _keep_ids(self, kind: AnyKind, wanted: list[tuple[AnyKey, AnyValue]]) -> None:
         # Oids come round again; of all others no number may be given twice.
         for key, value in wanted if kind is ID_ALLOCATOR else ():
             previous = self._get(kind, key)
@@ -313,7 +314,7 @@ class Transaction:
             if previous is not None and lowered and key.name != OID:
                 raise InvalidArgument("an allocator never goes back", allocator=key.name, next_id=previous.next_id)
 
-    def _append(self, kind: AnyKind, key: Any, diff: int) -> None:
+    def _append(self, kind: AnyKind, key: AnyKey, diff: int) -> None:
         self._current()
         check_object(kind, key)
         pending = self._pending.setdefault(kind, {})

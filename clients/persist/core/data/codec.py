@@ -11,7 +11,9 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from persist.arrow import ArrowArray, ArrowField
 from persist.errors import CodecMismatch, CorruptData, InvalidArgument
+from persist.typed import Json
 
 KeyVal = tuple[Any, Any]
 
@@ -69,7 +71,7 @@ class ArrowCodec:
         # A table without columns has no rows to list.
         return zip(keys, vals if len(self.val) else ({} for _ in keys), strict=True)
 
-    def _columns(self, items: list[Any], fields: pa.Schema) -> list[pa.Array]:
+    def _columns(self, items: list[Json], fields: pa.Schema) -> list[ArrowArray]:
         known = set(fields.names)
         for item in items:
             if not isinstance(item, Mapping):
@@ -101,7 +103,7 @@ class JsonCodec:
         """The objects. Raises CorruptData when a row holds no JSON."""
         for key, val in zip(table.column("key").to_pylist(), table.column("val").to_pylist(), strict=True):
             try:
-                yield json.loads(key), json.loads(val)
+                yield json.loads(key), json.loads(val)  # type: ignore[arg-type]  # no nulls here
             except ValueError as error:
                 raise CorruptData("a stored row is not JSON", hint="it was written by another codec") from error
 
@@ -192,7 +194,7 @@ def _unpack(form: str, data: bytes) -> int:
     return int(struct.unpack(form, data)[0])
 
 
-def _array(values: list[Any], field: pa.Field) -> pa.Array:
+def _array(values: list[Json], field: ArrowField) -> ArrowArray:
     try:
         array = pa.array(values, field.type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
@@ -204,7 +206,7 @@ def _array(values: list[Any], field: pa.Field) -> pa.Array:
     return array
 
 
-def _to_json(item: Any) -> str:
+def _to_json(item: object) -> str:
     try:
         text = json.dumps(item, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
         text.encode()

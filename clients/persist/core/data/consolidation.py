@@ -3,12 +3,12 @@
 Source: kernel.md sections 2 and 7; design 001, Consolidation.
 """
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from persist.arrow import Numbers, array_of
 from persist.core.data.encoding import I64, U64, Bools, one_chunk
 from persist.core.data.gather import gather
 from persist.core.data.order import Permutation, order_in_groups, settle, sort_rows, tied
@@ -42,7 +42,7 @@ def consolidate_piece(
         rows, sums = _sum_ties(perm, tie, diff)
     elif perm is not None and advanced is ts and len(ts) <= _FEW and diff.all() and _has_schema(table, schema):
         # Nothing but the order changes: for few rows one call costs less than a call per column.
-        return table.take(pa.array(perm))
+        return table.take(array_of(perm))
     else:
         rows, sums = _drop_zeros(perm, diff)
     names = schema.updates.names[:-2]
@@ -134,7 +134,7 @@ def _sums(diff: I64, starts: I64) -> I64:
     group_max = int(np.diff(starts, append=len(diff)).max())
     if largest * group_max >= 1 << 63:
         # int64 would wrap around silently: sum as Python integers, only for such enormous diffs.
-        exact: npt.NDArray[Any] = np.add.reduceat(diff.astype(object), starts)
+        exact: Numbers = np.add.reduceat(diff.astype(object), starts)
         if any(not -(1 << 63) <= total < 1 << 63 for total in exact):
             raise _overflow()
     return sums

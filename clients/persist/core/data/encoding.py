@@ -20,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from persist.arrow import ArrowArray, ArrowLists, ArrowMap, Numbers, Piece, frombuffer, py_buffer
 from persist.core.data.types import T, has_words, is_bytes, is_encoded, is_nested, is_text
 from persist.errors import TypeNotSupported
 
@@ -52,18 +53,18 @@ def encode(columns: Sequence[Column], *, last: bool) -> pa.LargeBinaryArray:
         return pa.array([], pa.large_binary())
     if last and rows <= _FEW_ROWS and len(plains) == 1 and _is_raw(plains[0]):
         # Bounds and edges of small parts: Arrow's kernels would cost more than the bytes themselves.
-        return pa.array([b"\2" + value for value in plains[0].to_pylist()], pa.large_binary())
+        return pa.array([b"\2" + value for value in plains[0].to_pylist()], pa.large_binary())  # type: ignore[operator]  # narrower than Arrow is
     widths = [None if array.null_count else _fixed(array) for array in plains]
     if all(payload is not None for payload in widths):
         return _binary(_matrix([payload for payload in widths if payload is not None], rows))
-    parts: list[Any] = []
+    parts: list[Piece] = []
     for index, array in enumerate(plains):
         parts += _column(array, raw=last and index == len(plains) - 1)
     joined = _join(parts)
     if isinstance(joined, pa.Scalar):
         return pa.array([joined.as_py()] * rows, pa.large_binary())
     # Readers of the buffers rely on offsets that start at row 0.
-    return joined if joined.offset == 0 else pa.concat_arrays([joined, pa.array([], pa.large_binary())])
+    return joined if joined.offset == 0 else pa.concat_arrays([joined, pa.array([], pa.large_binary())])  # type: ignore[no-any-return]  # kernels and pyspark have no types
 
 
 def edge_keys(columns: Sequence[Column]) -> tuple[bytes, bytes]:
@@ -75,10 +76,10 @@ def edge_keys(columns: Sequence[Column]) -> tuple[bytes, bytes]:
             return b"\2" + first.as_buffer().to_pybytes(), b"\2" + last.as_buffer().to_pybytes()
     edges = [pa.concat_arrays([one_chunk(c.slice(0, 1)), one_chunk(c.slice(end, 1))]) for c in columns]
     lower, upper = encode_key(edges).to_pylist()
-    return lower, upper
+    return lower, upper  # type: ignore[return-value]  # narrower than Arrow is
 
 
-def sort_key(columns: Sequence[Column]) -> pa.Array:
+def sort_key(columns: Sequence[Column]) -> ArrowArray:
     """Binary or large binary values that compare as the rows' canonical bytes do, without a marker all rows share.
 
     Raises TypeNotSupported as encode_key does.
@@ -90,19 +91,19 @@ def sort_key(columns: Sequence[Column]) -> pa.Array:
     return encode_key(columns)
 
 
-def _is_raw(array: pa.Array) -> bool:
+def _is_raw(array: ArrowArray) -> bool:
     """Without nulls, and written as it stands when it comes last."""
     return not array.null_count and (T.is_binary(array.type) or T.is_large_binary(array.type))
 
 
-def plain(column: Column) -> pa.Array:
+def plain(column: Column) -> ArrowArray:
     """One array in a plain layout: one chunk, no dictionary, run ends, extension or view; text as binary."""
     array = one_chunk(column)
     given = array.type
     if isinstance(given, pa.BaseExtensionType):
-        return plain(array.storage)
+        return plain(array.storage)  # type: ignore[attr-defined]  # its type says what it is
     if T.is_dictionary(given):
-        return plain(array.dictionary_decode())
+        return plain(array.dictionary_decode())  # type: ignore[attr-defined]  # its type says what it is
     if is_encoded(given):
         return plain(pc.run_end_decode(array))
     if T.is_string(given):
@@ -114,23 +115,23 @@ def plain(column: Column) -> pa.Array:
     return array
 
 
-def one_chunk(column: Column) -> pa.Array:
+def one_chunk(column: Column) -> ArrowArray:
     """The column as one array. More than 2 GiB of strings in it do not fit: slice first."""
     if not isinstance(column, pa.ChunkedArray):
-        return column
+        return column  # type: ignore[no-any-return]  # kernels and pyspark have no types
     if column.num_chunks == 1:
-        return column.chunk(0)
+        return column.chunk(0)  # type: ignore[return-value]  # narrower than Arrow is
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
-def children(array: pa.StructArray) -> list[pa.Array]:
+def children(array: pa.StructArray) -> list[ArrowArray]:
     """The fields of a struct array. What stands under its nulls need not be valid, so it shows as null."""
     if array.null_count:
         return list(array.flatten())
     return [array.field(index) for index in range(array.type.num_fields)]
 
 
-def words(array: pa.Array) -> U64:
+def words(array: ArrowArray) -> U64:
     """Each value of an integer or temporal array as a u64 in value order; what stands under nulls is arbitrary.
 
     Narrow types fill the low bits: it is the canonical payload read as a big-endian number.
@@ -145,8 +146,8 @@ def words(array: pa.Array) -> U64:
 def raw_buffers(keys: pa.LargeBinaryArray) -> tuple[I64, Bytes]:
     """(offsets, data) of a large binary array; data is padded so that 8 bytes can be read at any offset."""
     buffers = keys.buffers()
-    offsets = np.frombuffer(buffers[1], np.int64, len(keys) + 1, keys.offset * 8)
-    data = np.zeros(0, np.uint8) if buffers[2] is None else np.frombuffer(buffers[2], np.uint8)
+    offsets = frombuffer(buffers[1], np.int64, len(keys) + 1, keys.offset * 8)
+    data = np.zeros(0, np.uint8) if buffers[2] is None else frombuffer(buffers[2], np.uint8)
     first, last = int(offsets[0]), int(offsets[-1])
     if len(data) < last + 8:
         # Only these rows' bytes: the buffer may hold many others'.
@@ -154,13 +155,13 @@ def raw_buffers(keys: pa.LargeBinaryArray) -> tuple[I64, Bytes]:
     return offsets, data
 
 
-def map_entries(array: pa.MapArray) -> pa.LargeListArray:
+def map_entries(array: ArrowMap) -> ArrowLists:
     """A map array as lists of structs (key, value)."""
     entry = pa.struct([pa.field("key", array.type.key_type), pa.field("value", array.type.item_type)])
-    return array.cast(pa.large_list(entry))
+    return array.cast(pa.large_list(entry))  # type: ignore[return-value]  # narrower than Arrow is
 
 
-def list_ends(lists: pa.Array) -> I64:
+def list_ends(lists: ArrowArray) -> I64:
     """Where each list's elements start in ``lists.flatten()``, and the total at the end; null lists have none."""
     lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
     ends = np.zeros(len(lists) + 1, np.int64)
@@ -168,14 +169,14 @@ def list_ends(lists: pa.Array) -> I64:
     return ends
 
 
-def _values(array: pa.Array, kind: str) -> npt.NDArray[Any]:
+def _values(array: ArrowArray, kind: str) -> Numbers:
     width = np.dtype(kind).itemsize
     if not len(array):
         return np.zeros(0, kind)
-    return np.frombuffer(array.buffers()[1], np.uint8, len(array) * width, array.offset * width).view(kind)
+    return frombuffer(array.buffers()[1], np.uint8, len(array) * width, array.offset * width).view(kind)
 
 
-def _fixed(array: pa.Array) -> Bytes | None:
+def _fixed(array: ArrowArray) -> Bytes | None:
     """(rows, width) payload bytes, arbitrary under nulls; None when rows vary in length."""
     given, rows = array.type, len(array)
     if T.is_boolean(given):
@@ -199,12 +200,12 @@ def _fixed(array: pa.Array) -> Bytes | None:
     return None
 
 
-def _matrix_of(array: pa.Array, width: int) -> Bytes:
-    raw = np.frombuffer(array.buffers()[1], np.uint8, len(array) * width, array.offset * width)
+def _matrix_of(array: ArrowArray, width: int) -> Bytes:
+    raw = frombuffer(array.buffers()[1], np.uint8, len(array) * width, array.offset * width)
     return raw.reshape(len(array), width)
 
 
-def _float_words(array: pa.Array) -> npt.NDArray[Any]:
+def _float_words(array: ArrowArray) -> Numbers:
     bits = array.type.bit_width
     numbers = _values(array, f"f{bits // 8}")
     raw = numbers.view(f"u{bits // 8}")
@@ -215,7 +216,7 @@ def _float_words(array: pa.Array) -> npt.NDArray[Any]:
     return np.where(raw & top, ~raw, raw | top)
 
 
-def _big_endian(numbers: npt.NDArray[Any]) -> Bytes:
+def _big_endian(numbers: Numbers) -> Bytes:
     return numbers.astype(numbers.dtype.newbyteorder(">")).view(np.uint8).reshape(len(numbers), -1)
 
 
@@ -234,15 +235,15 @@ def _matrix(payloads: list[Bytes], rows: int) -> Bytes:
 def _binary(matrix: Bytes) -> pa.LargeBinaryArray:
     rows, width = matrix.shape
     offsets = np.arange(0, (rows + 1) * width, width, dtype=np.int64)
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(matrix))]
-    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), rows, buffers)
+    buffers = [None, py_buffer(offsets), py_buffer(np.ascontiguousarray(matrix))]
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), rows, buffers)  # type: ignore[return-value]  # narrower than Arrow is
 
 
-def _join(parts: list[Any]) -> Any:
+def _join(parts: list[Piece]) -> Piece:
     return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, _NOTHING)
 
 
-def _column(array: pa.Array, *, raw: bool) -> list[Any]:
+def _column(array: ArrowArray, *, raw: bool) -> list[Piece]:
     """Marker and payload of one column, as parts to join."""
     payload = _fixed(array)
     parts = [_VALUE, *_varying(array, raw=raw)] if payload is None else [_binary(_matrix([payload], len(array)))]
@@ -251,35 +252,35 @@ def _column(array: pa.Array, *, raw: bool) -> list[Any]:
     return [pc.if_else(array.is_valid(), _join(parts), _NULL)]
 
 
-def _varying(array: pa.Array, *, raw: bool) -> list[Any]:
+def _varying(array: ArrowArray, *, raw: bool) -> list[Piece]:
     """Payload parts of a column whose rows vary in length; arbitrary under nulls."""
     given = array.type
     if is_bytes(given):
         return _text(array, raw=raw)
     if T.is_struct(given):
-        return [part for child in children(array) for part in _column(plain(child), raw=False)]
+        return [part for child in children(array) for part in _column(plain(child), raw=False)]  # type: ignore[arg-type]  # narrower than Arrow is
     if is_nested(given):
         return [_elements(array), _END]
     raise TypeNotSupported("this type has no order", hint="intervals, unions and nulls cannot be stored", type=given)
 
 
-def _text(array: pa.Array, *, raw: bool) -> list[Any]:
+def _text(array: ArrowArray, *, raw: bool) -> list[Piece]:
     filled = (array.fill_null(b"") if array.null_count else array).cast(pa.large_binary())
     if raw:
         return [filled]
     data = filled.buffers()[2]
-    if data is not None and bool((np.frombuffer(data, np.uint8) == 0).any()):
+    if data is not None and bool((frombuffer(data, np.uint8) == 0).any()):
         filled = pc.replace_substring(filled, b"\0", b"\0\xff")
     return [filled, _END]
 
 
-def _elements(array: pa.Array) -> pa.LargeBinaryArray:
+def _elements(array: ArrowArray) -> pa.LargeBinaryArray:
     """The encoded elements of each list or map, one after the other: the child's bytes under the list's offsets."""
-    lists = map_entries(array) if T.is_map(array.type) else array
+    lists = map_entries(array) if T.is_map(array.type) else array  # type: ignore[arg-type]  # narrower than Arrow is
     ends = list_ends(lists)
-    child = encode([lists.flatten()], last=False)
+    child = encode([lists.flatten()], last=False)  # type: ignore[union-attr]  # its type says what it is
     if not len(child):
         return pa.array([b""] * len(array), pa.large_binary())
-    starts = np.frombuffer(child.buffers()[1], np.int64, len(child) + 1, child.offset * 8)
-    buffers = [None, pa.py_buffer(np.ascontiguousarray(starts[ends])), child.buffers()[2]]
-    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(array), buffers)
+    starts = frombuffer(child.buffers()[1], np.int64, len(child) + 1, child.offset * 8)
+    buffers = [None, py_buffer(np.ascontiguousarray(starts[ends])), child.buffers()[2]]
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(array), buffers)  # type: ignore[return-value]  # narrower than Arrow is

@@ -4,12 +4,12 @@ Arrow copies values of varying width one by one, through offsets. Values that al
 says, are a matrix of bytes. Source: kernel.md section 2.
 """
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from persist.arrow import ArrowArray, Numbers, array_of, frombuffer, py_buffer
 from persist.core.data.encoding import I64
 from persist.core.data.types import T, is_encoded
 
@@ -20,16 +20,16 @@ _WIDE: Final = 512
 """Beyond this width copying dominates, however it is done."""
 
 
-def gather(array: pa.Array, rows: I64) -> pa.Array:
+def gather(array: ArrowArray, rows: I64) -> ArrowArray:
     """The rows ``rows`` of an array, in that order. Raises IndexError for a row that is not there."""
     if len(rows) > _FEW:
         found = _equally_wide(array, rows)
         if found is not None:
             return found
-    return array.take(pa.array(rows))
+    return array.take(array_of(rows))
 
 
-def _equally_wide(array: pa.Array, rows: I64) -> pa.Array | None:
+def _equally_wide(array: ArrowArray, rows: I64) -> ArrowArray | None:
     """As gather, for values without nulls that all have one width; None when they have not."""
     given = array.type
     if array.null_count:
@@ -38,10 +38,10 @@ def _equally_wide(array: pa.Array, rows: I64) -> pa.Array | None:
         width = _width(array)
         if not width or len(rows) * width >= 1 << 31:
             return None
-        start = int(np.frombuffer(array.buffers()[1], np.int32, 1, array.offset * 4)[0])
+        start = int(frombuffer(array.buffers()[1], np.int32, 1, array.offset * 4)[0])
         offsets = np.arange(0, (len(rows) + 1) * width, width, dtype=np.int32)
         taken = _taken(_matrix(array, start, width), rows)
-        return pa.Array.from_buffers(given, len(rows), [None, pa.py_buffer(offsets), taken])
+        return pa.Array.from_buffers(given, len(rows), [None, py_buffer(offsets), taken])
     width = _fixed_width(given)
     if not width:
         return None
@@ -49,21 +49,21 @@ def _equally_wide(array: pa.Array, rows: I64) -> pa.Array | None:
     return pa.Array.from_buffers(given, len(rows), [None, taken])
 
 
-def _taken(values: npt.NDArray[Any], rows: I64) -> pa.Buffer:
+def _taken(values: Numbers, rows: I64) -> pa.Buffer:
     """The rows of a matrix, in memory of Arrow's: it gives back what is freed, where the C library would keep it."""
     if int(rows.min()) < 0 or int(rows.max()) >= len(values):
         raise IndexError("a row that is not there")
     shape = (len(rows), *values.shape[1:])
     buffer = pa.allocate_buffer(int(np.prod(shape)) * values.itemsize)
-    out = np.frombuffer(buffer, values.dtype).reshape(shape)
+    out = frombuffer(buffer, values.dtype).reshape(shape)
     # Rows are known to be there; any other mode would gather into a copy first.
     np.take(values, rows, axis=0, out=out, mode="clip")
     return buffer
 
 
-def _width(array: pa.Array) -> int:
+def _width(array: ArrowArray) -> int:
     """How many bytes each value has; 0 when that differs, is nothing or is much."""
-    offsets = np.frombuffer(array.buffers()[1], np.int32, len(array) + 1, array.offset * 4)
+    offsets = frombuffer(array.buffers()[1], np.int32, len(array) + 1, array.offset * 4)
     width = int(offsets[-1] - offsets[0]) // len(array)
     if width > _WIDE or not bool((offsets[1:] - offsets[:-1] == width).all()):
         return 0
@@ -80,9 +80,9 @@ def _fixed_width(given: pa.DataType) -> int:
     return 0
 
 
-def _matrix(array: pa.Array, start: int, width: int) -> npt.NDArray[Any]:
+def _matrix(array: ArrowArray, start: int, width: int) -> Numbers:
     """The values from byte ``start`` on as rows of bytes, or as words where that copies quicker."""
-    data = np.frombuffer(array.buffers()[-1], np.uint8, len(array) * width, start)
+    data = frombuffer(array.buffers()[-1], np.uint8, len(array) * width, start)
     if width in (2, 4, 8):
         return data.view(f"u{width}")
     return data.reshape(len(array), width)

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from persist.arrow import ArrowArray, Numbers
 from persist.core.data.encoding import (
     I64,
     U64,
@@ -111,8 +111,8 @@ def sort_many(
     if single is not None:
         perm, tie, _ = _by_word(single, runs)
         return perm, tie
-    keys = sort_key(columns).cast(pa.large_binary()) if keys is None else keys
-    offsets, data = raw_buffers(keys)
+    keys = sort_key(columns).cast(pa.large_binary()) if keys is None else keys  # type: ignore[assignment]  # narrower than Arrow is
+    offsets, data = raw_buffers(keys)  # type: ignore[arg-type]  # no nulls here
     at, first, full = _common_prefix(offsets, data)
     perm, tie, _ = _by_word(first, runs)
     whole = full and int(np.diff(offsets).max()) == at + 8
@@ -146,7 +146,7 @@ def may_repeat(columns: Sequence[Column]) -> bool:
     return bool(equal.any())
 
 
-def order_in_groups(group: npt.NDArray[Any], word: U64) -> I64:
+def order_in_groups(group: Numbers, word: U64) -> I64:
     """Stable order by (group, word); ``group`` is ascending."""
     rows = len(word)
     index_bits = (rows - 1).bit_length()
@@ -209,7 +209,7 @@ def _word(offsets: I64, data: Bytes, at: int, rows: I64 | None = None) -> tuple[
     starts = (offsets[:-1] if rows is None else offsets[rows]) + at
     ends = offsets[1:] if rows is None else offsets[rows + 1]
     left = ends - starts
-    windows: npt.NDArray[Any] = np.ndarray((len(data) - 7,), ">u8", data, 0, (1,))
+    windows: Numbers = np.ndarray((len(data) - 7,), ">u8", data, 0, (1,))
     if int(left.min()) >= 8:
         return windows[starts].astype(np.uint64), None
     count = np.clip(left, 0, 8)
@@ -253,7 +253,7 @@ def _settle(
     open_group[group[unequal]] = True
     hits = np.flatnonzero(open_group[group])
     subset = [gather(column, hits) for column in chosen]
-    offsets, data = raw_buffers(subset[0] if encoded else encode_key(subset))
+    offsets, data = raw_buffers(subset[0] if encoded else encode_key(subset))  # type: ignore[arg-type]  # narrower than Arrow is
     moved, refined = _refine(same[hits], offsets, data, already)
     if moved is not None:
         perm = np.arange(len(tie)) if perm is None else perm
@@ -295,7 +295,7 @@ def _refine(tie: Bools, offsets: I64, data: Bytes, at: int) -> tuple[Permutation
         at += 8
 
 
-def _adjacent_equal(columns: Sequence[pa.Array]) -> Bools:
+def _adjacent_equal(columns: Sequence[ArrowArray]) -> Bools:
     """For rows 1…: certainly equal to the row before. False also where the type has no cheap comparison."""
     rows = len(columns[0])
     equal = np.ones(max(rows - 1, 0), bool)
@@ -309,11 +309,11 @@ def _adjacent_equal(columns: Sequence[pa.Array]) -> Bools:
     return equal
 
 
-def _neighbours(column: pa.Array) -> Bools | None:
+def _neighbours(column: ArrowArray) -> Bools | None:
     given = column.type
     if T.is_struct(given):
         equal = _bools(pc.equal(column.is_valid()[1:], column.is_valid()[:-1]))
-        for child in column.flatten():
+        for child in column.flatten():  # type: ignore[attr-defined]  # its type says what it is
             one = _neighbours(child)
             if one is None:
                 return None
@@ -321,11 +321,11 @@ def _neighbours(column: pa.Array) -> Bools | None:
         return equal
     if T.is_floating(given):
         # Equal bits are equal values; unequal bits (0.0 and -0.0, NaNs) are left to the encoding.
-        column = column.view(pa.int64() if given.bit_width == 64 else pa.int32()) if given.bit_width > 16 else None
+        column = column.view(pa.int64() if given.bit_width == 64 else pa.int32()) if given.bit_width > 16 else None  # type: ignore[assignment]  # narrower than Arrow is
     elif T.is_nested(given) or T.is_interval(given):
         return None
     if column is None:
-        return None
+        return None  # type: ignore[unreachable]  # callers without a type checker
     equal = _bools(pc.fill_null(pc.equal(column[1:], column[:-1]), False))
     if column.null_count:
         absent = _bools(column.is_null())
@@ -333,6 +333,6 @@ def _neighbours(column: pa.Array) -> Bools | None:
     return equal
 
 
-def _bools(array: Any) -> Bools:
+def _bools(array: ArrowArray) -> Bools:
     flags: Bools = array.to_numpy(zero_copy_only=False)
     return flags if flags.flags.writeable else flags.copy()

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from persist.arrow import ArrowArray
 from persist.core.data.encoding import encode_key, one_chunk
 from persist.core.data.predicate_text import parse_text
 from persist.core.data.schema import DIFF, TS, Schema
@@ -20,6 +21,7 @@ from persist.core.data.types import T, has_words, is_nested, is_text
 from persist.core.data.values import stored
 from persist.core.shard.batch import ColumnStats, Part
 from persist.errors import InvalidArgument
+from persist.typed import AnyValue
 
 PredicateLike: TypeAlias = Any
 """A Predicate, a text, a triple (column, op, value), or a sequence of these (all must hold)."""
@@ -110,7 +112,7 @@ def _conditions(where: PredicateLike) -> Iterable[Condition]:
     raise InvalidArgument("this is not a predicate", hint=_HINT, got=repr(where)[:80])
 
 
-def _condition(column: str, op: str, value: Any = None) -> Condition:
+def _condition(column: str, op: str, value: object = None) -> Condition:
     name = " ".join(op.lower().split())
     name = _SAME.get(name, name)
     if name not in _OPS:
@@ -124,7 +126,7 @@ def _condition(column: str, op: str, value: Any = None) -> Condition:
     return Condition(column, name, value)
 
 
-def _literals(condition: Condition, given: pa.DataType) -> pa.Array:
+def _literals(condition: Condition, given: pa.DataType) -> ArrowArray:
     """The values of a condition in the column's type. Raises InvalidArgument when one does not fit."""
     if condition.op.startswith("is "):
         return pa.array([], given)
@@ -143,11 +145,11 @@ def _literals(condition: Condition, given: pa.DataType) -> pa.Array:
         ) from error
 
 
-def _literal(value: Any, given: pa.DataType) -> pa.Array:
+def _literal(value: AnyValue, given: pa.DataType) -> ArrowArray:
     if isinstance(value, bool) != T.is_boolean(given):
         raise TypeError("only bool columns compare to bool")
     if isinstance(value, pa.Scalar):
-        return pa.repeat(value, 1).cast(given)
+        return pa.repeat(value, 1).cast(given)  # type: ignore[call-overload, no-any-return]  # narrower than Arrow is
     if T.is_decimal(given) and not isinstance(value, decimal.Decimal):
         return pa.array([decimal.Decimal(str(value))]).cast(given)
     if isinstance(value, str) and not is_text(given):
@@ -162,7 +164,7 @@ def _literal(value: Any, given: pa.DataType) -> pa.Array:
     return pa.array([value], given)
 
 
-def _from_text(value: str, given: pa.DataType) -> pa.Array:
+def _from_text(value: str, given: pa.DataType) -> ArrowArray:
     """A date, time, timestamp or bytes written as text; a zoned timestamp without a zone is UTC."""
     if T.is_integer(given) or T.is_floating(given):
         raise TypeError("numbers are not quoted")
@@ -174,7 +176,7 @@ def _from_text(value: str, given: pa.DataType) -> pa.Array:
     return pa.array([value.encode()], given) if T.is_fixed_size_binary(given) else pa.array([value]).cast(given)
 
 
-def _holds(condition: Condition, column: pa.Array) -> pa.BooleanArray:
+def _holds(condition: Condition, column: ArrowArray) -> pa.BooleanArray:
     """For each row, whether the condition holds; never null."""
     if condition.op == "is null":
         return column.is_null()
@@ -187,8 +189,8 @@ def _holds(condition: Condition, column: pa.Array) -> pa.BooleanArray:
         column, values = encode_key([column]), encode_key([values])
         column = pc.if_else(valid, column, pa.scalar(None, column.type))
     if condition.op == "in":
-        return pc.is_in(column, value_set=values, skip_nulls=True)
-    return pc.fill_null(_COMPARE[condition.op](column, values[0]), False)
+        return pc.is_in(column, value_set=values, skip_nulls=True)  # type: ignore[no-any-return]  # kernels and pyspark have no types
+    return pc.fill_null(_COMPARE[condition.op](column, values[0]), False)  # type: ignore[no-any-return]  # kernels and pyspark have no types
 
 
 _COMPARE: Final[dict[str, Callable[..., Any]]] = {
@@ -214,7 +216,8 @@ def _may_hold(condition: Condition, stats: ColumnStats, given: pa.DataType, rows
         return True
     nan = encode_key([pa.array([float("nan")], given)])[0].as_py() if T.is_floating(given) and stats.has_nan else None
     return any(
-        _in_bounds(condition.op, literal, stats) or _nan_holds(condition.op, literal, nan) for literal in literals
+        _in_bounds(condition.op, literal, stats) or _nan_holds(condition.op, literal, nan)  # type: ignore[arg-type]  # no nulls here
+        for literal in literals
     )
 
 

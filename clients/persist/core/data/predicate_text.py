@@ -9,6 +9,7 @@ import re
 from typing import Any, Final
 
 from persist.errors import InvalidArgument
+from persist.typed import AnyValue
 
 Triple = tuple[str, str, Any]
 
@@ -102,7 +103,7 @@ class _Parser:
             raise self.error("expected a column", back=1)
         return text
 
-    def _list(self) -> list[Any]:
+    def _list(self) -> list[AnyValue]:
         if not self.accept("mark", "("):
             raise self.error("expected '('")
         values = [self._value()]
@@ -112,7 +113,7 @@ class _Parser:
             raise self.error("expected ')'")
         return values
 
-    def _value(self) -> Any:
+    def _value(self) -> AnyValue:
         kind, text = self._take()
         if kind == "text":
             return text[1:-1].replace("''", "'")

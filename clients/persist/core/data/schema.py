@@ -8,6 +8,7 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
+from persist.arrow import ArrowField
 from persist.core.data.codec import ArrowCodec, Codec, UnknownCodec, built_in
 from persist.core.data.types import Role, storage_type
 from persist.errors import CodecMismatch, InvalidArgument, PersistError, SchemaMismatch
@@ -59,7 +60,7 @@ class Schema:
 
         Raises InvalidArgument (a column that is not there, or named twice; no key), TypeNotSupported.
         """
-        if not isinstance(fields, pa.Schema) or isinstance(key, str):
+        if not isinstance(fields, pa.Schema) or isinstance(key, str):  # type: ignore[redundant-expr]  # callers without a type checker
             raise InvalidArgument(
                 "an Arrow schema and the names of key columns are needed",
                 hint='Schema.from_arrow(table.schema, ["id"])',
@@ -113,7 +114,7 @@ class Schema:
         fields = [field.with_metadata({_ROLE: b"key"}) for field in self._key]
         fields += [field.with_metadata({_ROLE: b"val"}) for field in self._val]
         metadata = {_CODEC: self.codec_name.encode(), _VERSION: b"1"}
-        return bytes(pa.schema(fields, metadata).serialize().to_pybytes())
+        return bytes(pa.schema(fields, metadata).serialize().to_pybytes())  # type: ignore[arg-type]  # no nulls here
 
     @classmethod
     def from_bytes(cls, data: bytes, codec: Codec | None = None) -> "Schema":
@@ -202,7 +203,7 @@ def _stored(data: bytes) -> tuple[str, pa.Schema, pa.Schema]:
     try:
         stored = pa.ipc.read_schema(pa.py_buffer(data))
         name = (stored.metadata or {}).get(_CODEC, b"").decode(errors="replace")
-        roles: dict[bytes, list[pa.Field]] = {b"key": [], b"val": []}
+        roles: dict[bytes, list[ArrowField]] = {b"key": [], b"val": []}
         for field in stored if name else ():
             roles[(field.metadata or {})[_ROLE]].append(field)
         # Arrow reads texts when they are asked for: by now all names, also those inside columns, were.
@@ -226,7 +227,7 @@ def _fields(given: FieldsLike, role: Role) -> pa.Schema:
     return pa.schema([_field(name, item, role) for name, item in items])
 
 
-def _field(name: Any, given: Any, role: Role) -> pa.Field:
+def _field(name: Any, given: Any, role: Role) -> ArrowField:
     if not isinstance(name, str) or not name:
         raise InvalidArgument("a column needs a name", hint="give a text that is not empty", column=repr(name))
     if name.lower() in RESERVED:

@@ -4,11 +4,12 @@ A bound is never narrower than the truth, so a reader may skip what lies outside
 they ignore NaN, show -0.0 and vanish for long strings. Source: kernel.md section 7.
 """
 
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from persist.arrow import ArrowColumn
 from persist.core.data.encoding import encode_key
 from persist.core.data.schema import Schema
 from persist.core.data.types import T, is_nested
@@ -72,7 +73,7 @@ class _Column:
         self._lower: bytes | None = None
         self._upper: bytes | None = None
 
-    def add(self, values: Any, edges: tuple[bytes, bytes] | None = None) -> None:
+    def add(self, values: ArrowColumn, edges: tuple[bytes, bytes] | None = None) -> None:
         """``edges``: the canonical bytes of the extremes, if there are no nulls."""
         nulls = values.null_count
         self._nulls += nulls
@@ -93,7 +94,7 @@ class _Column:
         return ColumnStats(name=name, null_count=self._nulls, has_nan=self._has_nan, lower=lower, upper=upper)
 
 
-def _extremes(values: Any) -> tuple[bytes, bytes]:
+def _extremes(values: ArrowColumn) -> tuple[bytes, bytes]:
     given = values.type
     if T.is_string(given) or T.is_binary(given):
         # A value that stands alone is its marker and its bytes.
@@ -106,7 +107,7 @@ def _extremes(values: Any) -> tuple[bytes, bytes]:
     # Through arrays, not Python values: those cannot hold nanoseconds.
     pair = pa.concat_arrays([pa.repeat(found["min"], 1), pa.repeat(found["max"], 1)])
     lower, upper = encode_key([pair]).to_pylist()
-    return lower, upper
+    return lower, upper  # type: ignore[return-value]  # narrower than Arrow is
 
 
 def _size(stats: ColumnStats) -> int:

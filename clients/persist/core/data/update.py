@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from persist.arrow import ArrowChunks, ArrowField
 from persist.core.data.consolidation import SORT_BYTES, SORT_ROWS, consolidate_piece
 from persist.core.data.merging.merge import PartSource, merge
 from persist.core.data.schema import DIFF, TS, Schema
@@ -109,7 +110,7 @@ def _source(run: pa.Table) -> PartSource:
     return PartSource(key_lower=b"", open=lambda: iter(run.to_batches(max_chunksize=SORT_ROWS // 16)))
 
 
-def _column(table: pa.Table, field: pa.Field, schema: Schema) -> pa.ChunkedArray:
+def _column(table: pa.Table, field: ArrowField, schema: Schema) -> ArrowChunks:
     column = table.column(field.name)
     if column.type == field.type and is_stored(field.type) and (field.nullable or not column.null_count):
         return column
@@ -119,18 +120,22 @@ def _column(table: pa.Table, field: pa.Field, schema: Schema) -> pa.ChunkedArray
             "a column has another type", hint=f"cast it to {field.type}", column=field.name, got=column.type
         )
     chunks = [stored(chunk, field.type, field.name) for chunk in column.chunks]
-    plain = pa.chunked_array(chunks, field.type)
+    plain = pa.chunked_array(chunks, field.type)  # type: ignore[call-overload]  # narrower than Arrow is
     # Only the plain form counts the nulls inside dictionaries and runs.
     if plain.null_count and not field.nullable:
         raise InvalidArgument("a value is missing", hint="the column is not nullable", column=field.name)
-    return plain
+    return plain  # type: ignore[no-any-return]  # kernels and pyspark have no types
 
 
-def _integers(table: pa.Table, field: pa.Field) -> pa.ChunkedArray:
+def _integers(table: pa.Table, field: ArrowField) -> ArrowChunks:
     column = table.column(field.name)
     if not T.is_integer(column.type):
+        hint = f"cast it to {field.type}, or rename it to _{field.name} to store it as a column of its own"
         raise SchemaMismatch(
-            "this column holds integers", hint=f"cast it to {field.type}", column=field.name, got=column.type
+            f"{field.name} is what every update has beside its columns, an integer",
+            hint=hint,
+            column=field.name,
+            got=column.type,
         )
     if column.null_count:
         raise InvalidArgument("a time or diff is missing", hint="every update has both", column=field.name)

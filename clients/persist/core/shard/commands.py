@@ -6,10 +6,10 @@ work are numbered, the others are idempotent. Source: persist-semantics.md secti
 """
 
 from dataclasses import dataclass, replace
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from persist.core.frontier import Antichain
-from persist.core.ids import ReaderId, SessionId, ShardId, Token, WriterId
+from persist.core.ids import ReaderId, SessionId, Token, WriterId
 from persist.core.shard.batch import HollowBatch
 from persist.errors import InvalidArgument
 
@@ -19,6 +19,10 @@ R = TypeVar("R", covariant=True)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command(Generic[R]):
     """Something to apply to a shard; ``R`` is the union of its outcomes."""
+
+
+AnyCommand: TypeAlias = Command[Any]
+"""A command, whatever its outcome."""
 
 
 # ---- calls that happen at most once ------------------------------------------------------------------------------
@@ -137,10 +141,10 @@ class Transaction:
             text: object = getattr(self, name)
             if not isinstance(text, str) or not least <= len(text) <= TRANSACTION_LETTERS:
                 raise _bad_transaction(name, text, f"give a text of {least} to {TRANSACTION_LETTERS} letters")
-        for name in ("version", "new_since"):
+        for name, bits in (("version", 63), ("new_since", 64)):
             number: object = getattr(self, name)
-            if type(number) is not int or not 0 <= number < 1 << 63:
-                raise _bad_transaction(name, number, "give an int of 63 bits, from 0")
+            if type(number) is not int or not 0 <= number < 1 << bits:
+                raise _bad_transaction(name, number, f"give an int of {bits} bits, from 0")
 
     @staticmethod
     def owner_of(name: str, diffs: int | str) -> str:
@@ -536,6 +540,28 @@ class Finalize(Command[Finalized]):
     force: bool = False
 
 
-def shard_of_key(key: str) -> ShardId:
-    """The shard a blob key belongs to."""
-    return ShardId.parse(key.split("/", 1)[0])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostParts:
+    """Parts of one batch: its fingerprint, and (run, place in the run) of each, from 0."""
+
+    batch: bytes
+    places: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartsTakenOut:
+    """The state names them no more. Their rows are lost."""
+
+    parts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotTakenOut:
+    """Nothing changed: a batch is not there any more. Compaction or another repair was faster; look again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeOutParts(Command["PartsTakenOut | NotTakenOut"]):
+    """Take parts out of their batches, all or none: their rows are lost. Raises InvalidArgument for unknown places."""
+
+    lost: tuple[LostParts, ...]

@@ -18,6 +18,7 @@ from persist.core.shard.state import CallOutcome, Session, State
 from persist.core.shard.table import Table
 from persist.core.shard.trace import Claim, SpineBatch, Trace
 from persist.errors import check
+from persist.typed import AnyValue, Record
 
 T = TypeVar("T")
 
@@ -154,9 +155,7 @@ def diff(prev: State, new: State) -> StateDiff:
 def apply_diff(state: State, change: StateDiff) -> State:
     """The state that ``change`` leads to. Raises CorruptData unless it starts at ``state``."""
     check(state.seqno == change.seqno_from, "a diff fits its state", state=state.seqno, diff=change.seqno_from)
-    values: dict[str, Any] = {
-        name: _replaced(getattr(state, name), changed, name) for name, changed in change.scalars.items()
-    }
+    values: Record = {name: _replaced(getattr(state, name), changed, name) for name, changed in change.scalars.items()}
     for name, entries in change.maps.items():
         values[name] = _map_applied(getattr(state, name), entries, name)
     if change.sessions:
@@ -191,14 +190,14 @@ def _changed(old: T, new: T) -> Changed[T] | None:
     return None if old == new else Changed(old, new)
 
 
-def _replaced(value: Any, changed: Changed[Any] | None, name: str) -> Any:
+def _replaced(value: AnyValue, changed: Changed[AnyValue] | None, name: str) -> AnyValue:
     if changed is None:
         return value
     check(value == changed.old, "a diff fits its state", field=name)
     return changed.new
 
 
-def _map(prev: Mapping[Any, T], new: Mapping[Any, T]) -> dict[Any, Changed[T]]:
+def _map(prev: Mapping[AnyValue, T], new: Mapping[AnyValue, T]) -> dict[AnyValue, Changed[T]]:
     if prev is new:
         return {}
     if isinstance(prev, Table) and isinstance(new, Table):
@@ -214,7 +213,9 @@ def _map(prev: Mapping[Any, T], new: Mapping[Any, T]) -> dict[Any, Changed[T]]:
     return changes
 
 
-def _map_applied(values: Mapping[Any, Any], changes: Mapping[Any, Changed[Any]], name: str) -> Mapping[Any, Any]:
+def _map_applied(
+    values: Mapping[AnyValue, AnyValue], changes: Mapping[AnyValue, Changed[AnyValue]], name: str
+) -> Mapping[AnyValue, AnyValue]:
     if isinstance(values, Table):
         for key, changed in changes.items():
             check(values.get(key) == changed.old, "a diff fits its state", field=name, key=key)

@@ -5,12 +5,14 @@ only in dicts that are not the same object. Source: persist-semantics.md section
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
+
+from persist.typed import Record
 
 V = TypeVar("V")
 
 _BUCKETS: Final = 64
-_NONE: Final[dict[str, Any]] = {}
+_NONE: Final[Record] = {}
 
 
 class Table(Mapping[str, V]):

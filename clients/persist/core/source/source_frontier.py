@@ -24,6 +24,7 @@ from persist.core.source.source_time import (
     check_offset,
 )
 from persist.errors import InvalidArgument
+from persist.typed import AnyKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class SourceFrontier:
         return SourceFrontier(kind, is_closed=True)
 
     @staticmethod
-    def at(kind: SourceKind, bounds: Mapping[Any, int]) -> "SourceFrontier":
+    def at(kind: SourceKind, bounds: Mapping[AnyKey, int]) -> "SourceFrontier":
         """The frontier at these exclusive bounds of partitions; others are unknown. Raises InvalidArgument."""
         if kind is SourceKind.LSN and len(bounds) != 1:
             raise InvalidArgument("a log has one position", hint="give {0: position}", partitions=len(bounds))
@@ -104,14 +105,14 @@ class SourceFrontier:
         mixed = itertools.chain.from_iterable(itertools.zip_longest(ranges, points))
         return tuple(each for each in mixed if each is not None)
 
-    def point(self, partition: Any) -> tuple[SourceTime, ...]:
+    def point(self, partition: AnyKey) -> tuple[SourceTime, ...]:
         """The element of a known partition alone."""
         if self.kind is SourceKind.LSN:
             return self.elements
         bound = self.bound(partition)
         return () if bound is None else (Point(partition, bound),)
 
-    def near(self, partition: Any) -> tuple[SourceTime, ...]:
+    def near(self, partition: AnyKey) -> tuple[SourceTime, ...]:
         """The elements that hold a partition or end at it: its point and the ranges around it, or the one range."""
         if self.is_closed or self.kind is SourceKind.LSN:
             return self.elements
@@ -181,7 +182,7 @@ class SourceFrontier:
         mine = zip(self.keys, self.bounds, strict=True)
         return _sorted(self.kind, {key: min(bound, theirs[key]) for key, bound in mine if key in theirs})
 
-    def replaced(self, bounds: Mapping[Any, int | None]) -> "SourceFrontier":
+    def replaced(self, bounds: Mapping[AnyKey, int | None]) -> "SourceFrontier":
         """This frontier, not closed, with other bounds of some partitions; None: it is not known. For histories."""
         both = dict(zip(self.keys, self.bounds, strict=True))
         for key, bound in bounds.items():
@@ -191,7 +192,7 @@ class SourceFrontier:
                 both[self.kind.check_key(key)] = bound
         return _sorted(self.kind, both)
 
-    def _against(self, other: "SourceFrontier") -> dict[Any, int]:
+    def _against(self, other: "SourceFrontier") -> dict[AnyKey, int]:
         if self.kind is not other.kind:
             raise InvalidArgument("these are of different kinds", kind=self.kind.value, other=other.kind.value)
         return dict(zip(other.keys, other.bounds, strict=True))
@@ -200,7 +201,7 @@ class SourceFrontier:
         return "{" + ", ".join(map(str, self.elements)) + "}"
 
 
-def place(kind: SourceKind, time: SourceTime) -> tuple[Any, int]:
+def place(kind: SourceKind, time: SourceTime) -> tuple[AnyKey, int]:
     """The partition and offset of a time that stands for messages (no range). Raises InvalidArgument."""
     if isinstance(time, Lsn) and kind is SourceKind.LSN:
         return 0, time.position
@@ -209,14 +210,14 @@ def place(kind: SourceKind, time: SourceTime) -> tuple[Any, int]:
     raise InvalidArgument("this is no time of a message of this source", kind=kind.value, got=str(time))
 
 
-def _range(kind: SourceKind, lo: Any, hi: Any) -> Range | None:
+def _range(kind: SourceKind, lo: AnyKey, hi: AnyKey) -> Range | None:
     return None if kind.is_void(lo, hi) else Range(lo, hi)
 
 
-def _points(kind: SourceKind, elements: list[SourceTime]) -> dict[Any, int]:
+def _points(kind: SourceKind, elements: list[SourceTime]) -> dict[AnyKey, int]:
     return dict(place(kind, each) for each in elements if not isinstance(each, Range))
 
 
-def _sorted(kind: SourceKind, bounds: dict[Any, int]) -> SourceFrontier:
+def _sorted(kind: SourceKind, bounds: dict[AnyKey, int]) -> SourceFrontier:
     keys = tuple(sorted(bounds))
     return SourceFrontier(kind, keys, tuple(bounds[key] for key in keys))

@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from persist.core.frontier import TIME_MAX
 from persist.errors import InvalidArgument
+from persist.typed import AnyKey
 
 Partition: TypeAlias = int | str
 """The key of a partition: a number (Kafka) or a path (files). One source has one kind of them."""
@@ -36,7 +37,7 @@ class SourceKind(Enum):
         """The smallest key of a partition."""
         return "" if self is SourceKind.FILES else 0
 
-    def check_key(self, key: object) -> Any:
+    def check_key(self, key: object) -> AnyKey:
         """The key, when it can name a partition of this kind. Raises InvalidArgument."""
         if self is SourceKind.FILES:
             sound = isinstance(key, str) and (key.isascii() or not any("\ud800" <= char <= "\udfff" for char in key))
@@ -48,7 +49,7 @@ class SourceKind(Enum):
             raise InvalidArgument("this cannot name a partition", hint=hint, got=repr(key)[:80], kind=self.value)
         return key
 
-    def is_void(self, lo: Any, hi: Any) -> bool:
+    def is_void(self, lo: AnyKey, hi: AnyKey) -> bool:
         """No key lies strictly between the two; None is no bound."""
         if hi is None:
             return self is SourceKind.LSN
@@ -117,7 +118,7 @@ class Range:
     def __post_init__(self) -> None:
         check_offset(self.offset)
 
-    def holds(self, key: Any) -> bool:
+    def holds(self, key: AnyKey) -> bool:
         """The key lies strictly inside."""
         lo: Any = self.lo
         hi: Any = self.hi

@@ -1,7 +1,7 @@
 """What has times: the kinds of objects, and which timeline a set of them is to be read in.
 
 One walk over what objects are made of answers that for every reader: queries, views, transactions and holds.
-Source: catalog-semantics.md sections 0.11 and 6.2; design 004.
+Rules only: no service asks them yet. Source: catalog-semantics.md sections 0.11 and 6.2; design 004.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

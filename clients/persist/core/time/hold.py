@@ -1,6 +1,6 @@
 """A HOLD: some objects stay readable from one time on, until somebody moves it, or it lags too far behind.
 
-Source: design 000; catalog-semantics.md sections 0.1 to 0.5 and 3.2.
+Rules only: no service asks them yet. Source: design 000; catalog-semantics.md sections 0.1 to 0.5 and 3.2.
 """
 
 import re

@@ -2,7 +2,7 @@
 
 For an object o let ic(o) be its implied capability, the since its policy allows, and H(o) the times of its holds. It is
 readable from the least of those on, and no hold may ask for an earlier time: nobody can bring back what is given up.
-Source: design 000; catalog-semantics.md section 3.2.
+Rules only: no service asks them yet. Source: design 000; catalog-semantics.md section 3.2.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

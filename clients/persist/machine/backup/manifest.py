@@ -5,6 +5,7 @@ a state has the key of a rollup of its seqno, numbered by its contents; a manife
 never be, numbered by the time it was made. Source: docs/formats.md, backups.
 """
 
+import contextlib
 import hashlib
 import json
 from collections.abc import AsyncIterator
@@ -28,6 +29,8 @@ NO_SHARDS: Final = frozenset({MANIFESTS, RESTORING, PROBES, IDENTITY})
 """Ids under which blobs lie and that no shard ever has."""
 
 _MAGIC: Final = b"pBAK"
+_NAMED_MAX: Final = 8
+"""Shards that a refusal names one by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +105,15 @@ class Manifest:
         )
 
     @property
+    def wanted(self) -> frozenset[str]:
+        """Every shard that it was to hold, those left out among them."""
+        return frozenset({each.shard for each in self.shards} | {each.shard for each in self.left_out})
+
+    def has(self, wanted: frozenset[str]) -> bool:
+        """Whether all these shards are in it."""
+        return wanted <= {each.shard for each in self.shards}
+
+    @property
     def key(self) -> str:
         """Where the manifest lies: named by its contents and numbered by its time."""
         return rollup_key(MANIFESTS, self.created_ms, digest(self.encode()))
@@ -137,6 +149,36 @@ async def read_manifest(blob: Blob, key: str | None, *, timeout: float) -> tuple
         what = "more than one backup here has a key that begins so" if meant[1:] else "there is no such backup here"
         raise InvalidArgument(what, hint="persist backup list tells those there are", key=key)
     return meant[0], Manifest.decode(data, meant[0])
+
+
+async def manifest_to_restore(blob: Blob, key: str | None, *, partial: bool, timeout: float) -> tuple[str, Manifest]:
+    """As ``read_manifest``; one that left shards out only if ``partial``.
+
+    Raises InvalidArgument: shards were left out; the hint names the newest backup that has them all.
+    """
+    chosen, manifest = await read_manifest(blob, key, timeout=timeout)
+    if manifest.left_out and not partial:
+        whole = await _newest_with(blob, manifest.wanted, timeout=timeout)
+        others = "--partial restores the other shards"
+        raise InvalidArgument(
+            "damaged shards were left out of this backup",
+            hint=f"no backup here has all of them; {others}"
+            if whole is None
+            else f"the newest backup that has all of them: --backup {whole}; {others}",
+            backup=chosen,
+            left_out=", ".join(each.shard for each in manifest.left_out[:_NAMED_MAX]),
+            shards_left_out=len(manifest.left_out),
+        )
+    return chosen, manifest
+
+
+async def _newest_with(blob: Blob, wanted: frozenset[str], *, timeout: float) -> str | None:
+    """The key of the newest backup that has all these shards. One that cannot be read is passed over."""
+    for key in reversed(await manifests(blob, timeout=timeout)):
+        with contextlib.suppress(CorruptData, VersionMismatch):
+            if (await read_manifest(blob, key, timeout=timeout))[1].has(wanted):
+                return key
+    return None
 
 
 def _begins(key: str, given: str) -> bool:

@@ -231,5 +231,5 @@ def _table(batch: pa.RecordBatch) -> pa.Table:
     return pa.Table.from_batches([batch])
 
 
-async def _here(function: Callable[..., Any], *args: object) -> Any:
+async def _here(function: Callable[..., object], *args: object) -> Any:
     return function(*args)

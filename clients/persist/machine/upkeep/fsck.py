@@ -4,6 +4,7 @@ Walks from the rollup of the oldest diff to the newest state. Changes nothing; s
 misses and somebody has collected meanwhile is not told. Source: reliability.md I8, I12, I13, I14 and I24.
 """
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -15,10 +16,12 @@ from persist.core.shard.commands import Rollup
 from persist.core.shard.diff import StateDiff, apply_diff
 from persist.core.shard.invariants import check_cheap, check_state
 from persist.core.shard.state import State
-from persist.errors import CorruptData, PersistError, VersionMismatch
+from persist.errors import CorruptData, LocationError, PersistError, VersionMismatch
 from persist.machine.garbage.inventory import Inventory, Verdict, place_of
 from persist.machine.garbage.sweeper import SAFE_AGE_MS
 from persist.machine.intake import schemas_of
+from persist.machine.upkeep import next_step
+from persist.machine.upkeep.next_step import NextStep
 from persist.retry.attempts import Attempts
 from persist.retry.deadline import Deadline
 from persist.runtime import Runtime
@@ -35,23 +38,16 @@ COSTS: Final = ("I12", "I13")
 """Invariants about what a shard costs: nothing that anybody reads is missing where they do not hold."""
 ROLLUPS_BEHIND_MAX: Final = 4
 """Rollup intervals of diffs that nobody holds."""
+TOLD_MAX: Final = 1_000
+"""Problems that are looked through for one that was told already."""
 _PAGE_DIFFS: Final = 512
 
 MISSING: Final = "a live state names it, and it is missing"
-RESTORE: Final = (
-    "persist admin restore brings it back where the bucket keeps versions; otherwise a backup; a part that is lost for "
-    "ever: persist admin repair"
-)
-DAMAGED: Final = (
-    "stop writing; restore the bytes from a versioned bucket or a backup; a part that is lost for ever: persist admin "
-    "repair"
-)
-UNREADABLE: Final = "nobody can read it: persist admin repair takes it out, and says what that loses"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """What is wrong: which invariant does not hold, at which blob or seqno, and what to do next.
+    """What is wrong: which invariant does not hold, at which blob or seqno, and what to do next, in this order.
 
     ``note``: no state misses anything; it costs room, as what crashed writers and cut calls leave does.
     """
@@ -60,7 +56,7 @@ class Problem:
     invariant: str
     where: str
     what: str
-    next_step: str
+    steps: tuple[NextStep, ...]
     note: bool = False
 
 
@@ -84,7 +80,8 @@ class _Walk:
 
 
 Report = Callable[[int], None]
-Tell = Callable[[str, object, str, str], None]
+Tell = Callable[..., None]
+"""Called with an invariant, where it does not hold, what is wrong, and next steps."""
 
 
 class Fsck:
@@ -118,10 +115,12 @@ class Fsck:
             report(1)
         problems: list[Problem] = []
 
-        def tell(invariant: str, where: object, what: str, next_step: str) -> None:
+        def tell(invariant: str, where: object, what: str, *steps: NextStep) -> None:
+            if any((each.invariant, each.where) == (invariant, str(where)) for each in problems[-TOLD_MAX:]):
+                return
             note = invariant in COSTS
             problems.append(
-                Problem(shard=shard, invariant=invariant, where=str(where), what=what, next_step=next_step, note=note)
+                Problem(shard=shard, invariant=invariant, where=str(where), what=what, steps=steps, note=note)
             )
 
         # The head is read after the listing: what was listed is of a state at or before it.
@@ -129,19 +128,19 @@ class Fsck:
         if head is None:
             if sizes and all(place_of(key).seqno == 0 for key in sizes):
                 what = f"{len(sizes)} first rollups and no state: it was about to be made when that was interrupted"
-                tell("I12", shard, what, "nothing; whoever opens the shard makes it, and then they can be swept")
+                tell("I12", shard, what, NextStep(text="nothing: whoever opens the shard makes it; then sweep it"))
             elif sizes:
                 what = f"{len(sizes)} blobs and no state: it was never initialised, or Consensus has lost it"
-                step = "is this the right Consensus? then restore it; or open the shard"
-                problems.append(Problem(shard=shard, invariant="I12", where=shard, what=what, next_step=step))
+                steps = (next_step.rebuild(shard),)
+                problems.append(Problem(shard=shard, invariant="I12", where=shard, what=what, steps=steps))
             return problems
         _check_rewound(sizes, head.seqno, tell)
         walk = await self._walk(shard, head, deadline, tell, report)
         rebuilt, walk.state = walk.state is not None, None
-        missing = await self._check_blobs(walk, sizes, deep=deep, deadline=deadline, tell=tell, report=report)
+        missing = await self._check_blobs(shard, walk, sizes, deep=deep, deadline=deadline, tell=tell, report=report)
         if not rebuilt:
             for key in missing:
-                tell("I8", key, MISSING, RESTORE)
+                tell("I8", key, MISSING, *await self._lost(shard, key, deadline))
         else:
             await self._check_missing(shard, missing, deadline, tell)
             await self._check_leaks(shard, safe_age_ms, deadline, tell)
@@ -176,6 +175,19 @@ class Fsck:
             key = newest
         return None
 
+    async def _lost(
+        self, shard: ShardId, key: str, deadline: Deadline, *, readable: bool = True
+    ) -> tuple[NextStep, ...]:
+        """What to do about a blob that is missing."""
+        steps = _damaged(shard, key, readable=readable)
+        try:
+            timeout = deadline.slice(self._settings.blob_timeout_ms)
+            await self._versions.blob.restore(key, dry_run=True, timeout=timeout)
+        except LocationError as error:
+            unknown = NextStep(text=f"whether the store kept it is not known: {error.hint}")
+            return (unknown, *steps) if error.hint else steps
+        return (next_step.restore(shard), *steps)
+
     async def _is_there(self, key: str, deadline: Deadline) -> bool:
         async def call(seconds: float) -> bytes | None:
             return await self._versions.blob.get(key, byte_range=(0, 0), timeout=seconds)
@@ -200,10 +212,10 @@ class Fsck:
             for entry in entries:
                 if newest is not None and entry.seqno > newest.seqno:
                     return self._ended(walk, before, newest, tell)
-                change = _decoded(shard, entry, at, tell)
+                change = _decoded(shard, entry, at, tell, next_step.BEYOND if newest is None else next_step.MOVE)
                 report(1)
                 if change is None:
-                    return walk
+                    return _of_newest(walk, newest)
                 at = entry.seqno + 1
                 if newest is None:
                     continue
@@ -213,7 +225,7 @@ class Fsck:
                     before = _next(before, change, tell)
                     await self._check_rollup(before, newest, deadline, tell)
                 if before is None:
-                    return walk
+                    return _of_newest(walk, newest)
                 await self._take_names(walk, before, change, newest, tell)
             if len(entries) < _PAGE_DIFFS:
                 return self._ended(walk, before, newest, tell)
@@ -221,18 +233,30 @@ class Fsck:
     async def _newest(self, shard: ShardId, deadline: Deadline, tell: Tell) -> State | None:
         try:
             version = await self._versions.load(shard, deadline)
-        except (CorruptData, VersionMismatch) as error:
-            tell("I8" if "missing" in error.message else "I24", "newest state", error.message, DAMAGED)
+        except VersionMismatch as error:
+            tell("I24", "newest state", error.message, next_step.after(error, shard))
+            return None
+        except CorruptData as error:
+            await self._tell_unreadable(shard, error, deadline, tell)
             return None
         return None if version is None else version.state
+
+    async def _tell_unreadable(self, shard: ShardId, error: CorruptData, deadline: Deadline, tell: Tell) -> None:
+        """Nobody can read the newest state: tell of its rollup that is missing, or of whatever is damaged."""
+        with contextlib.suppress(CorruptData, VersionMismatch):
+            gone = await self._missing_rollup(shard, deadline)
+            if gone is not None:
+                tell("I8", gone, MISSING, *await self._lost(shard, gone, deadline, readable=False))
+                return
+        where = error.details.get("key") or (f"seqno {error.details['seqno']}" if "seqno" in error.details else shard)
+        tell("I24", where, f"the newest state cannot be read: {error.message}", next_step.BEYOND)
 
     def _ended(self, walk: _Walk, last: State | None, newest: State | None, tell: Tell) -> _Walk:
         if last is None or newest is None:
             return walk
         if encode_rollup(last) != encode_rollup(newest):
-            tell(
-                "I14", f"seqno {newest.seqno}", "the newest state differs from the one rebuilt from the start", DAMAGED
-            )
+            what = "the newest state differs from the one rebuilt from the start"
+            tell("I14", f"seqno {newest.seqno}", what, next_step.WRONG_STORE)
         _check_bounds(newest, self._settings, tell)
         walk.state = newest
         return walk
@@ -253,15 +277,16 @@ class Fsck:
             rollup = newest.rollups.get(seqno)
         if rollup is None:
             what = "no rollup is of the oldest diff: older states than the newest cannot be rebuilt"
-            tell("I8", f"seqno {seqno}", what, "persist admin gc writes a rollup and lets the older states go")
+            tell("I8", f"seqno {seqno}", what, next_step.collect(shard))
             return None
         try:
             state = await self._versions.rollup(shard, seqno, rollup, deadline)
         except (CorruptData, VersionMismatch) as error:
-            tell("I24", rollup.key, error.message, error.hint or DAMAGED)
+            tell("I24", rollup.key, error.message, *_damaged(shard, rollup.key))
             return None
         if state is None:
-            tell("I8", rollup.key, "the rollup of the oldest diff is missing", RESTORE)
+            what = "the rollup of the oldest diff is missing"
+            tell("I8", rollup.key, what, *await self._lost(shard, rollup.key, deadline))
             return None
         _check_sound(state, None, tell)
         return state
@@ -286,7 +311,7 @@ class Fsck:
                 flaw = await self._runtime.offload(inline_flaw, batch, walk.schemas)
                 if flaw:
                     where = f"batch {batch.desc.lower} to {batch.desc.upper}"
-                    tell("I24", where, f"an inline part is damaged: {flaw}", UNREADABLE)
+                    tell("I24", where, f"an inline part is damaged: {flaw}", next_step.repair(state.shard))
         for rollup in state.rollups.values():
             _take_rollup(walk.named, rollup)
 
@@ -298,13 +323,14 @@ class Fsck:
         try:
             stored = await self._versions.rollup(state.shard, state.seqno, rollup, deadline)
         except (CorruptData, VersionMismatch) as error:
-            tell("I24", rollup.key, error.message, error.hint or DAMAGED)
+            tell("I24", rollup.key, error.message, *_damaged(newest.shard, rollup.key))
             return
         if stored is not None and encode_rollup(stored) != encode_rollup(state):
-            tell("I14", rollup.key, "a rollup differs from the state rebuilt by diffs", DAMAGED)
+            tell("I14", rollup.key, "a rollup differs from the state rebuilt by diffs", next_step.MOVE)
 
     async def _check_blobs(
         self,
+        shard: ShardId,
         walk: _Walk,
         sizes: dict[str, int],
         *,
@@ -321,14 +347,21 @@ class Fsck:
                 missing.append(key)
                 continue
             if size != named.bytes:
-                tell("I8", key, f"it has {size:,} bytes, and must have {named.bytes:,}", DAMAGED)
+                what = f"it has {size:,} bytes, and must have {named.bytes:,}"
+                tell("I8", key, what, *_damaged(shard, key))
             elif deep:
-                await self._check_bytes(key, named, walk.schemas, deadline, tell)
+                await self._check_bytes(shard, key, named, walk.schemas, deadline, tell)
                 report(1)
         return missing
 
     async def _check_bytes(
-        self, key: str, named: Named, schemas: Sequence[Schema], deadline: Deadline, tell: Tell
+        self,
+        shard: ShardId,
+        key: str,
+        named: Named,
+        schemas: Sequence[Schema],
+        deadline: Deadline,
+        tell: Tell,
     ) -> None:
         async def call(seconds: float) -> bytes | None:
             return await self._versions.blob.get(key, timeout=seconds)
@@ -340,7 +373,7 @@ class Fsck:
             return
         flaw = await self._runtime.offload(_flaw, named, data, schemas)
         if flaw:
-            tell("I24", key, flaw, DAMAGED)
+            tell("I24", key, flaw, *_damaged(shard, key, deep=True))
 
     async def _check_missing(self, shard: ShardId, missing: list[str], deadline: Deadline, tell: Tell) -> None:
         """Tell of those that states still name, and that are still not there."""
@@ -348,7 +381,7 @@ class Fsck:
         for key in missing:
             there = await self._is_there(key, deadline)
             if names is not None and key in names.current | names.held and not there:
-                tell("I8", key, MISSING, RESTORE)
+                tell("I8", key, MISSING, *await self._lost(shard, key, deadline))
 
     async def _check_leaks(self, shard: ShardId, safe_age_ms: int, deadline: Deadline, tell: Tell) -> None:
         names = await self._survey.names(shard, deadline)
@@ -359,7 +392,7 @@ class Fsck:
             if found.verdict is Verdict.LEAKED:
                 count, size = count + 1, size + found.size
         if count:
-            tell("I12", f"{shard}/", f"{count:,} leaked blobs of {size:,} bytes", "persist admin sweep --commit")
+            tell("I12", f"{shard}/", f"{count:,} leaked blobs of {size:,} bytes", next_step.sweep(shard))
 
 
 def _check_rewound(sizes: Iterable[str], head: int, tell: Tell) -> None:
@@ -367,17 +400,28 @@ def _check_rewound(sizes: Iterable[str], head: int, tell: Tell) -> None:
         seqno = place_of(key).seqno
         if seqno is not None and seqno > head:
             what = f"a rollup of seqno {seqno} is there, and Consensus ends at {head}: its history was rewound"
-            tell("I3", key, what, "stop writing: a restored backup, a fail-over or the wrong database")
+            tell("I3", key, what, next_step.WRONG_STORE)
 
 
-def _decoded(shard: ShardId, entry: Entry, at: int, tell: Tell) -> StateDiff | None:
+def _of_newest(walk: _Walk, newest: State | None) -> _Walk:
+    """A walk that ended early: what the newest state names is looked for all the same."""
+    if newest is not None and walk.named is not None:
+        for batch in newest.trace.batches:
+            for part in batch.parts:
+                _take_part(walk.named, part)
+        for rollup in newest.rollups.values():
+            _take_rollup(walk.named, rollup)
+    return walk
+
+
+def _decoded(shard: ShardId, entry: Entry, at: int, tell: Tell, step: NextStep) -> StateDiff | None:
     if at and entry.seqno != at:
-        tell("I1", f"seqno {at}", f"the diff is missing, the next one is {entry.seqno}", DAMAGED)
+        tell("I1", f"seqno {at}", f"the diff is missing, the next one is {entry.seqno}", next_step.WRONG_STORE)
         return None
     try:
         return decode_diff(entry.data, shard, entry.seqno)
     except (CorruptData, VersionMismatch) as error:
-        tell("I24", f"seqno {entry.seqno}", error.message, error.hint or DAMAGED)
+        tell("I24", f"seqno {entry.seqno}", error.message, step)
         return None
 
 
@@ -386,7 +430,7 @@ def _next(before: State, change: StateDiff, tell: Tell) -> State | None:
     try:
         state = apply_diff(before, change)
     except PersistError as error:
-        tell("I14", where, f"the diff does not fit the state before it: {error.message}", DAMAGED)
+        tell("I14", where, f"the diff does not fit the state before it: {error.message}", next_step.MOVE)
         return None
     _check_sound(state, before, tell)
     return state
@@ -399,7 +443,18 @@ def _check_sound(state: State, before: State | None, tell: Tell) -> None:
             check_cheap(before, state)
         check_state(state, after=before)
     except PersistError as error:
-        tell("state", f"seqno {state.seqno}", error.message, "report it: no release writes such a state")
+        tell("state", f"seqno {state.seqno}", error.message, NextStep(text="report it: no release writes such a state"))
+
+
+def _damaged(shard: ShardId, key: str, *, deep: bool = False, readable: bool = True) -> tuple[NextStep, ...]:
+    """What to do about a blob whose bytes are not there; ``deep``: only reading it shows that.
+
+    A part is taken out. A rollup is not needed once a newer one is there and older states are let go of, if the newest
+    state is ``readable`` without it.
+    """
+    if place_of(key).seqno is None:
+        return next_step.COPY, next_step.repair(shard, deep=deep)
+    return next_step.COPY, next_step.collect(shard) if readable else next_step.BEYOND
 
 
 def inline_flaw(batch: HollowBatch, schemas: Sequence[Schema]) -> str:
@@ -438,11 +493,11 @@ def _check_bounds(state: State, settings: Settings, tell: Tell) -> None:
     limit = BATCHES_MAX + BATCHES_PER_TIER * state.trace.rows.bit_length()
     if batches > limit:
         what = f"{batches:,} live batches, {limit:,} at most when compaction keeps up"
-        tell("I13", f"seqno {state.seqno}", what, "persist admin compact --commit, or run persist serve compaction")
+        tell("I13", f"seqno {state.seqno}", what, next_step.compact(state.shard))
     behind = state.seqno_since - min(state.rollups)
     if behind > ROLLUPS_BEHIND_MAX * settings.rollup_every + settings.gc_versions_max:
         what = f"{behind:,} diffs that nobody holds are still there"
-        tell("I13", f"seqno {min(state.rollups)}", what, "persist admin gc --commit")
+        tell("I13", f"seqno {min(state.rollups)}", what, next_step.collect(state.shard))
     if state.inline_bytes > settings.inline_total_bytes_max:
         what = f"{state.inline_bytes:,} inline bytes, at most {settings.inline_total_bytes_max:,} are allowed"
-        tell("I13", f"seqno {state.seqno}", what, "persist admin compact --commit")
+        tell("I13", f"seqno {state.seqno}", what, next_step.compact(state.shard))

@@ -8,7 +8,7 @@ Source: design 001, rollups and GC; persist-semantics.md section 2.7; reliabilit
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from typing import Final
 
 from persist.core.shard.commands import AddRollup, RollupAdded
 from persist.core.shard.compaction import claimed_by, compaction_due
@@ -23,6 +23,7 @@ from persist.retry.deadline import Deadline
 from persist.retry.tasks import FAILURES, Tasks, failed, kind_of
 from persist.runtime import Runtime
 from persist.settings import Settings
+from persist.typed import Work
 
 PAUSE_SECONDS: Final = 0.1
 PAUSE_SECONDS_MAX: Final = 60.0
@@ -87,7 +88,7 @@ class Maintenance:
         if self._running:
             await asyncio.wait(set(self._running), timeout=deadline.remaining())
 
-    def _begin(self, duty: _Duty, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    def _begin(self, duty: _Duty, work: Callable[[], Work[object]]) -> None:
         if duty.running or self._runtime.monotonic() < duty.again_at:
             return
         duty.running = True
@@ -95,7 +96,7 @@ class Maintenance:
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
-    async def _done(self, duty: _Duty, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    async def _done(self, duty: _Duty, work: Callable[[], Coroutine[object, object, object]]) -> None:
         """A claim that was not made good stands: a later commit tries again, or another process when it is old."""
         try:
             await work()

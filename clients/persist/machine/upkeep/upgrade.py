@@ -40,10 +40,12 @@ class Upgrade:
         self._runtime = runtime
         self._attempts = Attempts(settings=settings, runtime=runtime)
 
-    async def write_version(self, deadline: Deadline) -> int:
-        """The newest format that may be written here. Raises VersionMismatch when this release does not know it."""
-        record = await self._versions.gate.look(deadline)
-        return FIRST_FORMAT if record is None else record.write_version
+    async def write_version(self, deadline: Deadline) -> int | None:
+        """The newest format that may be written here; None where shards are older than the record that says so.
+
+        Raises VersionMismatch when this release does not know it.
+        """
+        return await self._versions.gate.write_version(deadline)
 
     async def raise_write_version(self, deadline: Deadline) -> bool:
         """Let the newest format of this release be written. False: it was. Programs that do not know it refuse.

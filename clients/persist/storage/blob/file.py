@@ -57,9 +57,12 @@ def classify(error: OSError, what: str, *, visible: bool = False) -> PersistErro
 
 
 class FileBlob:
-    """Implements the Blob port under the folder ``root``, made if missing."""
+    """Implements the Blob port under the folder ``root``, made if missing.
 
-    def __init__(self, root: str, runtime: Runtime) -> None:
+    ``reopens``: another folder in its place is refused once (LocationReplaced), and open from then on.
+    """
+
+    def __init__(self, root: str, runtime: Runtime, *, reopens: bool = False) -> None:
         if not root or "\0" in root:
             raise InvalidUri("a file URI names a folder", hint="file:PATH", got=repr(root))
         self._root = os.path.abspath(root)
@@ -68,6 +71,7 @@ class FileBlob:
         # Folders whose own entry this process has synced. Only a hint to save fsyncs.
         self._synced: set[tuple[str, ...]] = set()
         self._opened: File | None = None
+        self._reopens = reopens
 
     @property
     def uri(self) -> str:
@@ -106,7 +110,7 @@ class FileBlob:
                 if key.startswith(prefix):
                     yield key, size
 
-    async def restore(self, key: str, *, timeout: float) -> None:
+    async def restore(self, key: str, *, dry_run: bool = False, timeout: float) -> None:
         """Fine when the value is there; a file system keeps nothing deleted."""
         if await self.get(key, byte_range=(0, 0), timeout=timeout) is None:
             raise Determinate("cannot restore: this store keeps nothing deleted", key=key)
@@ -265,6 +269,9 @@ class FileBlob:
         found = status.st_dev, status.st_ino
         self._opened = self._opened or found
         if found != self._opened:
+            if self._reopens:
+                self._opened = found
+                self._synced.clear()
             raise self._replaced()
 
     def _replaced(self) -> LocationReplaced:

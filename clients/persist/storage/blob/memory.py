@@ -62,7 +62,7 @@ class MemoryBlob:
         for entry in found:
             yield entry
 
-    async def restore(self, key: str, *, timeout: float) -> None:
+    async def restore(self, key: str, *, dry_run: bool = False, timeout: float) -> None:
         """Fine when the value is there; memory keeps nothing deleted."""
         self._check(key, timeout)
         with self._store.lock:

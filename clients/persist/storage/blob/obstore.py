@@ -19,6 +19,7 @@ from persist.storage.blob.s3_probe import probe
 from persist.storage.call_deadline import deadline
 from persist.storage.checks import check_range
 from persist.storage.ports import Finding
+from persist.typed import Record
 
 
 def classify(error: Exception, what: str, *, mutation: bool) -> LocationError:
@@ -40,7 +41,7 @@ class ObstoreBlob:
         self._location = location
         self._runtime = runtime
         self._count = count_request or (lambda kind: None)
-        options: dict[str, Any] = {"endpoint": location.endpoint} if location.endpoint else {}
+        options: Record = {"endpoint": location.endpoint} if location.endpoint else {}
         if location.region:
             options["region"] = location.region
         allow_http = bool(location.endpoint and location.endpoint.startswith("http:"))
@@ -117,7 +118,7 @@ class ObstoreBlob:
                 if item["path"].startswith(wanted):
                     yield self._location.strip(item["path"]), item["size"]
 
-    async def restore(self, key: str, *, timeout: float) -> None:
+    async def restore(self, key: str, *, dry_run: bool = False, timeout: float) -> None:
         """Fine when the value is there; obstore knows no versions."""
         if await self.get(key, byte_range=(0, 0), timeout=timeout) is None:
             raise Determinate("cannot restore with this client", hint="open the store without client=obstore", key=key)

@@ -22,6 +22,7 @@ from persist.storage.blob.s3_probe import probe
 from persist.storage.call_deadline import deadline, offloaded
 from persist.storage.checks import check_range, check_timeout
 from persist.storage.ports import Finding
+from persist.typed import Record
 
 T = TypeVar("T")
 
@@ -112,10 +113,10 @@ class S3Blob:
             for name, size in found:
                 yield self._location.strip(name), size
 
-    async def restore(self, key: str, *, timeout: float) -> None:
+    async def restore(self, key: str, *, dry_run: bool = False, timeout: float) -> None:
         """Removes the delete marker, in a bucket that keeps versions."""
         name = self._location.key(check_blob_key(key))
-        if not await self._call("restore", timeout, self._restore, name, mutation=True):
+        if not await self._call("restore", timeout, self._restore, name, dry_run, mutation=not dry_run):
             raise Determinate("cannot restore: the bucket keeps no deleted versions", key=key)
 
     async def abort_uploads(self, prefix: str, *, older_than_ms: int, dry_run: bool = False, timeout: float) -> int:
@@ -177,7 +178,7 @@ class S3Blob:
             return self._made
 
     def _get(self, name: str, byte_range: tuple[int, int] | None) -> bytes | None:
-        wanted: dict[str, Any] = {"Bucket": self._location.bucket, "Key": name}
+        wanted: Record = {"Bucket": self._location.bucket, "Key": name}
         empty = byte_range is not None and byte_range[0] == byte_range[1]
         if byte_range is not None and not empty:
             wanted["Range"] = f"bytes={byte_range[0]}-{byte_range[1] - 1}"
@@ -203,7 +204,7 @@ class S3Blob:
         self._client.put_object(Bucket=self._location.bucket, Key=name, Body=bytes(value))
 
     async def _multipart(self, name: str, value: memoryview, timeout: float) -> None:
-        upload: dict[str, Any] = {"Bucket": self._location.bucket, "Key": name}
+        upload: Record = {"Bucket": self._location.bucket, "Key": name}
         begun = await self._call("set", timeout, lambda: self._client.create_multipart_upload(**upload))
         upload["UploadId"] = begun["UploadId"]
         room = asyncio.Semaphore(_PARTS_AT_ONCE)
@@ -229,7 +230,7 @@ class S3Blob:
         upload["MultipartUpload"] = {"Parts": [task.result() for task in tasks]}
         await self._call("set", timeout, lambda: self._client.complete_multipart_upload(**upload), mutation=True)
 
-    async def _abort(self, upload: dict[str, Any]) -> None:
+    async def _abort(self, upload: dict[str, object]) -> None:
         """Best effort, also when the caller is being cancelled; the bucket's lifecycle rule is the safety net."""
         abort = asyncio.ensure_future(self._runtime.offload(lambda: self._client.abort_multipart_upload(**upload)))
         abort.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -246,7 +247,7 @@ class S3Blob:
         return size
 
     def _page(self, prefix: str, token: str) -> tuple[Sequence[tuple[str, int]], str | None]:
-        wanted: dict[str, Any] = {"Bucket": self._location.bucket, "Prefix": prefix}
+        wanted: Record = {"Bucket": self._location.bucket, "Prefix": prefix}
         if token:
             wanted["ContinuationToken"] = token
         answer = self._client.list_objects_v2(**wanted)
@@ -257,7 +258,7 @@ class S3Blob:
         self, prefix: str, after: tuple[str, str]
     ) -> tuple[Sequence[tuple[str, str, int]], tuple[str, str] | None]:
         """A page of unfinished uploads (key, id, when begun), and where the next one starts."""
-        wanted: dict[str, Any] = {"Bucket": self._location.bucket, "Prefix": prefix}
+        wanted: Record = {"Bucket": self._location.bucket, "Prefix": prefix}
         if after[0]:
             wanted.update(KeyMarker=after[0], UploadIdMarker=after[1])
         answer = self._client.list_multipart_uploads(**wanted)
@@ -277,10 +278,15 @@ class S3Blob:
             if error.response.get("Error", {}).get("Code", "") not in (*_MISSING, "NoSuchUpload"):
                 raise
 
-    def _restore(self, name: str) -> bool:
+    def _restore(self, name: str, dry_run: bool) -> bool:
         if self._get(name, (0, 0)) is not None:
             return True
         answer = self._client.list_object_versions(Bucket=self._location.bucket, Prefix=name)
+        if dry_run:
+            marked, kept = (
+                any(each["Key"] == name for each in answer.get(kind, ())) for kind in ("DeleteMarkers", "Versions")
+            )
+            return marked and kept
         for marker in answer.get("DeleteMarkers", ()):
             if marker["Key"] == name and marker["IsLatest"]:
                 self._client.delete_object(Bucket=self._location.bucket, Key=name, VersionId=marker["VersionId"])

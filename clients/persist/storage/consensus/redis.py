@@ -24,6 +24,7 @@ from persist.storage.checks import check_expected, check_key, check_limit, check
 from persist.storage.engine.pool import Pool
 from persist.storage.engine.watchers import Watchers
 from persist.storage.ports import Entry, Finding
+from persist.typed import AnyValue, Record
 
 _PAGE: Final = 256
 _HEAD_KEY: Final = re.compile(r"\{(.+)\}:h")
@@ -123,7 +124,7 @@ class RedisConsensus:
         self.uri_with_secrets = uri
         self._runtime = runtime
         try:
-            options: dict[str, Any] = dict(parse_url(uri))
+            options: Record = dict(parse_url(uri))
         except ValueError:
             # Without its cause, which quotes pieces of the URI.
             raise InvalidUri("malformed redis URI", hint="redis://host:port/db") from None
@@ -235,7 +236,7 @@ class RedisConsensus:
         await self._watchers.close()
         self._pool.close()
 
-    async def _read(self, what: str, timeout: float, script: str, key: str) -> list[Any]:
+    async def _read(self, what: str, timeout: float, script: str, key: str) -> list[AnyValue]:
         async with self._calling(what, timeout) as command:
             reply: list[Any] = await command("EVAL", script, 2, *_names(check_key(key))[:2])
         return reply
@@ -320,7 +321,7 @@ class RedisConsensus:
                 if connection is not None:
                     _discard(connection)
 
-    async def _message(self, message: Sequence[Any]) -> None:
+    async def _message(self, message: Sequence[AnyValue]) -> None:
         key = message[1].decode().removeprefix(self._channel)
         if message[0] == b"message":
             self._watchers.notify(key, int(message[2]))

@@ -31,11 +31,20 @@ class SqliteConsensus:
     """Implements the Consensus port over the file at ``path``, made with its folder if missing.
 
     ``read_only``: open an existing file without writing to it. ``max_pages``: refuse to grow beyond that many pages.
+    ``reopens``: another file in its place is refused once (LocationReplaced), and open from then on.
     """
 
-    def __init__(self, path: str, runtime: Runtime, *, read_only: bool = False, max_pages: int | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        runtime: Runtime,
+        *,
+        read_only: bool = False,
+        max_pages: int | None = None,
+        reopens: bool = False,
+    ) -> None:
         self._runtime = runtime
-        self._database = Database(path, runtime, _prepare, read_only=read_only, max_pages=max_pages)
+        self._database = Database(path, runtime, _prepare, read_only=read_only, max_pages=max_pages, reopens=reopens)
         self._watchers = Watchers(self._poll, self._hint)
 
     @property

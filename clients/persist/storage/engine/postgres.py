@@ -22,6 +22,7 @@ from persist.redaction import learn, scrub
 from persist.storage.call_deadline import Call, deadline
 from persist.storage.engine.pool import Pool
 from persist.storage.ports import Finding
+from persist.typed import SqlRow
 
 T = TypeVar("T")
 
@@ -169,7 +170,7 @@ class Session:
         self._warned = False
         connection.add_notice_handler(self._notice)
 
-    async def rows(self, statement: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+    async def rows(self, statement: str, values: Sequence[object]) -> list[SqlRow]:
         """All rows of a prepared statement."""
         return await self._run(self._rows(statement, values))
 
@@ -186,7 +187,7 @@ class Session:
         """Leave the connection as it was."""
         self._connection.remove_notice_handler(self._notice)
 
-    async def _rows(self, statement: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+    async def _rows(self, statement: str, values: Sequence[object]) -> list[SqlRow]:
         cursor = self._connection.cursor(binary=True)
         await cursor.execute(statement, values or None, prepare=True)
         return await cursor.fetchall()

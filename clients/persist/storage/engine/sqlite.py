@@ -4,6 +4,7 @@ One connection in one thread writes; it commits whatever waits in one transactio
 reads. WAL with synchronous=FULL: what was acknowledged survives a power cut. Source: reliability.md section 4, SQLite.
 """
 
+import functools
 import os
 import queue
 import sqlite3
@@ -63,11 +64,24 @@ def classify(error: sqlite3.Error, what: str, *, committing: bool) -> PersistErr
     if primary == sqlite3.SQLITE_FULL:
         return StoreFull(f"{what}: no room left for the database", hint="free disk space, then retry", code=name)
     if primary == sqlite3.SQLITE_READONLY:
-        return StoreReadOnly(f"{what}: the database is read-only", hint="check the permissions of the file", code=name)
+        return StoreReadOnly(f"{what}: the database is read-only", hint=_READ_ONLY_HINT, code=name)
     if primary in _DEFINITE or not committing:
         hint = "another process holds the lock; retry" if primary in _BUSY else "nothing happened; retry"
+        hint = _READ_ONLY_HINT if primary == sqlite3.SQLITE_CANTOPEN else hint
         return Determinate(f"{what}: sqlite refused", hint=hint, code=name, detail=error)
     return Indeterminate(f"{what}: sqlite failed", hint="repeat it to learn the outcome", code=name, detail=error)
+
+
+_READ_ONLY_HINT: Final = "check the permissions of the file, or open the location with read_only=True"
+
+
+def _is_at_rest(path: str) -> bool:
+    """Whether nothing is written to a database here, and nothing waits beside it to be folded into it.
+
+    SQLite needs to write beside a database even to read it, unless it is told that nobody changes it.
+    """
+    log = f"{path}-wal"
+    return not os.access(os.path.dirname(path), os.W_OK) and not (os.path.exists(log) and os.path.getsize(log))
 
 
 class Database:
@@ -85,7 +99,9 @@ class Database:
         *,
         read_only: bool = False,
         max_pages: int | None = None,
+        reopens: bool = False,
     ) -> None:
+        """``reopens``: another file in the place of this one is refused once, and open from then on."""
         if not path or "\0" in path:
             raise InvalidUri("a sqlite URI names a file", hint="sqlite:PATH", got=repr(path))
         self._path = path if path == MEMORY else os.path.abspath(path)
@@ -93,12 +109,24 @@ class Database:
         self._tables = tables
         self._read_only = read_only
         self._max_pages = max_pages
-        self._file: File | None = None
-        self._writer = Lane("persist-sqlite-writer", self.open, self._check_there)
-        self._reader = Lane("persist-sqlite-reader", self.open, self._check_there)
-        if path == MEMORY:
+        self._reopens = reopens
+        self._begin()
+
+    def _begin(self) -> None:
+        """Lanes to the file that stands at the path when they are first used."""
+        standing = _Standing(self._path)
+        self._writer = Lane("persist-sqlite-writer", functools.partial(self.open, standing), standing.check)
+        self._reader = Lane("persist-sqlite-reader", functools.partial(self.open, standing), standing.check)
+        if self._path == MEMORY:
             # A second connection would see another memory database.
             self._reader = self._writer
+
+    def _reopen(self, used: "Lane") -> None:
+        """Take the file that is there now for what is meant, unless that was done. What has no name stays refused."""
+        if self._reopens and used in (self._writer, self._reader) and file_at(self._path) is not None:
+            for lane in (self._writer, self._reader):
+                lane.end()
+            self._begin()
 
     @property
     def uri(self) -> str:
@@ -111,17 +139,27 @@ class Database:
         """Run ``work`` on the connection that reads. Raises LocationError, CorruptData."""
         async with deadline(what, timeout) as call:
             call.sent = True
-            return await wrap_future(self._reader.submit(what, work, 0, writes=False))
+            lane = self._reader
+            try:
+                return await wrap_future(lane.submit(what, work, 0, writes=False))
+            except LocationReplaced:
+                self._reopen(lane)
+                raise
         raise AssertionError("unreachable")
 
     async def write(self, work: Work[T], timeout: float, what: str, size: int) -> T:
         """Run ``work``, of some ``size`` in bytes, in a transaction; durable when it returns. Raises as ``read``."""
         async with deadline(what, timeout, mutation=True) as call:
-            future = self._writer.submit(what, work, size, writes=True)
+            lane = self._writer
+            future = lane.submit(what, work, size, writes=True)
             # A job the thread has not begun is dropped for certain when its deadline passes.
             future.add_done_callback(lambda done: setattr(call, "sent", not done.cancelled()))
             call.sent = True
-            return await wrap_future(future)
+            try:
+                return await wrap_future(future)
+            except LocationReplaced:
+                self._reopen(lane)
+                raise
         raise AssertionError("unreachable")
 
     async def findings(self) -> Sequence[Finding]:
@@ -134,33 +172,50 @@ class Database:
         for lane in {self._writer, self._reader}:
             await self._runtime.offload(lane.close)
 
-    def open(self) -> sqlite3.Connection:
-        """A connection of its own, prepared. For a lane's thread."""
+    def open(self, standing: "_Standing | None" = None) -> sqlite3.Connection:
+        """A connection of its own, prepared. For a lane's thread, which shares ``standing`` with another."""
         if self._path == MEMORY:
             connection = sqlite3.connect(MEMORY, isolation_level=None, check_same_thread=False)
         else:
             if not self._read_only:
                 _make(self._path)
             name = f"file:{quote(self._path)}?mode={'ro' if self._read_only else 'rwc'}"
+            if self._read_only and _is_at_rest(self._path):
+                name += "&immutable=1"
             before = file_at(self._path)
             connection = sqlite3.connect(name, uri=True, isolation_level=None, check_same_thread=False)
         try:
             self._prepare(connection)
             if self._path != MEMORY:
-                self._remember(before)
+                (standing or _Standing(self._path)).remember(before)
         except BaseException:
             connection.close()
             raise
         return connection
 
-    def _remember(self, before: File | None) -> None:
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        for pragma in _SETUP:
+            connection.execute(pragma)
+        if self._max_pages is not None:
+            connection.execute(f"PRAGMA max_page_count={int(self._max_pages)}")
+        self._tables(connection, self._read_only)
+
+
+class _Standing:
+    """The file that the connections of two lanes have open, and whether it still stands at its path."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._file: File | None = None
+
+    def remember(self, before: File | None) -> None:
         """SUBTLE: SQLite opens the file by its path. What was there before and after is what it has open."""
         if before is None or file_at(self._path) != before:
             raise Determinate("the database file was replaced while it was opened", hint="open it again")
         self._file = self._file or before
-        self._check_there()
+        self.check()
 
-    def _check_there(self) -> None:
+    def check(self) -> None:
         """Raise LocationReplaced unless the path still names the file that was opened first. One stat.
 
         A file without a name still takes commits, and nobody would ever see them again.
@@ -171,13 +226,6 @@ class Database:
                 hint="see what stands at the location now, then open another client",
                 path=self._path,
             )
-
-    def _prepare(self, connection: sqlite3.Connection) -> None:
-        for pragma in _SETUP:
-            connection.execute(pragma)
-        if self._max_pages is not None:
-            connection.execute(f"PRAGMA max_page_count={int(self._max_pages)}")
-        self._tables(connection, self._read_only)
 
 
 class _Job:
@@ -222,14 +270,17 @@ class Lane:
             self._jobs.put(job)
         return job.future  # type: ignore[return-value]  # a future of what work returns
 
-    def close(self) -> None:
-        """Do what is queued, then end the thread."""
+    def end(self) -> None:
+        """Take nothing more; the thread ends when it has done what is queued."""
         with self._lock:
             self._closed = True
-            thread = self._thread
             self._jobs.put(None)
-        if thread is not None:
-            thread.join()
+
+    def close(self) -> None:
+        """Do what is queued, then end the thread."""
+        self.end()
+        if self._thread is not None:
+            self._thread.join()
 
     def _run(self) -> None:
         more = True

@@ -18,6 +18,7 @@ import grpc.aio
 from persist.testing.simulation.memory import swapped
 from persist.testing.simulation.simulator import Host, here
 from persist.testing.simulation.wires import Connection, Inbox, Wires
+from persist.typed import AnyMessage, Record
 
 Metadata = Sequence[tuple[str, str | bytes]]
 
@@ -52,10 +53,10 @@ class Details:
 def wired(wires: Wires) -> Iterator[None]:
     """Within this context every gRPC connection is one of these."""
 
-    def channel(target: str, **_: Any) -> SimulatedChannel:
+    def channel(target: str, **_: object) -> SimulatedChannel:
         return SimulatedChannel(wires, target)
 
-    def server(*, interceptors: Sequence[Any] = (), **_: Any) -> SimulatedServer:
+    def server(*, interceptors: Sequence[Any] = (), **_: object) -> SimulatedServer:
         return SimulatedServer(wires, interceptors)
 
     with swapped(grpc.aio, insecure_channel=channel, server=server):
@@ -71,15 +72,15 @@ class SimulatedServer:
         self.host: Host = made_by
         self._wires = wires
         self._interceptors = tuple(interceptors)
-        self._handlers: dict[str, Any] = {}
-        self._guarded: dict[str, Any] = {}
+        self._handlers: Record = {}
+        self._guarded: Record = {}
         self._addresses: list[str] = []
         self.calls: dict[ServerCall, None] = {}
 
-    def add_generic_rpc_handlers(self, handlers: Sequence[Any]) -> None:
+    def add_generic_rpc_handlers(self, handlers: Sequence[object]) -> None:
         """Methods are found by their registered names."""
 
-    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
+    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, object]) -> None:
         """The methods of a service."""
         self._handlers.update({f"/{service}/{name}": handler for name, handler in handlers.items()})
 
@@ -126,7 +127,7 @@ class ServerCall:
         method: str,
         metadata: Metadata,
         timeout: float | None,
-        reply: Callable[[Any], None],
+        reply: Callable[[AnyMessage], None],
     ) -> None:
         loop = asyncio.get_running_loop()
         self._server = server
@@ -167,12 +168,12 @@ class ServerCall:
     async def send_initial_metadata(self, metadata: Metadata) -> None:
         """Nobody here waits for it alone."""
 
-    async def write(self, message: Any) -> None:
+    async def write(self, message: AnyMessage) -> None:
         """Send an answer."""
         self._reply(self._serializer(message))
         await asyncio.sleep(0)
 
-    async def read(self) -> Any:
+    async def read(self) -> AnyMessage:
         """The next request, or EOF."""
         data = await self.inbox.get()
         return grpc.aio.EOF if data is _END else data
@@ -215,7 +216,7 @@ class ServerCall:
         else:
             await answers
 
-    async def _requests(self, read: Callable[[bytes], Any]) -> AsyncIterator[Any]:
+    async def _requests(self, read: Callable[[bytes], AnyMessage]) -> AsyncIterator[AnyMessage]:
         while (data := await self.inbox.get()) is not _END:
             yield read(data)
 
@@ -235,15 +236,15 @@ class SimulatedChannel:
         self._connection: Connection | None = None
         self._closed = False
 
-    def unary_unary(self, method: str, **codec: Any) -> "Callable[..., ClientCall]":
+    def unary_unary(self, method: str, **codec: AnyMessage) -> "Callable[..., ClientCall]":
         """A method with one request and one answer."""
         return self._method(method, unary=True, **codec)
 
-    def unary_stream(self, method: str, **codec: Any) -> "Callable[..., ClientCall]":
+    def unary_stream(self, method: str, **codec: AnyMessage) -> "Callable[..., ClientCall]":
         """A method with one request and any number of answers."""
         return self._method(method, unary=False, **codec)
 
-    def stream_stream(self, method: str, **codec: Any) -> "Callable[..., ClientCall]":
+    def stream_stream(self, method: str, **codec: AnyMessage) -> "Callable[..., ClientCall]":
         """A method with requests and answers in any order."""
         return self._method(method, unary=False, **codec)
 
@@ -272,12 +273,12 @@ class SimulatedChannel:
         method: str,
         *,
         unary: bool,
-        request_serializer: Callable[[Any], bytes] = bytes,
-        response_deserializer: Callable[[bytes], Any] = bytes,
-        **_: Any,
+        request_serializer: Callable[[AnyMessage], bytes] = bytes,
+        response_deserializer: Callable[[bytes], AnyMessage] = bytes,
+        **_: object,
     ) -> "Callable[..., ClientCall]":
         def call(
-            request: Any = None, *, timeout: float | None = None, metadata: Metadata | None = None, **_: Any
+            request: AnyMessage = None, *, timeout: float | None = None, metadata: Metadata | None = None, **_: object
         ) -> ClientCall:
             if self._closed:
                 raise grpc.aio.UsageError("Channel is closed.")
@@ -315,8 +316,8 @@ class ClientCall:
         self,
         channel: SimulatedChannel,
         method: str,
-        serializer: Callable[[Any], bytes],
-        deserializer: Callable[[bytes], Any],
+        serializer: Callable[[AnyMessage], bytes],
+        deserializer: Callable[[bytes], AnyMessage],
         timeout: float | None,
         metadata: Metadata,
     ) -> None:
@@ -349,7 +350,7 @@ class ClientCall:
     def __await__(self) -> Generator[Any, None, Any]:
         return self._only().__await__()
 
-    async def __aiter__(self) -> AsyncIterator[Any]:
+    async def __aiter__(self) -> AsyncIterator[AnyMessage]:
         while (message := await self.read()) is not grpc.aio.EOF:
             yield message
 
@@ -359,7 +360,7 @@ class ClientCall:
         if self._status is not None and self._status.code is not grpc.StatusCode.OK:
             self._raise(self._status)
 
-    async def read(self) -> Any:
+    async def read(self) -> AnyMessage:
         """The next answer, or EOF. Raises the status unless that is OK."""
         item = await self._inbox.get()
         if not isinstance(item, Status):
@@ -369,7 +370,7 @@ class ClientCall:
             return grpc.aio.EOF
         self._raise(item)
 
-    async def write(self, message: Any) -> None:
+    async def write(self, message: AnyMessage) -> None:
         """Send a request."""
         if self.done() or self._said_all:
             raise asyncio.InvalidStateError("RPC already finished.")
@@ -395,7 +396,7 @@ class ClientCall:
 
     # ---- what happens to it --------------------------------------------------------------------------------------
 
-    def send(self, data: Any) -> None:
+    def send(self, data: object) -> None:
         """Put a request, or the end of them, on its way."""
         self._said_all = self._said_all or data is _END
         self._connection.up(partial(self._put, data))
@@ -417,7 +418,7 @@ class ClientCall:
         if status.code is grpc.StatusCode.OK:
             self._connection.on_end(self, None)
 
-    async def _only(self) -> Any:
+    async def _only(self) -> AnyMessage:
         try:
             item = await self._inbox.get()
             status = item if isinstance(item, Status) else await self._inbox.get()
@@ -448,7 +449,7 @@ class ClientCall:
         assert isinstance(server, SimulatedServer)
         self._served = ServerCall(server, self._method, self._metadata, self._timeout, self._reply)
 
-    def _put(self, data: Any) -> None:
+    def _put(self, data: object) -> None:
         if self._served is not None:
             self._served.inbox.put(data)
 
@@ -462,7 +463,7 @@ class ClientCall:
         else:
             served.cancel()
 
-    def _reply(self, item: Any) -> None:
+    def _reply(self, item: AnyMessage) -> None:
         deliver = partial(self.over, item) if isinstance(item, Status) else partial(self._inbox.put, item)
         self._connection.down(deliver)
 

@@ -34,7 +34,7 @@ def remembering() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def swapped(place: Any, **pieces: Any) -> Iterator[None]:
+def swapped(place: object, **pieces: object) -> Iterator[None]:
     """Within this context, ``place`` has these attributes."""
     before = {name: place.__dict__[name] for name in pieces}
     for name, piece in pieces.items():
@@ -68,7 +68,7 @@ def _remembered_rows(
         *,
         columns: Iterable[str] | None = None,
         key_range: KeyRange | None = None,
-        **limits: Any,
+        **limits: object,
     ) -> Iterator[pa.RecordBatch]:
         names = None if columns is None else tuple(columns)
         if key_range is not None:

@@ -16,10 +16,11 @@ import random
 import sys
 import warnings
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from persist.testing.simulation.memory import remembering
+from persist.typed import Record, Work
 
 T = TypeVar("T")
 
@@ -97,7 +98,7 @@ class Host:
             return False
         return True
 
-    def start(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+    def start(self, work: Work[T]) -> "asyncio.Task[T]":
         """Run ``work`` on this host."""
         return self._loop.create_task(work, context=self.context)
 
@@ -175,7 +176,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         when = max(self._now + delay, math.nextafter(self._now, math.inf)) if delay > 0 else self._now
         return self.call_at(when, callback, *args, context=context)
 
-    def call_exception_handler(self, context: dict[str, Any]) -> None:
+    def call_exception_handler(self, context: Record) -> None:
         """Keep what nobody caught."""
         error = context.get("exception")
         if isinstance(error, BaseException):
@@ -208,7 +209,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def _step(self, handle: asyncio.Handle) -> None:
         if handle.cancelled():
             return
-        here: Host | None = handle._context.get(_HERE)  # type: ignore[attr-defined]
+        here: Host | None = handle._context.get(_HERE)  # type: ignore[attr-defined]  # private to asyncio
         if here is not None and not here.takes(handle):
             return
         self.steps += 1

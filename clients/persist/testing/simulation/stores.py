@@ -112,7 +112,7 @@ def _fail(future: "asyncio.Future[Any]", error: Exception) -> None:
         future.set_exception(error)
 
 
-def at_once(work: Coroutine[Any, Any, T]) -> T:
+def at_once(work: Coroutine[object, object, T]) -> T:
     """The result of a coroutine that waits for nothing."""
     try:
         work.send(None)
@@ -299,9 +299,9 @@ class SimulatedBlob:
         """There are no unfinished uploads."""
         return await self._inner.abort_uploads(prefix, older_than_ms=older_than_ms, dry_run=dry_run, timeout=timeout)
 
-    async def restore(self, key: str, *, timeout: float) -> None:
+    async def restore(self, key: str, *, dry_run: bool = False, timeout: float) -> None:
         """Memory keeps nothing deleted."""
-        await self._inner.restore(key, timeout=timeout)
+        await self._inner.restore(key, dry_run=dry_run, timeout=timeout)
 
     async def findings(self) -> Sequence[Finding]:
         """None."""

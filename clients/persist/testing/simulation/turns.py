@@ -21,6 +21,7 @@ from persist.settings import Settings
 from persist.storage.ports import Blob
 from persist.testing.simulation.memory import swapped
 from persist.testing.simulation.simulator import Host, here
+from persist.typed import Work
 
 T = TypeVar("T")
 
@@ -54,7 +55,7 @@ class _Turns:
         self.answer: Any = None
         self.error: BaseException | None = None
         self._work = work
-        self._asked: Coroutine[Any, Any, Any] | None = None
+        self._asked: Work[Any] | None = None
         self._over = False
         self._thread_goes_on = threading.Semaphore(0)
         self._loop_goes_on = threading.Semaphore(0)
@@ -63,14 +64,14 @@ class _Turns:
         self._thread = threading.Thread(target=context.run, args=(self._main,), daemon=True)
         self._thread.start()
 
-    def next(self) -> Coroutine[Any, Any, Any] | None:
+    def next(self) -> Work[Any] | None:
         """Let the thread go on until it asks for something, which is returned, or ends."""
         self._thread_goes_on.release()
         self._loop_goes_on.acquire()
         asked, self._asked = self._asked, None
         return asked
 
-    def ask(self, work: Coroutine[Any, Any, T]) -> T:
+    def ask(self, work: Work[T]) -> T:
         """For the thread: what comes of ``work``, which the loop awaits."""
         if self._over:
             work.close()
@@ -125,7 +126,7 @@ class Place:
         self._closers: list[Callable[[], Awaitable[None]]] = []
         self.alive = True
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
+    def run(self, work: Work[T]) -> T:
         """The result of a coroutine. For threads of ``in_thread`` only."""
         turns = _MINE.get()
         if turns is None or not self.alive:
@@ -133,7 +134,7 @@ class Place:
             raise UsageError("the client was closed, or nobody takes turns here", hint="open another client")
         return turns.ask(work)
 
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+    def spawn(self, work: Coroutine[object, object, object]) -> None:
         """Run a coroutine without waiting."""
         if self.alive:
             self._host.start(work)

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from persist.testing.simulation.simulator import Host, VirtualLoop, here
+from persist.typed import AnyMessage
 
 RESET_SECONDS = 40.0
 """After so long keepalive finds out that a host is gone which said nothing."""
@@ -214,12 +215,12 @@ class Inbox:
         self._items: deque[Any] = deque()
         self._stirred = asyncio.Event()
 
-    def put(self, item: Any) -> None:
+    def put(self, item: AnyMessage) -> None:
         """The next one."""
         self._items.append(item)
         self._stirred.set()
 
-    async def get(self) -> Any:
+    async def get(self) -> AnyMessage:
         """The next one, waiting for it."""
         while not self._items:
             self._stirred.clear()

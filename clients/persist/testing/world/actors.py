@@ -84,7 +84,7 @@ class Actors(Cluster):
 
     # ---- writers -------------------------------------------------------------------------------------------------
 
-    async def _until_it_answers(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def _until_it_answers(self, call: Callable[[], Coroutine[object, object, T]]) -> T:
         while True:
             try:
                 return await call()

@@ -6,7 +6,7 @@ Calls between clients and servers are lost, answered too late, or delivered twic
 import asyncio
 import dataclasses
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -28,6 +28,7 @@ from persist.testing.faults import Faults, Quadrant
 from persist.testing.ledger import Ledger, Violation
 from persist.testing.simulation.simulator import Host, SimulatedRuntime, VirtualLoop
 from persist.testing.simulation.stores import Hub, Network, SimulatedBlob, SimulatedConsensus, Witness
+from persist.typed import Fields, Work
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -219,7 +220,7 @@ class SimulatedShards:
         finally:
             task.cancel()
 
-    async def inspect(self, shard: ShardId, *, timeout: float) -> Mapping[str, Any]:
+    async def inspect(self, shard: ShardId, *, timeout: float) -> Fields:
         """As the servers do it."""
         return await self._call(
             "inspect", lambda server, left: server.shards.inspect(shard, timeout=left), timeout, mutation=False
@@ -242,7 +243,7 @@ class SimulatedShards:
         return self._only or self._world.rolls.choice(self._world.servers)
 
     async def _call(
-        self, method: str, work: Callable[[Server, float], Coroutine[Any, Any, T]], timeout: float, *, mutation: bool
+        self, method: str, work: Callable[[Server, float], Work[T]], timeout: float, *, mutation: bool
     ) -> T:
         world, loop, server = self._world, self._world.loop, self._pick()
         quadrant = world.rpc_faults.draw(method)
@@ -293,7 +294,7 @@ class SimulatedShards:
             raise Determinate(error.message) from None
 
 
-def _settle(future: "asyncio.Future[Any]", result: Any) -> None:
+def _settle(future: "asyncio.Future[Any]", result: object) -> None:
     if future.done():
         return
     if isinstance(result, BaseException):

@@ -15,11 +15,12 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
-from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
 
 from persist.core.catalog.kinds import KINDS, AnyKind
 from persist.core.catalog.values import PUBLIC, Id, RoleRef, Space
 from persist.errors import InvalidArgument, InvalidId
+from persist.typed import AnyDescriptor, AnyKey, AnyMessage, AnyValue, Json, Record
 from persist.wire.catalog.messages import reference
 from persist.wire.catalog.rows import SIDES
 
@@ -36,7 +37,7 @@ class _Form(NamedTuple):
     fill: Fill
 
 
-def parse(text: str) -> Any:
+def parse(text: str) -> Json:
     """What a JSON text says. Raises InvalidArgument, also for a field that is there twice."""
     try:
         return json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
@@ -44,27 +45,27 @@ def parse(text: str) -> Any:
         raise InvalidArgument("this is no JSON", hint=str(error) or "it is nested too deeply", got=text[:80]) from error
 
 
-def show_key(kind: AnyKind, key: Any) -> Any:
+def show_key(kind: AnyKind, key: AnyKey) -> Json:
     """A key as JSON (dicts, lists, text, numbers). Raises InvalidArgument for what cannot be stored."""
     return _show(kind, 0, key)
 
 
-def show_value(kind: AnyKind, value: Any) -> Any:
+def show_value(kind: AnyKind, value: AnyValue) -> Json:
     """A value as JSON (dicts, lists, text, numbers). Raises InvalidArgument for what cannot be stored."""
     return _show(kind, 1, value)
 
 
-def read_key(kind: AnyKind, data: Any) -> Any:
+def read_key(kind: AnyKind, data: Json) -> Json:
     """The key that parsed JSON says. Raises InvalidArgument; its details name the field and what is expected there."""
     return _read(kind, 0, data)
 
 
-def read_value(kind: AnyKind, data: Any) -> Any:
+def read_value(kind: AnyKind, data: Json) -> Json:
     """The value that parsed JSON says. Raises as ``read_key``."""
     return _read(kind, 1, data)
 
 
-def _show(kind: AnyKind, side: int, it: Any) -> Any:
+def _show(kind: AnyKind, side: int, it: Json) -> Json:
     message = SIDES[kind.tag][side].message()
     try:
         SIDES[kind.tag][side].mapped.fill(message, it)
@@ -73,27 +74,27 @@ def _show(kind: AnyKind, side: int, it: Any) -> Any:
     return _FORMS[kind.tag][side].show(message)
 
 
-def _read(kind: AnyKind, side: int, data: Any) -> Any:
+def _read(kind: AnyKind, side: int, data: Json) -> Json:
     message = SIDES[kind.tag][side].message()
     _FORMS[kind.tag][side].fill(message, data, ("key", "value")[side])
     return SIDES[kind.tag][side].mapped.take(message)
 
 
-def _message(descriptor: Any) -> _Form:
+def _message(descriptor: AnyDescriptor) -> _Form:
     if descriptor.name in _REFERENCES:
         return _reference(descriptor)
     choice = [each for each in descriptor.oneofs if each.name != f"_{each.fields[0].name}"]
     return _choice(choice[0]) if choice else _fields(descriptor)
 
 
-def _fields(descriptor: Any) -> _Form:
+def _fields(descriptor: AnyDescriptor) -> _Form:
     parts = {field.name: _field(field) for field in descriptor.fields}
     needed = [field.name for field in descriptor.fields if not _may_be_null(field)]
 
-    def show(message: Any) -> Any:
+    def show(message: AnyMessage) -> Json:
         return {name: part.show(message) for name, part in parts.items()}
 
-    def fill(message: Any, data: Any, path: str) -> None:
+    def fill(message: AnyMessage, data: Json, path: str) -> None:
         data = _object(data, path, parts)
         for name in needed:
             if name not in data:
@@ -107,11 +108,11 @@ def _fields(descriptor: Any) -> _Form:
 def _choice(choice: Any) -> _Form:
     parts = {field.name: _message(field.message_type) for field in choice.fields}
 
-    def show(message: Any) -> Any:
+    def show(message: AnyMessage) -> Json:
         name = message.WhichOneof(choice.name)
         return {name: parts[name].show(getattr(message, name))}
 
-    def fill(message: Any, data: Any, path: str) -> None:
+    def fill(message: AnyMessage, data: Json, path: str) -> None:
         data = _object(data, path, parts)
         if len(data) != 1:
             raise _refusal("not one choice", path, f"an object with one of the fields {', '.join(parts)}", data)
@@ -122,23 +123,23 @@ def _choice(choice: Any) -> _Form:
     return _Form(show, fill)
 
 
-def _field(field: Any) -> _Form:
+def _field(field: FieldDescriptor) -> _Form:
     name, one = field.name, _scalar(field) if field.message_type is None else _message(field.message_type)
     put = _putting(field, one)
 
-    def show_all(message: Any) -> Any:
+    def show_all(message: AnyMessage) -> Json:
         return [one.show(each) for each in getattr(message, name)]
 
-    def fill_all(message: Any, data: Any, path: str) -> None:
+    def fill_all(message: AnyMessage, data: Json, path: str) -> None:
         if not isinstance(data, list):
             raise _refusal(_WRONG, path, "a list", data)
         for index, each in enumerate(data):
             put(message, each, f"{path}[{index}]")
 
-    def show_some(message: Any) -> Any:
+    def show_some(message: AnyMessage) -> Json:
         return one.show(getattr(message, name)) if message.HasField(name) else None
 
-    def fill_some(message: Any, data: Any, path: str) -> None:
+    def fill_some(message: AnyMessage, data: Json, path: str) -> None:
         if data is not None:
             put(message, data, path)
 
@@ -149,11 +150,11 @@ def _field(field: Any) -> _Form:
     return _Form(lambda message: one.show(getattr(message, name)), put)
 
 
-def _putting(field: Any, one: "_Form | _Scalar") -> Fill:
+def _putting(field: FieldDescriptor, one: "_Form | _Scalar") -> Fill:
     """What puts one value into a field, or at the end of it."""
     name = field.name
 
-    def put(message: Any, data: Any, path: str) -> None:
+    def put(message: AnyMessage, data: Json, path: str) -> None:
         if isinstance(one, _Form):
             inner = getattr(message, name).add() if field.is_repeated else getattr(message, name)
             inner.SetInParent()
@@ -166,7 +167,7 @@ def _putting(field: Any, one: "_Form | _Scalar") -> Fill:
     return put
 
 
-def _may_be_null(field: Any) -> bool:
+def _may_be_null(field: FieldDescriptor) -> bool:
     return bool(field.containing_oneof is not None and field.containing_oneof.name == f"_{field.name}")
 
 
@@ -175,7 +176,7 @@ class _Scalar(NamedTuple):
     read: Callable[[Any, str], Any]
 
 
-def _scalar(field: Any) -> _Scalar:
+def _scalar(field: FieldDescriptor) -> _Scalar:
     if field.enum_type is not None:
         return _enum(field.enum_type)
     if field.cpp_type == FieldDescriptor.CPPTYPE_BOOL:
@@ -186,7 +187,7 @@ def _scalar(field: Any) -> _Scalar:
 
 
 def _number(most: int) -> _Scalar:
-    def read(data: Any, path: str) -> int:
+    def read(data: Json, path: str) -> int:
         number: object = data
         if isinstance(data, str) and len(data) <= len(str(most)) and data.isascii() and data.isdecimal():
             number = int(data)
@@ -197,12 +198,12 @@ def _number(most: int) -> _Scalar:
     return _Scalar(lambda value: value if value <= SAFE else str(value), read)
 
 
-def _enum(enum: Any) -> _Scalar:
+def _enum(enum: EnumDescriptor) -> _Scalar:
     prefix = enum.values_by_number[0].name.removesuffix("UNSPECIFIED")
     numbers = {value.name.removeprefix(prefix).lower(): value.number for value in enum.values if value.number}
     names = {number: name for name, number in numbers.items()}
 
-    def read(data: Any, path: str) -> int:
+    def read(data: Json, path: str) -> int:
         if not isinstance(data, str) or data not in numbers:
             raise _refusal(_WRONG, path, f"one of {', '.join(numbers)}", data, numbers)
         return int(numbers[data])
@@ -210,13 +211,13 @@ def _enum(enum: Any) -> _Scalar:
     return _Scalar(names.__getitem__, read)
 
 
-def _bool(data: Any, path: str) -> bool:
+def _bool(data: Json, path: str) -> bool:
     if not isinstance(data, bool):
         raise _refusal(_WRONG, path, "true or false", data)
     return data
 
 
-def _text(data: Any, path: str) -> str:
+def _text(data: Json, path: str) -> str:
     if not isinstance(data, str):
         raise _refusal(_WRONG, path, "text", data)
     if any("\ud800" <= char <= "\udfff" for char in data):
@@ -224,7 +225,7 @@ def _text(data: Any, path: str) -> str:
     return data
 
 
-def _bytes(data: Any, path: str) -> bytes:
+def _bytes(data: Json, path: str) -> bytes:
     if not isinstance(data, str) or not _HEX.fullmatch(data):
         raise _refusal(_WRONG, path, "bytes as hexadecimal digits", data)
     return bytes.fromhex(data)
@@ -246,11 +247,11 @@ _REFERENCES: Final[dict[str, tuple[type[Id] | type[RoleRef], str]]] = {
 }
 
 
-def _reference(descriptor: Any) -> _Form:
+def _reference(descriptor: AnyDescriptor) -> _Form:
     cls, expected = _REFERENCES[descriptor.name]
     part = reference(cls, descriptor)
 
-    def fill(message: Any, data: Any, path: str) -> None:
+    def fill(message: AnyMessage, data: Json, path: str) -> None:
         public = cls is RoleRef and data == "p"
         try:
             # No id is as long as that, and Python would rather not make a number of what is longer.
@@ -264,7 +265,7 @@ def _reference(descriptor: Any) -> _Form:
     return _Form(lambda message: str(part.take(message)), fill)
 
 
-def _object(data: Any, path: str, names: Iterable[str]) -> dict[str, Any]:
+def _object(data: Json, path: str, names: Iterable[str]) -> Record:
     expected = f"an object with the fields {', '.join(names)}" if names else "an empty object"
     if not isinstance(data, dict):
         raise _refusal(_WRONG, path, expected, data)
@@ -275,7 +276,7 @@ def _object(data: Any, path: str, names: Iterable[str]) -> dict[str, Any]:
 
 
 def _refusal(
-    problem: str, path: str, expected: str, got: Any, known: Iterable[str] = (), name: str | None = None
+    problem: str, path: str, expected: str, got: Json, known: Iterable[str] = (), name: str | None = None
 ) -> InvalidArgument:
     near = difflib.get_close_matches(str(got if name is None else name), list(known), 1)
     hint = f"did you mean {near[0]}?" if near else ""
@@ -291,7 +292,7 @@ def _below(path: str, name: str) -> str:
     return f"{path}.{name}"
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _once(pairs: list[tuple[str, object]]) -> Record:
     found = dict(pairs)
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
@@ -299,7 +300,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _no_constant(name: str) -> Any:
+def _no_constant(name: str) -> Json:
     raise ValueError(f"{name} is no number")
 
 

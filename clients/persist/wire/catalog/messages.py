@@ -21,6 +21,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from persist.core.catalog.values import PUBLIC, Acl, Id, RoleRef, Space
 from persist.errors import CorruptData
+from persist.typed import AnyDescriptor, AnyMessage, AnyValue
 from persist.v1 import catalog_objects_pb2 as pb
 
 EQUAL_MAX: Final = 4096
@@ -41,7 +42,7 @@ class Mapped(NamedTuple):
     take: Get
 
 
-def mapped(cls: type, descriptor: Any) -> Mapped:
+def mapped(cls: type, descriptor: AnyDescriptor) -> Mapped:
     """The functions between a dataclass and a message. Raises TypeError when they do not match."""
     hints = typing.get_type_hints(cls)
     names = [field.name for field in dataclasses.fields(cls)]
@@ -49,7 +50,7 @@ def mapped(cls: type, descriptor: Any) -> Mapped:
         raise TypeError(f"{cls.__name__} and {descriptor.name} have different fields")
     parts = [(name, *_field(name, hints[name], descriptor.fields_by_name[name])) for name in names]
 
-    def fill(message: Any, value: Any) -> None:
+    def fill(message: AnyMessage, value: AnyValue) -> None:
         for name, put, _ in parts:
             put(message, getattr(value, name))
 
@@ -57,10 +58,10 @@ def mapped(cls: type, descriptor: Any) -> Mapped:
     named = [(name, get) for name, _, get in parts if name in only_named]
     gets = [get for name, _, get in parts if name not in only_named]
 
-    def take(message: Any) -> Any:
+    def take(message: AnyMessage) -> AnyValue:
         return cls(*[get(message) for get in gets])
 
-    def take_named(message: Any) -> Any:
+    def take_named(message: Message) -> AnyValue:
         return cls(*[get(message) for get in gets], **{name: get(message) for name, get in named})
 
     return Mapped(fill, take_named if named else take)
@@ -97,30 +98,30 @@ def row_message(name: str) -> type[Message]:
 
 
 @cache
-def packing(cls: type) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
+def packing(cls: type) -> tuple[Callable[[AnyValue], bytes], Callable[[bytes], AnyValue]]:
     """The functions between a role or a privilege and its bytes. Reading raises CorruptData, DecodeError."""
     message = row_message(PACKED[cls])
     part = mapped(cls, message.DESCRIPTOR) if cls is Acl else reference(cls, message.DESCRIPTOR)
 
     @lru_cache(EQUAL_MAX)
-    def pack(value: Any) -> bytes:
+    def pack(value: AnyValue) -> bytes:
         return packed_by(message, part, value)
 
     @lru_cache(EQUAL_MAX)
-    def unpack(data: bytes) -> Any:
+    def unpack(data: bytes) -> AnyValue:
         return unpacked_by(message, part, data)
 
     return pack, unpack
 
 
-def packed_by(message: type[Message], part: Mapped, value: Any) -> bytes:
+def packed_by(message: type[Message], part: Mapped, value: object) -> bytes:
     """The bytes of an object."""
     filled = message()
     part.fill(filled, value)
     return filled.SerializeToString(deterministic=True)
 
 
-def unpacked_by(message: type[Message], part: Mapped, data: bytes) -> Any:
+def unpacked_by(message: type[Message], part: Mapped, data: bytes) -> AnyValue:
     """The object of bytes. Raises CorruptData, and DecodeError for what is no message."""
     found = message.FromString(data)
     check_form(found, data)
@@ -159,14 +160,14 @@ def _scalar(name: str, field: FieldDescriptor) -> tuple[Put, Get]:
 
 
 def _optional(name: str, put: Put, get: Get) -> tuple[Put, Get]:
-    def put_some(message: Any, value: Any) -> None:
+    def put_some(message: AnyMessage, value: AnyValue) -> None:
         if value is not None:
             put(message, value)
 
     return put_some, lambda message: get(message) if message.HasField(name) else None
 
 
-def _enum(name: str, enum: type[StrEnum], field: Any) -> tuple[Put, Get]:
+def _enum(name: str, enum: type[StrEnum], field: AnyDescriptor) -> tuple[Put, Get]:
     numbers = field.enum_type.values_by_name
     prefix = field.enum_type.values_by_number[0].name.removesuffix("UNSPECIFIED")
     there = {each: numbers[prefix + each.name].number for each in enum}
@@ -174,7 +175,7 @@ def _enum(name: str, enum: type[StrEnum], field: Any) -> tuple[Put, Get]:
     if len(there) + 1 != len(numbers):
         raise TypeError(f"{enum.__name__} and {field.enum_type.name} have different values")
 
-    def get(message: Any) -> Any:
+    def get(message: AnyMessage) -> AnyValue:
         try:
             return back[getattr(message, name)]
         except KeyError as error:
@@ -183,7 +184,7 @@ def _enum(name: str, enum: type[StrEnum], field: Any) -> tuple[Put, Get]:
     return lambda message, value: setattr(message, name, there[value]), get
 
 
-def _repeated(name: str, inner: Any, field: Any) -> tuple[Put, Get]:
+def _repeated(name: str, inner: Any, field: FieldDescriptor) -> tuple[Put, Get]:
     if inner in PACKED and field.type == field.TYPE_BYTES:
         return _packed_all(name, inner)
     if field.message_type is None:
@@ -193,7 +194,7 @@ def _repeated(name: str, inner: Any, field: Any) -> tuple[Put, Get]:
         )
     part = _message(inner, field.message_type)
 
-    def put(message: Any, values: Any) -> None:
+    def put(message: AnyMessage, values: AnyValue) -> None:
         for value in values:
             part.fill(getattr(message, name).add(), value)
 
@@ -212,7 +213,7 @@ def _packed_all(name: str, cls: type) -> tuple[Put, Get]:
     get = attrgetter(name)
 
     @lru_cache(EQUAL_MAX)
-    def unpacked(found: tuple[bytes, ...]) -> tuple[Any, ...]:
+    def unpacked(found: tuple[bytes, ...]) -> tuple[AnyValue, ...]:
         return tuple(map(unpack, found))
 
     return lambda message, values: get(message).extend(map(pack, values)), lambda message: unpacked(
@@ -223,12 +224,12 @@ def _packed_all(name: str, cls: type) -> tuple[Put, Get]:
 def _nested(name: str, part: Mapped) -> tuple[Put, Get]:
     inner_of, fill, take = attrgetter(name), part.fill, part.take
 
-    def put(message: Message, value: Any) -> None:
+    def put(message: Message, value: AnyValue) -> None:
         inner = inner_of(message)
         inner.SetInParent()
         fill(inner, value)
 
-    def get(message: Message) -> Any:
+    def get(message: Message) -> AnyValue:
         if not message.HasField(name):
             raise CorruptData("a field is missing", what=message.DESCRIPTOR.name, field=name)
         return take(inner_of(message))
@@ -236,18 +237,18 @@ def _nested(name: str, part: Mapped) -> tuple[Put, Get]:
     return put, get
 
 
-def _reference_in(name: str, hint: Any, descriptor: Any) -> tuple[Put, Get]:
+def _reference_in(name: str, hint: Any, descriptor: AnyDescriptor) -> tuple[Put, Get]:
     put, _ = _nested(name, reference(hint, descriptor))
     inner_of, take = attrgetter(name), reference(hint, descriptor).take
     # One that is missing reads as one without a choice, which is refused as well.
     return put, lambda message: take(inner_of(message))
 
 
-def _message(hint: Any, descriptor: Any) -> Mapped:
+def _message(hint: Any, descriptor: AnyDescriptor) -> Mapped:
     return reference(hint, descriptor) if hint in (Id, RoleRef) else mapped(hint, descriptor)
 
 
-def _one_of(arms: tuple[type, ...], descriptor: Any) -> Mapped:
+def _one_of(arms: tuple[type, ...], descriptor: AnyDescriptor) -> Mapped:
     """A union of classes is a message with one oneof; each class is a field of the message of the same name."""
     (choice,) = descriptor.oneofs
     choice_name = choice.name
@@ -257,12 +258,12 @@ def _one_of(arms: tuple[type, ...], descriptor: Any) -> Mapped:
     names = {arm: by_message[arm.__name__].name for arm in arms}
     parts = {by_message[arm.__name__].name: mapped(arm, by_message[arm.__name__].message_type) for arm in arms}
 
-    def fill(message: Any, value: Any) -> None:
+    def fill(message: AnyMessage, value: AnyValue) -> None:
         inner = getattr(message, names[type(value)])
         inner.SetInParent()
         parts[names[type(value)]].fill(inner, value)
 
-    def take(message: Any) -> Any:
+    def take(message: AnyMessage) -> AnyValue:
         chosen = message.WhichOneof(choice_name)
         if chosen is None:
             raise CorruptData("a choice is missing", what=descriptor.name)
@@ -275,11 +276,11 @@ _SPACES = {Space.USER: "user", Space.SYSTEM: "system", Space.INTROSPECTION: "int
 _BY_FIELD = {name: space for space, name in _SPACES.items()}
 
 
-def reference(cls: type[Id] | type[RoleRef], descriptor: Any) -> Mapped:
+def reference(cls: type[Id] | type[RoleRef], descriptor: AnyDescriptor) -> Mapped:
     """The functions between an id, or a role, and its message."""
     (choice,) = (each.name for each in descriptor.oneofs)
 
-    def fill(message: Any, value: Id | RoleRef) -> None:
+    def fill(message: AnyMessage, value: Id | RoleRef) -> None:
         if value == PUBLIC:
             message.public = True
         else:
@@ -289,7 +290,7 @@ def reference(cls: type[Id] | type[RoleRef], descriptor: Any) -> Mapped:
     def equal(chosen: str, number: int) -> Id | RoleRef:
         return cls(_BY_FIELD[chosen], number)
 
-    def take(message: Any) -> Id | RoleRef:
+    def take(message: AnyMessage) -> Id | RoleRef:
         chosen = message.WhichOneof(choice)
         if chosen is None:
             raise CorruptData("an id is missing", what=message.DESCRIPTOR.name)

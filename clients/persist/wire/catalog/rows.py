@@ -6,7 +6,7 @@ docs/formats.md.
 """
 
 from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 from google.protobuf.message import DecodeError, Message
@@ -15,6 +15,7 @@ from persist.core.catalog.kinds import KINDS, AnyKind
 from persist.core.catalog.rows import Row, RowUpdate
 from persist.core.data.schema import Schema
 from persist.errors import CorruptData, InvalidArgument
+from persist.typed import AnyKey, AnyValue
 from persist.v1 import catalog_objects_pb2 as pb
 from persist.wire.catalog.messages import Mapped, mapped, packed_by, row_message, unpacked_by
 
@@ -37,11 +38,11 @@ class Side(NamedTuple):
     row_message: type[Message]
     row_mapped: Mapped
 
-    def encode(self, value: Any) -> bytes:
+    def encode(self, value: AnyValue) -> bytes:
         """The bytes of an object."""
         return packed_by(self.row_message, self.row_mapped, value)
 
-    def decode(self, data: bytes) -> Any:
+    def decode(self, data: bytes) -> AnyValue:
         """The object of bytes. Raises CorruptData, and DecodeError for what is no message."""
         return unpacked_by(self.row_message, self.row_mapped, data)
 
@@ -70,7 +71,7 @@ _CLASSES: Final = {kind.tag: (kind.key, kind.value) for kind in KINDS}
 class MessageCodec:
     """The RowCodec of the messages of ``catalog_objects.proto``."""
 
-    def encode(self, kind: str, key: Any, value: Any) -> Row:
+    def encode(self, kind: str, key: AnyKey, value: AnyValue) -> Row:
         """The row of an object. Raises InvalidArgument for what is no object of this kind, or out of range."""
         if (type(key), type(value)) != _CLASSES[kind]:
             raise InvalidArgument(
@@ -82,7 +83,7 @@ class MessageCodec:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise InvalidArgument("this object cannot be stored", kind=kind, key=key, problem=error) from error
 
-    def encode_key(self, kind: str, key: Any) -> bytes:
+    def encode_key(self, kind: str, key: AnyKey) -> bytes:
         """The bytes of a key. Raises as ``encode``."""
         if type(key) is not _CLASSES[kind][0]:
             raise InvalidArgument("no key of this kind", kind=kind, key=type(key).__name__)
@@ -91,7 +92,7 @@ class MessageCodec:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise InvalidArgument("no object has this key", kind=kind, key=key, problem=error) from error
 
-    def decode(self, row: Row) -> tuple[Any, Any]:
+    def decode(self, row: Row) -> tuple[AnyKey, AnyValue]:
         """Key and value of a row. Raises CorruptData."""
         if row.kind not in SIDES:
             raise CorruptData("an unknown kind of object", hint="stop and report it", kind=row.kind)
@@ -110,13 +111,13 @@ def to_table(updates: Iterable[RowUpdate]) -> pa.Table:
     rows = [(*row, ts, diff) for row, ts, diff in updates]
     schema = CATALOG_SCHEMA.updates
     columns = zip(*rows, strict=True) if rows else [()] * len(schema)
-    return pa.table([pa.array(list(column), field.type) for column, field in zip(columns, schema, strict=True)], schema)
+    return pa.table([pa.array(list(column), field.type) for column, field in zip(columns, schema, strict=True)], schema)  # type: ignore[call-overload, no-any-return]  # narrower than Arrow is
 
 
 def from_table(table: pa.Table) -> list[RowUpdate]:
     """The updates in rows of a catalog shard, with the columns of ``CATALOG_SCHEMA.updates``."""
     # Each tag is one string: there are few, and many rows.
     kinds = table.column("kind").combine_chunks().dictionary_encode()
-    tags = map(kinds.dictionary.to_pylist().__getitem__, kinds.indices.to_pylist())
+    tags = map(kinds.dictionary.to_pylist().__getitem__, kinds.indices.to_pylist())  # type: ignore[arg-type]  # narrower than Arrow is
     keys, values, times, diffs = (table.column(name).to_pylist() for name in CATALOG_SCHEMA.updates.names[1:])
-    return list(map(RowUpdate, map(Row, tags, keys, values), times, diffs))
+    return list(map(RowUpdate, map(Row, tags, keys, values), times, diffs))  # type: ignore[arg-type]  # narrower than Arrow is

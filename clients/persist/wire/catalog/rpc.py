@@ -9,7 +9,9 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from operator import add
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
+
+from google.protobuf.message import Message
 
 from persist.core.catalog.fingerprints import BODY_BYTES, fingerprint
 from persist.core.catalog.kinds import BY_TAG, AnyKind
@@ -17,6 +19,7 @@ from persist.core.catalog.objects import FenceToken
 from persist.core.catalog.rows import Contents, Row, RowUpdate
 from persist.core.frontier import TIME_MAX
 from persist.errors import Indeterminate, InvalidArgument, UsageError
+from persist.typed import AnyMessage
 from persist.v1 import catalog_pb2 as pb
 
 PIECE_BYTES: Final = 1 << 20
@@ -153,7 +156,7 @@ def kinds_in(tags: Iterable[str]) -> list[str] | None:
     return [kind_in(tag).tag for tag in tags] or None
 
 
-def time_in(request: Any, name: str) -> int:
+def time_in(request: Message, name: str) -> int:
     """A time of a request. Raises InvalidArgument."""
     time: int = getattr(request, name)
     if time >= TIME_MAX:
@@ -197,7 +200,7 @@ def token_of(message: pb.CatalogToken) -> FenceToken:
     return FenceToken(message.generation, message.epoch)
 
 
-def optional_token(message: Any, name: str) -> FenceToken | None:
+def optional_token(message: Message, name: str) -> FenceToken | None:
     """The fence token in a field that may be unset."""
     return token_of(getattr(message, name)) if message.HasField(name) else None
 
@@ -212,14 +215,14 @@ def session_message(session: Session) -> pb.CatalogSession:
     return pb.CatalogSession(session_id=session.session_id, token=token_message(session.token))
 
 
-def session_of(message: Any) -> Session:
+def session_of(message: AnyMessage) -> Session:
     """The session of a message. Raises InvalidArgument when it is not set."""
     if not message.HasField("session") or not message.session.session_id or not message.session.HasField("token"):
         raise InvalidArgument("a session must be set", hint="OpenSession gives one")
     return Session(message.session.session_id, token_of(message.session.token))
 
 
-def request_id_in(request: Any) -> bytes:
+def request_id_in(request: AnyMessage) -> bytes:
     """What makes repeating a request harmless. Raises InvalidArgument."""
     request_id: bytes = request.request_id
     if len(request_id) != REQUEST_ID_BYTES:

@@ -8,7 +8,7 @@ catalog-semantics.md sections 1.2.6 and 1.3.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, Final
+from typing import Final
 
 from google.protobuf.message import DecodeError
 
@@ -17,6 +17,7 @@ from persist.core.catalog.kinds import AnyKind, Name
 from persist.core.catalog.snapshot import Change
 from persist.core.catalog.values import Id
 from persist.errors import CorruptData, InvalidArgument
+from persist.typed import AnyKey
 from persist.v1 import catalog_pb2 as pb
 from persist.wire.catalog.rows import SIDES
 from persist.wire.catalog.rpc import kind_in
@@ -66,7 +67,7 @@ def footprint_in(message: pb.CatalogFootprint) -> ToldFootprint:
     )
 
 
-def key_bytes(kind: AnyKind, key: Any) -> bytes:
+def key_bytes(kind: AnyKind, key: object) -> bytes:
     """The bytes of a key. Raises InvalidArgument."""
     try:
         return SIDES[kind.tag][0].encode(key)
@@ -74,7 +75,7 @@ def key_bytes(kind: AnyKind, key: Any) -> bytes:
         raise InvalidArgument("no object has this key", kind=kind, key=key, problem=error) from error
 
 
-def key_in(kind: AnyKind, data: bytes) -> Any:
+def key_in(kind: AnyKind, data: bytes) -> AnyKey:
     """The key of bytes in a request. Raises InvalidArgument."""
     try:
         return SIDES[kind.tag][0].decode(data)

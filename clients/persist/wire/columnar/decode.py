@@ -7,7 +7,7 @@ lie is found before it costs much. Source: reliability.md findings 8 and 9, sect
 
 import io
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -152,7 +152,7 @@ class _File:
             raise corrupt("a blob is not what was written", part, what, start=start, end=end, got=len(data))
         self._bytes.add(start, data)
 
-    def _metadata(self) -> Any:
+    def _metadata(self) -> pq.FileMetaData:
         """The footer, checked against the description in the state."""
         part = self._part
         try:
@@ -178,7 +178,7 @@ class _File:
         self._group_bytes = declared
         return metadata
 
-    def _group(self, metadata: Any, group: int, names: list[str], batch_rows: int) -> Iterator[pa.Table]:
+    def _group(self, metadata: pq.FileMetaData, group: int, names: list[str], batch_rows: int) -> Iterator[pa.Table]:
         part = self._part
         try:
             step = min(batch_rows, self._step(metadata.row_group(group), group, names))
@@ -220,7 +220,7 @@ class _File:
             table = table.combine_chunks()
         return table if table.schema.equals(target) else table.cast(target)
 
-    def _step(self, group: Any, index: int, names: list[str]) -> int:
+    def _step(self, group: pq.RowGroupMetaData, index: int, names: list[str]) -> int:
         """How many rows to decode at once. Raises what a footer deserves that says already it would be too much."""
         declared = self._group_bytes[index]
         check_decoded(self._part, declared, self._decoded_bytes_max)

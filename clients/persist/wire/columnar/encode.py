@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from persist.arrow import ArrowColumn
 from persist.core.data.consolidation import checked_sum
 from persist.core.data.encoding import edge_keys, encode_key
 from persist.core.data.schema import DIFF, TS, Schema
@@ -23,6 +24,7 @@ from persist.core.data.stats import BOUND_BYTES, FENCE_BYTES, StatsBuilder, trun
 from persist.core.data.types import T, has_words, is_list, is_nested
 from persist.core.shard.batch import Block, Part
 from persist.errors import InvalidArgument, RequestTooLarge, check
+from persist.typed import Record
 from persist.wire.checksum import crc32c, crc32c_extend
 
 GROUP_BYTES: Final = 16 << 20
@@ -183,7 +185,7 @@ class _File:
     def finish(self) -> Encoded:
         """The whole part."""
         check(-(1 << 63) <= self._diffs_sum < 1 << 63, "diffs sum up within 64 bits")
-        self._writer.add_key_value_metadata({GROUP_BYTES_KEY: ",".join(map(str, self._group_bytes)).encode()})
+        self._writer.add_key_value_metadata({GROUP_BYTES_KEY: ",".join(map(str, self._group_bytes)).encode()})  # type: ignore[dict-item]  # narrower than Arrow is
         self._writer.close()
         data = self._sink.written()
         blocks = _blocks(self._groups, data)
@@ -285,7 +287,7 @@ def _plan(schema: Schema) -> _Plan:
     return _Plan(encodings, tuple(dictionary), tuple(sampled), tuple(_sorting(schema)))
 
 
-def _settings(schema: Schema, sample: _Group) -> dict[str, Any]:
+def _settings(schema: Schema, sample: _Group) -> Record:
     """Options of the Parquet writer, by column types and a sample of rows."""
     plan = _plan(schema)
     few = sample.table.num_rows <= _FEW_ROWS and sample.size <= _FEW_BYTES
@@ -319,7 +321,7 @@ def _sorted_encoding(given: pa.DataType) -> str | None:
     return None
 
 
-def _repeats(column: Any) -> bool:
+def _repeats(column: ArrowColumn) -> bool:
     """Few distinct values among rows spread over the column."""
     rows = len(column)
     if rows > _SAMPLE_ROWS:
@@ -335,11 +337,11 @@ def leaves(given: pa.DataType, path: str) -> list[tuple[str, pa.DataType]]:
         entry = f"{path}.key_value"
         return [*leaves(given.key_type, f"{entry}.key"), *leaves(given.item_type, f"{entry}.value")]
     if is_list(given) or T.is_fixed_size_list(given):
-        return leaves(given.value_type, f"{path}.list.element")
+        return leaves(given.value_type, f"{path}.list.element")  # type: ignore[attr-defined]  # its type says what it is
     return [(path, given)]
 
 
-def _sorting(schema: Schema) -> list[Any]:
+def _sorting(schema: Schema) -> list[pq.SortingColumn]:
     """The flat key columns before the first struct: what other readers may rely on."""
     flat = itertools.takewhile(lambda field: not is_nested(field.type), schema.key)
     return [pq.SortingColumn(index, descending=False, nulls_first=True) for index, _ in enumerate(flat)]

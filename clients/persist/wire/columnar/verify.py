@@ -6,8 +6,10 @@ whoever takes a part in, or looks for damage, compares the two. Source: docs/for
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -157,7 +159,7 @@ class Rows:
             raise PartFlaw(f"its times lie in [{low}, {high}], and must lie in [{part.min_ts}, {part.max_ts}]")
 
 
-def _sum(diffs: Any) -> int:
+def _sum(diffs: npt.NDArray[np.int64]) -> int:
     try:
         return checked_sum(diffs)
     except InvalidArgument as error:
@@ -171,6 +173,6 @@ def _unmoved(part: Part) -> Part:
     return dataclasses.replace(part, ts_rewrite=None)
 
 
-def _told(error: CorruptData | VersionMismatch) -> str:
+def _told(error: CorruptData | VersionMismatch | RequestTooLarge) -> str:
     found = error.details.get("found")
     return f"{error.message} ({found})" if found else error.message

@@ -99,15 +99,17 @@ class Csv:
         if rest:
             yield _no_rows(self.fields, following=rest[-1][0] + 1, bad=rest)
 
-    def _open(self, stream: Any, counted: "_Counted") -> Any:
+    def _open(self, stream: pa.NativeFile, counted: "_Counted") -> pa.RecordBatchReader:
         names = self.fields.names
         return pyarrow.csv.open_csv(
-            stream,
+            stream,  # type: ignore[arg-type]  # Arrow reads its own files, too
             read_options=pyarrow.csv.ReadOptions(
                 use_threads=False, block_size=BLOCK_BYTES, column_names=None if self.header else names
             ),
             parse_options=pyarrow.csv.ParseOptions(
-                delimiter=self.delimiter, newlines_in_values=True, invalid_row_handler=counted.skip
+                delimiter=self.delimiter,
+                newlines_in_values=True,
+                invalid_row_handler=counted.skip,  # type: ignore[arg-type]  # no nulls here
             ),
             convert_options=pyarrow.csv.ConvertOptions(
                 column_types=dict.fromkeys(names, pa.binary()),
@@ -118,7 +120,7 @@ class Csv:
             ),
         )
 
-    def _decoded(self, batch: Any, numbers: NDArray[np.int64], bad: "_BadRows") -> Block:
+    def _decoded(self, batch: pa.RecordBatch, numbers: NDArray[np.int64], bad: "_BadRows") -> Block:
         cells = batch.columns
 
         def parse(begin: int, end: int) -> pa.RecordBatch:
@@ -142,7 +144,7 @@ class Parquet:
     def _blocks(self, content: Content, begin: int) -> Iterator[Block]:
         if not content.size:
             return
-        file = pyarrow.parquet.ParquetFile(pa.PythonFile(content, mode="r"))
+        file = pyarrow.parquet.ParquetFile(pa.PythonFile(content, mode="r"))  # type: ignore[arg-type]  # narrower than Arrow is
         there = [each.name for each in self.fields if each.name in file.schema_arrow.names]
         lacking = [each.name for each in self.fields if each.name not in there and not each.nullable]
         if lacking:
@@ -154,7 +156,9 @@ class Parquet:
                 yield from self._group(file, group, there, at, at + count)
             at += count
 
-    def _group(self, file: Any, group: int, there: list[str], at: int, end: int) -> Iterator[Block]:
+    def _group(
+        self, file: pyarrow.parquet.ParquetFile, group: int, there: list[str], at: int, end: int
+    ) -> Iterator[Block]:
         """A row group that breaks off ends with one bad row. The next one is read all the same.
 
         It has to be: who reads only the next one cannot know of this one.
@@ -167,7 +171,7 @@ class Parquet:
             text = f"the row group cannot be read from here on: {error}"[:ERROR_CHARS_MAX]
             yield _no_rows(self.fields, following=end, bad=((at, text, None),))
 
-    def _decoded(self, batch: Any, at: int) -> Block:
+    def _decoded(self, batch: pa.RecordBatch, at: int) -> Block:
         named = dict(zip(batch.schema.names, batch.columns, strict=True))
         columns = [named.get(each.name, pa.nulls(batch.num_rows, each.type)) for each in self.fields]
 
@@ -250,13 +254,13 @@ def _guarded(blocks: Iterator[Block], fields: pa.Schema, begin: int, end: int) -
             yield _no_rows(fields, following=at + 1, bad=((at, text, None),))
 
 
-def _stream(content: Content, path: str) -> Any:
+def _stream(content: Content, path: str) -> pa.NativeFile:
     codec = next((codec for ending, codec in _COMPRESSED.items() if path.endswith(ending)), None)
-    file = pa.PythonFile(content, mode="r")
-    return pa.CompressedInputStream(file, codec) if codec is not None and content.size else file
+    file = pa.PythonFile(content, mode="r")  # type: ignore[arg-type]  # narrower than Arrow is
+    return pa.CompressedInputStream(file, codec) if codec is not None and content.size else file  # type: ignore[arg-type]  # narrower than Arrow is
 
 
-def _lines(stream: Any) -> Iterator[bytes]:
+def _lines(stream: pa.NativeFile) -> Iterator[bytes]:
     """Lines without their ends; a byte order mark before the first one is dropped."""
     rest: list[bytes] = []
     first = True
@@ -276,13 +280,13 @@ def _lines(stream: Any) -> Iterator[bytes]:
 def row_count(content: Content) -> int:
     """The rows of a Parquet file by its footer; 0 when that makes no sense."""
     try:
-        return int(pyarrow.parquet.ParquetFile(pa.PythonFile(content, mode="r")).metadata.num_rows)
+        return int(pyarrow.parquet.ParquetFile(pa.PythonFile(content, mode="r")).metadata.num_rows)  # type: ignore[arg-type]  # narrower than Arrow is
     except _UNREADABLE:
         return 0
 
 
 def inferred(content: Content, names: Sequence[str]) -> pa.Schema:
     """The columns of a Parquet file, or only those named. Raises an error of Arrow, or KeyError."""
-    schema = pyarrow.parquet.read_schema(pa.PythonFile(content, mode="r"))
+    schema = pyarrow.parquet.read_schema(pa.PythonFile(content, mode="r"))  # type: ignore[arg-type]  # narrower than Arrow is
     chosen = [schema.field(name) for name in names] if names else list(schema)
     return pa.schema([pa.field(each.name, each.type, nullable=each.nullable) for each in chosen])

@@ -200,7 +200,7 @@ class S3Place:
         options = {"endpoint_override": host, "scheme": scheme or "https"} if self.endpoint else {}
         if self.region:
             options["region"] = self.region
-        return pa.fs.S3FileSystem(**options, connect_timeout=10, request_timeout=60)
+        return pa.fs.S3FileSystem(**options, connect_timeout=10, request_timeout=60)  # type: ignore[arg-type]  # no nulls here
 
 
 AnyPlace: TypeAlias = LocalPlace | S3Place

@@ -11,14 +11,16 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from persist import InvalidArgument, Schema
+from persist.arrow import ArrowArray, array_of
 from persist.runtime import system
 from persist.sources import OFFSET_MAX, Point, Probe, SourceFrontier, SourceKind
+from persist.typed import Fields, Record
 from persist_ingest.decode.divert import DIVERT, FAIL, BadRow, diverted, errors_schema
 from persist_ingest.given import Given
 from persist_ingest.sources.files.formats import AnyFormat, Block, Csv, JsonLines, Parquet, inferred, row_count
@@ -67,14 +69,14 @@ class Definition:
     header: bool
     delimiter: str
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Record:
         """As ``from_json`` takes it."""
         named = {name: getattr(self, name) for name in self.__slots__}
         fields = base64.b64encode(self.fields.serialize().to_pybytes()).decode()
         return {**named, "fields": fields, "key": list(self.key), "include": list(self.include)}
 
     @classmethod
-    def from_json(cls, given: Mapping[str, Any]) -> "Definition":
+    def from_json(cls, given: Fields) -> "Definition":
         """What ``to_json`` gave."""
         fields = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(given["fields"])))
         return cls(**{**given, "fields": fields, "key": tuple(given["key"]), "include": tuple(given["include"])})
@@ -131,7 +133,7 @@ class FilesTask:
             export=self.export,
             rows=pa.RecordBatch.from_arrays([_plain(named[each.name], each.type) for each in fields], schema=fields),
             offsets=pa.array(block.offsets.astype(np.uint64)),
-            partitions=pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), pa.array([key], _KEYS)),
+            partitions=pa.DictionaryArray.from_arrays(array_of(np.zeros(count, np.int32)), array_of([key], _KEYS)),
             diffs=pa.array(np.ones(count, np.int64)),
         )
 
@@ -269,10 +271,10 @@ class FilesType:
         bound = SourceFrontier.minimum(SourceKind.FILES)
         yield Beginning(definition=definition.to_json(), reader=FilesReader(definition), bound=bound)
 
-    def open(self, definition: Mapping[str, Any], schemas: Mapping[str, Schema]) -> FilesReader:
+    def open(self, definition: Fields, schemas: Mapping[str, Schema]) -> FilesReader:
         return FilesReader(Definition.from_json(definition))
 
-    def drop(self, definition: Mapping[str, Any]) -> None:
+    def drop(self, definition: Fields) -> None:
         """Nothing was set up."""
 
 
@@ -358,5 +360,5 @@ def _changed(path: str) -> SourceFailure:
     )
 
 
-def _plain(column: pa.Array, kind: pa.DataType) -> pa.Array:
+def _plain(column: ArrowArray, kind: pa.DataType) -> ArrowArray:
     return column if column.type == kind else column.cast(kind)

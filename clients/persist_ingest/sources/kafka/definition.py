@@ -5,11 +5,12 @@ Source: design 003; sources.md section 3.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
 from persist import InvalidArgument, Schema
+from persist.typed import Fields, Record
 from persist_ingest.decode.avro_rows import AvroDecoder
 from persist_ingest.decode.divert import DIVERT, FAIL
 from persist_ingest.decode.exact import Decoder
@@ -112,7 +113,7 @@ class Definition:
         """This definition of the topic as it was found."""
         return replace(self, incarnation=incarnation, topic_id=topic_id)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Record:
         """As ``from_json`` takes it."""
         named = {name: getattr(self, name) for name in self.__slots__}
         payloads = {
@@ -123,7 +124,7 @@ class Definition:
         return {**named, **payloads, **lists}
 
     @classmethod
-    def from_json(cls, given: Mapping[str, Any]) -> "Definition":
+    def from_json(cls, given: Fields) -> "Definition":
         """What ``to_json`` gave."""
         made = {
             "value": Payload(**given["value"]),

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from persist.arrow import ArrowArray, array_of
 from persist_ingest.decode.exact import Bad, Decoder, Undecodable, converted, decode_exactly
 from persist_ingest.decode.json_rows import JsonDecoder
 from persist_ingest.sources.kafka.cluster import Fetched
@@ -32,9 +33,9 @@ INCLUDED: Final = {
 class Meaning:
     """What some messages say. ``places``: of the message of each row; ``signs``: diffs, or present for upserts."""
 
-    columns: dict[str, pa.Array]
+    columns: dict[str, ArrowArray]
     places: Places
-    signs: pa.Array
+    signs: ArrowArray
     bad: tuple[Bad, ...]
 
 
@@ -105,10 +106,10 @@ class Upserted:
         bad = {int(live[each.index]): each.error for each in valued.bad}
         bad |= {each.index: f"key: {each.error}" for each in keyed.bad}
         kept = np.delete(np.arange(count, dtype=np.int64), sorted(bad))
-        key_rows = keyed.rows.take(pa.array(_ranks(keyed.good, count)[kept]))
+        key_rows = keyed.rows.take(array_of(_ranks(keyed.good, count)[kept]))
         ranks = _ranks(live[valued.good], count)[kept]
         present = ranks >= 0
-        value_rows = valued.rows.take(pa.array(ranks, mask=~present))
+        value_rows = valued.rows.take(array_of(ranks, mask=~present))
         columns = {**{name: _named(value_rows)[name] for name in self._val.names}, **_named(key_rows)}
         wrong = tuple(Bad(at, error) for at, error in sorted(bad.items()))
         return Meaning(columns=columns, places=kept, signs=pa.array(present), bad=wrong)
@@ -141,7 +142,7 @@ class Debezium:
         signs = np.repeat(np.array([-1, 1]), [int(arm[0].sum()) for arm in (before, after)])[order]
         columns = {
             each.name: pa.concat_arrays([arm[1][at].filter(pa.array(arm[0])) for arm in (before, after)]).take(
-                pa.array(order)
+                array_of(order)
             )
             for at, each in enumerate(self.fields)
         }
@@ -151,11 +152,11 @@ class Debezium:
     def _images(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Each change as whether there is a row before, that row, whether there is one after, and that one."""
         wrapped, *bare = rows.columns
-        inner = wrapped.flatten()
+        inner = wrapped.flatten()  # type: ignore[attr-defined]  # its type says what it is
         before, after, op = (pc.if_else(wrapped.is_valid(), mine, its) for mine, its in zip(inner, bare, strict=True))
         for at in range(rows.num_rows):
             _check_op(op[at].as_py(), before[at].is_valid, after[at].is_valid)
-        arrays: list[pa.Array] = []
+        arrays: list[ArrowArray] = []
         for image, ops in ((before, ("u", "d")), (after, ("c", "r", "u"))):
             there = pc.is_in(op, pa.array(ops))
             cells = converted([pc.if_else(there, each, None) for each in image.flatten()], self.fields)
@@ -189,7 +190,7 @@ def _images(fields: pa.Schema) -> pa.Schema:
     return pa.schema([pa.field("before", pa.bool_()), *cells[0], pa.field("after", pa.bool_()), *cells[1]])
 
 
-def _arms(images: pa.RecordBatch, arm: int) -> tuple[Any, Sequence[pa.Array]]:
+def _arms(images: pa.RecordBatch, arm: int) -> tuple[Any, Sequence[ArrowArray]]:
     width = images.num_columns // 2
     there, *cells = images.columns[arm * width : (arm + 1) * width]
     return there.to_numpy(zero_copy_only=False).astype(bool), cells
@@ -206,11 +207,11 @@ def _ranks(places: Places, count: int) -> Places:
     return ranks
 
 
-def _named(rows: pa.RecordBatch) -> dict[str, pa.Array]:
+def _named(rows: pa.RecordBatch) -> dict[str, ArrowArray]:
     return dict(zip(rows.schema.names, rows.columns, strict=True))
 
 
-def included(name: str, fetched: Fetched, places: Places) -> pa.Array:
+def included(name: str, fetched: Fetched, places: Places) -> ArrowArray:
     """A column of INCLUDED for the messages at these places."""
     kind = INCLUDED[name].type
     if name == "partition":

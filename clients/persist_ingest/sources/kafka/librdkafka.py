@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient
 from persist import InvalidArgument, LocationError
 from persist.runtime import system
 from persist.sources import UpstreamLost
+from persist.typed import Record
 from persist_ingest.sources.kafka.cluster import Fetched, Watermarks
 from persist_ingest.sources.port import SourceFailure
 from persist_ingest.sources.ranges import Piece
@@ -102,7 +103,7 @@ class Librdkafka:
         except KafkaException as cause:
             raise InvalidArgument("Kafka's client refuses these settings", cause=cause) from cause
 
-    def given(self) -> dict[str, Any]:
+    def given(self) -> Record:
         """The settings with what files hold in their places. Raises InvalidArgument for one that cannot be read."""
         return {name: _value(name, text) for name, text in self.settings}
 

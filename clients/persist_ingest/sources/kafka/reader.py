@@ -6,13 +6,15 @@ Source: design 003; sources.md section 3.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from persist import LocationError, Schema
+from persist.arrow import ArrowArray
 from persist.sources import Point, Probe, SourceFrontier, SourceKind
+from persist.typed import Fields, Record
 from persist_ingest.decode.divert import DIVERT, BadRow, diverted, errors_schema
 from persist_ingest.sources.kafka.cluster import Cluster, Fetched, Topic, Watermarks
 from persist_ingest.sources.kafka.definition import Definition
@@ -65,7 +67,7 @@ class KafkaTask:
         named = {**meaning.columns, **further}
         fields = pa.schema([*self.schema.key, *self.schema.val])
         columns = [_plain(named[each.name], each.type) for each in fields]
-        event: dict[str, Any] = {
+        event: Record = {
             "export": self.export,
             "rows": pa.RecordBatch.from_arrays(columns, schema=fields),
             "offsets": pa.array(np.asarray(fetched.offsets, dtype=np.uint64)[meaning.places]),
@@ -197,11 +199,11 @@ class KafkaType:
             bound=SourceFrontier.at(SourceKind.PARTITIONS, bounds),
         )
 
-    def open(self, definition: Mapping[str, Any], schemas: Mapping[str, Schema]) -> KafkaReader:
+    def open(self, definition: Fields, schemas: Mapping[str, Schema]) -> KafkaReader:
         known = Definition.from_json(definition)
         return KafkaReader(known, self._connect(known.topic, known.group, known.settings))
 
-    def drop(self, definition: Mapping[str, Any]) -> None:
+    def drop(self, definition: Fields) -> None:
         """Nothing was set up: the topic is not ours, and the group's offsets expire."""
 
 
@@ -210,5 +212,5 @@ def life(now: Watermarks, topic: str) -> str:
     return f"{now.cluster_id}/{topic if now.topic_id is None else now.topic_id}"
 
 
-def _plain(column: pa.Array, kind: pa.DataType) -> pa.Array:
+def _plain(column: ArrowArray, kind: pa.DataType) -> ArrowArray:
     return column if column.type == kind else column.cast(kind)

@@ -4,12 +4,13 @@ Source: design 003.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from persist import Schema
+from persist.arrow import ArrowArray, Numbers, array_of
 from persist_ingest.sources.loadgen.hashing import Ints
 from persist_ingest.sources.port import Changes
 
@@ -36,7 +37,13 @@ def chunks(begin: int, end: int) -> Iterator[Ints]:
 
 
 def changes(
-    export: str, schema: Schema, columns: Sequence[Any], *, partition: int, offsets: Ints, diffs: Ints | None = None
+    export: str,
+    schema: Schema,
+    columns: Sequence[ArrowArray | Numbers],
+    *,
+    partition: int,
+    offsets: Ints,
+    diffs: Ints | None = None,
 ) -> Changes:
     """Changes with these columns (key, then val) as arrays of Arrow or numpy. No diffs: each row is added once."""
     fields = pa.schema([*schema.key, *schema.val])
@@ -51,10 +58,10 @@ def changes(
     )
 
 
-def words_of(vocabulary: Sequence[str], chosen: Ints) -> pa.Array:
+def words_of(vocabulary: Sequence[str], chosen: Ints) -> ArrowArray:
     """The word at each of the chosen places."""
-    return pa.array(vocabulary, pa.string()).take(pa.array(chosen))
+    return array_of(vocabulary, pa.string()).take(array_of(chosen))
 
 
-def _array(given: Any, kind: pa.DataType) -> pa.Array:
+def _array(given: ArrowArray | Numbers, kind: pa.DataType) -> ArrowArray:
     return given if isinstance(given, pa.Array) else pa.array(given, kind)

@@ -8,11 +8,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from persist import Schema
 from persist.runtime import system
 from persist.sources import Point, Probe, SourceFrontier, SourceKind
+from persist.typed import Fields, Record
 from persist_ingest.given import Given
 from persist_ingest.sources.loadgen.auction import Auction
 from persist_ingest.sources.loadgen.counter import Counter
@@ -71,13 +72,13 @@ class Definition:
             parameters=tuple(sorted(parameters.items())),
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Record:
         """As ``from_json`` takes it."""
         named = {name: getattr(self, name) for name in self.__slots__ if name != "parameters"}
         return {**named, "parameters": dict(self.parameters)}
 
     @classmethod
-    def from_json(cls, given: Mapping[str, Any]) -> "Definition":
+    def from_json(cls, given: Fields) -> "Definition":
         """What ``to_json`` gave."""
         return cls(**{**given, "parameters": tuple(sorted(given["parameters"].items()))})
 
@@ -184,8 +185,8 @@ class LoadgenType:
         bound = SourceFrontier.at(SourceKind.PARTITIONS, dict.fromkeys(range(definition.partitions), 0))
         yield Beginning(definition=definition.to_json(), reader=LoadgenReader(definition), bound=bound)
 
-    def open(self, definition: Mapping[str, Any], schemas: Mapping[str, Schema]) -> LoadgenReader:
+    def open(self, definition: Fields, schemas: Mapping[str, Schema]) -> LoadgenReader:
         return LoadgenReader(Definition.from_json(definition))
 
-    def drop(self, definition: Mapping[str, Any]) -> None:
+    def drop(self, definition: Fields) -> None:
         """Nothing was set up."""

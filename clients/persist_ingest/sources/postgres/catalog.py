@@ -5,7 +5,7 @@ Source: sources.md section 1, semantics seen; catalog-semantics.md section 4.2, 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from persist_ingest.sources.postgres.column_types import ColumnType, column_type
 from persist_ingest.sources.postgres.definition import Column, Definition
@@ -258,7 +258,7 @@ def tables_of(session: Session, definition: Definition) -> dict[int, Listed]:
     return {each.oid: each for each in _listed(session, "c.oid = ANY (%(oids)s::int8[]::oid[])", params)}
 
 
-def _listed(session: Session, which: str, params: Mapping[str, Any]) -> list[Listed]:
+def _listed(session: Session, which: str, params: Mapping[str, object]) -> list[Listed]:
     return [
         Listed(
             oid=row[0], schema=row[1], name=row[2], kind=_text(row[3]), identity=_text(row[4]), file=row[5],

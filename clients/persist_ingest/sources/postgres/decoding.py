@@ -5,7 +5,7 @@ Source: sources.md sections 1 (semantics seen) and 2.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from persist import Schema, UsageError
+from persist.arrow import ArrowArray, ArrowField, Numbers, py_buffer
 from persist_ingest.sources.port import BadRows, Changes, Event, SchemaGrew, SourceFailure, TableAltered, Truncated
 from persist_ingest.sources.postgres import values
 from persist_ingest.sources.postgres.column_types import ColumnType, is_same
@@ -81,7 +82,7 @@ class _Labels:
     renamed is none of these, or has been since.
     """
 
-    texts: pa.Array
+    texts: ArrowArray
     since: Ints
     near: int
 
@@ -94,7 +95,7 @@ class _Labels:
         since = _wide(np.array([int(version) for _, _, version in labels[0]], np.int64), near)
         return _Labels(pa.array([text for _, text, _ in labels[0]], pa.string()), since, near)
 
-    def holds(self, array: pa.Array, xids: Ints) -> bool:
+    def holds(self, array: ArrowArray, xids: Ints) -> bool:
         """All of these values, written by these transactions, still are called so."""
         places = pc.index_in(array, value_set=self.texts)
         if places.null_count > array.null_count:
@@ -196,21 +197,21 @@ class Decoder:
         )
 
 
-def plain(numbers: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
+def plain(numbers: Numbers, kind: pa.DataType) -> ArrowArray:
     """An array of these numbers; the usual way imports pandas first."""
-    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(np.ascontiguousarray(numbers))])
+    return pa.Array.from_buffers(kind, len(numbers), [None, py_buffer(np.ascontiguousarray(numbers))])
 
 
 def _array(
     chunk: Chunk,
     where: Field | None,
     kind: ColumnType | None,
-    field: pa.Field,
+    field: ArrowField,
     place: tuple[str, npt.NDArray[np.uint64]],
-) -> pa.Array:
+) -> ArrowArray:
     export, offsets = place
     if where is None or kind is None:
-        return pa.nulls(len(offsets), field.type)
+        return pa.nulls(len(offsets), field.type)  # type: ignore[call-overload, no-any-return]  # narrower than Arrow is
     span = {"export": export, "column": field.name, "first": int(offsets[0]), "last": int(offsets[-1])}
     try:
         array = values.parse(kind, chunk.data, where.starts, where.lengths, where.valid)

@@ -6,11 +6,12 @@ Source: design 003; sources.md section 1, semantics seen.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
 from persist import Schema, VersionMismatch
+from persist.typed import Fields, Record
 from persist_ingest.sources.port import SourceFailure
 from persist_ingest.sources.postgres.column_types import ColumnType, column_type
 from persist_ingest.sources.postgres.form import Form
@@ -107,13 +108,13 @@ class Definition:
         pairs = zip(self.tables, known.tables, strict=True)
         return any(table.form is not None and table.form.is_news(before.form) for table, before in pairs)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Record:
         """JSON-ready."""
-        plain: dict[str, Any] = json.loads(json.dumps({"format": FORMAT, **asdict(self)}))
+        plain: Record = json.loads(json.dumps({"format": FORMAT, **asdict(self)}))
         return plain
 
     @staticmethod
-    def from_json(given: Mapping[str, Any]) -> "Definition":
+    def from_json(given: Fields) -> "Definition":
         """What ``to_json`` gave, also after JSON. Raises VersionMismatch."""
         if given.get("format") not in (FORMAT, *_SAYING_LESS):
             raise VersionMismatch("this definition has an unknown format", hint="update persist", got=given)
@@ -122,8 +123,8 @@ class Definition:
         return Definition(**{**fields, "publishes": tuple(fields["publishes"])}, tables=tables)
 
 
-def _table(given: Mapping[str, Any]) -> Table:
-    columns: Sequence[Mapping[str, Any]] = given["columns"]
+def _table(given: Fields) -> Table:
+    columns: Sequence[Fields] = given["columns"]
     parsed = tuple(Column(**{**column, "base": tuple(column["base"])}) for column in columns)
     form = given.get("form")
     known = None if form is None else Form.from_json(form)

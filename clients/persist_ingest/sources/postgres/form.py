@@ -7,10 +7,11 @@ catalog says of defaults at some later moment proves nothing: they come and go.
 Source: sources.md section 1, semantics seen; PostgreSQL documentation, ALTER TABLE, notes.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
+from persist.typed import Fields, Json
 from persist_ingest.sources.port import TableAltered
 from persist_ingest.sources.postgres.column_types import is_same
 
@@ -73,7 +74,7 @@ class Form:
         return known is None or self.digest != known.digest or self.horizon > known.horizon + HORIZON_AGE
 
     @staticmethod
-    def of(digest: str, horizon: int, told: Sequence[Any]) -> "Form":
+    def of(digest: str, horizon: int, told: Sequence[Json]) -> "Form":
         """From what the catalog's query says, in the order it has there."""
         file, toast, coverage, direct, numbers, attributes = told
         return Form(
@@ -88,7 +89,7 @@ class Form:
         )
 
     @staticmethod
-    def from_json(given: Mapping[str, Any]) -> "Form":
+    def from_json(given: Fields) -> "Form":
         """What ``asdict`` made of one, also after JSON."""
         attributes = tuple(
             Attribute(**{**each, "labels": tuple(map(_label, each["labels"]))}) for each in given["attributes"]
@@ -97,7 +98,7 @@ class Form:
 
 
 def _attribute(
-    number: int, name: str, oid: int, mod: int, version: str, sent: bool, missing: bool, labels: Any
+    number: int, name: str, oid: int, mod: int, version: str, sent: bool, missing: bool, labels: Json
 ) -> Attribute:
     return Attribute(
         number=number, name=name, oid=oid, mod=mod, version=version, sent=sent, missing=missing,
@@ -105,7 +106,7 @@ def _attribute(
     )  # fmt: skip
 
 
-def _label(given: Sequence[Any]) -> tuple[int, str, str]:
+def _label(given: Sequence[Json]) -> tuple[int, str, str]:
     oid, text, version = given
     return oid, text, version
 

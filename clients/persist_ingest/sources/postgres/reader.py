@@ -6,11 +6,12 @@ Reading moves nothing upstream: the slot is peeked at, and moved by ``commit`` a
 import bisect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from persist import Schema
 from persist.runtime import system
 from persist.sources import Lsn, Probe, SourceFrontier, SourceKind, UpstreamLost
+from persist.typed import Fields
 from persist_ingest.sources.port import Event, ReadTask, UpstreamStatus
 from persist_ingest.sources.postgres import catalog
 from persist_ingest.sources.postgres.checks import check_upstream, settle
@@ -107,7 +108,7 @@ class PostgresReader:
     def __init__(self, definition: Definition, schemas: Mapping[str, Schema]) -> None:
         self._definition = self._kept = definition
         self._schemas = {table.export: schemas[table.export] for table in definition.tables}
-        self._revised: Mapping[str, Any] | None = None
+        self._revised: Fields | None = None
         self._session: Session | None = None
         self._may_log = False
         # Positions between two records. A slot moved into a commit's record would never show that commit again, and
@@ -174,7 +175,7 @@ class PostgresReader:
             },
         )
 
-    def revised(self) -> Mapping[str, Any] | None:
+    def revised(self) -> Mapping[str, object] | None:
         return self._revised
 
     def close(self) -> None:

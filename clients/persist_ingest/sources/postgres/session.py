@@ -13,6 +13,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from persist import Determinate, Indeterminate, InvalidArgument, PersistError
 from persist.runtime import system
+from persist.typed import SqlRow
 from persist_ingest.sources.port import HeldUp, SourceFailure
 
 T = TypeVar("T")
@@ -83,12 +84,12 @@ class Session:
             self.close()
             raise
 
-    def rows(self, sql: str, params: Params | None = None) -> list[tuple[Any, ...]]:
+    def rows(self, sql: str, params: Params | None = None) -> list[SqlRow]:
         """All rows of a query."""
         with _classified(), self._connection.cursor() as cursor:
             return cursor.execute(sql.encode(), params).fetchall()
 
-    def row(self, sql: str, params: Params | None = None) -> tuple[Any, ...]:
+    def row(self, sql: str, params: Params | None = None) -> SqlRow:
         """The only row of a query."""
         (row,) = self.rows(sql, params)
         return row

@@ -8,11 +8,12 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from persist import Determinate, InvalidArgument, LocationError, PersistError, Schema, UsageError
 from persist.runtime import system
 from persist.sources import OFFSET_MAX, Lsn, SourceFrontier
+from persist.typed import Fields
 from persist_ingest.sources.port import Beginning, SourceFailure, SourceReader, UpstreamNotOurs
 from persist_ingest.sources.postgres import catalog, publications
 from persist_ingest.sources.postgres.catalog import FULL, Listed, quoted
@@ -67,7 +68,7 @@ class PostgresSource:
 
     @contextmanager
     def create_announced(
-        self, options: Mapping[str, str], *, source: str, announce: Callable[[Mapping[str, Any]], None]
+        self, options: Mapping[str, str], *, source: str, announce: Callable[[Fields], None]
     ) -> Iterator[Beginning]:
         """See Announces. Until it is settled the slot is a temporary one, which goes with this process."""
         parsed = parse_options(options, source)
@@ -84,18 +85,18 @@ class PostgresSource:
             _undo(dsn, parsed.slot, undo)
             raise
 
-    def clear(self, announced: Mapping[str, Any]) -> None:
+    def clear(self, announced: Fields) -> None:
         """See Announces."""
         with Session(announced["dsn"]) as session:
             publications.leave(session, announced["publication"], announced["mark"])
 
-    def open(self, definition: Mapping[str, Any], schemas: Mapping[str, Schema]) -> SourceReader:
+    def open(self, definition: Fields, schemas: Mapping[str, Schema]) -> SourceReader:
         return PostgresReader(Definition.from_json(definition), schemas)
 
-    def drop(self, definition: Mapping[str, Any]) -> None:
+    def drop(self, definition: Fields) -> None:
         self._drop(Definition.from_json(definition), OFFSET_MAX)
 
-    def drop_within(self, definition: Mapping[str, Any], bound: SourceFrontier | None) -> None:
+    def drop_within(self, definition: Mapping[str, object], bound: SourceFrontier | None) -> None:
         """See DropsWithin. A slot is moved to what is durable, so never beyond what is bound."""
         given = Definition.from_json(definition)
         self._drop(given, given.slot_point if bound is None else bound.bound(0) or 0)

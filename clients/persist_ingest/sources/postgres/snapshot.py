@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from persist import Schema
+from persist.arrow import ArrowArray
 from persist_ingest.sources.port import BadRows, Changes, SourceFailure
 from persist_ingest.sources.postgres import values
 from persist_ingest.sources.postgres.catalog import literal, quoted
@@ -101,9 +102,9 @@ class SnapshotTask:
                 export=self.table.export,
             )
 
-    def _by_adbc(self, kinds: list[ColumnType]) -> Iterator[list[pa.Array]]:
+    def _by_adbc(self, kinds: list[ColumnType]) -> Iterator[list[ArrowArray]]:
         from adbc_driver_manager import Error
-        from adbc_driver_postgresql import dbapi  # type: ignore[import-untyped] # it ships none
+        from adbc_driver_postgresql import dbapi  # type: ignore[import-untyped]  # it ships none
 
         names = [quoted(field.name) for field in (*self.schema.key, *self.schema.val)]
         chosen = [name if kind.native else _shown(name) for name, kind in zip(names, kinds, strict=True)]
@@ -125,7 +126,7 @@ class SnapshotTask:
         except Error as error:
             raise classify(error.sqlstate, str(error).splitlines()[0]) from None
 
-    def _by_copy(self, kinds: list[ColumnType]) -> Iterator[list[pa.Array]]:
+    def _by_copy(self, kinds: list[ColumnType]) -> Iterator[list[ArrowArray]]:
         names = [quoted(field.name) for field in (*self.schema.key, *self.schema.val)]
         shown = [_shown(name) for name in names]
         with Session(self.dsn) as session:
@@ -136,7 +137,7 @@ class SnapshotTask:
             for chunk in _chunks(pieces):
                 yield self._named(_columns(chunk, kinds))
 
-    def _named(self, columns: list[Callable[[], pa.Array]]) -> list[pa.Array]:
+    def _named(self, columns: list[Callable[[], ArrowArray]]) -> list[ArrowArray]:
         """The columns, each made; a bad row is told with where it is."""
         found = []
         for column, field in zip(columns, (*self.schema.key, *self.schema.val), strict=True):
@@ -154,7 +155,7 @@ def _shown(name: str) -> str:
 
 
 def has_adbc() -> bool:
-    """The faster way is installed (extra ``postgres``)."""
+    """The faster way is installed (extra ``postgres-source``)."""
     return importlib.util.find_spec("adbc_driver_postgresql") is not None
 
 
@@ -196,9 +197,9 @@ def _chunk(kept: list[bytes]) -> Chunk:
     return Chunk(np.frombuffer(b"".join(kept), np.uint8), lengths)
 
 
-def _columns(chunk: Chunk, kinds: list[ColumnType]) -> list[Callable[[], pa.Array]]:
+def _columns(chunk: Chunk, kinds: list[ColumnType]) -> list[Callable[[], ArrowArray]]:
     at: Ints = chunk.starts + 2
-    found: list[Callable[[], pa.Array]] = []
+    found: list[Callable[[], ArrowArray]] = []
     for kind in kinds:
         lengths = chunk.words(at)
         valid = lengths != _NULL

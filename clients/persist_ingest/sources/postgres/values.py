@@ -3,13 +3,14 @@
 Source: sources.md section 2.
 """
 
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from persist.arrow import ArrowArray, frombuffer, py_buffer
 from persist_ingest.sources.port import BadRows
 from persist_ingest.sources.postgres.column_types import ColumnType, Form
 
@@ -29,7 +30,7 @@ _NATIVE_RANGES: Final = {
 }
 
 
-def parse(kind: ColumnType, data: Bytes, starts: Ints, lengths: Ints, valid: Bools) -> pa.Array:
+def parse(kind: ColumnType, data: Bytes, starts: Ints, lengths: Ints, valid: Bools) -> ArrowArray:
     """The values whose text lies at ``starts`` with ``lengths`` (0 where not valid). Raises BadRows."""
     front, back = _TRIM.get(kind.form, (b"", b""))
     if front or back:
@@ -43,7 +44,7 @@ def parse(kind: ColumnType, data: Bytes, starts: Ints, lengths: Ints, valid: Boo
         raise BadRows("a value cannot be stored", hint=_HINT, type=kind.arrow, detail=str(error)[:200]) from None
 
 
-def gather(data: Bytes, starts: Ints, lengths: Ints, valid: Bools) -> pa.Array:
+def gather(data: Bytes, starts: Ints, lengths: Ints, valid: Bools) -> ArrowArray:
     """The strings there, as one array of their own."""
     count = len(starts)
     ends = starts + lengths
@@ -52,11 +53,11 @@ def gather(data: Bytes, starts: Ints, lengths: Ints, valid: Bools) -> pa.Array:
     else:
         offsets, taken = _copied(data, starts, lengths)
     nulls = count - int(np.count_nonzero(valid))
-    mask = pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None
+    mask = py_buffer(np.packbits(valid, bitorder="little")) if nulls else None
     return pa.Array.from_buffers(pa.string(), count, [mask, offsets, taken], nulls)
 
 
-def normal(array: pa.Array, kind: ColumnType) -> pa.Array:
+def normal(array: ArrowArray, kind: ColumnType) -> ArrowArray:
     """A native value of a snapshot as ``parse`` gives it. Raises BadRows."""
     if pa.types.is_string(array.type) and not kind.native:
         data, starts, lengths, valid = _fields(array)
@@ -64,7 +65,7 @@ def normal(array: pa.Array, kind: ColumnType) -> pa.Array:
     array = array if array.type == kind.arrow else array.cast(kind.arrow)
     if pa.types.is_floating(array.type):
         # Only one of the many bit patterns of NaN: rows are compared by their bytes.
-        return pc.if_else(pc.is_nan(array), pa.scalar(float("nan"), array.type), array)
+        return pc.if_else(pc.is_nan(array), pa.scalar(float("nan"), array.type), array)  # type: ignore[no-any-return]  # kernels and pyspark have no types
     limits = next((rng for name, rng in _NATIVE_RANGES.items() if str(array.type).startswith(name)), None)
     if limits is not None and len(array) > array.null_count:
         numbers = array.view(pa.int32() if pa.types.is_date32(array.type) else pa.int64())
@@ -74,33 +75,33 @@ def normal(array: pa.Array, kind: ColumnType) -> pa.Array:
     return array
 
 
-def _fields(array: pa.Array) -> tuple[Bytes, Ints, Ints, Bools]:
+def _fields(array: ArrowArray) -> tuple[Bytes, Ints, Ints, Bools]:
     _, offsets, data = array.buffers()
-    ends = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1].astype(np.int64)
+    ends = frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1].astype(np.int64)
     valid = np.asarray(array.is_valid())
-    content = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
+    content = frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
     return content, ends[:-1], np.where(valid, np.diff(ends), 0), valid
 
 
-def _taken(data: Bytes, starts: Ints, ends: Ints) -> tuple[Any, Any]:
+def _taken(data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.Buffer, pa.Buffer]:
     """Every other string of the whole buffer cut at starts and ends: Arrow copies them faster than numpy."""
     count = len(starts)
     cuts = np.empty(2 * count + 1, np.int32)
     cuts[0:-1:2], cuts[1::2], cuts[-1] = starts, ends, ends[-1]
-    pieces = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(cuts), pa.py_buffer(data)])
-    even = pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(np.arange(0, 2 * count, 2, dtype=np.int32))])
+    pieces = pa.Array.from_buffers(pa.binary(), 2 * count, [None, py_buffer(cuts), py_buffer(data)])
+    even = pa.Array.from_buffers(pa.int32(), count, [None, py_buffer(np.arange(0, 2 * count, 2, dtype=np.int32))])
     taken = pieces.take(even)
     _, offsets, content = taken.buffers()
-    return offsets, content
+    return offsets, content  # type: ignore[return-value]  # strings have both
 
 
-def _copied(data: Bytes, starts: Ints, lengths: Ints) -> tuple[Any, Any]:
+def _copied(data: Bytes, starts: Ints, lengths: Ints) -> tuple[pa.Buffer, pa.Buffer]:
     offsets = np.zeros(len(starts) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     if offsets[-1] >= OFFSETS_END:
         raise BadRows("values of a column, read at once, take 2 GiB or more", hint=_HINT, bytes=int(offsets[-1]))
     where = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
-    return pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data[where])
+    return py_buffer(offsets.astype(np.int32)), py_buffer(data[where])
 
 
 def _check_edges(
@@ -117,50 +118,48 @@ def _check_edges(
         raise BadRows("a value cannot be stored", hint=_HINT, type=kind.arrow, detail=detail)
 
 
-def _text(_: ColumnType, text: pa.Array) -> pa.Array:
+def _text(_: ColumnType, text: ArrowArray) -> ArrowArray:
     return text
 
 
-def _cast(kind: ColumnType, text: pa.Array) -> pa.Array:
-    return pc.cast(text, kind.arrow)
+def _cast(kind: ColumnType, text: ArrowArray) -> ArrowArray:
+    return pc.cast(text, kind.arrow)  # type: ignore[no-any-return]  # kernels and pyspark have no types
 
 
-def _bool(_: ColumnType, text: pa.Array) -> pa.Array:
-    return pc.equal(text, "t")
+def _bool(_: ColumnType, text: ArrowArray) -> ArrowArray:
+    return pc.equal(text, "t")  # type: ignore[no-any-return]  # kernels and pyspark have no types
 
 
-def _bytes(_: ColumnType, text: pa.Array) -> pa.Array:
+def _bytes(_: ColumnType, text: ArrowArray) -> ArrowArray:
     mask, offsets, digits = text.buffers()
-    cuts = np.frombuffer(offsets, np.int32)[: len(text) + 1]
-    nibbles = _NIBBLES[np.frombuffer(digits, np.uint8)[: cuts[-1]]] if digits is not None else np.zeros(0, np.uint8)
+    cuts = frombuffer(offsets, np.int32)[: len(text) + 1]
+    nibbles = _NIBBLES[frombuffer(digits, np.uint8)[: cuts[-1]]] if digits is not None else np.zeros(0, np.uint8)
     content = (nibbles[0::2] << 4) | nibbles[1::2]
-    buffers = [mask, pa.py_buffer(cuts // 2), pa.py_buffer(content)]
+    buffers = [mask, py_buffer(cuts // 2), py_buffer(content)]
     return pa.Array.from_buffers(pa.binary(), len(text), buffers, text.null_count)
 
 
-def _time(kind: ColumnType, text: pa.Array) -> pa.Array:
+def _time(kind: ColumnType, text: ArrowArray) -> ArrowArray:
     # Arrow parses no times: of the first day of all, it does.
     moment = pc.cast(pc.binary_join_element_wise("1970-01-01", text, " "), pa.timestamp("us"))
-    return moment.view(pa.int64()).view(kind.arrow)
+    return moment.view(pa.int64()).view(kind.arrow)  # type: ignore[no-any-return]  # kernels and pyspark have no types
 
 
-def _instant(kind: ColumnType, text: pa.Array) -> pa.Array:
-    return pc.cast(text, pa.timestamp("us")).view(kind.arrow)
+def _instant(kind: ColumnType, text: ArrowArray) -> ArrowArray:
+    return pc.cast(text, pa.timestamp("us")).view(kind.arrow)  # type: ignore[no-any-return]  # kernels and pyspark have no types
 
 
-def _list(kind: ColumnType, text: pa.Array) -> pa.Array:
+def _list(kind: ColumnType, text: ArrowArray) -> ArrowArray:
     items = pc.split_pattern(text, ",")
     empty = pc.fill_null(pc.equal(text, ""), False)
     counts = np.asarray(pc.subtract(pc.fill_null(pc.list_value_length(items), 0), pc.cast(empty, pa.int32())))
     flat = items.flatten()
     flat = flat.filter(pc.not_equal(flat, ""))
-    values = pc.cast(pc.if_else(pc.equal(flat, "NULL"), None, flat), kind.arrow.value_type)
+    values = pc.cast(pc.if_else(pc.equal(flat, "NULL"), None, flat), kind.arrow.value_type)  # type: ignore[attr-defined]  # its type says what it is
     offsets = np.zeros(len(text) + 1, np.int32)
     np.cumsum(counts, out=offsets[1:])
-    mask = pa.py_buffer(np.packbits(np.asarray(text.is_valid()), bitorder="little"))
-    return pa.Array.from_buffers(
-        kind.arrow, len(text), [mask, pa.py_buffer(offsets)], text.null_count, children=[values]
-    )
+    mask = py_buffer(np.packbits(np.asarray(text.is_valid()), bitorder="little"))
+    return pa.Array.from_buffers(kind.arrow, len(text), [mask, py_buffer(offsets)], text.null_count, children=[values])
 
 
 _NIBBLES: Final = np.zeros(256, np.uint8)

@@ -10,12 +10,12 @@ import pytest
 from client.support import SCHEMA, rows_of, table
 
 import persist
-from persist import Appended, InvalidArgument, ShardId, UpperMismatch, aio
+from persist import Antichain, Appended, InvalidArgument, ShardId, UpperMismatch, aio
 from persist.client.shard.numbers import Session
 from persist.core.ids import SessionId
 from persist.core.shard.commands import CloseCall, Closed, CompareAndAppend
 from persist.core.shard.transitions.calls import WINDOW
-from persist.errors import Determinate, Indeterminate, OutcomeForgotten, StoreFull
+from persist.errors import Determinate, Indeterminate, OutcomeForgotten, ShardClosed, StoreFull
 from persist.retry.deadline import Deadline
 from persist.runtime import SystemRuntime
 from persist.settings import Settings
@@ -464,6 +464,81 @@ async def test_append_of_definite_updates_that_the_upper_has_passed_is_done_whoe
         await place.forget(shard)
         assert (await writer.append(table([(2, "b", 6, 1)]), 10)).already_committed
         assert [row[2] for row in await place.rows(shard)] == [1, 1]
+
+
+async def test_append_of_which_a_finalized_shard_knows_nothing_any_more_is_not_done():
+    """Nor is one that was sent before the shard forgot its session: only this handle's own commits prove anything."""
+    async with Place() as place:
+        shard = ShardId.new()
+        writer = await place.client.open_writer(shard, schema=SCHEMA)
+        await writer.append(table([(1, "a", 0, 1)]), 5)
+
+        async def lost(shard: ShardId, command: Any, *, timeout: float) -> Any:
+            if isinstance(command, CompareAndAppend):
+                raise Indeterminate("no answer")
+            return await place.noted(shard, command, timeout=timeout)
+
+        place.shards.apply = lost
+        with pytest.raises(Indeterminate):
+            await writer.append(table([(2, "b", 6, 1)]), 10, timeout=0.1)
+        await place.forget(shard)
+        await place.other.finalize(shard, force=True)
+        place.shards.apply = place.noted
+        for _ in range(2):
+            with pytest.raises(ShardClosed):
+                await writer.append(table([(2, "b", 6, 1)]), 10)
+
+
+async def test_append_whose_session_a_closed_shard_forgot_is_in_doubt_and_not_done():
+    async with Place() as place:
+        shard = ShardId.new()
+        writer = await place.client.open_writer(shard, schema=SCHEMA)
+
+        async def lost(shard: ShardId, command: Any, *, timeout: float) -> Any:
+            place.shards.apply = place.noted
+            await place.noted(shard, command, timeout=timeout)
+            await place.forget(shard)
+            await (await place.other.open_writer(shard)).append([], [])
+            raise Indeterminate("no answer")
+
+        place.shards.apply = lost
+        # The next attempt is told that the shard cannot tell, and an upper that has passed everything.
+        with pytest.raises(OutcomeForgotten):
+            await writer.append(table([(2, "b", 6, 1)]), 10)
+
+
+async def test_append_that_is_answered_a_closed_upper_is_not_done():
+    async with Place() as place:
+        writer = await place.client.open_writer(ShardId.new(), schema=SCHEMA)
+
+        async def closed(shard: ShardId, command: Any, *, timeout: float) -> Any:
+            return UpperMismatch(upper=Antichain(), seqno=1)
+
+        place.shards.apply = closed
+        with pytest.raises(ShardClosed):
+            await writer.append(table([(1, "a", 0, 1)]), 5)
+
+
+@pytest.mark.parametrize("resolved", [True, False])
+async def test_append_that_closed_the_shard_may_be_repeated_after_its_answer_was_lost(resolved: bool):
+    async with Place() as place:
+        shard = ShardId.new()
+        writer = await place.client.open_writer(shard, schema=SCHEMA)
+        other = await place.client.open_writer(shard)
+
+        async def lost(shard: ShardId, command: Any, *, timeout: float) -> Any:
+            await place.noted(shard, command, timeout=timeout)
+            raise Indeterminate("no answer")
+
+        place.shards.apply = lost
+        await doubt(lambda: writer.append(table([(1, "a", 0, 1)]), [], timeout=0.2))
+        place.shards.apply = place.noted
+        if resolved:
+            assert (await writer.resolve())[-1].appended is not None
+        again = await writer.append(table([(1, "a", 0, 1)]), [])
+        assert (again.upper, again.already_committed) == (Antichain(), True)
+        with pytest.raises(ShardClosed):
+            await other.append(table([(1, "a", 0, 1)]), [])
 
 
 async def test_hold_that_was_asked_for_twice_does_not_come_back_after_it_was_removed():

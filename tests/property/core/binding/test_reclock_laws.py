@@ -12,7 +12,7 @@ from property.core.binding.sources import KEYS, KINDS, LAW, SMALL, frontiers, lo
 from persist.core.binding.binding_log import BindingLog
 from persist.core.binding.reclock import Reclocker, reclock_frontier, source_upper_at_frontier
 from persist.core.binding.remap import RemapTrace
-from persist.core.binding.remap_rows import decode_time, encode_time, from_table, read_trace, to_table
+from persist.core.binding.remap_rows import decode_time, encode_time, from_table, to_table
 from persist.core.frontier import CLOSED, Antichain
 from persist.core.source.source_frontier import place
 from persist.core.source.source_time import SourceKind
@@ -171,6 +171,6 @@ def test_rows_of_the_shard_come_back(log):
     rows = list(trace.updates())
     table = to_table(trace.kind, "one", rows)
     assert from_table(trace.kind, "one", table) == rows
-    assert read_trace(trace.kind, "one", table, since=trace.since, upper=trace.upper) == trace
+    assert RemapTrace.of(trace.kind, from_table(trace.kind, "one", table), trace.since, trace.upper) == trace
     for row in rows:
         assert decode_time(trace.kind, "one", encode_time(trace.kind, "one", row.time)) == row.time

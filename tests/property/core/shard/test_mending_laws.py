@@ -8,12 +8,11 @@ from property.core.shard.histories import SHARD, STEPS, first_state
 from property.core.shard.test_laws import context, histories
 
 from persist.core.shard.batch import fingerprint
-from persist.core.shard.commands import Rollup
+from persist.core.shard.commands import LostParts, PartsTakenOut, Rollup, TakeOutParts
 from persist.core.shard.diff import apply_diff, diff
 from persist.core.shard.invariants import check_cheap, check_state
 from persist.core.shard.rebirth import is_dead, reborn
 from persist.core.shard.transitions.apply import apply, finish
-from persist.core.shard.transitions.repair import LostParts, PartsTakenOut, TakeOutParts
 from persist.wire.state import decode_diff, decode_rollup, encode_diff, encode_rollup
 
 ROLLUP = Rollup(key=f"{SHARD}/rollup/0-{'0' * 32}", encoded_bytes=1, checksum=1)

@@ -8,6 +8,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from persist.client.shard.handles import Stays
 from persist.client.shard.loop_thread import LoopThread
+from persist.typed import Work
 
 H = TypeVar("H", bound="Held")
 P = ParamSpec("P")
@@ -27,7 +28,7 @@ class Held(Stays):
     def _inner(self) -> Any:
         return self._held
 
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+    def _run(self, work: Work[T]) -> T:
         """What comes of a coroutine.
 
         SUBTLE: arguments are evaluated first, so ``_inner`` in them is reopened after a fork before the loop is chosen.
@@ -42,7 +43,7 @@ class Held(Stays):
 
         return self._loop.run(call())
 
-    def _end(self, work: Coroutine[Any, Any, None]) -> None:
+    def _end(self, work: Coroutine[object, object, None]) -> None:
         """Let go of something. Once the client was closed that is done, as it is for asyncio."""
         if self._loop.alive or self._loop.is_foreign:
             self._loop.run(work)

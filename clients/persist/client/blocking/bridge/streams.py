@@ -5,8 +5,9 @@ Source: architecture.md section 8; style.md rule 26; the Arrow PyCapsule interfa
 
 import contextlib
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
+from html import escape
 from typing import Any, Self, TypeVar, cast
 
 import pyarrow as pa
@@ -15,8 +16,12 @@ from persist.client.blocking.bridge.held import H, Held
 from persist.client.shard.loop_thread import LoopThread
 from persist.client.shard.read.listen import Event
 from persist.client.shard.read.whole import WholeIterator
+from persist.errors import PersistError
 
 T = TypeVar("T")
+
+NOTEBOOK_ROWS = 20
+"""Rows of a read that a notebook shows."""
 
 
 class Events(Held):
@@ -53,7 +58,25 @@ class ArrowStream(Held):
         of CorruptData and LocationError. Source: the Arrow PyCapsule interface.
         """
         batches = record_batches(self, self._inner.output(), self._inner.to_batches())
-        return batches.__arrow_c_stream__(requested_schema)
+        return batches.__arrow_c_stream__(requested_schema)  # type: ignore[no-untyped-call]  # untyped in the stubs
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: what this is, and its first rows, unless they cannot be read."""
+        about = f"<p><code>{escape(repr(self))}</code></p>"
+        try:
+            with contextlib.closing(iterated(self, self._inner.to_batches())) as batches:
+                shown = next(batches, None)
+        except PersistError:
+            return about
+        rows = [] if shown is None else shown.slice(0, NOTEBOOK_ROWS).to_pylist()
+        names = self._inner.output().names
+        head = _row("th", names)
+        return f"{about}<table>{head}{''.join(_row('td', [row[name] for name in names]) for row in rows)}</table>"
+
+
+def _row(cell: str, values: Iterable[object]) -> str:
+    cells = (f"<{cell}>{'' if value is None else escape(str(value))}</{cell}>" for value in values)
+    return f"<tr>{''.join(cells)}</tr>"
 
 
 def record_batches(owner: Held, output: pa.Schema, found: AsyncGenerator[pa.RecordBatch, None]) -> pa.RecordBatchReader:
@@ -61,7 +84,7 @@ def record_batches(owner: Held, output: pa.Schema, found: AsyncGenerator[pa.Reco
     return pa.RecordBatchReader.from_batches(output, iterated(owner, found))
 
 
-def iterated(owner: Held, found: AsyncIterator[T]) -> Iterator[T]:
+def iterated(owner: Held, found: AsyncIterator[T]) -> Generator[T, None, None]:
     """What an asynchronous iterator gives, which is closed when this one is closed or dropped.
 
     ``owner`` lives as long: what it holds, and its client, are needed until the end. Raises UsageError when it is asked
@@ -70,7 +93,7 @@ def iterated(owner: Held, found: AsyncIterator[T]) -> Iterator[T]:
     return WholeIterator(_iterated(owner, found))
 
 
-def _iterated(owner: Held, found: AsyncIterator[T]) -> Iterator[T]:
+def _iterated(owner: Held, found: AsyncIterator[T]) -> Generator[T, None, None]:
     try:
         while (each := owner._run(_next(found))) is not None:
             yield each
@@ -89,7 +112,7 @@ class _Left(Exception):
 
 
 @contextmanager
-def entered(owner: Held, kind: type[H], block: AbstractAsyncContextManager[Any]) -> Iterator[H]:
+def entered(owner: Held, kind: type[H], block: AbstractAsyncContextManager[object]) -> Iterator[H]:
     """An asynchronous block as a plain one."""
     inner = owner._run(_enter(block))
     try:
@@ -106,7 +129,7 @@ async def _enter(block: AbstractAsyncContextManager[T]) -> T:
     return await block.__aenter__()
 
 
-async def _leave(block: AbstractAsyncContextManager[Any], error: _Left | None) -> None:
+async def _leave(block: AbstractAsyncContextManager[object], error: _Left | None) -> None:
     await block.__aexit__(None if error is None else _Left, error, None)
 
 
@@ -126,5 +149,5 @@ async def _step(
     return came[0]
 
 
-async def _close(found: AsyncIterator[Any]) -> None:
+async def _close(found: AsyncIterator[object]) -> None:
     await cast(AsyncGenerator[Any, None], found).aclose()

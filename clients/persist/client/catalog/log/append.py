@@ -6,12 +6,15 @@ catalog-semantics.md section 1.2.3.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from persist.client.catalog.port import RowLog
 from persist.core.catalog.rows import Row, RowCodec
 from persist.core.catalog.snapshot import Net, Snapshot
-from persist.errors import CorruptData, InvalidArgument
+from persist.errors import CorruptData, InvalidArgument, RequestTooLarge
+
+ROW_BYTES_MAX: Final = 2 << 20
+"""Bytes of a key and its value: any message holds two of them, as the answer of an edit does."""
 
 
 class Memory(Protocol):
@@ -40,8 +43,10 @@ async def append(
 ) -> int | None:
     """As RowLog.append, once ``memory``, which knows the log below ``expected_upper``, was asked.
 
-    Raises InvalidArgument for changes that do not fit it: nothing was appended.
+    Raises InvalidArgument for changes that do not fit it, RequestTooLarge for a row that no server could show: nothing
+    was appended.
     """
+    _check_sizes(changes)
     try:
         memory.check(changes)
     except CorruptData as error:
@@ -51,3 +56,12 @@ async def append(
             **error.details,
         ) from error
     return await log.append(changes, ts, expected_upper=expected_upper)
+
+
+def _check_sizes(changes: Sequence[tuple[Row, int]]) -> None:
+    for row, diff in changes:
+        if diff > 0 and len(row.key) + len(row.value) > ROW_BYTES_MAX:
+            raise RequestTooLarge(
+                "an object of a catalog is too large", hint="keep large values elsewhere and name them here",
+                kind=row.kind, bytes=len(row.key) + len(row.value), limit=ROW_BYTES_MAX,
+            )  # fmt: skip

@@ -6,13 +6,13 @@ Source: protos/persist/v1/catalog.proto.
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import aclosing
-from typing import Any
 
 from persist.client.catalog.port import Updates
 from persist.client.remote.catalog import CatalogCalls
 from persist.core.catalog.errors import NotWritable
 from persist.core.catalog.rows import Row, RowUpdate
 from persist.errors import LocationError
+from persist.typed import AnyMessage
 from persist.v1 import catalog_pb2 as pb
 from persist.wire.catalog.rpc import answers, counts_of, updates_of
 
@@ -103,6 +103,6 @@ class RemoteLog:
             return _joined(pieces)
 
 
-def _joined(pieces: Sequence[Any]) -> Updates:
+def _joined(pieces: Sequence[AnyMessage]) -> Updates:
     updates = [update for piece in pieces for update in updates_of(piece.updates)]
     return Updates(updates, pieces[-1].upper)

@@ -6,17 +6,19 @@ Source: design document 2, stash implementation; docs/formats.md, stash.
 import contextlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 from persist.client.catalog.port import RowLog, Updates
 from persist.core.catalog.rows import Row, RowUpdate
 from persist.errors import CorruptData, HistoryRewound, LocationError
+from persist.retry.attempts import Attempts, Call, Doubt
 from persist.runtime import Runtime, system
 from persist.settings import Settings
 from persist.storage.open import check_safe, open_stash
 from persist.storage.stash.port import Stash, StashRow, StashRows, check_environment
-from persist.storage.stash.retrying import RetryingStash
 from persist.wire.checksum import crc32c
+
+T = TypeVar("T")
 
 FORGET_EVERY: Final = 64
 """Of so many calls of ``forget`` one does anything: they come with every commit."""
@@ -59,10 +61,12 @@ class StashLog:
     """
 
     def __init__(self, stash: Stash, environment: str, *, settings: Settings, runtime: Runtime) -> None:
-        self._stash = RetryingStash(stash, settings, runtime)
+        self._stash = stash
         self._environment = environment
         self._runtime = runtime
-        self._timeout = settings.timeout_ms / 1000
+        self._attempts = Attempts(settings=settings, runtime=runtime)
+        self._attempt_ms = settings.store_timeout_ms
+        """The longest attempt at what is short, so that time is left to learn what became of it."""
         self._seen = 0
         self._forgotten = 0
 
@@ -71,29 +75,39 @@ class StashLog:
 
     async def upper(self) -> int:
         before = self._seen
-        return self._advanced(before, await self._stash.upper(self._environment, timeout=self._timeout))
+        upper = await self._repeat(
+            lambda seconds: self._stash.upper(self._environment, timeout=seconds), limit_ms=self._attempt_ms
+        )
+        return self._advanced(before, upper)
 
     async def snapshot(self, kinds: Iterable[str] | None = None) -> Updates:
         before = self._seen
         chosen = None if kinds is None else sorted(set(kinds))
-        found = await self._stash.snapshot(self._environment, chosen, timeout=self._timeout)
+        found = await self._repeat(lambda seconds: self._stash.snapshot(self._environment, chosen, timeout=seconds))
         return self._checked(before, found)
 
     async def updates(self, lower: int) -> Updates:
         before = self._seen
-        found = await self._stash.updates(self._environment, lower, timeout=self._timeout)
+        found = await self._repeat(lambda seconds: self._stash.updates(self._environment, lower, timeout=seconds))
         return self._checked(before, found)
 
     async def append(self, changes: Sequence[tuple[Row, int]], ts: int, *, expected_upper: int) -> int | None:
-        before = self._seen
-        upper = await self._stash.append(
-            self._environment,
-            [StashRow(*row, _crc(row), ts, diff) for row, diff in _net(changes)],
-            expected=expected_upper,
-            ts=ts,
-            token=self._runtime.random_bytes(16),
-            timeout=self._timeout,
-        )
+        before, doubt, token = self._seen, Doubt(), self._runtime.random_bytes(16)
+        rows = [StashRow(*row, _crc(row), ts, diff) for row, diff in _net(changes)]
+
+        async def attempt(seconds: float) -> int | None:
+            # Once an answer was lost the token tells what became of it.
+            return await self._stash.append(
+                self._environment,
+                rows,
+                expected=expected_upper,
+                ts=ts,
+                token=token,
+                again=doubt.maybe_applied,
+                timeout=seconds,
+            )
+
+        upper = await self._repeat(attempt, doubt=doubt, limit_ms=self._attempt_ms)
         if upper is not None:
             return self._advanced(before, upper)
         self._advanced(before, ts + 1)
@@ -118,6 +132,9 @@ class StashLog:
 
     async def close(self) -> None:
         await self._stash.close()
+
+    async def _repeat(self, call: Call[T], *, doubt: Doubt | None = None, limit_ms: int | None = None) -> T:
+        return await self._attempts.repeat(self._attempts.deadline(None), call, doubt=doubt, limit_ms=limit_ms)
 
     def _advanced(self, before: int, upper: int) -> int:
         """``before``: what was seen when the call began; it may have been overtaken by others of this log since."""

@@ -10,7 +10,6 @@ Source: design document 2, shadow implementation; catalog-semantics.md section 1
 """
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
 
 from persist.client.catalog.port import Dump, OpenableCatalog, Repair
 from persist.client.catalog.shadow.comparison import rows_of, same_outcome
@@ -20,6 +19,7 @@ from persist.core.catalog.kinds import AnyKind
 from persist.core.catalog.leadership.migrations import Upgrade
 from persist.core.catalog.objects import FenceToken
 from persist.runtime import Runtime, system
+from persist.typed import AnyKey, AnyValue
 
 
 class ShadowCatalog(Closes):
@@ -68,7 +68,7 @@ class ShadowCatalog(Closes):
         )
         return dump
 
-    async def edit(self, kind: AnyKind, key: Any, value: Any) -> Any:
+    async def edit(self, kind: AnyKind, key: AnyKey, value: AnyValue) -> AnyValue:
         """See OpenableCatalog."""
         previous = await self._both(f"edit {kind}", lambda it: it.edit(kind, key, value))
         await self.dump()
@@ -86,12 +86,12 @@ class ShadowCatalog(Closes):
     async def _both(
         self,
         what: str,
-        call: Callable[[OpenableCatalog], Awaitable[Any]],
-        seen: Callable[[Any], Any] = lambda value: value,
-    ) -> Any:
+        call: Callable[[OpenableCatalog], Awaitable[AnyValue]],
+        seen: Callable[[AnyValue], AnyValue] = lambda value: value,
+    ) -> AnyValue:
         return await whole(compared(what, self._sides, call, seen))
 
-    async def _opened(self, what: str, call: Callable[[OpenableCatalog], Awaitable[Any]]) -> ShadowOpened:
+    async def _opened(self, what: str, call: Callable[[OpenableCatalog], Awaitable[AnyValue]]) -> ShadowOpened:
         async def work() -> ShadowOpened:
             first, second = await called(self._sides, call)
             same_outcome(what, first, second, lambda it: (it.mode, it.token))

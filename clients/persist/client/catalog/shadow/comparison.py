@@ -12,6 +12,7 @@ from persist.core.catalog.kinds import KINDS, TIMESTAMP, AnyKind
 from persist.core.catalog.rows import Row
 from persist.core.catalog.snapshot import Change
 from persist.errors import CorruptData, LocationError
+from persist.typed import AnyKey, AnyValue
 
 T = TypeVar("T")
 
@@ -30,14 +31,14 @@ class Outcome(NamedTuple):
     value: Any = None
     error: Exception | None = None
 
-    def get(self) -> Any:
+    def get(self) -> AnyValue:
         """The value. Raises the error."""
         if self.error is not None:
             raise self.error
         return self.value
 
 
-def outcome_of(call: Callable[[], Any]) -> Outcome:
+def outcome_of(call: Callable[[], object]) -> Outcome:
     """What a call comes to."""
     try:
         return Outcome(call())
@@ -45,7 +46,9 @@ def outcome_of(call: Callable[[], Any]) -> Outcome:
         return Outcome(None, error)
 
 
-def same_outcome(what: str, first: Outcome, second: Outcome, seen: Callable[[Any], Any] = lambda value: value) -> Any:
+def same_outcome(
+    what: str, first: Outcome, second: Outcome, seen: Callable[[AnyValue], AnyValue] = lambda value: value
+) -> AnyValue:
     """The first outcome, when the second is like it: an error of the same class, or the same value.
 
     ``seen`` tells what of the values is compared. A store that failed is no difference: its error is raised.
@@ -93,7 +96,7 @@ def rows_of(dump: Dump, *, times: bool) -> Mapping[Row, int]:
     return {row: diff for row, diff in sums.items() if diff}
 
 
-def net_changes(told: Told) -> Mapping[tuple[AnyKind, Any], tuple[Any, Any]]:
+def net_changes(told: Told) -> Mapping[tuple[AnyKind, AnyValue], tuple[AnyKey, AnyValue]]:
     """What changed in all, by object: however many times it took."""
     changed: dict[tuple[AnyKind, Any], tuple[Any, Any]] = {}
     for _, changes in told:
@@ -102,7 +105,7 @@ def net_changes(told: Told) -> Mapping[tuple[AnyKind, Any], tuple[Any, Any]]:
     return {key: (before, after) for key, (before, after) in changed.items() if before != after}
 
 
-def by_object(changes: Iterable[Change]) -> Mapping[tuple[AnyKind, Any], tuple[Any, Any]]:
+def by_object(changes: Iterable[Change]) -> Mapping[tuple[AnyKind, AnyValue], tuple[AnyKey, AnyValue]]:
     """Changes of a batch without their order."""
     return {(kind, key): (before, after) for kind, key, before, after, _ in changes}
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
-from persist.client.catalog.port import Dump, ReadOnlyCatalog, ReadWriteCatalog
+from persist.client.catalog.port import Dump, LedCatalog, ReadOnlyCatalog, ReadWriteCatalog
 from persist.client.catalog.shadow.comparison import (
     Outcome,
     Told,
@@ -22,11 +22,13 @@ from persist.client.catalog.shadow.comparison import (
 from persist.client.catalog.shadow.transaction import ShadowTransaction
 from persist.core.catalog.errors import OutOfSync
 from persist.core.catalog.kinds import TIMESTAMP, AnyKind, Kind
+from persist.core.catalog.leadership.fencing import Claim
 from persist.core.catalog.objects import AuditLogKey, FenceToken, StorageUsageKey, Timestamp
 from persist.core.catalog.open_rules import Mode
 from persist.core.catalog.transaction import Transaction, foreign
 from persist.core.ids import Token
 from persist.runtime import Runtime
+from persist.typed import AnyValue
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -60,6 +62,12 @@ class ShadowOpened:
     def token(self) -> FenceToken | None:
         """See ReadOnlyCatalog."""
         return self._first.token
+
+    @property
+    def claim(self) -> Claim:
+        """See LedCatalog: the first side's, which opens first."""
+        assert isinstance(self._first, LedCatalog)
+        return self._first.claim
 
     @property
     def upper(self) -> int:
@@ -223,14 +231,14 @@ class ShadowOpened:
         same("changes by sync", *map(self._timeless, told))
         same_contents("sync", self._first, self._second, times=self._times)
 
-    def _timeless(self, told: Told) -> Mapping[Any, Any]:
+    def _timeless(self, told: Told) -> Mapping[AnyValue, AnyValue]:
         return {of: change for of, change in net_changes(told).items() if self._times or of[0] is not TIMESTAMP}
 
     async def _same_everything(self, what: str) -> None:
         same_contents(what, self._first, self._second, times=self._times)
         await self._compared(f"rows after {what}", lambda it: it.dump(), self._rows)
 
-    def _rows(self, dump: Dump) -> Mapping[Any, int]:
+    def _rows(self, dump: Dump) -> Mapping[AnyValue, int]:
         rows: dict[Any, int] = dict(rows_of(dump, times=self._times))
         if self._times and self.mode is not Mode.READ_ONLY:
             # Where the log is: memory may say otherwise. A reader's may be on its way, moved by another process.
@@ -240,15 +248,15 @@ class ShadowOpened:
     def _is_quiet(self) -> bool:
         return not self._moving
 
-    def _now(self, what: str, call: Callable[[ReadOnlyCatalog], Any], *, timely: bool) -> Any:
+    def _now(self, what: str, call: Callable[[ReadOnlyCatalog], object], *, timely: bool) -> AnyValue:
         """What is in memory; compared unless the sides are on their way, or it is a time and those differ."""
         first = outcome_of(lambda: call(self._first))
         if self._moving or (timely and not self._times):
             return first.get()
         return same_outcome(what, first, outcome_of(lambda: call(self._second)))
 
-    async def _written(self, what: str, call: Callable[[ReadWriteCatalog], Awaitable[Any]]) -> Any:
-        async def work() -> Any:
+    async def _written(self, what: str, call: Callable[[ReadWriteCatalog], Awaitable[object]]) -> AnyValue:
+        async def work() -> AnyValue:
             value = await self._compared(what, call)
             await self._same_everything(what)
             return value
@@ -258,17 +266,17 @@ class ShadowOpened:
     async def _both(
         self,
         what: str,
-        call: Callable[[ReadWriteCatalog], Awaitable[Any]],
-        seen: Callable[[Any], Any] = lambda value: value,
-    ) -> Any:
+        call: Callable[[ReadWriteCatalog], Awaitable[AnyValue]],
+        seen: Callable[[AnyValue], AnyValue] = lambda value: value,
+    ) -> AnyValue:
         return await self._moved(lambda: self._compared(what, call, seen))
 
     async def _compared(
         self,
         what: str,
-        call: Callable[[ReadWriteCatalog], Awaitable[Any]],
-        seen: Callable[[Any], Any] = lambda value: value,
-    ) -> Any:
+        call: Callable[[ReadWriteCatalog], Awaitable[AnyValue]],
+        seen: Callable[[AnyValue], AnyValue] = lambda value: value,
+    ) -> AnyValue:
         return await compared(what, self._sides, call, seen)
 
     async def _moved(self, work: Callable[[], Awaitable[T]]) -> T:
@@ -295,7 +303,7 @@ async def whole(work: Awaitable[T]) -> T:
     return await asyncio.shield(task)
 
 
-async def called(sides: tuple[T, T], call: Callable[[T], Awaitable[Any]]) -> tuple[Outcome, Outcome]:
+async def called(sides: tuple[T, T], call: Callable[[T], Awaitable[AnyValue]]) -> tuple[Outcome, Outcome]:
     """What a call on both at once comes to. Raises what no caller handles, as cancellation."""
 
     async def outcome(side: T) -> Outcome:
@@ -309,8 +317,8 @@ async def called(sides: tuple[T, T], call: Callable[[T], Awaitable[Any]]) -> tup
 
 
 async def compared(
-    what: str, sides: tuple[T, T], call: Callable[[T], Awaitable[Any]], seen: Callable[[Any], Any]
-) -> Any:
+    what: str, sides: tuple[T, T], call: Callable[[T], Awaitable[AnyValue]], seen: Callable[[AnyValue], AnyValue]
+) -> AnyValue:
     """What a call on both at once comes to, when that is the same. Raises ShadowDiffers, or as the first does."""
     first, second = await called(sides, call)
     return same_outcome(what, first, second, seen)

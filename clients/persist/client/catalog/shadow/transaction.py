@@ -13,12 +13,13 @@ from persist.core.catalog.rows import RowCodec
 from persist.core.catalog.snapshot import Snapshot
 from persist.core.catalog.transaction import Batch, Transaction, foreign
 from persist.core.catalog.values import Unit
+from persist.typed import AnyValue
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
-def _value(value: Any) -> Any:
+def _value(value: object) -> AnyValue:
     return value
 
 
@@ -124,7 +125,9 @@ class ShadowTransaction(Transaction):
             same_outcome(what, outcome, outcome_of(lambda: operation(second)), seen)  # noqa: B023  # called at once
         return second
 
-    def _run(self, what: str, operation: Callable[[Transaction], Any], seen: Callable[[Any], Any] = _value) -> Any:
+    def _run(
+        self, what: str, operation: Callable[[Transaction], AnyValue], seen: Callable[[AnyValue], AnyValue] = _value
+    ) -> AnyValue:
         outcome = outcome_of(lambda: operation(self.first))
         self._done.append((what, operation, seen, outcome))
         if not self._is_quiet():

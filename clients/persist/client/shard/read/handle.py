@@ -3,7 +3,9 @@
 Source: design 001, ReadHandle; persist-semantics.md section 2.6; reliability.md I5, I6, I10.
 """
 
+import contextlib
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
 
@@ -12,16 +14,20 @@ from persist.client.shard.location import Location
 from persist.client.shard.read.lease import Lease, Pin
 from persist.client.shard.read.listen import Listen
 from persist.client.shard.read.snapshot import Diffs, Snapshot
+from persist.client.shard.times import TimeLike, time_of
 from persist.core.data.schema import Schema
-from persist.core.frontier import TIME_MAX, Antichain, AntichainLike, check_time
+from persist.core.frontier import TIME_MAX, Antichain, AntichainLike
 from persist.core.ids import ReaderId, ShardId
-from persist.errors import InvalidBounds, NotReadable, NotYetAvailable
+from persist.core.shard.closed import not_readable
+from persist.errors import InvalidBounds, LocationError, NotReadable, NotYetAvailable
 from persist.machine.parts.reading import changes_of, snapshot_of
 from persist.machine.shards import Change, NotYet, Plan, ShardInfo
 from persist.retry.deadline import Deadline
 
 LAST_SECONDS = 0.02
 """After an answer of "not yet" with less than this left, asking again could only fail."""
+RECENT_SECONDS = 1.0
+"""An answer of "not yet" with less than this left is the last word, if none comes after it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +55,8 @@ class ReadHandle(Stays):
         self._location = location
         self._lease = lease
         self._upper = upper
+        self._unreadable = not_readable(lease.shard, upper=upper) if lease.since.is_empty else None
+        """What was known from the start: the shard can be read at no time."""
         self._abandon = weakref.finalize(self, lease.abandon)
         self._abandon.atexit = False
 
@@ -104,16 +112,22 @@ class ReadHandle(Stays):
         self._abandon.detach()
         await self._lease.expire(timeout=timeout)
 
-    async def snapshot(self, as_of: int | None = None, *, timeout: float | None = None) -> Snapshot:
+    async def snapshot(self, as_of: TimeLike | None = None, *, timeout: float | None = None) -> Snapshot:
         """The contents at ``as_of``: the same for everybody, for ever. Waits while ``as_of`` is not complete.
+
+        Times are numbers, or what ``time_of`` understands: ``"2026-11-22T06:00"``, ``"-5m"``, a datetime.
 
         None: at the latest complete time; of a closed shard at the end of time. One RPC, for None two (longer waits:
         one per 30 s); nothing is read yet. Raises NotReadable below since (details name it) and, for None, where
         nothing was appended; NotYetAvailable when the timeout passes first; LeaseExpired, LocationError.
         """
         if as_of is None:
+            self._lease.check()
+            self._check_given_up()
             as_of = await self._latest(timeout)
-        frontier = Antichain.of(check_time(as_of))
+        else:
+            as_of = self._time(as_of)
+        frontier = Antichain.of(as_of)
         self._check_readable(frontier)
         pin = self._lease.pin()
         plan = await self._plan(frontier, pin, timeout)
@@ -122,22 +136,23 @@ class ReadHandle(Stays):
         reading = snapshot_of(plan.batches, plan.info, self._location.settings, as_of)
         return Snapshot(self._location, self._lease, pin, reading, as_of=as_of, upper=plan.info.upper, owner=self)
 
-    async def listen(self, as_of: int, *, timeout: float | None = None, downgrade: bool = False) -> Listen:
+    async def listen(self, as_of: TimeLike, *, timeout: float | None = None, downgrade: bool = False) -> Listen:
         """Every update at a time after ``as_of``, as Updates and Progress, as they commit. ``as_of`` may lie ahead.
 
         ``timeout``: end after this many seconds without news; None: never. ``downgrade``: move this handle's since
         along, one frontier behind the last Progress (about once a second). Raises NotReadable below since, and while
         iterating LeaseExpired, CorruptData, LocationError (after ``settings.timeout_ms`` without any answer).
         """
-        return self._listen(check_time(as_of), self._lease.pin(), timeout, downgrade, None)
+        return self._listen(self._time(as_of), self._lease.pin(), timeout, downgrade, None)
 
-    async def subscribe(self, as_of: int, *, timeout: float | None = None, downgrade: bool = False) -> Listen:
+    async def subscribe(self, as_of: TimeLike, *, timeout: float | None = None, downgrade: bool = False) -> Listen:
         """The snapshot at ``as_of`` as Updates at that time, Progress, then what ``listen`` gives.
 
         ``timeout`` is also how long to wait for ``as_of`` to be complete. Raises as ``snapshot`` and ``listen``.
         """
-        snapshot = await self.snapshot(as_of, timeout=timeout)
-        return self._listen(as_of, self._lease.pin(), timeout, downgrade, snapshot)
+        time = self._time(as_of)
+        snapshot = await self.snapshot(time, timeout=timeout)
+        return self._listen(time, self._lease.pin(), timeout, downgrade, snapshot)
 
     async def diffs(self, lower: AntichainLike, upper: AntichainLike, *, timeout: float | None = None) -> Diffs:
         """Every update at a time in ``[lower, upper)``, at its own time. Waits until the shard's upper is ``upper``.
@@ -149,6 +164,7 @@ class ReadHandle(Stays):
         if not begin.less_equal(end):
             raise InvalidBounds("upper lies below lower", hint="times only move forward", lower=begin, upper=end)
         self._lease.check()
+        self._check_given_up()
         self._check_exact(begin, self.since)
         pin = self._lease.pin()
         change = await self._changes_until(begin, end, timeout)
@@ -188,6 +204,9 @@ class ReadHandle(Stays):
     async def __aexit__(self, *_: object) -> None:
         await self.expire()
 
+    def _time(self, given: TimeLike) -> int:
+        return time_of(given, self._location.runtime.now_ms())
+
     def _listen(self, as_of: int, pin: Pin, idle: float | None, downgrade: bool, snapshot: Snapshot | None) -> Listen:
         self._check_readable(Antichain.of(as_of))
         if idle is not None:
@@ -214,18 +233,19 @@ class ReadHandle(Stays):
 
     async def _plan(self, as_of: Antichain, pin: Pin, timeout: float | None) -> Plan:
         location = self._location
-        deadline = location.attempts.deadline(timeout)
+        wait = _Wait(as_of, location.attempts.deadline(timeout))
         while True:
             self._lease.check()
-            answer = await self._lease.unless_lost(
-                location.attempts.repeat(
-                    deadline,
-                    lambda seconds: location.shards.snapshot(
-                        self.shard, as_of, reader_id=self.reader_id, timeout=seconds
-                    ),
-                    limit_ms=location.settings.timeout_ms,
+            with wait.asking():
+                answer = await self._lease.unless_lost(
+                    location.attempts.repeat(
+                        wait.deadline,
+                        lambda seconds: location.shards.snapshot(
+                            self.shard, as_of, reader_id=self.reader_id, timeout=seconds
+                        ),
+                        limit_ms=location.settings.timeout_ms,
+                    )
                 )
-            )
             self._lease.check_history(answer.info)
             if isinstance(answer, Plan):
                 self._lease.saw(answer.info.seqno, busy=True)
@@ -235,23 +255,21 @@ class ReadHandle(Stays):
             self._lease.saw(answer.info.seqno)
             pin.move(answer.info.seqno)
             self._upper = answer.info.upper
-            if deadline.remaining() < LAST_SECONDS:
-                raise _not_yet(as_of, answer.info.upper)
+            wait.told(answer.info.upper)
 
     async def _changes_until(self, lower: Antichain, upper: Antichain, timeout: float | None) -> Change:
         """The changes beyond ``lower``, once the shard's upper is at least ``upper``."""
-        deadline = self._location.attempts.deadline(timeout)
-        change = await self._fetch_now(lower, deadline)
+        wait = _Wait(upper, self._location.attempts.deadline(timeout))
+        change = await self._fetch_now(lower, wait.deadline)
         while not upper.less_equal(change.info.upper):
             self._lease.check()
-            if deadline.passed:
-                raise _not_yet(upper, change.info.upper)
+            wait.told(change.info.upper)
             # The last incomplete time: passing it is what is waited for. For [] that is whatever comes next.
             last = change.info.upper if upper.time is None else Antichain.of(upper.time - 1)
-            moved = await self._fetch(last.join(change.info.upper), deadline)
-            if not upper.less_equal(moved.info.upper) and deadline.remaining() < LAST_SECONDS:
-                raise _not_yet(upper, moved.info.upper)
-            change = await self._fetch_now(lower, deadline)
+            with wait.asking():
+                change = await self._fetch(last.join(change.info.upper), wait.deadline)
+            if upper.less_equal(change.info.upper):
+                change = await self._fetch_now(lower, wait.deadline)
         return change
 
     async def _fetch_now(self, frontier: Antichain, deadline: Deadline) -> Change:
@@ -281,9 +299,20 @@ class ReadHandle(Stays):
 
     def _check_readable(self, as_of: Antichain) -> None:
         self._lease.check()
-        if not self.since.less_equal(as_of) or self.since.is_empty:
-            hint = "the handle gave up reading" if self.since.is_empty else f"read at as_of >= {self.since.time}"
+        self._check_given_up()
+        if not self.since.less_equal(as_of):
+            hint = f"read at as_of >= {self.since.time}"
             raise NotReadable("as_of lies below this handle's since", hint=hint, as_of=as_of, since=self.since)
+
+    def _check_given_up(self) -> None:
+        if not self.since.is_empty:
+            return
+        if self._unreadable is None:
+            raise NotReadable(
+                "this handle gave up reading", hint="open another reader", shard=self.shard, since=self.since
+            )
+        known = self._unreadable
+        raise NotReadable(known.message, hint=known.hint, **known.details)
 
     def _check_exact(self, lower: Antichain, since: Antichain) -> None:
         if not _is_exact(lower, since):
@@ -300,8 +329,35 @@ def _is_exact(lower: Antichain, since: Antichain) -> bool:
     return since.less_than(lower) or since == lower == Antichain.of(0)
 
 
-def _not_yet(as_of: Antichain, upper: Antichain) -> NotYetAvailable:
-    """The error of a read whose time was not complete within its timeout."""
-    return NotYetAvailable(
-        "as_of was not complete in time", hint="wait longer, or read at a time below upper", as_of=as_of, upper=upper
-    )
+class _Wait:
+    """A read that waits for a frontier: what was told last is its outcome, when no other answer comes in time."""
+
+    def __init__(self, wanted: Antichain, deadline: Deadline) -> None:
+        self.deadline = deadline
+        self._wanted = wanted
+        self._told: Antichain | None = None
+        self._left = 0.0
+
+    def told(self, upper: Antichain) -> None:
+        """The shard is not further than ``upper``. Raises NotYetAvailable when asking again could only fail."""
+        self._told, self._left = upper, self.deadline.remaining()
+        if self._left < LAST_SECONDS:
+            raise self._not_yet(upper)
+
+    @contextlib.contextmanager
+    def asking(self) -> Iterator[None]:
+        """A block that asks. Raises NotYetAvailable when that fails so soon after an answer that there was no time."""
+        try:
+            yield
+        except LocationError as error:
+            if self._told is None or self._left > RECENT_SECONDS:
+                raise
+            raise self._not_yet(self._told) from error
+
+    def _not_yet(self, upper: Antichain) -> NotYetAvailable:
+        return NotYetAvailable(
+            "as_of was not complete in time",
+            hint="wait longer, or read at a time below upper",
+            as_of=self._wanted,
+            upper=upper,
+        )

@@ -8,10 +8,12 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from persist.arrow import ArrowArray, ArrowField
 from persist.core.data.encoding import encode
 from persist.core.data.schema import Schema
 from persist.core.data.splits import KeyRange
 from persist.errors import InvalidArgument
+from persist.typed import AnyValue
 
 KeysLike: TypeAlias = KeyRange | Sequence[Any]
 """``(lower, upper)``: each None, a value of the first key column, a tuple of the first few, or a dict of them."""
@@ -28,7 +30,7 @@ def key_range_of(keys: KeysLike, schema: Schema) -> KeyRange:
     return KeyRange(lower=lower, upper=upper)
 
 
-def _bytes(bound: Any, schema: Schema) -> bytes:
+def _bytes(bound: AnyValue, schema: Schema) -> bytes:
     names = schema.key.names
     if isinstance(bound, Mapping):
         given = list(bound)
@@ -46,7 +48,7 @@ def _bytes(bound: Any, schema: Schema) -> bytes:
     return bound_bytes
 
 
-def _column(value: Any, field: pa.Field) -> pa.Array:
+def _column(value: object, field: ArrowField) -> ArrowArray:
     try:
         return pa.array([value], field.type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:

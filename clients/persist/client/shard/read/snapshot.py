@@ -18,6 +18,7 @@ from persist.core.data.schema import Schema
 from persist.core.frontier import Antichain
 from persist.machine.parts.reading import Reading, parse_where
 from persist.machine.parts.stream import rows
+from persist.typed import Record
 
 
 class _Read(Stays):
@@ -87,9 +88,9 @@ class _Read(Stays):
 
     async def to_pylist(
         self, columns: Sequence[str] | None = None, where: object = None, keys: KeysLike | None = None
-    ) -> list[dict[str, Any]]:
+    ) -> list[Record]:
         """All rows as dicts: for small reads. Raises as ``to_arrow``."""
-        found: list[dict[str, Any]] = (await self.to_arrow(columns, where, keys)).to_pylist()
+        found: list[Record] = (await self.to_arrow(columns, where, keys)).to_pylist()
         return found
 
     def splits(self, n: int, where: object = None, keys: KeysLike | None = None) -> list[Split]:

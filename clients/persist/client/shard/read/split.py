@@ -3,7 +3,7 @@
 Source: design 001, snapshot; architecture.md section 4; spark.md section 2.3.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -67,7 +67,7 @@ class Split:
 
         Source: the Arrow PyCapsule interface.
         """
-        return self.read().__arrow_c_stream__(requested_schema)
+        return self.read().__arrow_c_stream__(requested_schema)  # type: ignore[no-untyped-call]  # untyped in the stubs
 
     def read(self, columns: Sequence[str] | None = None, where: object = None) -> pa.RecordBatchReader:
         """The rows, at most 65,536 per batch, as they are decoded. Blocking; fetches ahead within 32 MiB.
@@ -88,7 +88,7 @@ def _unpinned(blob_uri: str, settings: Settings, reading: Reading) -> Split:
     return Split(blob_uri=blob_uri, settings=settings, reading=reading)
 
 
-def _rows(split: Split, reading: Reading, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
+def _rows(split: Split, reading: Reading, columns: Sequence[str] | None) -> Generator[pa.RecordBatch, None, None]:
     if not reading.runs:
         return
     loop = process_loop()

@@ -4,7 +4,7 @@ A generator ends with whatever is raised in it, a cancellation or a Ctrl-C too, 
 nothing more comes. Source: reliability.md I6; style.md rule 26.
 """
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Generator
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -41,37 +41,51 @@ class Whole(AsyncGenerator[T, None]):
     ) -> T:
         """Break it off."""
         self._broken = True
-        error = kind if isinstance(kind, BaseException) else kind() if value is None else value
-        return await self._found.athrow(error.with_traceback(trace) if trace is not None else error)
+        return await self._found.athrow(_raised(kind, value, trace))
 
     async def aclose(self) -> None:
         """End it, and let go of what it holds."""
         await self._found.aclose()
 
 
-class WholeIterator(Iterator[T]):
+class WholeIterator(Generator[T, None, None]):
     """As ``Whole``, of a plain generator."""
 
-    def __init__(self, found: Iterator[T]) -> None:
+    def __init__(self, found: Generator[T, None, None]) -> None:
         self._found = found
         self._broken = False
 
-    def __next__(self) -> T:
+    def send(self, value: None, /) -> T:
+        """The next one."""
         if self._broken:
             raise _broken_off()
         try:
-            return next(self._found)
+            return self._found.send(value)
         except StopIteration:
             raise
         except BaseException:
             self._broken = True
             raise
 
+    def throw(
+        self,
+        kind: type[BaseException] | BaseException,
+        value: Any = None,
+        trace: TracebackType | None = None,
+        /,
+    ) -> T:
+        """Break it off."""
+        self._broken = True
+        return self._found.throw(_raised(kind, value, trace))
+
     def close(self) -> None:
         """End it, and let go of what it holds."""
-        close = getattr(self._found, "close", None)
-        if close is not None:
-            close()
+        self._found.close()
+
+
+def _raised(kind: type[BaseException] | BaseException, value: Any, trace: TracebackType | None) -> BaseException:
+    error: BaseException = kind if isinstance(kind, BaseException) else kind() if value is None else value
+    return error if trace is None else error.with_traceback(trace)
 
 
 def _broken_off() -> UsageError:

@@ -11,7 +11,7 @@ import functools
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 from persist.client.shard.location import Location
 from persist.client.shard.numbers import Caller, Session
@@ -46,6 +46,7 @@ from persist.errors import (
 )
 from persist.retry.attempts import Doubt, RefusedInDoubt
 from persist.retry.deadline import Deadline
+from persist.typed import AnyOutcome
 
 
 @dataclass(slots=True)
@@ -145,6 +146,8 @@ class Appender:
         self._doubts: dict[str, tuple[Append, _Numbered]] = {}
         self._resolved: deque[Resolved] = deque(maxlen=RESOLVED_MAX)
         self._resolving = asyncio.Lock()
+        self.closed: Appended | None = None
+        """The append of definite updates with which this handle closed the shard, where it ended in doubt at first."""
 
     async def commit(self, append: Append, deadline: Deadline) -> Appended | UpperMismatch:
         """The last word on an append. UpperMismatch: nothing was appended, and nothing of it ever will be.
@@ -225,6 +228,8 @@ class Appender:
             forgotten = True
         if appended is None and not forgotten:
             await append.discard()
+        if appended is not None and append.definite and appended.upper.is_empty:
+            self.closed = appended
         del self._doubts[it.name]
         it.session.release(it.number)
         lower, upper = append.bounds
@@ -289,7 +294,7 @@ class Appender:
             case _:
                 raise _unknowable(append)
 
-    async def _attempt(self, append: Append, it: "_Numbered") -> tuple[Append, Any]:
+    async def _attempt(self, append: Append, it: "_Numbered") -> tuple[Append, AnyOutcome]:
         while True:
             command = append.command(it.session, it.number, self._location.settings.writer_lease_ms)
             outcome = await self._sent(command, it)
@@ -311,7 +316,7 @@ class Appender:
                 return Schema.from_bytes(entry.schema)
         raise InvalidArgument("unknown schema", hint="register the schema first", schema_id=schema_id)
 
-    async def _sent(self, command: CompareAndAppend | CloseCall, it: "_Numbered") -> Any:
+    async def _sent(self, command: CompareAndAppend | CloseCall, it: "_Numbered") -> AnyOutcome:
         location = self._location
         it.sent = True
         # One doubt for all that is sent under a number: an answer to it holds for every attempt before.
@@ -434,8 +439,11 @@ def _undone(append: Append, told: CannotTell, heard: int) -> bool:
 
 
 def _by_anybody(append: Append, told: CannotTell) -> Appended:
-    """Definite updates that the upper has passed are in the shard, whoever wrote them. Raises OutcomeForgotten."""
-    if not append.definite:
+    """Definite updates that the upper has passed are in the shard, whoever wrote them. Raises OutcomeForgotten.
+
+    ``[]`` has passed nothing: the shard may have been closed or finalized by somebody who did not have them.
+    """
+    if not append.definite or told.upper.is_empty:
         raise _unknowable(append)
     return Appended(upper=append.bounds[1], seqno=told.seqno, already_committed=True)
 

@@ -233,7 +233,7 @@ class BatchBuilder:
         self._keys.append(key)
         return key
 
-    async def _compute(self, size: int, function: Callable[..., T], *args: Any) -> T:
+    async def _compute(self, size: int, function: Callable[..., T], *args: object) -> T:
         if size <= _ON_LOOP_BYTES_MAX:
             return function(*args)
         return await encode(self._runtime, function, *args)

@@ -20,6 +20,7 @@ from persist.core.data.schema import Schema
 from persist.core.frontier import TIME_MAX, Antichain, AntichainLike, check_time
 from persist.core.ids import ShardId, Token, WriterId
 from persist.core.shard.batch import Run
+from persist.core.shard.closed import not_writable
 from persist.core.shard.commands import Appended, ExpireWriter, Transaction, UpperMismatch
 from persist.errors import InvalidBounds, ShardClosed, VersionMismatch
 from persist.retry.deadline import Deadline
@@ -89,12 +90,14 @@ class WriteHandle(Stays):
         """Make sure that the updates of ``[self.upper, new_upper)`` are in the shard, whoever wrote them.
 
         Several writers may append the same definite data at once: the shard takes each time interval from whoever
-        comes first. ``[]`` as ``new_upper`` closes the shard for writes; empty updates move the upper only, and with
-        ``new_upper == upper`` are a heartbeat. Rows are Arrow, dicts of columns or ``((key, val), time, diff)``; a
+        comes first, and an upper that has passed it says that its updates are there. Not so ``[]``: where somebody
+        else closed or finalized the shard nothing says whose updates are there, and this is ShardClosed. ``[]`` as
+        ``new_upper`` closes the shard for writes; empty updates move the upper only, and with ``new_upper == upper``
+        are a heartbeat. Rows are Arrow, dicts of columns or ``((key, val), time, diff)``; a
         column ``diff`` may be missing (+1), and ``ts`` in an interval of one time. Cost: one RPC, one upload per part
         unless inline; bounded memory (see BatchBuilder). Raises InvalidBounds, EmptyInterval, SchemaMismatch,
-        InvalidArgument, ShardClosed (nothing happened), LocationError (repeat the call: it only promises that these
-        bounds are written).
+        InvalidArgument, ShardClosed (nothing was appended now; read whether it is there), LocationError (repeat the
+        call: it only promises that these bounds are written).
         """
         lower, upper = self._upper, Antichain.coerce(new_upper)
         _check_bounds(lower, upper)
@@ -105,15 +108,20 @@ class WriteHandle(Stays):
             try:
                 outcome = await self._commit(append, deadline)
             except ShardClosed:
-                # Whoever closed it had written everything before; only a handle that knew it closed is mistaken.
-                if lower.is_empty:
+                # SUBTLE: its upper proves nothing. Whoever closed or finalized it may not have had these updates.
+                closed = self._appender.closed
+                if closed is None or not upper.is_empty:
                     raise
-                outcome = UpperMismatch(upper=Antichain())
+                # This handle did, with a call that ended in doubt: this is its repetition.
+                outcome = closed
             begin = append.bounds[0]
             match outcome:
                 case Appended():
                     self._upper = upper
                     return dataclasses.replace(outcome, upper=upper)
+                case UpperMismatch(upper=current) if current.is_empty:
+                    await append.discard()
+                    raise not_writable(self._shard, since=Antichain.of(0))
                 case UpperMismatch(upper=current, seqno=seqno) if upper.less_equal(current):
                     await append.discard()
                     self._upper = upper

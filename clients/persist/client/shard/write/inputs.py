@@ -16,6 +16,7 @@ from persist.core.data.schema import DIFF, TS, Schema
 from persist.core.data.update import from_rows
 from persist.core.frontier import Antichain
 from persist.errors import InvalidArgument, SchemaMismatch
+from persist.typed import AnyValue
 
 UpdatesLike: TypeAlias = Any
 """See the module's text."""
@@ -122,7 +123,7 @@ def _batches(reader: pa.RecordBatchReader) -> Iterator[pa.Table]:
         yield pa.Table.from_batches([batch])
 
 
-def _items(items: Iterator[Any], schema: Schema) -> Iterator[pa.Table]:
+def _items(items: Iterator[AnyValue], schema: Schema) -> Iterator[pa.Table]:
     first = next(items, None)
     if first is None:
         return
@@ -139,7 +140,7 @@ def _items(items: Iterator[Any], schema: Schema) -> Iterator[pa.Table]:
         yield from_rows(rows, schema)
 
 
-def _of_dicts(rows: Sequence[Any], fields: pa.Schema, needed: set[str]) -> pa.Table:
+def _of_dicts(rows: Sequence[AnyValue], fields: pa.Schema, needed: set[str]) -> pa.Table:
     known = set(fields.names)
     for row in rows:
         if not isinstance(row, Mapping) or not needed <= set(row) <= known:
@@ -151,7 +152,7 @@ def _of_dicts(rows: Sequence[Any], fields: pa.Schema, needed: set[str]) -> pa.Ta
         raise InvalidArgument("a value does not fit its column", hint=str(error)[:200]) from error
 
 
-def _table(item: Any) -> pa.Table:
+def _table(item: AnyValue) -> pa.Table:
     if isinstance(item, pa.RecordBatch):
         return pa.Table.from_batches([item])
     if isinstance(item, pa.Table):

@@ -4,7 +4,7 @@ Source: catalog-semantics.md sections 1.2.7 and 1.2.8.
 """
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 from persist.core.catalog.errors import NotWritable
 from persist.core.catalog.fingerprints import first_outcome
@@ -55,7 +55,7 @@ def advanced_upper(upper: int, to: int) -> int | None:
     return to if _reachable(to, TIME_LIMIT + 1) > upper else None
 
 
-def _reachable(time: Any, limit: int) -> int:
+def _reachable(time: object, limit: int) -> int:
     if not isinstance(time, int) or not 0 <= time < limit:
         raise InvalidArgument(
             "a time that no catalog goes to",

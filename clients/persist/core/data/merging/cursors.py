@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import pyarrow as pa
 
+from persist.arrow import ArrowArray, ArrowChunks, ArrowColumn, frombuffer
 from persist.core.data.encoding import encode_key, one_chunk, raw_buffers, words
 from persist.core.data.order import has_word_order
 from persist.core.data.schema import Schema
@@ -85,7 +86,7 @@ class KeyOrder:
 class _WordKeys:
     """Keys of one integer or time column. Nulls come first."""
 
-    def __init__(self, column: pa.ChunkedArray) -> None:
+    def __init__(self, column: ArrowChunks) -> None:
         array = one_chunk(column)
         self._nulls = array.null_count
         if self._nulls and array[: self._nulls].null_count < self._nulls:
@@ -106,13 +107,13 @@ class _WordKeys:
         return None
 
 
-def canonical_keys(columns: Sequence[Any]) -> Keys:
+def canonical_keys(columns: Sequence[ArrowColumn]) -> Keys:
     """The canonical bytes of ascending rows, made only where they cannot be read in place."""
     values = raw_values(columns)
     return ByteKeys(columns) if values is None else _RawKeys(values)
 
 
-def canonical_ends(columns: Sequence[Any]) -> tuple[bytes, bytes]:
+def canonical_ends(columns: Sequence[ArrowColumn]) -> tuple[bytes, bytes]:
     """The canonical bytes of the first and the last of at least one row, at the cost of these two."""
     rows = len(columns[0])
     values = raw_values(columns)
@@ -124,11 +125,11 @@ def canonical_ends(columns: Sequence[Any]) -> tuple[bytes, bytes]:
     return keys.at(0), keys.at(1)
 
 
-def _chunks(column: Any) -> list[pa.Array]:
+def _chunks(column: ArrowColumn) -> list[ArrowArray]:
     return list(column.chunks) if isinstance(column, pa.ChunkedArray) else [column]
 
 
-def raw_values(columns: Sequence[Any]) -> pa.Array | None:
+def raw_values(columns: Sequence[ArrowColumn]) -> ArrowArray | None:
     """Keys whose order is that of their own bytes: one column of text or bytes without nulls. None for other keys."""
     if len(columns) != 1 or columns[0].null_count or not _is_raw(columns[0].type):
         return None
@@ -142,12 +143,12 @@ def _is_raw(given: pa.DataType) -> bool:
 class _RawKeys:
     """Keys of ``raw_values``, read in place: their canonical bytes are a marker and the value."""
 
-    def __init__(self, values: pa.Array) -> None:
+    def __init__(self, values: ArrowArray) -> None:
         _, offsets, data = values.buffers()
         wide = T.is_large_binary(values.type) or T.is_large_string(values.type)
         kind = np.dtype(np.int64 if wide else np.int32)
         self._rows = len(values)
-        self._offsets = np.frombuffer(offsets, kind, self._rows + 1, values.offset * kind.itemsize).data
+        self._offsets = frombuffer(offsets, kind, self._rows + 1, values.offset * kind.itemsize).data
         self._data = memoryview(b"" if data is None else data)
 
     def at(self, row: int) -> bytes:
@@ -164,7 +165,7 @@ class _RawKeys:
 class ByteKeys:
     """Keys as canonical bytes, read in place."""
 
-    def __init__(self, columns: Sequence[Any]) -> None:
+    def __init__(self, columns: Sequence[ArrowColumn]) -> None:
         self._encoded = encode_key(columns)  # keeps the buffers alive
         offsets, data = raw_buffers(self._encoded)
         self._offsets, self._data = offsets.data, data.data
@@ -288,7 +289,7 @@ class Cursor:
 
     def _known(self) -> Keys:
         if self._keys is None:
-            self._keys = self._order.keys(self._table)
+            self._keys = self._order.keys(self._table)  # type: ignore[arg-type]  # no nulls here
         return self._keys
 
     def _next(self, held: int) -> pa.RecordBatch | None:

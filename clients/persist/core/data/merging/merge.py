@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from persist.arrow import ArrowArray
 from persist.core.data.consolidation import consolidate_piece
 from persist.core.data.encoding import encode_key, one_chunk
 from persist.core.data.merging.cursors import (
@@ -122,7 +123,7 @@ class _Merge:
         if values is not None:
             # The values order rows as their canonical bytes do, which need not be made then.
             table = table.set_column(table.schema.get_field_index(names[0]), table.field(names[0]), values)
-            return consolidate_piece(table, self._schema, self._since, starts, values.cast(pa.large_binary()))
+            return consolidate_piece(table, self._schema, self._since, starts, values.cast(pa.large_binary()))  # type: ignore[arg-type]  # no nulls here
         keys = [self._keys(piece) for piece in pieces] if any(piece.keys is not None for piece in pieces) else []
         return consolidate_piece(table, self._schema, self._since, starts, pa.concat_arrays(keys) if keys else None)
 
@@ -184,7 +185,7 @@ def _first(flags: pa.BooleanArray) -> int:
     return count
 
 
-def _ascends(column: pa.Array) -> bool:
+def _ascends(column: ArrowArray) -> bool:
     """No row of a key column lies below the row before it, as far as that is cheap to tell."""
     if T.is_nested(column.type) or T.is_floating(column.type) or len(column) < 2:
         return True

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 from persist.core.frontier import Antichain
 from persist.core.ids import Token
 from persist.core.shard import commands as c
+from persist.core.shard.closed import not_writable, reader_gone
 from persist.core.shard.retention import with_compaction, with_work
 from persist.core.shard.state import (
     STATE_FORMAT,
@@ -27,6 +28,7 @@ from persist.core.shard.state import (
 )
 from persist.core.shard.table import Table
 from persist.core.shard.trace import push
+from persist.core.shard.transitions import repair  # noqa: F401  # its transition registers
 from persist.core.shard.transitions.append import BODY_BYTES, check_batch, is_heartbeat, rebased, same_body
 from persist.core.shard.transitions.calls import (
     application_forgotten,
@@ -46,6 +48,7 @@ from persist.errors import (
     SchemaMismatch,
     ShardClosed,
 )
+from persist.typed import AnyOutcome, Fields, Record
 
 T = TypeVar("T")
 
@@ -55,6 +58,8 @@ READERS_MAX: Final = 1000
 """Leased and critical readers a shard takes, each."""
 SCHEMAS_MAX: Final = 1000
 SCHEMA_BYTES_MAX: Final = 1 << 18
+SCHEMAS_BYTES_MAX: Final = 32 << 20
+"""Bytes of all schemas of a shard together: its state holds them, and every answer that says where it stands."""
 
 
 def apply(state: State, command: c.Command[T], context: Context) -> tuple[State, T]:
@@ -120,16 +125,14 @@ def _heard(reader: LeasedReader, now_ms: int) -> LeasedReader:
 
 
 @transition.register
-def compare_and_append(command: c.CompareAndAppend, state: State, context: Context) -> tuple[State, Any]:
+def compare_and_append(command: c.CompareAndAppend, state: State, context: Context) -> tuple[State, AnyOutcome]:
     """Add a batch if the upper is its lower, or return what became of the attempt that did."""
     # Before anything else: a repeated attempt learns what the first one did, even if that closed the shard.
     known = _known_outcome(command, state)
     if known is not None:
         return state, known
     if state.upper.is_empty:
-        raise ShardClosed(
-            "the shard is closed for writing", hint="its upper is []: nothing can be added", shard=state.shard
-        )
+        raise not_writable(state.shard, since=state.since)
     batch = command.batch
     check_alive(state, command.writer_id)
     check_batch(state, command.writer_id, batch, parts_max=context.parts_per_append_max)
@@ -148,7 +151,7 @@ def compare_and_append(command: c.CompareAndAppend, state: State, context: Conte
     ), outcome
 
 
-def _known_outcome(command: c.CompareAndAppend, state: State) -> Any:
+def _known_outcome(command: c.CompareAndAppend, state: State) -> AnyOutcome:
     """What has become of the call, its token or its transaction before; None: nothing that the shard knows of."""
     if command.call is None and command.token is None:
         raise InvalidArgument("an append is numbered or has a token", hint="give call, token or both")
@@ -229,11 +232,11 @@ def _transaction_outcome(transaction: c.Transaction | None, state: State) -> c.A
     return c.Appended(upper=record.upper, seqno=record.seqno, already_committed=True)
 
 
-def _remembered(command: c.CompareAndAppend, state: State, outcome: c.Appended, context: Context) -> dict[str, Any]:
+def _remembered(command: c.CompareAndAppend, state: State, outcome: c.Appended, context: Context) -> Record:
     """The sessions and tokens that tell this append from now on."""
     if len(command.body) not in (0, BODY_BYTES):
         raise InvalidArgument(f"a body is told in {BODY_BYTES} bytes, or not at all", bytes=len(command.body))
-    changed: dict[str, Any] = {}
+    changed: Record = {}
     if command.call is not None:
         changed["sessions"] = recorded(
             state, command.call, Verdict.APPENDED, now_ms=context.now_ms, upper=outcome.upper
@@ -265,7 +268,7 @@ def _with_transaction(command: c.CompareAndAppend, state: State, outcome: c.Appe
 
 
 @transition.register
-def close_call(command: c.CloseCall, state: State, context: Context) -> tuple[State, Any]:
+def close_call(command: c.CloseCall, state: State, context: Context) -> tuple[State, AnyOutcome]:
     """Fence a call: it has taken effect by now, or never will."""
     found = met(state, command.call)
     if isinstance(found, c.CannotTell):
@@ -391,7 +394,7 @@ def _done(state: State, call: c.Call | None, context: Context, verdict: Verdict 
 @transition.register
 def compare_and_downgrade_since(
     command: c.CompareAndDowngradeSince, state: State, context: Context
-) -> tuple[State, Any]:
+) -> tuple[State, AnyOutcome]:
     """Move a critical hold if its opaque value is the expected one."""
     known = state.critical_readers.get(command.critical_id)
     found = None if command.call is None else met(state, command.call)
@@ -459,7 +462,7 @@ def _with_reader(state: State, reader_id: str, reader: LeasedReader) -> State:
 def _leased(state: State, reader_id: str) -> LeasedReader:
     known = state.leased_readers.get(reader_id)
     if known is None:
-        raise LeaseExpired("the reader's lease ran out", hint="open a new reader", reader=reader_id)
+        raise reader_gone(reader_id, since=state.since, upper=state.upper)
     return known
 
 
@@ -513,6 +516,12 @@ def _registered(state: State, schema: bytes, codec: str) -> tuple[State, c.Schem
         raise ShardClosed("the shard is gone", hint="use another shard", shard=state.shard)
     if len(schema) > SCHEMA_BYTES_MAX:
         raise RequestTooLarge("a schema takes too much room", hint="fewer columns", limit=SCHEMA_BYTES_MAX)
+    held = sum(len(each.schema) for each in state.schemas)
+    if held + len(schema) > SCHEMAS_BYTES_MAX:
+        raise RequestTooLarge(
+            "the schemas of the shard take too much room", hint="copy it to a new shard", bytes=held,
+            limit=SCHEMAS_BYTES_MAX, shard=state.shard,
+        )  # fmt: skip
     check_schema(schema, codec)
     entry = c.SchemaEntry(schema_id=len(state.schemas), schema=schema, codec=codec)
     return state.evolved(schemas=(*state.schemas, entry)), c.SchemaRegistered(entry=entry)
@@ -553,5 +562,5 @@ def _opaque(opaque: bytes) -> bytes:
     return opaque
 
 
-def _without(values: Any, key: str) -> dict[str, Any]:
+def _without(values: Fields, key: str) -> Record:
     return {each: value for each, value in values.items() if each != key}

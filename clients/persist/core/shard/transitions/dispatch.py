@@ -1,12 +1,12 @@
-"""Where a command meets its transition. The transitions themselves register in ``transitions`` and ``upkeep``."""
+"""Where a command meets its transition. The transitions register in ``apply``, ``upkeep`` and ``repair``."""
 
 from dataclasses import dataclass
 from functools import singledispatch
-from typing import Any
 
-from persist.core.shard.commands import Command
+from persist.core.shard.commands import AnyCommand
 from persist.core.shard.state import FIRST_FORMAT, State
 from persist.errors import InvalidArgument
+from persist.typed import AnyOutcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +40,6 @@ class Context:
 
 
 @singledispatch
-def transition(command: Command[Any], state: State, context: Context) -> tuple[State, Any]:
+def transition(command: AnyCommand, state: State, context: Context) -> tuple[State, AnyOutcome]:
     """The state after a command and its outcome."""
     raise InvalidArgument("this release knows no such command", command=type(command).__name__)

@@ -4,46 +4,19 @@ A batch is named by its fingerprint and its parts by their places in it, so exac
 What is left covers the same times. Source: docs/runbook.md, repair; reliability.md I9 and I24.
 """
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 from persist.core.shard import compaction as k
 from persist.core.shard.batch import HollowBatch, Run
-from persist.core.shard.commands import Command
+from persist.core.shard.commands import NotTakenOut, PartsTakenOut, TakeOutParts
 from persist.core.shard.state import State
 from persist.core.shard.transitions.dispatch import Context, transition
 from persist.errors import InvalidArgument
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LostParts:
-    """Parts of one batch: its fingerprint, and (run, place in the run) of each, from 0."""
-
-    batch: bytes
-    places: tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartsTakenOut:
-    """The state names them no more. Their rows are lost."""
-
-    parts: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotTakenOut:
-    """Nothing changed: a batch is not there any more. Compaction or another repair was faster; look again."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TakeOutParts(Command["PartsTakenOut | NotTakenOut"]):
-    """Take parts out of their batches, all or none. Raises InvalidArgument for places that are not there."""
-
-    lost: tuple[LostParts, ...]
+from persist.typed import AnyOutcome
 
 
 @transition.register
-def take_out_parts(command: TakeOutParts, state: State, context: Context) -> tuple[State, Any]:
+def take_out_parts(command: TakeOutParts, state: State, context: Context) -> tuple[State, AnyOutcome]:
     """Take damaged parts out of the trace, so that what is left can be read."""
     trace, parts = state.trace, 0
     for each in command.lost:

@@ -1,0 +1,77 @@
+"""Names looked up at a location: which of the shards that a name may have is there. Looking makes nothing.
+
+Source: docs/concepts.md, names.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import aclosing
+
+from persist.client.shard.location import Location
+from persist.core import names
+from persist.core.ids import ShardId
+from persist.core.names import Named
+from persist.errors import InvalidArgument, PersistError, ShardNotFound
+from persist.machine.shards import ShardInfo
+from persist.retry.deadline import Deadline
+from persist.retry.streams import listing
+
+LISTING_SECONDS = 5.0
+"""For near names, when there is none of the name that was given."""
+
+
+async def find(location: Location, name: str, deadline: Deadline, *, timelines: Iterable[str] = ()) -> Named | None:
+    """The shard of this name; None when there is none. Three RPCs at once. Raises AmbiguousName, InvalidArgument."""
+    location.check_open()
+    possible = names.possible(name, timelines)
+    infos = await asyncio.gather(*(_look(location, each.shard, deadline) for each in possible))
+    there = [(each, info) for each, info in zip(possible, infos, strict=True) if info is not None]
+    living = [each for each, info in there if not (info.upper.is_empty and info.since.is_empty)]
+    return names.only(name, living or [each for each, _ in there])
+
+
+async def shard_of(
+    location: Location, given: ShardId | str, deadline: Deadline, *, create: bool = False, writes: bool = False
+) -> ShardId:
+    """The shard of an id, which is not looked at, or of a name.
+
+    ``create``: for a name without a shard the id that it will have, instead of ShardNotFound, which tells near names.
+    ``writes``: rows are going to be written, so a table that is written through a log is refused with InvalidArgument.
+    """
+    wanted = names.id_or_name(given)
+    if isinstance(wanted, ShardId):
+        return wanted
+    found = await find(location, wanted, deadline)
+    if found is None:
+        if create:
+            return names.new_shard(wanted)
+        raise names.not_found(wanted, await _near(location, wanted, deadline))
+    if writes and found.mode == "wal":
+        raise InvalidArgument(
+            "this name is a table that is written through a log",
+            hint='write with client.table(name, mode="wal")',
+            name=wanted,
+            shard=found.shard,
+        )
+    return found.shard
+
+
+async def _look(location: Location, shard: ShardId, deadline: Deadline) -> ShardInfo | None:
+    try:
+        return await location.attempts.read(
+            deadline, lambda seconds: location.shards.open(shard, create=False, timeout=seconds)
+        )
+    except ShardNotFound:
+        return None
+
+
+async def _near(location: Location, name: str, deadline: Deadline) -> list[str]:
+    """Near names; none where telling them would take long."""
+    try:
+        listed = listing(
+            location.attempts, deadline, lambda seconds: location.shards.list(timeout=min(LISTING_SECONDS, seconds))
+        )
+        async with aclosing(listed) as shards:
+            return names.near(name, [str(shard) async for shard in shards])
+    except PersistError:
+        return []

@@ -1,0 +1,140 @@
+"""Names of shards: which ids a name may have. The one place that derives an id from what somebody calls a shard.
+
+Nothing lists names: a name's shard has an id that follows from it. There is more than one way in which it may follow:
+a table that is written through a log, or on a timeline of its own, has an id that says so, and so had every table once.
+Whoever looks for a name looks at all of them, and where two are there it is for a person to say which one is meant.
+Source: docs/formats.md, keys; docs/concepts.md, names.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from persist.core.ids import ShardId
+from persist.errors import AmbiguousName, InvalidArgument, ShardNotFound
+
+EPOCH_TIMELINE: Final = "M"
+"""The text of the timeline that everything is on unless something else is said."""
+MODES: Final = ("direct", "wal")
+
+NEAR_MAX: Final = 5
+_GUESSED_MAX: Final = 64
+"""Characters; names near a longer one are not guessed."""
+_LETTERS: Final = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-."
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A shard that a name may have. ``mode`` None: whoever wrote first made it, which may be anything but a log."""
+
+    shard: ShardId
+    mode: str | None = None
+    timeline: str = EPOCH_TIMELINE
+
+    def serves(self, mode: str, timeline: str) -> bool:
+        """Whether a table of this mode and timeline may be this shard."""
+        return (self.mode or "direct", self.timeline) == (mode, timeline)
+
+    def __str__(self) -> str:
+        if self.mode is None:
+            return f"{self.shard} (written by name)"
+        return f"{self.shard} (a table with mode={self.mode}, timeline={self.timeline})"
+
+
+def is_id(text: object) -> bool:
+    """Whether this is, or wants to be, a shard's id, and is not a name."""
+    return isinstance(text, str) and len(text) > 30 and text.startswith("s") and text.count("-") == 4
+
+
+def check_name(name: object) -> str:
+    """The name. Raises InvalidArgument unless it is a text with something to see in it."""
+    if not isinstance(name, str) or not name.strip() or "\0" in name or not name.isprintable():
+        raise InvalidArgument("a shard has a name, or an id", hint="a text, such as flights", got=repr(name)[:80])
+    return name
+
+
+def id_or_name(given: object) -> ShardId | str:
+    """The id that was given, or the name. Raises InvalidId (a malformed id), InvalidArgument (no name either)."""
+    if is_id(given):
+        return ShardId.parse(given)
+    return check_name(given)
+
+
+def new_shard(name: str, mode: str = "direct", timeline: str = EPOCH_TIMELINE) -> ShardId:
+    """The id that a name has once it is written first: the same through every door. Raises InvalidArgument."""
+    check_name(name)
+    if (mode, timeline) == ("direct", EPOCH_TIMELINE):
+        return ShardId.named("table", name)
+    return ShardId.named("persist.table", mode, timeline, name)
+
+
+def possible(name: str, timelines: Iterable[str] = ()) -> tuple[Named, ...]:
+    """All shards that a name may have, on the timeline of everything and on these. Raises InvalidArgument."""
+    first = Named(new_shard(name))
+    tables = (
+        Named(ShardId.named("persist.table", mode, timeline, name), mode, timeline)
+        for timeline in dict.fromkeys((EPOCH_TIMELINE, *timelines))
+        for mode in MODES
+    )
+    return first, *tables
+
+
+def only(name: str, found: Sequence[Named]) -> Named | None:
+    """The one that is there, if any. Raises AmbiguousName, which tells how to say which one."""
+    if len(found) < 2:
+        return next(iter(found), None)
+    first = found[0].shard
+    raise AmbiguousName(
+        "several shards have this name",
+        hint=f"give the id of the one that is meant in its place: client.open({str(first)!r}), "
+        f'persist shard snapshot {first}, .option("shard", "{first}")',
+        name=name,
+        shards=", ".join(map(str, found)),
+    )
+
+
+def among(given: str, shards: Collection[str]) -> ShardId:
+    """The shard of this id or name, of all that there are. Raises ShardNotFound (for a name), AmbiguousName."""
+    wanted = id_or_name(given)
+    if isinstance(wanted, ShardId):
+        return wanted
+    found = only(wanted, [each for each in possible(wanted) if each.shard in shards])
+    if found is None:
+        raise not_found(wanted, near(wanted, shards))
+    return found.shard
+
+
+def not_found(name: str, near: Sequence[str] = ()) -> ShardNotFound:
+    """What to tell whoever named a shard that is not there."""
+    meant = f"did you mean {' or '.join(near)}? " if near else "check the name and the location; "
+    hint = f"{meant}a shard is made by its first write, with a schema"
+    details = {"near": " or ".join(near)} if near else {}
+    return ShardNotFound("no such shard here", hint=hint, name=name, **details)
+
+
+def near(name: str, shards: Collection[str]) -> list[str]:
+    """Names of these shards that are one letter, or the case, away from this one. Names are not kept, so guessed."""
+    if len(name) > _GUESSED_MAX or not shards:
+        return []
+    ids = frozenset(shards)
+    found = []
+    for guess in sorted(set(_guesses(name)) - {name}):
+        try:
+            known = possible(guess)
+        except InvalidArgument:
+            continue
+        if any(each.shard in ids for each in known):
+            found.append(guess)
+    return found[:NEAR_MAX]
+
+
+def _guesses(name: str) -> Iterator[str]:
+    yield from (name.lower(), name.upper(), name.capitalize(), name.strip())
+    for at in range(len(name) + 1):
+        before, after = name[:at], name[at:]
+        yield from (before + letter + after for letter in _LETTERS)
+        if after:
+            yield before + after[1:]
+            yield from (before + letter + after[1:] for letter in _LETTERS)
+        if len(after) > 1:
+            yield before + after[1] + after[0] + after[2:]

@@ -1,0 +1,79 @@
+"""How much of the code a type checker sees: signatures that hold Any, and suppressions without a reason."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from test_tidy import SOURCE_ROOTS, functions, handwritten, name, report, tree
+
+ANY_MAX = 144
+"""It may fall. Who needs one more finds a type, or a name in ``persist.typed`` that says why there is none."""
+DYNAMIC_MAX = 402
+"""Signatures with one of those names: dynamic by design, and to be told apart from what was not thought about."""
+DYNAMIC = Path(__file__).resolve().parents[2] / "clients/persist/typed.py"
+
+
+def annotations(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.expr]:
+    """Of the parameters and the return."""
+    given = node.args
+    every = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+    found = [*(argument.annotation for argument in every if argument is not None), node.returns]
+    yield from (each for each in found if each is not None)
+
+
+def names_in(node: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    """The words of its annotations, those in quotes too, but not the texts that Annotated holds."""
+    return {
+        word
+        for annotation in annotations(node)
+        for word in re.findall(r"\w+", re.sub(r"\(.*\)", "", ast.unparse(annotation), flags=re.DOTALL))
+    }
+
+
+SIGNATURES = [
+    (f"{name(path)}:{node.lineno} {node.name}", names_in(node))
+    for path in handwritten(*SOURCE_ROOTS)
+    for node in functions(tree(path))
+]
+
+
+def holding(wanted: set[str]) -> list[str]:
+    """Every signature that holds one of these names."""
+    return [where for where, names in SIGNATURES if wanted & names]
+
+
+def test_signatures_that_hold_any_become_fewer() -> None:
+    found = holding({"Any"})
+    assert len(found) <= ANY_MAX, "\n".join([f"{len(found)} signatures hold Any, at most {ANY_MAX}", *found])
+
+
+def test_names_for_what_is_dynamic_do_not_spread() -> None:
+    dynamic = {
+        node.target.id
+        for node in tree(DYNAMIC).body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and "Any" in ast.unparse(node)
+    }
+    found = holding(dynamic)
+    assert dynamic
+    assert len(found) <= DYNAMIC_MAX, "\n".join([f"{len(found)} signatures, at most {DYNAMIC_MAX}", *found])
+
+
+def test_the_count_sees_every_way_to_write_it() -> None:
+    text = 'def f(a: "list[Any]", *b: typing.Any, **c: int) -> None: ...\ndef g(a: int) -> dict[str, Any]: ...\n'
+    module = ast.parse(text + "def h(a: object) -> 'str': ...\n")
+    assert [node.name for node in functions(module) if "Any" in names_in(node)] == ["f", "g"]
+
+
+IGNORES = re.compile(r"# type: ignore(?P<codes>\[[\w, -]+\])?(?P<reason>  # .+)?")
+
+
+def test_every_type_ignore_says_which_and_why() -> None:
+    report(
+        [
+            f"{name(path)}:{number}: {found.group()}"
+            for path in handwritten(*SOURCE_ROOTS)
+            for number, line in enumerate(path.read_text().splitlines(), 1)
+            if (found := IGNORES.search(line)) and not (found["codes"] and found["reason"])
+        ]
+    )
