@@ -23,8 +23,10 @@ from persist.storage.ports import Consensus
 class Follower:
     """Wakes whoever waits for a shard to move. Runs only while somebody waits.
 
-    A store that does not answer is asked again, quietly. Any other failure is logged and counted, and whoever waits is
-    told; following goes on, so that those who wait then, or again, hear as soon as all is well.
+    A store that does not answer is asked again, quietly for ``settings.store_timeout_ms``; then whoever waits is told,
+    and so is everybody whose time passes meanwhile: that nothing was heard is no news of the shard. Any other failure
+    is logged and counted, and told at once. Following goes on, so that those who wait then, or again, hear as soon as
+    all is well.
     """
 
     def __init__(
@@ -48,6 +50,9 @@ class Follower:
         self._scopes: set[asyncio.Timeout] = set()
         self._failures = 0
         self._failure: Exception | None = None
+        self._missed: LocationError | None = None
+        """Why the last look at the store saw nothing; None: it saw the newest state."""
+        self._missed_at = 0.0
 
     @property
     def idle(self) -> bool:
@@ -56,8 +61,9 @@ class Follower:
 
     @contextlib.asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
-        """Within this context, the applier's state follows the store."""
+        """Within this context, which begins with a state just read, the applier's state follows the store."""
         self._waiting += 1
+        self._missed = None
         if self._waiting == 1:
             what = "following a shard"
             self._work = [self._tasks.spawn(self._listen(), what), self._tasks.spawn(self._poll(), what)]
@@ -75,7 +81,8 @@ class Follower:
         """Wait for a newer state, or another history; False when the deadline passes first. Use within ``following``.
 
         Raises what the state could not be read for: CorruptData, HistoryRewound, VersionMismatch; Determinate when
-        that was unexpected. Ask again: the next wait hears what there is to hear.
+        that was unexpected; LocationError while the store does not answer, instead of False. Ask again: the next wait
+        hears what there is to hear.
         """
         failures = self._failures
         try:
@@ -88,6 +95,8 @@ class Follower:
         except TimeoutError:
             if self._failures != failures and self._failure is not None:
                 raise _told(self._failure) from self._failure
+            if self._missed is not None:
+                raise _told(self._missed) from self._missed
             return False
         return True
 
@@ -114,19 +123,35 @@ class Follower:
             before = self._applier.cached
             await self._refresh()
             quiet = self._applier.cached is before
-            pause_ms = min(pause_ms * 2, self._settings.poll_max_ms) if quiet else self._settings.poll_first_ms
+            # A store that fails is looked at again soon: whoever waits wants to hear that it is back.
+            most_ms = self._settings.poll_max_ms if self._missed is None else self._settings.retry_max_ms
+            pause_ms = min(pause_ms * 2, most_ms) if quiet else self._settings.poll_first_ms
 
     async def _refresh(self) -> None:
         try:
-            await self._applier.refresh(Deadline(self._runtime, self._settings.store_timeout_ms / 1000))
-        except LocationError:
-            pass
+            # One attempt, so that the first miss is known: the poll comes again.
+            await self._applier.refresh(Deadline(self._runtime, self._settings.store_timeout_ms / 1000, once=True))
+        except LocationError as error:
+            self._miss(error)
         except Exception as error:
             self._fail(error)
+        else:
+            self._missed = None
+
+    def _miss(self, error: LocationError) -> None:
+        now = self._runtime.monotonic()
+        if self._missed is None:
+            self._missed_at = now
+        self._missed = error
+        if now - self._missed_at >= self._settings.store_timeout_ms / 1000:
+            self._tell(error)
 
     def _fail(self, error: Exception) -> None:
         """Tell everybody who waits; whoever waits later asks the store first."""
         failed("following a shard", error, self._counts, shard=self._applier.shard)
+        self._tell(error)
+
+    def _tell(self, error: Exception) -> None:
         self._failures += 1
         self._failure = error
         now = asyncio.get_running_loop().time()

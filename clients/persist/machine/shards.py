@@ -91,15 +91,17 @@ class Shards(Protocol):
     async def fetch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> Change:
         """Batches whose upper lies beyond ``frontier``; waits for the upper to pass it, at most ``timeout``.
 
-        When the wait ends without news the Change has no batches.
+        When the wait ends without news the Change has no batches. Raises LocationError when it ends while the store
+        does not answer.
         """
         ...
 
     def watch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> AsyncIterator[Change]:
         """Every change as it commits, from ``frontier`` on without gap or repeat, for at most ``timeout`` seconds.
 
-        Ends after the timeout, or when the upper is []. Raises LocationError when the push breaks: call again with
-        the frontier reached (or poll with ``fetch``).
+        The first comes at once, after a look at the store. Ends after the timeout, or when the upper is []. Raises
+        LocationError when the push breaks or the store does not answer: call again with the frontier reached (or poll
+        with ``fetch``). A frozen server says nothing: only to ask anew tells how things stand.
         """
         ...
 

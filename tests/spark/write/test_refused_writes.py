@@ -273,8 +273,10 @@ def test_micro_batches_planned_before_there_was_a_shard_each_happen_once(where: 
     writer = StreamWriter(Write.plan(options, frame, overwrite=False), "checkpoint")
     writer.commit([], 0)
     assert kept(client, where) == {}
-    for batch in (1, 2, 1):
+    for batch in (1, 1, 2, 2):
         writer.commit([pickle.loads(pickle.dumps(writer)).write(iter([one_row(frame)]))], batch)
+    with pytest.raises(persist.InvalidArgument, match="a later version was committed"):
+        writer.commit([pickle.loads(pickle.dumps(writer)).write(iter([one_row(frame)]))], 1)
     assert client.inspect(where["shard"])["rows"] == 2
 
 

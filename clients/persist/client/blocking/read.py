@@ -183,7 +183,7 @@ class Snapshot(ArrowStream):
         ``"id >= 5 and name = 'x'"`` or ``[("id", ">=", 5)]``; parts that cannot hold such rows are not read. ``keys``:
         ``(lower, upper)``, half-open, each a whole key or None. Cost: one GET per part of up to 1 MiB, about one per
         4 MiB of larger ones; holds some 300 MB at most. Raises InvalidArgument, CorruptData, LeaseExpired,
-        LocationError, UsageError (the reader was expired, or its client closed).
+        LocationError, UsageError (the reader was expired, or its client closed; asked on after an interruption).
         """
         found = self._inner.to_batches(columns, where, keys)
         return record_batches(self, self._inner.output(columns), found)
@@ -263,7 +263,7 @@ class Diffs(ArrowStream):
         ``"id >= 5 and name = 'x'"`` or ``[("id", ">=", 5)]``; parts that cannot hold such rows are not read. ``keys``:
         ``(lower, upper)``, half-open, each a whole key or None. Cost: one GET per part of up to 1 MiB, about one per
         4 MiB of larger ones; holds some 300 MB at most. Raises InvalidArgument, CorruptData, LeaseExpired,
-        LocationError, UsageError (the reader was expired, or its client closed).
+        LocationError, UsageError (the reader was expired, or its client closed; asked on after an interruption).
         """
         found = self._inner.to_batches(columns, where, keys)
         return record_batches(self, self._inner.output(columns), found)
@@ -297,9 +297,11 @@ class Diffs(ArrowStream):
 class Listen(Events):
     """An iterator of Updates and Progress. Ends when the shard is closed, when idle too long, or by ``close``.
 
-    Iterating raises LeaseExpired, CorruptData, LocationError, and UsageError when it or its client was closed, or its
-    reader expired. Cost: one watch stream; a GET per part that is not inline. Holds one batch of rows and up to 32 MiB
-    fetched ahead.
+    A step that was interrupted (cancelled, timed out) or that failed is no end: the next one goes on where it was,
+    without loss or repeat, and what it needs is kept until the listen is closed or dropped. Iterating raises
+    LeaseExpired, CorruptData, LocationError, and UsageError when it or its client was closed, its reader expired, or
+    somebody else waits for it. Cost: one watch stream, asked for anew twice in ``settings.timeout_ms``; a GET per part
+    that is not inline; one RPC before it ends as idle. Holds one batch of rows and up to 32 MiB fetched ahead.
     """
 
     _inner: AioListen

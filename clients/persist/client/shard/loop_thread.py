@@ -229,13 +229,13 @@ class LoopThread:
             self._shared.loop.call_soon_threadsafe(begin)
             return True
 
-    def _begin(self, work: Coroutine[Any, Any, Any], receiver: Receiver) -> None:
+    def _begin(self, work: Coroutine[object, object, object], receiver: Receiver) -> None:
         if receiver.left:
             work.close()
         else:
             receiver.begin(self._task(work, receiver))
 
-    def _task(self, work: Coroutine[Any, Any, T], receiver: Receiver | None = None) -> "asyncio.Task[T]":
+    def _task(self, work: Work[T], receiver: Receiver | None = None) -> "asyncio.Task[T]":
         task = self._shared.loop.create_task(self._known(work, receiver))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
@@ -244,7 +244,7 @@ class LoopThread:
         return task
 
     @staticmethod
-    async def _known(work: Coroutine[Any, Any, T], receiver: Receiver | None) -> T:
+    async def _known(work: Work[T], receiver: Receiver | None) -> T:
         if receiver is not None:
             receiver.inside()
         return await work

@@ -22,7 +22,7 @@ class Receiver:
         """What the task returned, until the frame has it."""
         self.failure: BaseException | None = None
         """What the task raised, until the frame has it."""
-        self._task: asyncio.Task[Any] | None = None
+        self._task: asyncio.Task[object] | None = None
         self._cancelled = self._ended = False
         # SUBTLE: a plain lock, held until the end. An interrupt while a future's condition is taken would leave it
         # taken, and the loop would wait for it for ever.
@@ -34,7 +34,7 @@ class Receiver:
         if not self._ended:
             self._end.acquire()
 
-    def begin(self, task: asyncio.Task[Any]) -> None:
+    def begin(self, task: asyncio.Task[object]) -> None:
         """This is the task."""
         self._task = task
         task.add_done_callback(self._done)
@@ -62,7 +62,7 @@ class Receiver:
             self._cancelled = True
             self._task.cancel()
 
-    def _done(self, task: asyncio.Task[Any]) -> None:
+    def _done(self, task: asyncio.Task[object]) -> None:
         if task.cancelled():
             hint = "open another client, and look whether it happened if it was to change something"
             self.failure = Indeterminate("the client was closed during the call", hint=hint)

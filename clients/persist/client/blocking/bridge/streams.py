@@ -4,6 +4,7 @@ Source: architecture.md section 8; style.md rule 26; the Arrow PyCapsule interfa
 """
 
 import contextlib
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from html import escape
@@ -12,7 +13,9 @@ from typing import Any, Self, TypeVar, cast
 import pyarrow as pa
 
 from persist.client.blocking.bridge.held import H, Held
+from persist.client.shard.loop_thread import LoopThread
 from persist.client.shard.read.listen import Event
+from persist.client.shard.read.whole import WholeIterator
 from persist.errors import PersistError
 
 T = TypeVar("T")
@@ -22,13 +25,24 @@ NOTEBOOK_ROWS = 20
 
 
 class Events(Held):
-    """A listen as a plain iterator."""
+    """A listen as a plain iterator. A step that was interrupted loses nothing, also if its event had come already."""
+
+    def __init__(self, owner: object, loop: LoopThread, inner: Any) -> None:
+        super().__init__(owner, loop, inner)
+        self._interrupted: deque[list[Event | None]] = deque()
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Event:
-        event: Event | None = self._run(_next(self._inner))
+        came: list[Event | None] = []
+        try:
+            event = self._run(_step(self._inner, came, self._interrupted))
+        except BaseException:
+            # SUBTLE: an interrupt may meet an event on its way between the threads. Looked into by the next step, on
+            # the loop, where this one has either ended by then or was cancelled.
+            self._interrupted.append(came)
+            raise
         if event is None:
             raise StopIteration
         return event
@@ -73,8 +87,13 @@ def record_batches(owner: Held, output: pa.Schema, found: AsyncGenerator[pa.Reco
 def iterated(owner: Held, found: AsyncIterator[T]) -> Generator[T, None, None]:
     """What an asynchronous iterator gives, which is closed when this one is closed or dropped.
 
-    ``owner`` lives as long: what it holds, and its client, are needed until the end.
+    ``owner`` lives as long: what it holds, and its client, are needed until the end. Raises UsageError when it is asked
+    on after an interruption or a failure.
     """
+    return WholeIterator(_iterated(owner, found))
+
+
+def _iterated(owner: Held, found: AsyncIterator[T]) -> Generator[T, None, None]:
     try:
         while (each := owner._run(_next(found))) is not None:
             yield each
@@ -99,7 +118,7 @@ class _Entered(AbstractContextManager[H]):
     there is nothing at which an interrupt could take the answer away.
     """
 
-    def __init__(self, owner: Held, kind: type[H], block: AbstractAsyncContextManager[Any]) -> None:
+    def __init__(self, owner: Held, kind: type[H], block: AbstractAsyncContextManager[object]) -> None:
         self._owner, self._kind, self._block = owner, kind, block
 
     def __enter__(self) -> H:
@@ -114,7 +133,7 @@ class _Entered(AbstractContextManager[H]):
         return None
 
 
-def entered(owner: Held, kind: type[H], block: AbstractAsyncContextManager[Any]) -> AbstractContextManager[H]:
+def entered(owner: Held, kind: type[H], block: AbstractAsyncContextManager[object]) -> AbstractContextManager[H]:
     """An asynchronous block as a plain one."""
     return _Entered(owner, kind, block)
 
@@ -129,6 +148,18 @@ async def _leave(block: AbstractAsyncContextManager[object], error: _Left | None
 
 async def _next(found: AsyncIterator[T]) -> T | None:
     return await anext(found, None)
+
+
+async def _step(
+    found: AsyncIterator[Event], came: list[Event | None], interrupted: deque[list[Event | None]]
+) -> Event | None:
+    while interrupted:
+        before = interrupted.popleft()
+        if before:
+            came += before
+            return before[0]
+    came.append(await _next(found))
+    return came[0]
 
 
 async def _close(found: AsyncIterator[object]) -> None:

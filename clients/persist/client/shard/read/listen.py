@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
@@ -20,20 +20,24 @@ from persist.client.shard.read.lease import Lease, Pin
 from persist.client.shard.read.snapshot import Snapshot
 from persist.core.frontier import TIME_MAX, Antichain
 from persist.core.shard.batch import HollowBatch
-from persist.errors import LocationError, NotReadable, UsageError
+from persist.errors import Determinate, LocationError, NotReadable, UsageError
 from persist.machine.parts.fetch import WHOLE_BYTES_MAX
 from persist.machine.parts.reading import changes_of
 from persist.machine.parts.stream import rows
 from persist.machine.shards import Change, ShardInfo
 from persist.retry.attempts import Attempts
-from persist.retry.deadline import Backoff, Deadline
+from persist.retry.deadline import LAST_ATTEMPT_SECONDS, Backoff, Deadline
 from persist.retry.tasks import Tasks
+
+Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
 
 log = logging.getLogger("persist.client.listen")
 """Interruptions, at INFO: a listen goes on by itself, but whoever watches one wants to know why nothing comes."""
 
 WATCH_SECONDS = 300.0
-"""How long one watch lasts before it is asked for anew."""
+"""How long one watch lasts at most before it is asked for anew."""
+LOOKS_PER_TIMEOUT = 2
+"""Watches asked for within ``settings.timeout_ms``. Each begins with a look at the store; silence says nothing."""
 READ_AHEAD = 16
 """Small batches fetched at a time."""
 
@@ -58,9 +62,11 @@ Event = Updates | Progress
 class Listen(Stays):
     """An async iterator of Updates and Progress. Ends when the shard is closed, when idle too long, or by ``aclose``.
 
-    Iterating raises LeaseExpired, CorruptData, LocationError, and UsageError when it or its client was closed, or its
-    reader expired. Cost: one watch stream; a GET per part that is not inline. Holds one batch of rows and up to 32 MiB
-    fetched ahead.
+    A step that was interrupted (cancelled, timed out) or that failed is no end: the next one goes on where it was,
+    without loss or repeat, and what it needs is kept until the listen is closed or dropped. Iterating raises
+    LeaseExpired, CorruptData, LocationError, and UsageError when it or its client was closed, its reader expired, or
+    somebody else waits for it. Cost: one watch stream, asked for anew twice in ``settings.timeout_ms``; a GET per part
+    that is not inline; one RPC before it ends as idle. Holds one batch of rows and up to 32 MiB fetched ahead.
     """
 
     def __init__(
@@ -89,7 +95,11 @@ class Listen(Stays):
         self._closed = False
         self._waiter: asyncio.Task[Any] | None = None
         self._left = asyncio.Event()
-        self._events = self._run()
+        self._change: Change | None = None
+        """What is being given out."""
+        self._given = 0
+        """Rows given out of the snapshot, or of the batch at the frontier."""
+        self._events: AsyncGenerator[Event, None] | None = None
         location.listens.add(self)
 
     @property
@@ -102,12 +112,15 @@ class Listen(Stays):
 
     async def __anext__(self) -> Event:
         task = asyncio.current_task()
+        while self._waiter is not None and self._waiter.cancelling():
+            # Whoever was interrupted a moment ago is still letting go.
+            await self._left.wait()
         if self._waiter is not None:
             raise UsageError("somebody waits for this listen already", hint="one at a time; or listen once for each")
         self._waiter = task
         self._left.clear()
         try:
-            return await self._events.__anext__()
+            return await self._step()
         except StopAsyncIteration:
             # An end that somebody made must not look like that of the shard, or of time.
             self._check_not_closed()
@@ -131,7 +144,8 @@ class Listen(Stays):
         if waiter is not None and waiter is not asyncio.current_task():
             waiter.cancel()
             await self._left.wait()
-        await self._events.aclose()
+        if self._events is not None:
+            await self._events.aclose()
         self._pin.release()
 
     async def __aenter__(self) -> Self:
@@ -152,50 +166,81 @@ class Listen(Stays):
                 frontier=self._frontier,
             ) from None
 
-    async def _run(self) -> AsyncGenerator[Event, None]:
+    async def _step(self) -> Event:
+        """The next event, from where the one before came to, however that ended."""
+        if self._events is None:
+            self._check_not_closed()
+            self._events = self._run()
         try:
-            if self._snapshot is not None:
-                async for event in self._contents(self._snapshot):
+            return await self._events.__anext__()
+        except StopAsyncIteration:
+            raise
+        except BaseException:
+            # SUBTLE: a generator that was left by an error has ended, and would say so ever after.
+            self._events = None
+            raise
+
+    async def _run(self) -> AsyncGenerator[Event, None]:
+        self._lease.check()
+        if self._snapshot is not None:
+            async with aclosing(self._contents(self._snapshot)) as events:
+                async for event in events:
                     yield event
-                self._snapshot = None
-            async with aclosing(self._changes()) as changes:
-                async for change in changes:
-                    # The parts must be held before this reader lets go of older versions.
-                    self._lease.check_history(change.info)
-                    self._pin.move(change.info.seqno)
-                    self._lease.saw(change.info.seqno, busy=bool(change.batches))
-                    async for event in self._deliver(change):
+        if self._change is not None:
+            async with aclosing(self._deliver(self._change)) as events:
+                async for event in events:
+                    yield event
+        async with aclosing(self._changes()) as changes:
+            async for change in changes:
+                # The parts must be held before this reader lets go of older versions.
+                self._lease.check_history(change.info)
+                self._pin.move(change.info.seqno)
+                self._lease.saw(change.info.seqno, busy=bool(change.batches))
+                async with aclosing(self._deliver(change)) as events:
+                    async for event in events:
                         yield event
-        finally:
-            self._pin.release()
+        self._pin.release()
 
     async def _contents(self, snapshot: Snapshot) -> AsyncGenerator[Event, None]:
         """The snapshot's rows as updates at ``as_of``, and that they are complete."""
         fields = snapshot.schema.updates
-        async with aclosing(snapshot.to_batches()) as batches:
-            async for batch in batches:
+        async with aclosing(snapshot.to_batches()) as batches, aclosing(self._rest(batches)) as rest:
+            async for batch in rest:
                 times = pa.repeat(pa.scalar(self._as_of, pa.uint64()), batch.num_rows)
                 columns = [times if field.name == "ts" else batch.column(field.name) for field in fields]
                 yield Updates(table=pa.Table.from_arrays(columns, schema=fields))
+        self._snapshot, self._given = None, 0
         self._told = _after(self._as_of)
         yield Progress(upper=self._told)
 
+    async def _rest(self, found: AsyncIterator[Rows]) -> AsyncGenerator[Rows, None]:
+        """What was not given out before an interruption. The same read gives the same rows in the same order."""
+        skip = self._given
+        async for piece in found:
+            rest = piece.slice(skip) if skip else piece
+            skip -= piece.num_rows - rest.num_rows
+            if rest.num_rows:
+                self._given += rest.num_rows
+                yield rest
+
     async def _deliver(self, change: Change) -> AsyncGenerator[Event, None]:
+        self._change = change
         fresh = [batch for batch in change.batches if self._frontier.less_than(batch.desc.upper)]
         async with aclosing(self._read_ahead(fresh, change.info)) as found:
             async for batch, tables in found:
                 await self._check(batch, change.info.since)
-                async with aclosing(tables):
-                    async for table in tables:
+                async with aclosing(tables), aclosing(self._rest(tables)) as rest:
+                    async for table in rest:
                         yield Updates(table=table)
                 previous, self._frontier = self._frontier, self._frontier.join(batch.desc.upper)
-                self._began = True
+                self._began, self._given = True, 0
                 if self._told is None or self._told.less_than(self._frontier):
                     self._told = self._frontier
                     yield Progress(upper=self._frontier)
                 if self._downgrade:
                     # One frontier back: whoever resumes must still tell the last frontier from the times before it.
                     self._lease.follow(previous)
+        self._change = None
 
     async def _read_ahead(
         self, batches: Sequence[HollowBatch], info: ShardInfo
@@ -236,20 +281,38 @@ class Listen(Stays):
             )
 
     async def _changes(self) -> AsyncGenerator[Change, None]:
-        """Changes from the frontier on, by push; by fetch while the push is broken. Raises LocationError in the end."""
+        """Changes from the frontier on, by push; by fetch while the push is broken. Raises LocationError in the end.
+
+        SUBTLE: a push that says nothing may come from a server that is frozen, or whose store does not answer. Each
+        watch begins with an answer, so asking anew tells; and before silence counts as no news, the store is asked.
+        """
         location, shard = self._location, self._lease.shard
         patience, quiet = _Patience(location), _Quiet(location, self._idle)
-        while not (self._frontier.is_empty or quiet.over):
+        longest = min(WATCH_SECONDS, location.settings.timeout_ms / 1000 / LOOKS_PER_TIMEOUT)
+        while not self._frontier.is_empty:
             self._lease.check()
+            patience.ask()
             try:
-                stream = location.shards.watch(shard, self._frontier, timeout=quiet.remaining(WATCH_SECONDS))
+                if quiet.over:
+                    change = await self._news(patience)
+                    if change is None:
+                        break
+                    patience.refill()
+                    yield change
+                    quiet.restart()
+                    continue
+                answered = False
+                stream = location.shards.watch(shard, self._frontier, timeout=quiet.remaining(longest))
                 async with aclosing(_closable(stream)) as told:
                     while (change := await self._lease.unless_lost(anext(told, None))) is not None:
+                        answered = True
                         patience.refill()
                         yield change
                         if change.batches:
                             quiet.restart()
                         self._lease.check()
+                if not answered and not quiet.over:
+                    raise Determinate("the location does not answer", hint="go on iterating to wait for it again")
             except LocationError as error:
                 await patience.use(error)
                 fetched = await self._fetched(self._frontier)
@@ -261,6 +324,15 @@ class Listen(Stays):
         # Ending tells that there was no news; who lost the hold does not know.
         self._lease.check()
 
+    async def _news(self, patience: "_Patience") -> Change | None:
+        """What the store has beyond the frontier at this moment; None: nothing, it says. Raises LocationError."""
+        location, shard, asked = self._location, self._lease.shard, self._frontier
+        info = await self._lease.unless_lost(location.shards.open(shard, create=False, timeout=patience.remaining()))
+        self._lease.check_history(info)
+        if info.upper.less_equal(asked):
+            return None
+        return await self._lease.unless_lost(location.shards.fetch(shard, asked, timeout=patience.remaining()))
+
     async def _fetched(self, asked: Antichain) -> Change | None:
         seconds = self._location.settings.poll_first_ms / 1000
         try:
@@ -270,17 +342,29 @@ class Listen(Stays):
 
 
 class _Patience:
-    """How long a listen goes on against a location that fails: ``settings.timeout_ms`` since its last answer."""
+    """How long a listen goes on against a location that fails: ``settings.timeout_ms`` since it asked in vain."""
 
     def __init__(self, location: Location) -> None:
         self._location = location
         self._attempts = Attempts(settings=location.settings, runtime=location.runtime)
+        self._deadline: Deadline | None = None
         self._backoff: Backoff | None = None
         self._lost = False
 
+    def ask(self) -> None:
+        """A question begins; the time runs from the first one that stays without an answer."""
+        if self._deadline is None:
+            self._deadline = self._attempts.deadline(None)
+
+    def remaining(self) -> float:
+        """Seconds for one question."""
+        self.ask()
+        assert self._deadline is not None
+        return max(self._deadline.remaining(), LAST_ATTEMPT_SECONDS)
+
     def refill(self) -> None:
         self.back()
-        self._backoff = None
+        self._deadline = self._backoff = None
 
     def back(self) -> None:
         """Something answers, though perhaps no push does."""
@@ -289,11 +373,12 @@ class _Patience:
         self._lost = False
 
     async def use(self, failure: LocationError) -> None:
+        self.ask()
         if self._backoff is None:
+            assert self._deadline is not None
             self._lost = True
             log.info("lost the connection (%s); connecting again", failure.message)
-            deadline = self._attempts.deadline(None)
-            self._backoff = Backoff(self._location.runtime, self._location.settings, deadline)
+            self._backoff = Backoff(self._location.runtime, self._location.settings, self._deadline)
         if not await self._backoff.pause():
             raise failure
 

@@ -13,6 +13,7 @@ from persist.client.shard.location import Location
 from persist.client.shard.read.key_ranges import KeysLike, key_range_of
 from persist.client.shard.read.lease import Lease, Pin
 from persist.client.shard.read.split import Split
+from persist.client.shard.read.whole import Whole
 from persist.core.data.schema import Schema
 from persist.core.frontier import Antichain
 from persist.machine.parts.reading import Reading, parse_where
@@ -73,11 +74,11 @@ class _Read(Stays):
         ``"id >= 5 and name = 'x'"`` or ``[("id", ">=", 5)]``; parts that cannot hold such rows are not read. ``keys``:
         ``(lower, upper)``, half-open, each a whole key or None. Cost: one GET per part of up to 1 MiB, about one per
         4 MiB of larger ones; holds some 300 MB at most. Raises InvalidArgument, CorruptData, LeaseExpired,
-        LocationError, UsageError (the reader was expired, or its client closed).
+        LocationError, UsageError (the reader was expired, or its client closed; asked on after an interruption).
         """
         reading = self._narrowed(where, keys)
         reading.output(columns)
-        return rows(self._location, reading, columns, verify=self._lease.verify)
+        return Whole(rows(self._location, reading, columns, verify=self._lease.verify))
 
     async def to_pandas(
         self, columns: Sequence[str] | None = None, where: object = None, keys: KeysLike | None = None

@@ -3,13 +3,14 @@
 Source: design 001, snapshot; architecture.md section 4; spark.md section 2.3.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from persist.client.shard.loop_thread import LoopThread, process_loop
 from persist.client.shard.process_blobs import process_blob
+from persist.client.shard.read.whole import WholeIterator
 from persist.core.data.splits import KeyRange
 from persist.core.shard.batch import Part
 from persist.machine.parts.fetch import Fetcher, ranges
@@ -76,7 +77,7 @@ class Split:
         """
         reading = self.reading.narrowed(where=parse_where(where))
         output = reading.output(columns)
-        return pa.RecordBatchReader.from_batches(output, _rows(self, reading, columns))
+        return pa.RecordBatchReader.from_batches(output, WholeIterator(_rows(self, reading, columns)))
 
     # SUBTLE: not __getstate__, which dataclasses of early Python 3.11 replace in frozen classes with slots.
     def __reduce__(self) -> tuple[object, ...]:
@@ -87,7 +88,7 @@ def _unpinned(blob_uri: str, settings: Settings, reading: Reading) -> Split:
     return Split(blob_uri=blob_uri, settings=settings, reading=reading)
 
 
-def _rows(split: Split, reading: Reading, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
+def _rows(split: Split, reading: Reading, columns: Sequence[str] | None) -> Generator[pa.RecordBatch, None, None]:
     if not reading.runs:
         return
     loop = process_loop()
