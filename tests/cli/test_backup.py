@@ -221,11 +221,11 @@ def test_backup_without_a_damaged_shard_says_so_for_ever(persist, grown, tmp_pat
 
 def test_restore_says_when_no_backup_has_all(persist, grown, people, tmp_path):
     backup, there = tmp_path / "backup", tmp_path / "there"
-    assert persist("shard", "append", "ledger", people, "--key", "id", "--location", grown).code == 0
+    assert persist("shard", "append", "other people", people, "--key", "id", "--location", grown).code == 0
     parts(grown / "blob")[3].unlink()
     assert persist("backup", "create", backup, "--location", grown).code == 1
     # Whole, and without the shard that the newest one lacks: of other shards only.
-    assert persist("backup", "create", backup, "--location", grown, "--shard", "ledger").code == 0
+    assert persist("backup", "create", backup, "--location", grown, "--shard", "other people").code == 0
     assert persist("backup", "create", backup, "--location", grown).code == 1
     refused = persist("backup", "restore", backup, "--to", there)
     assert (refused.code, "no backup here has" in refused.err, "--partial" in refused.err) == (2, True, True)

@@ -132,7 +132,9 @@ def test_server_that_was_there_is_waited_for(tmp_path):
 
 def test_listen_says_that_it_connects_again_and_goes_on(tmp_path, persist, people):
     with dev(tmp_path / "data") as (process, address):
-        assert persist("shard", "append", "people", people, "--key", "id", "--endpoint", address).code == 0
+        assert (
+            persist("shard", "append", "people", people, "--key", "id", "--time", "0", "--endpoint", address).code == 0
+        )
         with following("people", address) as listen:
             assert listen.stdout.readline() == "-- complete before [1]\n"
             process.kill()
@@ -141,7 +143,7 @@ def test_listen_says_that_it_connects_again_and_goes_on(tmp_path, persist, peopl
             with dev(tmp_path / "data", address):
                 more = tmp_path / "more.csv"
                 more.write_text("id,name\n3,eve\n")
-                assert persist("shard", "append", "people", more, "--endpoint", address).code == 0
+                assert persist("shard", "append", "people", more, "--time", "1", "--endpoint", address).code == 0
                 out, err = listen.communicate(timeout=120)
             assert "name=eve" in out
             assert err == "persist: connected again; going on\n"

@@ -47,7 +47,7 @@ def test_repair_prints_what_it_took_out_whatever_comes_of_other_shards(persist, 
     """Nothing but the output remembers what was there."""
     location = grown(tmp_path / "location")
     parts(location)[3].unlink()
-    words = ("--shard", "bad", "--shard", "nobody", "--commit")
+    words = ("--shard", "bad", "--shard", "s00000000-0000-0000-0000-0000000000ff", "--commit")
     done = persist("admin", "repair", *words, "--location", location, "--json")
     assert (done.code, [each["shard"] for each in done.json["lost"]]) == (1, [BAD])
     assert "no such shard" in done.json["failed"][0]["error"]

@@ -5,6 +5,7 @@ starts, forks or ends clients of its own is about this process alone, and embedd
 """
 
 import asyncio
+import gc
 import os
 import threading
 from collections.abc import Iterator
@@ -351,3 +352,21 @@ def test_many_clients_opened_and_closed_in_one_process_print_nothing():
     with server_process("mem:many", "mem:many") as endpoint:
         done = run_python(MANY, endpoint)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
+def test_reader_that_nobody_has_lets_go_without_the_collector_of_cycles(tmp_path):
+    with persist.embedded(tmp_path) as client:
+        writer, reader = client.open(persist.ShardId.new(), schema=persist.Schema(key={"id": pa.int64()}))
+        gc.disable()
+        try:
+            reader.pin().release()
+            del reader
+            # Leases end by commits, once what lets go of them has run.
+            for upper in range(1, 2_000):
+                writer.append([], upper)
+                if not client.inspect(writer.shard)["leased_readers"]:
+                    break
+            else:
+                pytest.fail("it is held for ever")
+        finally:
+            gc.enable()

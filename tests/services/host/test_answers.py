@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import random
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -152,7 +153,7 @@ async def test_large_answer_of_a_single_call_waits_for_room():
     async with serving(shards, settings=Settings(answer_memory_bytes=MIB)) as server, server.channel() as channel:
         shard = new_shard()
         await shards.open(shard, timeout=1)
-        shards.shards[shard].schemas.append(SchemaEntry(schema_id=0, schema=b"x" * MIB, codec="c"))
+        shards.shards[shard].schemas.append(SchemaEntry(schema_id=0, schema=random.Random(1).randbytes(MIB), codec="c"))
         request = pb.OpenRequest(shard_id=shard).SerializeToString()
         async with never_reading(server.endpoint) as one:
             for _ in range(10):

@@ -176,6 +176,7 @@ async def test_minter_and_oracle_serve_the_new_history(location: Location) -> No
         await aio.connect(shards.endpoint) as client,
     ):
         oracle = await client.oracle(endpoints=process.endpoint)
+        await minter.mint(source())
         common = await minter.get_binding(source(), minting.at(0, [1, 2]))
         await oracle.apply_write(await oracle.write_ts())
         await location.back_up()

@@ -163,6 +163,7 @@ class LoopThread:
                 raise
             # SUBTLE: before anything is called, so that a second interrupt finds it set.
             receiver.left = True
+            receiver.result = None
             self._abandon(receiver)
             if not receiver.begun:
                 work.close()

@@ -22,8 +22,10 @@ class Receiver:
         """What the task returned, until the frame has it."""
         self.failure: BaseException | None = None
         """What the task raised, until the frame has it."""
+        # SUBTLE: while it runs only. Tasks that it begins, such as a lease's heartbeat, live on with its context, so
+        # with this: what it returned must not, or nothing would ever release a reader that has no owner any more.
         self._task: asyncio.Task[object] | None = None
-        self._cancelled = self._ended = False
+        self.begun = self._cancelled = self._ended = False
         # SUBTLE: a plain lock, held until the end. An interrupt while a future's condition is taken would leave it
         # taken, and the loop would wait for it for ever.
         self._end = threading.Lock()
@@ -36,17 +38,12 @@ class Receiver:
 
     def begin(self, task: asyncio.Task[object]) -> None:
         """This is the task."""
-        self._task = task
+        self.begun, self._task = True, task
         task.add_done_callback(self._done)
 
     def inside(self) -> None:
         """The running task is the one waited for."""
         _receiver.set(self)
-
-    @property
-    def begun(self) -> bool:
-        """There is a task."""
-        return self._task is not None
 
     @property
     def is_here(self) -> bool:
@@ -55,9 +52,9 @@ class Receiver:
 
     def end(self) -> None:
         """Cancel the task. On its loop, after it was begun if it ever is."""
-        if self._task is None:
+        if not self.begun:
             self._finish()
-        elif not self._cancelled:
+        elif self._task is not None and not self._cancelled:
             # Once: what it does at its end is not to be cut short.
             self._cancelled = True
             self._task.cancel()
@@ -70,6 +67,9 @@ class Receiver:
             self.failure = failure
         else:
             self.result = task.result()
+        self._task = None
+        if self.left:
+            self.result = None
         self._finish()
 
     def _finish(self) -> None:
