@@ -71,7 +71,9 @@ def install(wheel: Path, folder: Path, *extras: str) -> Environment:
     else:
         subprocess.run([python, "-m", "ensurepip"], capture_output=True, timeout=120, check=True)
         command = [python, "-m", "pip", "--disable-pip-version-check", "install", "-q", "--no-compile", *wanted]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    # What this process finds elsewhere is not there for the new one.
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environ, check=False)
     assert done.returncode == 0, done.stderr
     return Environment(folder)
 

@@ -27,7 +27,12 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(installed: Path, *command: str) -> subprocess.CompletedProcess[str]:
     """Run away from the checkout; the packages of the wheel come first on the path."""
-    environ = {**os.environ, "PYTHONPATH": str(installed), "PERSIST_LOCATION": str(installed.parent / "data")}
+    environ = {
+        **os.environ,
+        "PYTHONPATH": str(installed),
+        "PERSIST_LOCATION": str(installed.parent / "data"),
+        "PYTHONDONTWRITEBYTECODE": "1",  # what is shipped is looked at
+    }
     return subprocess.run(
         command, cwd=installed.parent, env=environ, capture_output=True, text=True, timeout=200, check=False
     )
@@ -95,7 +100,7 @@ def test_server_starts_and_drains(installed: Path) -> None:
         f"file:{installed.parent}/b",
         f"sqlite:{installed.parent}/c",
     ]
-    environ = {**os.environ, "PYTHONPATH": str(installed)}
+    environ = {**os.environ, "PYTHONPATH": str(installed), "PYTHONDONTWRITEBYTECODE": "1"}
     with subprocess.Popen(command, cwd=installed.parent, env=environ, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         assert "listening on" in server.stdout.readline()
