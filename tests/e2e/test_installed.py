@@ -72,7 +72,7 @@ def install(wheel: Path, folder: Path, *extras: str) -> Environment:
         subprocess.run([python, "-m", "ensurepip"], capture_output=True, timeout=120, check=True)
         command = [python, "-m", "pip", "--disable-pip-version-check", "install", "-q", "--no-compile", *wanted]
     # What this process finds elsewhere is not there for the new one.
-    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environ, check=False)
     assert done.returncode == 0, done.stderr
     return Environment(folder)

@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from ingest.databases import drop_database
 
 from persist.testing import servers
 from persist_ingest import Location, Records
@@ -57,10 +58,7 @@ def shop(shop_server: servers.Server) -> Iterator[Shop]:
     made = Shop(shop_server, name)
     yield made
     made.close()
-    with psycopg.connect(shop_server.uri, autocommit=True) as connection:
-        sql = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s"
-        connection.execute(sql, [name])
-        connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+    drop_database(shop_server.uri, name)
 
 
 def contents(here: Location, source: str, export: str) -> Counter[Any]:

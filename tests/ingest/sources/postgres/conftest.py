@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pytest
+from ingest.databases import drop_database
 
 from persist.sources import SourceFrontier, SourceKind
 from persist.testing import servers
@@ -105,10 +106,7 @@ def upstream(logical_postgres: servers.Server) -> Iterator[Upstream]:
     made = Upstream(f"host=127.0.0.1 port={logical_postgres.port} user=postgres dbname={name}", logical_postgres)
     yield made
     made.close()
-    with psycopg.connect(logical_postgres.uri, autocommit=True) as connection:
-        sql = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s"
-        connection.execute(sql, [name])
-        connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+    drop_database(logical_postgres.uri, name)
 
 
 @pytest.fixture

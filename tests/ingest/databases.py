@@ -1,0 +1,16 @@
+"""Ends of databases that sources were made from."""
+
+import time
+
+import psycopg
+
+
+def drop_database(uri: str, name: str) -> None:
+    """Drop a database and its slots, once those that end with their connections are gone: they cannot be dropped."""
+    with psycopg.connect(uri, autocommit=True) as connection:
+        fleeting = "SELECT count(*) FROM pg_replication_slots WHERE database = %s AND temporary"
+        while connection.execute(fleeting, [name]).fetchone() != (0,):
+            time.sleep(0.01)
+        sql = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s"
+        connection.execute(sql, [name])
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
