@@ -77,7 +77,7 @@ def check_fields(message: Message, format: int) -> None:
 
     Costs nothing for a message that cannot hold one, which is so in the newest format.
     """
-    # Formats before the first one that is written are only read, and are not told apart.
+    # Formats before the first one that is written are only read, and are not distinguished.
     allowed = max(format, FIRST_FORMAT)
     path = _paths(allowed).get(message.DESCRIPTOR.name)
     if path is not None:

@@ -22,7 +22,7 @@ COMPRESSED_FROM: Final = 8 << 10
 
 _HEAD: Final = struct.Struct("<4sBBII")
 HEAD_BYTES: Final = _HEAD.size
-"""How many bytes of a frame tell it from any other at its place: its checksum is among them."""
+"""How many bytes of a frame distinguish it from any other at its place: its checksum is among them."""
 _SIZE: Final = struct.Struct("<I")
 _PLAIN: Final = 0
 _ZSTD: Final = 1

@@ -19,9 +19,9 @@ from persist.core.shard.batch import HollowBatch
 from persist.errors import Indeterminate, InvalidArgument, PersistError, check
 from persist.typed import AnyMessage, AnyOutcome, AnyValue
 from persist.v1 import shard_pb2 as pb
-from persist.wire import batch as wire_batch
 from persist.wire.rpc_errors import detail_of, error_of_detail
 from persist.wire.schemas import put_schemas, schemas_in
+from persist.wire.shard import batch as wire_batch
 
 
 class Method(NamedTuple):
@@ -212,7 +212,7 @@ def _set_optional(message: AnyMessage, name: str, value: AnyValue) -> None:
         setattr(message, name, value)
 
 
-def _optional_int(message: AnyMessage, name: str) -> int | None:
+def _optional(message: AnyMessage, name: str) -> AnyValue:
     return getattr(message, name) if message.HasField(name) else None
 
 
@@ -328,7 +328,8 @@ _KINDS: Final[Mapping[Any, _Kind]] = {
     tuple[bytes, ...]: _Kind(_extend(bytes), _each(bytes)),
     tuple[HollowBatch, ...]: _Kind(_extend(wire_batch.batch_to_proto), _each(wire_batch.batch_taken_in)),
     tuple[c.SchemaEntry, ...]: _Kind(_set_schemas, _schemas),
-    int | None: _Kind(_set_optional, _optional_int),
+    int | None: _Kind(_set_optional, _optional),
+    bytes | None: _Kind(_set_optional, _optional),
     c.Transaction | None: _Kind(_set_transaction, _transaction),
 }
 

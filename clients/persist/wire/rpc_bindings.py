@@ -1,4 +1,4 @@
-"""Everything a remap shard holds in messages of bounded size, and what has changed since it was last told.
+"""Everything a remap shard holds in messages of bounded size, and what has changed since it was last sent.
 
 Source: protos/persist/v1/minter.proto, RemapPiece.
 """
@@ -9,13 +9,13 @@ from persist.core.binding.remap import RemapTrace, RemapUpdate, changes
 from persist.core.source.source_time import SourceKind
 from persist.errors import InvalidArgument
 from persist.v1 import minter_pb2 as pb
-from persist.wire.batch import antichain_to_proto, required_antichain
 from persist.wire.rpc_minter import answers, time_message, time_of
 from persist.wire.rpc_reads import CHUNK_BYTES
+from persist.wire.shard.batch import antichain_to_proto, required_antichain
 
 
 def trace_pieces(before: RemapTrace | None, trace: RemapTrace, limit: int = CHUNK_BYTES) -> Iterator[pb.RemapPiece]:
-    """The trace in pieces of about ``limit`` bytes, for somebody who was told ``before``: only what is new, if it can.
+    """The trace in pieces of about ``limit`` bytes, for a receiver that has ``before``: only what is new, if possible.
 
     None: whole.
     """
@@ -63,7 +63,7 @@ class TraceJoiner:
 
 
 def _known(before: RemapTrace | None, trace: RemapTrace) -> RemapTrace | None:
-    """What somebody who was told ``before`` makes of the new since, if the trace goes on from there."""
+    """What a receiver that has ``before`` makes of the new since, if the trace goes on from there."""
     if before is None or before.upper.less_equal(trace.since) or not before.upper.less_equal(trace.upper):
         return None
     known = before.compacted(trace.since)

@@ -29,6 +29,7 @@ INVALID_ARGUMENT: Final = 3
 DEADLINE_EXCEEDED: Final = 4
 NOT_FOUND: Final = 5
 ALREADY_EXISTS: Final = 6
+PERMISSION_DENIED: Final = 7
 RESOURCE_EXHAUSTED: Final = 8
 FAILED_PRECONDITION: Final = 9
 ABORTED: Final = 10
@@ -92,6 +93,8 @@ TABLE: Final[Mapping[type[PersistError], Row]] = {
     catalog.Uninitialized: Row(FAILED_PRECONDITION, pb.REASON_CATALOG_UNINITIALIZED),
     catalog.DuplicateKey: Row(ALREADY_EXISTS, pb.REASON_CATALOG_DUPLICATE_KEY),
     catalog.UniquenessViolation: Row(ALREADY_EXISTS, pb.REASON_CATALOG_UNIQUENESS_VIOLATION),
+    catalog.UnknownObject: Row(NOT_FOUND, pb.REASON_CATALOG_UNKNOWN_OBJECT),
+    catalog.PrivilegeMissing: Row(PERMISSION_DENIED, pb.REASON_CATALOG_PRIVILEGE_MISSING),
     catalog.OutOfSync: Row(ABORTED, pb.REASON_CATALOG_OUT_OF_SYNC),
     catalog.IdExhaustion: Row(RESOURCE_EXHAUSTED, pb.REASON_CATALOG_ID_EXHAUSTION),
     catalog.IncompatibleDataVersion: Row(FAILED_PRECONDITION, pb.REASON_CATALOG_INCOMPATIBLE_DATA_VERSION),
@@ -103,7 +106,15 @@ TABLE: Final[Mapping[type[PersistError], Row]] = {
 }
 
 _BY_REASON: Final[Mapping[int, type[PersistError]]] = {row.reason: cls for cls, row in TABLE.items()}
-_USAGE: Final = (INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS, FAILED_PRECONDITION, ABORTED, OUT_OF_RANGE)
+_USAGE: Final = (
+    INVALID_ARGUMENT,
+    NOT_FOUND,
+    ALREADY_EXISTS,
+    PERMISSION_DENIED,
+    FAILED_PRECONDITION,
+    ABORTED,
+    OUT_OF_RANGE,
+)
 _REASON_NAMES: Final = frozenset(pb.Reason.keys())
 _PREFIX: Final = "REASON_"
 
@@ -132,7 +143,7 @@ def status_of(error: PersistError) -> WireStatus:
 
 
 def error_of_status(code: int, details: bytes | None) -> PersistError | None:
-    """The error that a status of ours carries; None: it is not one of ours, so that nobody says what happened."""
+    """The error that a status of ours carries; None: it is not one of ours, so what happened is unknown."""
     carried = _error_info(details)
     if carried is None:
         return None
@@ -161,7 +172,7 @@ def _class_of(reason: int, code: int) -> type[PersistError]:
     known = _BY_REASON.get(reason)
     if known is not None:
         return known
-    # A newer server's reason: the status still tells what the caller must do.
+    # A newer server's reason: the status still says what the caller must do.
     if code in _USAGE:
         return UsageError
     if code == RESOURCE_EXHAUSTED:

@@ -19,7 +19,7 @@ from persist.core.source.source_time import Lsn, Partition, Point, Range, Source
 from persist.errors import Indeterminate, InvalidArgument, RequestTooLarge, UsageError
 from persist.typed import AnyMessage
 from persist.v1 import minter_pb2 as pb
-from persist.wire.batch import antichain_to_proto, required_antichain
+from persist.wire.shard.batch import antichain_to_proto, required_antichain
 
 TIMES_MAX: Final = 10_000
 """Source times in one request."""
@@ -82,8 +82,8 @@ def requests() -> Iterator[None]:
 
 def source_message(kind: SourceKind, incarnation: str, rules: MintRules) -> pb.RemapSource:
     """The message of a source."""
-    told = pb.MintRules(interval_ms=rules.interval_ms, max_jump=rules.max_jump or 0, ahead_ms_max=rules.ahead_ms_max)
-    return pb.RemapSource(kind=_KINDS[kind], incarnation=incarnation, rules=told)
+    sent = pb.MintRules(interval_ms=rules.interval_ms, max_jump=rules.max_jump or 0, ahead_ms_max=rules.ahead_ms_max)
+    return pb.RemapSource(kind=_KINDS[kind], incarnation=incarnation, rules=sent)
 
 
 def source_in(request: AnyMessage) -> SourceFields:
@@ -226,14 +226,14 @@ def bindings_message(bindings: Sequence[Binding]) -> pb.GetBindingResponse:
 
 def bindings_of(kind: SourceKind, response: pb.GetBindingResponse) -> list[Binding]:
     """The bindings of an answer, one for each time that was asked for. Raises InvalidArgument."""
-    each = [Binding(told.ts, source_frontier_of(kind, told.frontier)) for told in response.bindings]
+    each = [Binding(sent.ts, source_frontier_of(kind, sent.frontier)) for sent in response.bindings]
     if any(index >= len(each) for index in response.indexes):
         raise InvalidArgument("an index lies beyond the bindings", bindings=len(each))
     return [each[index] for index in response.indexes]
 
 
 def standing_message(frontier: SourceFrontier, upper: Antichain, since: Antichain) -> pb.MintResponse:
-    """The answer that tells how far a source is bound."""
+    """The answer that says how far a source is bound."""
     return pb.MintResponse(
         frontier=source_frontier_message(frontier), upper=antichain_to_proto(upper), since=antichain_to_proto(since)
     )
@@ -250,10 +250,10 @@ def standing_of(kind: SourceKind, response: pb.MintResponse) -> StandingFields:
 
 def resumption_message(time: Antichain, offsets: SourceFrontier | None) -> pb.Resumption:
     """The message of where something goes on."""
-    told = pb.Resumption(time=antichain_to_proto(time))
+    sent = pb.Resumption(time=antichain_to_proto(time))
     if offsets is not None:
-        told.offsets.CopyFrom(source_frontier_message(offsets))
-    return told
+        sent.offsets.CopyFrom(source_frontier_message(offsets))
+    return sent
 
 
 def resumption_of(kind: SourceKind, message: pb.Resumption) -> ResumptionFields:
@@ -263,13 +263,13 @@ def resumption_of(kind: SourceKind, message: pb.Resumption) -> ResumptionFields:
 
 
 def exports_of(
-    kind: SourceKind, wanted: Iterable[str], told: Mapping[str, pb.Resumption]
+    kind: SourceKind, wanted: Iterable[str], sent: Mapping[str, pb.Resumption]
 ) -> dict[str, ResumptionFields]:
     """Where these exports go on. Raises InvalidArgument when one is missing."""
     names = list(wanted)
-    if missing := [name for name in names if name not in told]:
+    if missing := [name for name in names if name not in sent]:
         raise InvalidArgument("an export is missing", missing=missing)
-    return {name: resumption_of(kind, told[name]) for name in names}
+    return {name: resumption_of(kind, sent[name]) for name in names}
 
 
 def _check_count(what: str, count: int, limit: int) -> None:

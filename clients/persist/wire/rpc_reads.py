@@ -16,9 +16,9 @@ from persist.core.shard.state import FIRST_FORMAT, STATE_FORMAT
 from persist.errors import Determinate
 from persist.v1 import shard_pb2 as pb
 from persist.v1 import types_pb2
-from persist.wire import batch as wire_batch
 from persist.wire.frame import other_release
 from persist.wire.schemas import put_schemas, schemas_in
+from persist.wire.shard import batch as wire_batch
 
 CHUNK_BYTES: Final = 64 << 10
 """Bytes of batches in one message; a single part may exceed it."""

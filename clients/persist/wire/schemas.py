@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from persist.core.shard.commands import SchemaEntry
 from persist.errors import Indeterminate
 from persist.v1 import types_pb2 as pb
-from persist.wire.batch import schema_entry_from_proto, schema_entry_to_proto
+from persist.wire.shard.batch import schema_entry_from_proto, schema_entry_to_proto
 
 PLAIN_BYTES: Final = 256 << 10
 """Schemas up to this size together are not packed."""
@@ -32,7 +32,7 @@ def put_schemas(message: Any, schemas: Sequence[SchemaEntry]) -> None:
 
 
 def schemas_in(message: Any) -> tuple[SchemaEntry, ...]:
-    """The schemas of a message. Raises Indeterminate for an answer that nobody could have given."""
+    """The schemas of a message. Raises Indeterminate for an answer that no server could have given."""
     if not message.HasField("schemas_packed"):
         return tuple(map(schema_entry_from_proto, message.schemas))
     packed = message.schemas_packed

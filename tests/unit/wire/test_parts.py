@@ -187,7 +187,7 @@ def test_encode_of_any_pieces_gives_the_same_parts(step):
 
 
 def keyed(groups):
-    """Rows of key i, as many as the i-th number says, told apart by val."""
+    """Rows of key i, as many as the i-th number says, different in val."""
     ids = [key for key, count in enumerate(groups) for _ in range(count)]
     source = np.random.default_rng(1)
     vals = sorted(source.bytes(64) for _ in ids)
@@ -249,7 +249,7 @@ def test_long_keys_have_truncated_bounds_that_hold_them():
 def test_nothing_is_read_beyond_the_end_of_a_key_range(monkeypatch):
     monkeypatch.setattr(columnar_decode, "SMALL_BYTES", 0)
     text = Schema({"k": pa.string()}, {"v": pa.int64()})
-    # Fences are cut off before the keys differ: they cannot tell in which block the range ends.
+    # Fences are cut off before the keys differ: they do not show in which block the range ends.
     keys = [f"{'x' * 200}{at:04d}" for at in range(400)]
     table = pa.table({"k": keys, "v": range(400), "ts": [0] * 400, "diff": [1] * 400}, schema=text.updates)
     [encoded] = encode_parts([table], text, 0, row_group_rows=100)

@@ -52,6 +52,18 @@ def test_blob_that_was_described_wrongly_is_told(change: dict[str, object]) -> N
         verify_blob(dataclasses.replace(part, **change), data, SCHEMA)
 
 
+def test_retractions_in_a_blob_that_is_described_as_without_are_told() -> None:
+    table = pa.table(
+        {"k": [1, 2], "v": ["v"] * 2, "ts": pa.array([3] * 2, pa.uint64()), "diff": [9, -1]}, schema=SCHEMA.updates
+    )
+    [encoded] = encode_parts([table], SCHEMA, 0)
+    part = dataclasses.replace(encoded.part, key="k", inline=None)
+    verify_blob(part, bytes(encoded.data), SCHEMA)
+    adding, _ = blob()
+    with pytest.raises(PartFlaw, match="below 0"):
+        verify_blob(dataclasses.replace(part, stats=adding.stats[-1:]), bytes(encoded.data), SCHEMA)
+
+
 def test_blob_that_was_cut_or_changed_is_told() -> None:
     part, data = blob()
     for bad in (data[:-1], b"", bytes([data[0] ^ 1]) + data[1:]):

@@ -10,14 +10,15 @@ from unit.core.shard.sample import AFTER, SHARD
 from persist.core.shard.state import FIRST_FORMAT, STATE_FORMAT
 from persist.errors import CorruptData, RequestTooLarge, VersionMismatch
 from persist.v1 import shard_pb2, state_pb2, types_pb2
-from persist.wire import formats, frame, state
-from persist.wire.batch import batch_taken_in, batch_to_proto
+from persist.wire import formats, frame
 from persist.wire.checksum import crc32c
 from persist.wire.formats import NEVER, check_fields, durable_fields, format_of_field
 from persist.wire.frame import framed, unframed
 from persist.wire.location import LocationRecord, decode_location, encode_location
 from persist.wire.rpc_reads import standing_of
-from persist.wire.state import decode_rollup, encode_rollup
+from persist.wire.shard import state
+from persist.wire.shard.batch import batch_taken_in, batch_to_proto
+from persist.wire.shard.state import decode_rollup, encode_rollup
 
 BIG = dataclasses.replace(AFTER, critical_readers={"x" * 100_000: AFTER.critical_readers["hold-2"]})
 

@@ -20,13 +20,13 @@ from persist.core.shard.state import STATE_FORMAT, State
 from persist.core.shard.table import Table
 from persist.core.shard.trace import Trace, spine_batch
 from persist.errors import CorruptData, InvalidArgument, PersistError, VersionMismatch
-from persist.machine.garbage.collector import let_go, taken_up
+from persist.machine.garbage.released import let_go, taken_up
 from persist.storage.ports import VALUE_BYTES_MAX
 from persist.v1 import state_pb2, types_pb2
-from persist.wire.batch import batch_from_bytes, batch_from_proto, batch_to_bytes, batch_to_proto
 from persist.wire.frame import framed
-from persist.wire.state import decode_diff, decode_rollup, encode_diff, encode_rollup
-from persist.wire.state_json import state_to_json
+from persist.wire.shard.batch import batch_from_bytes, batch_from_proto, batch_to_bytes, batch_to_proto
+from persist.wire.shard.shown import state_to_json
+from persist.wire.shard.state import decode_diff, decode_rollup, encode_diff, encode_rollup
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "state"
 ROLLUP = encode_rollup(AFTER)
@@ -274,7 +274,7 @@ SCRIPT = """
 import sys
 from unit.core.shard.sample import AFTER, BEFORE, SHARD
 from persist.core.shard.diff import diff
-from persist.wire.state import encode_diff, encode_rollup
+from persist.wire.shard.state import encode_diff, encode_rollup
 sys.stdout.write((encode_rollup(AFTER) + encode_diff(diff(BEFORE, AFTER), SHARD)).hex())
 """
 

@@ -4,8 +4,8 @@ This is the module others use; the layout is written by ``columnar_encode``, rea
 form is in ``columnar_inline``. Source: kernel.md section 5; performance.md A1; reliability.md finding 8.
 """
 
-from persist.wire.columnar.decode import part_batches
+from persist.wire.columnar.decode import only_adds, part_batches
 from persist.wire.columnar.encode import GROUP_BYTES, Encoded, encode_parts
 from persist.wire.columnar.inline import decode_inline, encode_inline
 
-__all__ = ["GROUP_BYTES", "Encoded", "decode_inline", "encode_inline", "encode_parts", "part_batches"]
+__all__ = ["GROUP_BYTES", "Encoded", "decode_inline", "encode_inline", "encode_parts", "only_adds", "part_batches"]

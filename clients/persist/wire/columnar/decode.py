@@ -1,6 +1,6 @@
 """Reading parts: only the blocks that are needed, verified before they are parsed, decoded under a budget.
 
-A part's bytes are known by their checksums, but whoever wrote them may have meant harm: a few hundred bytes of Parquet
+A part's bytes are known by their checksums, but their writer may have meant harm: a few hundred bytes of Parquet
 can expand to gigabytes. So sizes are checked where they are declared, and rows are decoded in steps small enough that a
 lie is found before it costs much. Source: reliability.md findings 8 and 9, section 5; kernel.md section 5.
 """
@@ -75,6 +75,20 @@ def part_batches(
             return
 
 
+def only_adds(part: Part, read: Read, schema_of_part: Schema, *, decoded_bytes_max: int = DECODED_BYTES_MAX) -> bool:
+    """Every diff of a part is above 0: told by its description, its rows if they are inline, or its verified footer.
+
+    False: not so, or nobody says. Raises as ``part_batches``.
+    """
+    if part.only_adds:
+        return True
+    if part.inline is None:
+        check_format(part)
+        return _File(part, read, schema_of_part, decoded_bytes_max).only_adds()
+    diffs = decode_inline(part, schema_of_part, decoded_bytes_max=decoded_bytes_max).column(DIFF.name)
+    return int(diffs.to_numpy().min()) > 0
+
+
 def _names(schema: Schema, columns: Iterable[str] | None) -> list[str]:
     names: list[str] = schema.updates.names
     if columns is None:
@@ -142,6 +156,15 @@ class _File:
                 self._fetch(block.offset, block.offset + block.length, block.checksum, "block checksum")
             for group in range(firsts[index], firsts[index + 1]):
                 yield from self._group(metadata, group, names, batch_rows)
+
+    def only_adds(self) -> bool:
+        """The smallest diff of every row group is above 0, as its statistics say."""
+        part = self._part
+        self._fetch(part.encoded_bytes - part.footer_bytes, part.encoded_bytes, part.footer_checksum, "footer checksum")
+        metadata = self._metadata()
+        diffs = len(self._leaves) - 1
+        found = [metadata.row_group(at).column(diffs).statistics for at in range(metadata.num_row_groups)]
+        return all(each is not None and each.has_min_max and int(each.min or 0) > 0 for each in found)
 
     def _fetch(self, start: int, end: int, checksum: int, what: str) -> None:
         part = self._part

@@ -304,7 +304,7 @@ def _settings(schema: Schema, sample: _Group) -> Record:
         "data_page_version": "1.0",
         "data_page_size": _PAGE_BYTES,
         "write_statistics": True,
-        # Of one page an index tells nothing new.
+        # Of one page an index adds nothing.
         "write_page_index": not few,
         "store_schema": True,
         "use_dictionary": dictionary,

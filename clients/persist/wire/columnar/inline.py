@@ -116,7 +116,7 @@ def check_format(part: Part) -> None:
 def corrupt(message: str, part: Part, found: str, **details: object) -> CorruptData:
     """The error for a part that is not what was written."""
     if part.key is None:
-        hint = "persist fsck tells where; persist admin repair takes it out"
+        hint = "persist fsck shows where; persist admin repair takes it out"
         return CorruptData(message, hint=hint, found=found, **details)
     return CorruptData(message, hint="stop and restore the blob", key=part.key, found=found, **details)
 

@@ -1,7 +1,7 @@
 """Whether a part holds what its description says: length, checksum, form, rows, order, bounds, times, sum of diffs.
 
 Readers trust descriptions: they skip parts by their bounds, and do not sum a run whose rows they take for distinct. So
-whoever takes a part in, or looks for damage, compares the two. Source: docs/formats.md, parts; reliability.md I24.
+code that takes a part in, or looks for damage, compares the two. Source: docs/formats.md, parts; reliability.md I24.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ _SLACK_BYTES: Final = 64 << 10
 
 
 class PartFlaw(Exception):
-    """A part is not what its description says; the message tells in which way."""
+    """A part is not what its description says; the message says in which way."""
 
 
 def verify_inline_run(run: Run, schemas: Sequence[Schema], *, decoded_bytes_max: int = DECODED_BYTES_MAX) -> None:
@@ -62,7 +62,7 @@ def verify_blob(part: Part, data: bytes, schema: Schema) -> None:
         for batch in part_batches(_unmoved(part), lambda start, end: view[start:end], schema):
             rows.take(pa.Table.from_batches([batch]))
     except (CorruptData, VersionMismatch, RequestTooLarge) as error:
-        raise PartFlaw(_told(error)) from error
+        raise PartFlaw(_reason(error)) from error
     rows.end()
 
 
@@ -73,7 +73,7 @@ def _verified_inline(part: Part, schema: Schema, decoded_bytes_max: int) -> "Row
     try:
         table = decode_inline(_unmoved(part), schema, decoded_bytes_max=decoded_bytes_max)
     except (CorruptData, VersionMismatch, RequestTooLarge) as error:
-        raise PartFlaw(_told(error)) from error
+        raise PartFlaw(_reason(error)) from error
     allowed = 2 * part.decoded_bytes + _SLACK_BYTES + 8 * table.num_rows * table.num_columns
     if inline_message_bytes(part) > allowed:
         raise PartFlaw(f"it decodes to more than the {part.decoded_bytes:,} bytes it declares")
@@ -113,6 +113,8 @@ class Rows:
         diffs = table.column(DIFF.name).to_numpy()
         if not diffs.all():
             raise PartFlaw("a diff is 0")
+        if self._part.only_adds and int(diffs.min()) < 0:
+            raise PartFlaw("a diff is below 0, and all are described as above")
         self._sums.append(_sum(diffs))
         self._count += table.num_rows
 
@@ -173,6 +175,6 @@ def _unmoved(part: Part) -> Part:
     return dataclasses.replace(part, ts_rewrite=None)
 
 
-def _told(error: CorruptData | VersionMismatch | RequestTooLarge) -> str:
+def _reason(error: CorruptData | VersionMismatch | RequestTooLarge) -> str:
     found = error.details.get("found")
     return f"{error.message} ({found})" if found else error.message

@@ -196,8 +196,16 @@ def test_a_wrong_id_is_refused(wrong):
 
 
 def test_the_nearest_name_is_told():
-    hold = {"object_ids": [], "timeline": "m", "last_ack_ms": 0, "state": "overdu", "auto_advanced_count": 0}
-    with pytest.raises(InvalidArgument, match="did you mean overdue"):
+    hold = {
+        "at": 0,
+        "max_lag": 1,
+        "objects": [],
+        "timeline": "m",
+        "on_lag": "advanc",
+        "last_ack_ms": 0,
+        "auto_advanced_count": 0,
+    }
+    with pytest.raises(InvalidArgument, match="did you mean advance"):
         read_value(HOLD, hold)
     with pytest.raises(InvalidArgument, match="did you mean owner"):
         read_value(DATABASE, {**DATABASE_JSON, "ownr": "u1"})

@@ -4,10 +4,9 @@ from persist.core.frontier import Antichain
 from persist.core.shard.batch import HollowBatch, Part
 from persist.core.shard.state import State
 from persist.core.shard.trace import Claim, SpineBatch
-from persist.typed import Record
 
 
-def state_to_json(state: State) -> Record:
+def state_to_json(state: State) -> dict[str, object]:
     """Everything in the state; bytes as hexadecimal digits, frontiers as lists."""
     return {
         "shard": str(state.shard),
@@ -45,7 +44,7 @@ def state_to_json(state: State) -> Record:
     }
 
 
-def _holders(state: State) -> Record:
+def _holders(state: State) -> dict[str, object]:
     return {
         "leased_readers": {
             str(name): {
@@ -90,11 +89,11 @@ def _frontier(frontier: Antichain) -> list[int]:
     return list(frontier.elements)
 
 
-def _claim(claim: Claim | None) -> Record | None:
+def _claim(claim: Claim | None) -> dict[str, object] | None:
     return {"start_ms": claim.start_ms, "seqno": claim.seqno, "owner": claim.owner} if claim else None
 
 
-def _spine_batch(each: SpineBatch) -> Record:
+def _spine_batch(each: SpineBatch) -> dict[str, object]:
     return {
         "lo": each.lo,
         "hi": each.hi,
@@ -105,7 +104,7 @@ def _spine_batch(each: SpineBatch) -> Record:
     }
 
 
-def _batch(batch: HollowBatch) -> Record:
+def _batch(batch: HollowBatch) -> dict[str, object]:
     return {
         "lower": _frontier(batch.desc.lower),
         "upper": _frontier(batch.desc.upper),
@@ -116,7 +115,7 @@ def _batch(batch: HollowBatch) -> Record:
     }
 
 
-def _part(part: Part) -> Record:
+def _part(part: Part) -> dict[str, object]:
     return {
         "key": part.key,
         "inline": part.inline is not None,

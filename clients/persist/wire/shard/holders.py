@@ -6,7 +6,7 @@ from persist.core.shard.state import CriticalReader, LeasedReader, TokenOutcome,
 from persist.core.shard.trace import Claim
 from persist.errors import check
 from persist.v1 import state_pb2 as pb
-from persist.wire.batch import antichain_to_proto, required_antichain
+from persist.wire.shard.batch import antichain_to_proto, required_antichain
 
 
 def id_to_bytes(text: str) -> bytes:

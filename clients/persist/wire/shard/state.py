@@ -15,7 +15,9 @@ from persist.core.shard.trace import Claim, SpineBatch, Trace
 from persist.errors import CorruptData, UsageError, check
 from persist.typed import AnyMessage, AnyValue
 from persist.v1 import state_pb2 as pb
-from persist.wire.batch import (
+from persist.wire.formats import check_fields
+from persist.wire.frame import format_of, framed, unframed
+from persist.wire.shard.batch import (
     antichain_to_proto,
     batch_from_proto,
     batch_to_proto,
@@ -23,9 +25,7 @@ from persist.wire.batch import (
     schema_entry_from_proto,
     schema_entry_to_proto,
 )
-from persist.wire.formats import check_fields
-from persist.wire.frame import format_of, framed, unframed
-from persist.wire.state_holders import (
+from persist.wire.shard.holders import (
     claim_from_proto,
     claim_to_proto,
     critical_from_proto,
@@ -42,7 +42,7 @@ from persist.wire.state_holders import (
     writer_of,
     writer_to_proto,
 )
-from persist.wire.state_sessions import change_from_proto, change_to_proto, session_from_proto, session_to_proto
+from persist.wire.shard.sessions import change_from_proto, change_to_proto, session_from_proto, session_to_proto
 
 V = TypeVar("V")
 
@@ -215,6 +215,7 @@ def _spine_batch_of(message: pb.StateSpineBatch) -> SpineBatch:
         inline_bytes=sum(batch.inline_bytes for batch in batches),
         batches=batches,
         claim=_claim(message, "claim"),
+        parts=sum([batch.part_count for batch in batches]),
     )
 
 

@@ -7,8 +7,8 @@ from persist.core.shard.diff import SessionChange
 from persist.core.shard.state import CallOutcome, Session, Verdict
 from persist.errors import check
 from persist.v1 import state_pb2 as pb
-from persist.wire.batch import required_antichain
-from persist.wire.state_holders import id_to_bytes
+from persist.wire.shard.batch import required_antichain
+from persist.wire.shard.holders import id_to_bytes
 
 
 def session_to_proto(session_id: str, session: Session) -> pb.StateSession:

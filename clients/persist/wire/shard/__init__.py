@@ -1,0 +1,1 @@
+"""State and diffs of shards as they are stored."""
