@@ -7,7 +7,7 @@ A catalog shard has rows (kind, key, value): kind is the tag named at each pair,
 messages. One object has one form: fields in order, nothing unknown, no maps, so that equal keys have equal bytes. Row
 updates of one key sum to one value at every time.
 
-This file is data version 3. The kinds config, setting, fence_token, audit_log and commit are frozen: releases of any
+This file is data version 4. The kinds config, setting, fence_token, audit_log and commit are frozen: releases of any
 version read them before they know the version, so their messages never change. Messages of the other kinds change
 only together with the data version, by a step of the chain of migrations, and what they were before is kept in
 catalog_objects_v<N>.proto for ever.
@@ -71,6 +71,12 @@ class _CatalogObjectTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Cat
     """CATALOG_OBJECT_TYPE_ROLE: a role."""
     CATALOG_OBJECT_TYPE_SYSTEM: _CatalogObjectType.ValueType  # 17
     """CATALOG_OBJECT_TYPE_SYSTEM: the environment itself."""
+    CATALOG_OBJECT_TYPE_SUBSOURCE: _CatalogObjectType.ValueType  # 18
+    """CATALOG_OBJECT_TYPE_SUBSOURCE: fed by a source."""
+    CATALOG_OBJECT_TYPE_CURSOR: _CatalogObjectType.ValueType  # 19
+    """CATALOG_OBJECT_TYPE_CURSOR: a position in the changes of a query, and a hold on what it reads."""
+    CATALOG_OBJECT_TYPE_LOG: _CatalogObjectType.ValueType  # 20
+    """CATALOG_OBJECT_TYPE_LOG: what a replica observes of itself."""
 
 class CatalogObjectType(_CatalogObjectType, metaclass=_CatalogObjectTypeEnumTypeWrapper):
     """CatalogObjectType says what an object is."""
@@ -111,6 +117,12 @@ CATALOG_OBJECT_TYPE_ROLE: CatalogObjectType.ValueType  # 16
 """CATALOG_OBJECT_TYPE_ROLE: a role."""
 CATALOG_OBJECT_TYPE_SYSTEM: CatalogObjectType.ValueType  # 17
 """CATALOG_OBJECT_TYPE_SYSTEM: the environment itself."""
+CATALOG_OBJECT_TYPE_SUBSOURCE: CatalogObjectType.ValueType  # 18
+"""CATALOG_OBJECT_TYPE_SUBSOURCE: fed by a source."""
+CATALOG_OBJECT_TYPE_CURSOR: CatalogObjectType.ValueType  # 19
+"""CATALOG_OBJECT_TYPE_CURSOR: a position in the changes of a query, and a hold on what it reads."""
+CATALOG_OBJECT_TYPE_LOG: CatalogObjectType.ValueType  # 20
+"""CATALOG_OBJECT_TYPE_LOG: what a replica observes of itself."""
 Global___CatalogObjectType: _TypeAlias = CatalogObjectType  # noqa: Y015
 
 class _CatalogAuditEventType:
@@ -153,29 +165,29 @@ CATALOG_AUDIT_EVENT_TYPE_COMMENT: CatalogAuditEventType.ValueType  # 6
 """CATALOG_AUDIT_EVENT_TYPE_COMMENT: commented on."""
 Global___CatalogAuditEventType: _TypeAlias = CatalogAuditEventType  # noqa: Y015
 
-class _CatalogHoldState:
+class _CatalogOnLag:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
 
-class _CatalogHoldStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CatalogHoldState.ValueType], _builtins.type):
+class _CatalogOnLagEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CatalogOnLag.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
-    CATALOG_HOLD_STATE_UNSPECIFIED: _CatalogHoldState.ValueType  # 0
-    """CATALOG_HOLD_STATE_UNSPECIFIED is refused."""
-    CATALOG_HOLD_STATE_ACTIVE: _CatalogHoldState.ValueType  # 1
-    """CATALOG_HOLD_STATE_ACTIVE: it holds."""
-    CATALOG_HOLD_STATE_OVERDUE: _CatalogHoldState.ValueType  # 2
-    """CATALOG_HOLD_STATE_OVERDUE: it lagged too far and was released."""
+    CATALOG_ON_LAG_UNSPECIFIED: _CatalogOnLag.ValueType  # 0
+    """CATALOG_ON_LAG_UNSPECIFIED is refused."""
+    CATALOG_ON_LAG_ADVANCE: _CatalogOnLag.ValueType  # 1
+    """CATALOG_ON_LAG_ADVANCE: it moves on."""
+    CATALOG_ON_LAG_ERROR: _CatalogOnLag.ValueType  # 2
+    """CATALOG_ON_LAG_ERROR: it ends, and says so."""
 
-class CatalogHoldState(_CatalogHoldState, metaclass=_CatalogHoldStateEnumTypeWrapper):
-    """CatalogHoldState says whether a hold still protects what it did when it was made or last advanced by its owner."""
+class CatalogOnLag(_CatalogOnLag, metaclass=_CatalogOnLagEnumTypeWrapper):
+    """CatalogOnLag says what becomes of a hold that lags too far behind."""
 
-CATALOG_HOLD_STATE_UNSPECIFIED: CatalogHoldState.ValueType  # 0
-"""CATALOG_HOLD_STATE_UNSPECIFIED is refused."""
-CATALOG_HOLD_STATE_ACTIVE: CatalogHoldState.ValueType  # 1
-"""CATALOG_HOLD_STATE_ACTIVE: it holds."""
-CATALOG_HOLD_STATE_OVERDUE: CatalogHoldState.ValueType  # 2
-"""CATALOG_HOLD_STATE_OVERDUE: it lagged too far and was released."""
-Global___CatalogHoldState: _TypeAlias = CatalogHoldState  # noqa: Y015
+CATALOG_ON_LAG_UNSPECIFIED: CatalogOnLag.ValueType  # 0
+"""CATALOG_ON_LAG_UNSPECIFIED is refused."""
+CATALOG_ON_LAG_ADVANCE: CatalogOnLag.ValueType  # 1
+"""CATALOG_ON_LAG_ADVANCE: it moves on."""
+CATALOG_ON_LAG_ERROR: CatalogOnLag.ValueType  # 2
+"""CATALOG_ON_LAG_ERROR: it ends, and says so."""
+Global___CatalogOnLag: _TypeAlias = CatalogOnLag  # noqa: Y015
 
 @_typing.final
 class CatalogId(_message.Message):
@@ -1220,6 +1232,171 @@ class CatalogItemVersion(_message.Message):
 Global___CatalogItemVersion: _TypeAlias = CatalogItemVersion  # noqa: Y015
 
 @_typing.final
+class CatalogRetain(_message.Message):
+    """CatalogRetain says how far behind its upper a collection stays readable."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BY_FIELD_NUMBER: _builtins.int
+    by: _builtins.int
+    """by so many times of its timeline. Unset: always."""
+    def __init__(
+        self,
+        *,
+        by: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_by", b"_by", "by", b"by"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_by", b"_by", "by", b"by"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__by: _TypeAlias = _typing.Literal["by"]  # noqa: Y015
+    _WhichOneofArgType__by: _TypeAlias = _typing.Literal["_by", b"_by"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__by) -> _WhichOneofReturnType__by | None: ...
+
+Global___CatalogRetain: _TypeAlias = CatalogRetain  # noqa: Y015
+
+@_typing.final
+class CatalogRefresh(_message.Message):
+    """CatalogRefresh says when a materialized view is computed again."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVERY_FIELD_NUMBER: _builtins.int
+    every: _builtins.int
+    """every so many times of its timeline. Unset: at each commit."""
+    def __init__(
+        self,
+        *,
+        every: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_every", b"_every", "every", b"every"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_every", b"_every", "every", b"every"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__every: _TypeAlias = _typing.Literal["every"]  # noqa: Y015
+    _WhichOneofArgType__every: _TypeAlias = _typing.Literal["_every", b"_every"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__every) -> _WhichOneofReturnType__every | None: ...
+
+Global___CatalogRefresh: _TypeAlias = CatalogRefresh  # noqa: Y015
+
+@_typing.final
+class CatalogItemOption(_message.Message):
+    """CatalogItemOption is one of the options that an item was made with."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """name of the option."""
+    value: _builtins.str
+    """value of it."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        value: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CatalogItemOption: _TypeAlias = CatalogItemOption  # noqa: Y015
+
+@_typing.final
+class CatalogItemDetails(_message.Message):
+    """CatalogItemDetails is what is known of an item besides the statement that made it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIMELINE_FIELD_NUMBER: _builtins.int
+    DEPENDS_ON_FIELD_NUMBER: _builtins.int
+    FED_BY_FIELD_NUMBER: _builtins.int
+    SCHEMA_FIELD_NUMBER: _builtins.int
+    RETAIN_FIELD_NUMBER: _builtins.int
+    REFRESH_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    MULTISET_FIELD_NUMBER: _builtins.int
+    CLAIMS_EPOCH_FIELD_NUMBER: _builtins.int
+    ASKS_TIME_FIELD_NUMBER: _builtins.int
+    QUERY_FIELD_NUMBER: _builtins.int
+    OPTIONS_FIELD_NUMBER: _builtins.int
+    timeline: _builtins.str
+    """timeline of its own. Unset: that of what it is fed by, or of what it reads."""
+    schema: _builtins.bytes
+    """schema of its rows, as shards keep schemas. Empty: it has none."""
+    mode: _builtins.str
+    """mode: who writes its shard."""
+    multiset: _builtins.bool
+    """multiset: rows are their own keys."""
+    claims_epoch: _builtins.bool
+    """claims_epoch: its times are brought, and said to be milliseconds since 1970."""
+    asks_time: _builtins.bool
+    """asks_time: its query says what time it is read at."""
+    query: _builtins.str
+    """query: the SELECT of it, with every name in full."""
+    @_builtins.property
+    def depends_on(self) -> _containers.RepeatedCompositeFieldContainer[Global___CatalogId]:
+        """depends_on: what it is defined by, in the order of the statement."""
+
+    @_builtins.property
+    def fed_by(self) -> Global___CatalogId:
+        """fed_by: the source that feeds it."""
+
+    @_builtins.property
+    def retain(self) -> Global___CatalogRetain:
+        """retain its history. Unset: as the environment has it."""
+
+    @_builtins.property
+    def refresh(self) -> Global___CatalogRefresh:
+        """refresh of a materialized view."""
+
+    @_builtins.property
+    def options(self) -> _containers.RepeatedCompositeFieldContainer[Global___CatalogItemOption]:
+        """options by name, rising."""
+
+    def __init__(
+        self,
+        *,
+        timeline: _builtins.str | None = ...,
+        depends_on: _abc.Iterable[Global___CatalogId] | None = ...,
+        fed_by: Global___CatalogId | None = ...,
+        schema: _builtins.bytes = ...,
+        retain: Global___CatalogRetain | None = ...,
+        refresh: Global___CatalogRefresh | None = ...,
+        mode: _builtins.str = ...,
+        multiset: _builtins.bool = ...,
+        claims_epoch: _builtins.bool = ...,
+        asks_time: _builtins.bool = ...,
+        query: _builtins.str = ...,
+        options: _abc.Iterable[Global___CatalogItemOption] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_fed_by", b"_fed_by", "_refresh", b"_refresh", "_retain", b"_retain", "_timeline", b"_timeline", "fed_by", b"fed_by", "refresh", b"refresh", "retain", b"retain", "timeline", b"timeline"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fed_by", b"_fed_by", "_refresh", b"_refresh", "_retain", b"_retain", "_timeline", b"_timeline", "asks_time", b"asks_time", "claims_epoch", b"claims_epoch", "depends_on", b"depends_on", "fed_by", b"fed_by", "mode", b"mode", "multiset", b"multiset", "options", b"options", "query", b"query", "refresh", b"refresh", "retain", b"retain", "schema", b"schema", "timeline", b"timeline"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__fed_by: _TypeAlias = _typing.Literal["fed_by"]  # noqa: Y015
+    _WhichOneofArgType__fed_by: _TypeAlias = _typing.Literal["_fed_by", b"_fed_by"]  # noqa: Y015
+    _WhichOneofReturnType__refresh: _TypeAlias = _typing.Literal["refresh"]  # noqa: Y015
+    _WhichOneofArgType__refresh: _TypeAlias = _typing.Literal["_refresh", b"_refresh"]  # noqa: Y015
+    _WhichOneofReturnType__retain: _TypeAlias = _typing.Literal["retain"]  # noqa: Y015
+    _WhichOneofArgType__retain: _TypeAlias = _typing.Literal["_retain", b"_retain"]  # noqa: Y015
+    _WhichOneofReturnType__timeline: _TypeAlias = _typing.Literal["timeline"]  # noqa: Y015
+    _WhichOneofArgType__timeline: _TypeAlias = _typing.Literal["_timeline", b"_timeline"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__fed_by) -> _WhichOneofReturnType__fed_by | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__refresh) -> _WhichOneofReturnType__refresh | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__retain) -> _WhichOneofReturnType__retain | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__timeline) -> _WhichOneofReturnType__timeline | None: ...
+
+Global___CatalogItemDetails: _TypeAlias = CatalogItemDetails  # noqa: Y015
+
+@_typing.final
 class CatalogItemKey(_message.Message):
     """CatalogItemKey: kind item."""
 
@@ -1261,6 +1438,7 @@ class CatalogItemValue(_message.Message):
     GLOBAL_ID_FIELD_NUMBER: _builtins.int
     EXTRA_VERSIONS_FIELD_NUMBER: _builtins.int
     SESSION_FIELD_NUMBER: _builtins.int
+    DETAILS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """name for people."""
     item_type: Global___CatalogObjectType.ValueType
@@ -1291,6 +1469,10 @@ class CatalogItemValue(_message.Message):
     def extra_versions(self) -> _containers.RepeatedCompositeFieldContainer[Global___CatalogItemVersion]:
         """extra_versions by version, rising."""
 
+    @_builtins.property
+    def details(self) -> Global___CatalogItemDetails:
+        """details of it, besides the statement."""
+
     def __init__(
         self,
         *,
@@ -1304,10 +1486,11 @@ class CatalogItemValue(_message.Message):
         global_id: Global___CatalogId | None = ...,
         extra_versions: _abc.Iterable[Global___CatalogItemVersion] | None = ...,
         session: _builtins.str | None = ...,
+        details: Global___CatalogItemDetails | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_session", b"_session", "global_id", b"global_id", "owner", b"owner", "schema_id", b"schema_id", "session", b"session"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_session", b"_session", "details", b"details", "global_id", b"global_id", "owner", b"owner", "schema_id", b"schema_id", "session", b"session"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_session", b"_session", "acls", b"acls", "create_sql", b"create_sql", "extra_versions", b"extra_versions", "global_id", b"global_id", "item_type", b"item_type", "name", b"name", "oid", b"oid", "owner", b"owner", "schema_id", b"schema_id", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_session", b"_session", "acls", b"acls", "create_sql", b"create_sql", "details", b"details", "extra_versions", b"extra_versions", "global_id", b"global_id", "item_type", b"item_type", "name", b"name", "oid", b"oid", "owner", b"owner", "schema_id", b"schema_id", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__session: _TypeAlias = _typing.Literal["session"]  # noqa: Y015
     _WhichOneofArgType__session: _TypeAlias = _typing.Literal["_session", b"_session"]  # noqa: Y015
@@ -2130,7 +2313,7 @@ class CatalogHoldKey(_message.Message):
     ITEM_ID_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def item_id(self) -> Global___CatalogId:
-        """item_id of the hold."""
+        """item_id of the hold, or of the cursor that it belongs to."""
 
     def __init__(
         self,
@@ -2153,68 +2336,116 @@ class CatalogHoldValue(_message.Message):
 
     AT_FIELD_NUMBER: _builtins.int
     MAX_LAG_FIELD_NUMBER: _builtins.int
-    OBJECT_IDS_FIELD_NUMBER: _builtins.int
+    OBJECTS_FIELD_NUMBER: _builtins.int
     TIMELINE_FIELD_NUMBER: _builtins.int
+    ON_LAG_FIELD_NUMBER: _builtins.int
     DEADLINE_MS_FIELD_NUMBER: _builtins.int
     LAST_ACK_MS_FIELD_NUMBER: _builtins.int
-    STATE_FIELD_NUMBER: _builtins.int
     AUTO_ADVANCED_COUNT_FIELD_NUMBER: _builtins.int
     LAST_AUTO_ADVANCE_MS_FIELD_NUMBER: _builtins.int
+    OVERDUE_SINCE_MS_FIELD_NUMBER: _builtins.int
     at: _builtins.int
-    """at: the objects stay readable from here on. Unset: they are closed and the hold holds nothing."""
+    """at: the objects stay readable from here on."""
     max_lag: _builtins.int
-    """max_lag behind the write frontier, in units of the timeline. Unset: any."""
+    """max_lag behind the write frontier, in units of the timeline."""
     timeline: _builtins.str
     """timeline of all of them."""
+    on_lag: Global___CatalogOnLag.ValueType
+    """on_lag: what becomes of it when it lags."""
     deadline_ms: _builtins.int
-    """deadline_ms since 1970 after which the hold ends. Unset: never."""
+    """deadline_ms after last_ack_ms from which on the greatest write frontier counts, not the least. Unset: never."""
     last_ack_ms: _builtins.int
     """last_ack_ms since 1970: when its owner advanced it."""
-    state: Global___CatalogHoldState.ValueType
-    """state of it."""
     auto_advanced_count: _builtins.int
     """auto_advanced_count: how often it was advanced because it lagged too far."""
     last_auto_advance_ms: _builtins.int
     """last_auto_advance_ms since 1970. Unset: never."""
+    overdue_since_ms: _builtins.int
+    """overdue_since_ms since 1970: it lagged too far then, and keeps nothing any more. Unset: it holds."""
     @_builtins.property
-    def object_ids(self) -> _containers.RepeatedCompositeFieldContainer[Global___CatalogId]:
-        """object_ids that are held, rising."""
+    def objects(self) -> _containers.RepeatedCompositeFieldContainer[Global___CatalogId]:
+        """objects that are held, in the order of the statement."""
 
     def __init__(
         self,
         *,
-        at: _builtins.int | None = ...,
-        max_lag: _builtins.int | None = ...,
-        object_ids: _abc.Iterable[Global___CatalogId] | None = ...,
+        at: _builtins.int = ...,
+        max_lag: _builtins.int = ...,
+        objects: _abc.Iterable[Global___CatalogId] | None = ...,
         timeline: _builtins.str = ...,
+        on_lag: Global___CatalogOnLag.ValueType = ...,
         deadline_ms: _builtins.int | None = ...,
         last_ack_ms: _builtins.int = ...,
-        state: Global___CatalogHoldState.ValueType = ...,
         auto_advanced_count: _builtins.int = ...,
         last_auto_advance_ms: _builtins.int | None = ...,
+        overdue_since_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_at", b"_at", "_deadline_ms", b"_deadline_ms", "_last_auto_advance_ms", b"_last_auto_advance_ms", "_max_lag", b"_max_lag", "at", b"at", "deadline_ms", b"deadline_ms", "last_auto_advance_ms", b"last_auto_advance_ms", "max_lag", b"max_lag"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_deadline_ms", b"_deadline_ms", "_last_auto_advance_ms", b"_last_auto_advance_ms", "_overdue_since_ms", b"_overdue_since_ms", "deadline_ms", b"deadline_ms", "last_auto_advance_ms", b"last_auto_advance_ms", "overdue_since_ms", b"overdue_since_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at", b"_at", "_deadline_ms", b"_deadline_ms", "_last_auto_advance_ms", b"_last_auto_advance_ms", "_max_lag", b"_max_lag", "at", b"at", "auto_advanced_count", b"auto_advanced_count", "deadline_ms", b"deadline_ms", "last_ack_ms", b"last_ack_ms", "last_auto_advance_ms", b"last_auto_advance_ms", "max_lag", b"max_lag", "object_ids", b"object_ids", "state", b"state", "timeline", b"timeline"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_deadline_ms", b"_deadline_ms", "_last_auto_advance_ms", b"_last_auto_advance_ms", "_overdue_since_ms", b"_overdue_since_ms", "at", b"at", "auto_advanced_count", b"auto_advanced_count", "deadline_ms", b"deadline_ms", "last_ack_ms", b"last_ack_ms", "last_auto_advance_ms", b"last_auto_advance_ms", "max_lag", b"max_lag", "objects", b"objects", "on_lag", b"on_lag", "overdue_since_ms", b"overdue_since_ms", "timeline", b"timeline"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__at: _TypeAlias = _typing.Literal["at"]  # noqa: Y015
-    _WhichOneofArgType__at: _TypeAlias = _typing.Literal["_at", b"_at"]  # noqa: Y015
     _WhichOneofReturnType__deadline_ms: _TypeAlias = _typing.Literal["deadline_ms"]  # noqa: Y015
     _WhichOneofArgType__deadline_ms: _TypeAlias = _typing.Literal["_deadline_ms", b"_deadline_ms"]  # noqa: Y015
     _WhichOneofReturnType__last_auto_advance_ms: _TypeAlias = _typing.Literal["last_auto_advance_ms"]  # noqa: Y015
     _WhichOneofArgType__last_auto_advance_ms: _TypeAlias = _typing.Literal["_last_auto_advance_ms", b"_last_auto_advance_ms"]  # noqa: Y015
-    _WhichOneofReturnType__max_lag: _TypeAlias = _typing.Literal["max_lag"]  # noqa: Y015
-    _WhichOneofArgType__max_lag: _TypeAlias = _typing.Literal["_max_lag", b"_max_lag"]  # noqa: Y015
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__at) -> _WhichOneofReturnType__at | None: ...
+    _WhichOneofReturnType__overdue_since_ms: _TypeAlias = _typing.Literal["overdue_since_ms"]  # noqa: Y015
+    _WhichOneofArgType__overdue_since_ms: _TypeAlias = _typing.Literal["_overdue_since_ms", b"_overdue_since_ms"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__deadline_ms) -> _WhichOneofReturnType__deadline_ms | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__last_auto_advance_ms) -> _WhichOneofReturnType__last_auto_advance_ms | None: ...
     @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_lag) -> _WhichOneofReturnType__max_lag | None: ...
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__overdue_since_ms) -> _WhichOneofReturnType__overdue_since_ms | None: ...
 
 Global___CatalogHoldValue: _TypeAlias = CatalogHoldValue  # noqa: Y015
+
+@_typing.final
+class CatalogCursorKey(_message.Message):
+    """CatalogCursorKey: kind cursor. The item of the same id says its name and query, the hold what it keeps."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ITEM_ID_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def item_id(self) -> Global___CatalogId:
+        """item_id of the cursor."""
+
+    def __init__(
+        self,
+        *,
+        item_id: Global___CatalogId | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["item_id", b"item_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["item_id", b"item_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CatalogCursorKey: _TypeAlias = CatalogCursorKey  # noqa: Y015
+
+@_typing.final
+class CatalogCursorValue(_message.Message):
+    """CatalogCursorValue is how far the changes of a query were taken over."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACKNOWLEDGED_FIELD_NUMBER: _builtins.int
+    acknowledged: _builtins.int
+    """acknowledged: all times before it. Unset: nothing, not even the snapshot."""
+    def __init__(
+        self,
+        *,
+        acknowledged: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_acknowledged", b"_acknowledged", "acknowledged", b"acknowledged"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_acknowledged", b"_acknowledged", "acknowledged", b"acknowledged"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__acknowledged: _TypeAlias = _typing.Literal["acknowledged"]  # noqa: Y015
+    _WhichOneofArgType__acknowledged: _TypeAlias = _typing.Literal["_acknowledged", b"_acknowledged"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__acknowledged) -> _WhichOneofReturnType__acknowledged | None: ...
+
+Global___CatalogCursorValue: _TypeAlias = CatalogCursorValue  # noqa: Y015
 
 @_typing.final
 class CatalogCommitKey(_message.Message):

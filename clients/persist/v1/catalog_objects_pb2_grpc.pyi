@@ -7,7 +7,7 @@ A catalog shard has rows (kind, key, value): kind is the tag named at each pair,
 messages. One object has one form: fields in order, nothing unknown, no maps, so that equal keys have equal bytes. Row
 updates of one key sum to one value at every time.
 
-This file is data version 3. The kinds config, setting, fence_token, audit_log and commit are frozen: releases of any
+This file is data version 4. The kinds config, setting, fence_token, audit_log and commit are frozen: releases of any
 version read them before they know the version, so their messages never change. Messages of the other kinds change
 only together with the data version, by a step of the chain of migrations, and what they were before is kept in
 catalog_objects_v<N>.proto for ever.

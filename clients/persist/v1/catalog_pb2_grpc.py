@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from persist.v1 import catalog_ddl_pb2 as persist_dot_v1_dot_catalog__ddl__pb2
 from persist.v1 import catalog_pb2 as persist_dot_v1_dot_catalog__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
@@ -99,6 +100,16 @@ class CatalogServiceStub:
                 '/persist.v1.CatalogService/EditRow',
                 request_serializer=persist_dot_v1_dot_catalog__pb2.EditRowRequest.SerializeToString,
                 response_deserializer=persist_dot_v1_dot_catalog__pb2.EditRowResponse.FromString,
+                _registered_method=True)
+        self.Execute = channel.unary_unary(
+                '/persist.v1.CatalogService/Execute',
+                request_serializer=persist_dot_v1_dot_catalog__ddl__pb2.ExecuteRequest.SerializeToString,
+                response_deserializer=persist_dot_v1_dot_catalog__ddl__pb2.ExecuteResponse.FromString,
+                _registered_method=True)
+        self.Describe = channel.unary_unary(
+                '/persist.v1.CatalogService/Describe',
+                request_serializer=persist_dot_v1_dot_catalog__ddl__pb2.DescribeRequest.SerializeToString,
+                response_deserializer=persist_dot_v1_dot_catalog__ddl__pb2.DescribeResponse.FromString,
                 _registered_method=True)
 
 
@@ -209,6 +220,24 @@ class CatalogServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Execute(self, request, context):
+        """Execute carries out statements that define, as one transaction, in the name of the role in metadata persist-role.
+        The first one begins the environment. Repeated with the same token it tells the first outcome, and fails with
+        REASON_INVALID_ARGUMENT if that was of other statements. Fails with REASON_CATALOG_NOT_WRITABLE at a server that does
+        not lead, REASON_PERMISSION_DENIED, REASON_UNKNOWN_OBJECT, REASON_DEPENDENT_OBJECTS, and as Commit.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Describe(self, request, context):
+        """Describe tells databases, schemas, items, holds, roles, privileges, variables, audit events and comments as fields,
+        page by page: what is there all the while is told once. A read.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CatalogServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -276,6 +305,16 @@ def add_CatalogServiceServicer_to_server(servicer, server):
                     servicer.EditRow,
                     request_deserializer=persist_dot_v1_dot_catalog__pb2.EditRowRequest.FromString,
                     response_serializer=persist_dot_v1_dot_catalog__pb2.EditRowResponse.SerializeToString,
+            ),
+            'Execute': grpc.unary_unary_rpc_method_handler(
+                    servicer.Execute,
+                    request_deserializer=persist_dot_v1_dot_catalog__ddl__pb2.ExecuteRequest.FromString,
+                    response_serializer=persist_dot_v1_dot_catalog__ddl__pb2.ExecuteResponse.SerializeToString,
+            ),
+            'Describe': grpc.unary_unary_rpc_method_handler(
+                    servicer.Describe,
+                    request_deserializer=persist_dot_v1_dot_catalog__ddl__pb2.DescribeRequest.FromString,
+                    response_serializer=persist_dot_v1_dot_catalog__ddl__pb2.DescribeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -630,6 +669,60 @@ class CatalogService:
             '/persist.v1.CatalogService/EditRow',
             persist_dot_v1_dot_catalog__pb2.EditRowRequest.SerializeToString,
             persist_dot_v1_dot_catalog__pb2.EditRowResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Execute(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/persist.v1.CatalogService/Execute',
+            persist_dot_v1_dot_catalog__ddl__pb2.ExecuteRequest.SerializeToString,
+            persist_dot_v1_dot_catalog__ddl__pb2.ExecuteResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Describe(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/persist.v1.CatalogService/Describe',
+            persist_dot_v1_dot_catalog__ddl__pb2.DescribeRequest.SerializeToString,
+            persist_dot_v1_dot_catalog__ddl__pb2.DescribeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -17,6 +17,7 @@ A session that nobody used for long fails with REASON_LEASE_EXPIRED: open anothe
 
 from collections import abc as _abc
 from grpc import aio as _aio
+from persist.v1 import catalog_ddl_pb2 as _catalog_ddl_pb2
 from persist.v1 import catalog_pb2 as _catalog_pb2
 import abc as _abc_1
 import grpc as _grpc
@@ -89,6 +90,16 @@ class CatalogServiceStub:
     So after a lost answer look what is there before it is repeated.
     Fails with REASON_CATALOG_UNINITIALIZED, REASON_CATALOG_INCOMPATIBLE_DATA_VERSION, REASON_CATALOG_NOT_WRITABLE.
     """
+    Execute: _grpc.UnaryUnaryMultiCallable[_catalog_ddl_pb2.ExecuteRequest, _catalog_ddl_pb2.ExecuteResponse]
+    """Execute carries out statements that define, as one transaction, in the name of the role in metadata persist-role.
+    The first one begins the environment. Repeated with the same token it tells the first outcome, and fails with
+    REASON_INVALID_ARGUMENT if that was of other statements. Fails with REASON_CATALOG_NOT_WRITABLE at a server that does
+    not lead, REASON_PERMISSION_DENIED, REASON_UNKNOWN_OBJECT, REASON_DEPENDENT_OBJECTS, and as Commit.
+    """
+    Describe: _grpc.UnaryUnaryMultiCallable[_catalog_ddl_pb2.DescribeRequest, _catalog_ddl_pb2.DescribeResponse]
+    """Describe tells databases, schemas, items, holds, roles, privileges, variables, audit events and comments as fields,
+    page by page: what is there all the while is told once. A read.
+    """
 
 @_typing.type_check_only
 class CatalogServiceAsyncStub(CatalogServiceStub):
@@ -138,6 +149,16 @@ class CatalogServiceAsyncStub(CatalogServiceStub):
     whatever was written to it meanwhile; and the answer to the second tells as the previous value what the first wrote.
     So after a lost answer look what is there before it is repeated.
     Fails with REASON_CATALOG_UNINITIALIZED, REASON_CATALOG_INCOMPATIBLE_DATA_VERSION, REASON_CATALOG_NOT_WRITABLE.
+    """
+    Execute: _aio.UnaryUnaryMultiCallable[_catalog_ddl_pb2.ExecuteRequest, _catalog_ddl_pb2.ExecuteResponse]  # type: ignore[assignment]
+    """Execute carries out statements that define, as one transaction, in the name of the role in metadata persist-role.
+    The first one begins the environment. Repeated with the same token it tells the first outcome, and fails with
+    REASON_INVALID_ARGUMENT if that was of other statements. Fails with REASON_CATALOG_NOT_WRITABLE at a server that does
+    not lead, REASON_PERMISSION_DENIED, REASON_UNKNOWN_OBJECT, REASON_DEPENDENT_OBJECTS, and as Commit.
+    """
+    Describe: _aio.UnaryUnaryMultiCallable[_catalog_ddl_pb2.DescribeRequest, _catalog_ddl_pb2.DescribeResponse]  # type: ignore[assignment]
+    """Describe tells databases, schemas, items, holds, roles, privileges, variables, audit events and comments as fields,
+    page by page: what is there all the while is told once. A read.
     """
 
 class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -263,6 +284,28 @@ class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
         whatever was written to it meanwhile; and the answer to the second tells as the previous value what the first wrote.
         So after a lost answer look what is there before it is repeated.
         Fails with REASON_CATALOG_UNINITIALIZED, REASON_CATALOG_INCOMPATIBLE_DATA_VERSION, REASON_CATALOG_NOT_WRITABLE.
+        """
+
+    @_abc_1.abstractmethod
+    def Execute(
+        self,
+        request: _catalog_ddl_pb2.ExecuteRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_catalog_ddl_pb2.ExecuteResponse, _abc.Awaitable[_catalog_ddl_pb2.ExecuteResponse]]:
+        """Execute carries out statements that define, as one transaction, in the name of the role in metadata persist-role.
+        The first one begins the environment. Repeated with the same token it tells the first outcome, and fails with
+        REASON_INVALID_ARGUMENT if that was of other statements. Fails with REASON_CATALOG_NOT_WRITABLE at a server that does
+        not lead, REASON_PERMISSION_DENIED, REASON_UNKNOWN_OBJECT, REASON_DEPENDENT_OBJECTS, and as Commit.
+        """
+
+    @_abc_1.abstractmethod
+    def Describe(
+        self,
+        request: _catalog_ddl_pb2.DescribeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_catalog_ddl_pb2.DescribeResponse, _abc.Awaitable[_catalog_ddl_pb2.DescribeResponse]]:
+        """Describe tells databases, schemas, items, holds, roles, privileges, variables, audit events and comments as fields,
+        page by page: what is there all the while is told once. A read.
         """
 
 def add_CatalogServiceServicer_to_server(servicer: CatalogServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

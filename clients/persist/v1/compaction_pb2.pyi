@@ -39,12 +39,12 @@ class CompactRequest(_message.Message):
     shard_id: _builtins.str
     """shard_id names the shard: "s" and a uuid. Never initialised here: REASON_SHARD_NOT_FOUND."""
     whole: _builtins.bool
-    """whole: merge everything that nobody else is compacting into one run, worth it or not, as far as it was there when
-    the call began. Otherwise: what is worth it.
+    """whole: merge everything that no other process is compacting into one run, worth it or not, as far as it was there
+    when the call began. Otherwise: what is worth it.
     """
     request_id: _builtins.str
     """request_id names the request: the caller's choice, fresh for each, at most 64 characters. A call with the id, shard
-    and whole of an earlier one joins its work and is told all its results, also when it is over (the newest 1,024 are
+    and whole of an earlier one joins its work and gets all its results, also when it is over (the newest 1,024 are
     remembered, by this replica); with another shard or whole: REASON_INVALID_ARGUMENT. A replica that does not know the
     id begins what is left to do. Empty: the work ends with the call.
     """
@@ -79,7 +79,7 @@ class CompactResponse(_message.Message):
 
     @_builtins.property
     def progress(self) -> Global___CompactProgress:
-        """progress of the compaction under way. A slow caller is told the latest only."""
+        """progress of the compaction under way. A slow caller gets the latest only."""
 
     @_builtins.property
     def result(self) -> Global___CompactResult:
@@ -199,7 +199,7 @@ class CompactResult(_message.Message):
     parts_reused: _builtins.int
     """parts_reused counts parts that went into the result as they were."""
     applied: _builtins.bool
-    """applied: the result stands in the place of what it was made from. False: somebody else had replaced that before,
+    """applied: the result stands in the place of what it was made from. False: another process had replaced that before,
     and nothing was lost but the time.
     """
     @_builtins.property
@@ -312,7 +312,7 @@ Global___ListCompactionsRequest: _TypeAlias = ListCompactionsRequest  # noqa: Y0
 
 @_typing.final
 class ListCompactionsResponse(_message.Message):
-    """ListCompactionsResponse tells what this replica compacts."""
+    """ListCompactionsResponse says what this replica compacts."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -57,13 +57,13 @@ class PersistCompactionServicer:
     """
 
     def Compact(self, request, context):
-        """Compact compacts a shard until nothing is left to do, and tells how it goes. It may be repeated at any time: what
+        """Compact compacts a shard until nothing is left to do, and reports how it goes. It may be repeated at any time: what
         is done stays done. With a request_id the work goes on whatever becomes of the call, and a call with the same id
         joins it: servers end every connection after a few minutes, and a merge may take hours. Without one, cancelling the
         call, or its end in any other way, stops the merge, releases the claim and deletes what the merge had written;
-        compactions already told as results stay in place. Fails with REASON_OVERLOADED while too many requests wait, with
-        REASON_LEASE_EXPIRED when somebody else took over the claim, and with what the work itself failed with: then the
-        error's metadata has "request": "failed", and joining again tells the same.
+        compactions already returned as results stay in place. Fails with REASON_OVERLOADED while too many requests wait,
+        with REASON_LEASE_EXPIRED when another process took over the claim, and with what the work itself failed with: then
+        the error's metadata has "request": "failed", and joining again returns the same.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -78,7 +78,7 @@ class PersistCompactionServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListCompactions(self, request, context):
-        """ListCompactions tells what this replica compacts at the moment. A read; may be repeated.
+        """ListCompactions returns what this replica compacts at the moment. A read; may be repeated.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

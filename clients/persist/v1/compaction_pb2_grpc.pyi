@@ -42,20 +42,20 @@ class PersistCompactionStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> PersistCompactionAsyncStub: ...
     Compact: _grpc.UnaryStreamMultiCallable[_compaction_pb2.CompactRequest, _compaction_pb2.CompactResponse]
-    """Compact compacts a shard until nothing is left to do, and tells how it goes. It may be repeated at any time: what
+    """Compact compacts a shard until nothing is left to do, and reports how it goes. It may be repeated at any time: what
     is done stays done. With a request_id the work goes on whatever becomes of the call, and a call with the same id
     joins it: servers end every connection after a few minutes, and a merge may take hours. Without one, cancelling the
     call, or its end in any other way, stops the merge, releases the claim and deletes what the merge had written;
-    compactions already told as results stay in place. Fails with REASON_OVERLOADED while too many requests wait, with
-    REASON_LEASE_EXPIRED when somebody else took over the claim, and with what the work itself failed with: then the
-    error's metadata has "request": "failed", and joining again tells the same.
+    compactions already returned as results stay in place. Fails with REASON_OVERLOADED while too many requests wait,
+    with REASON_LEASE_EXPIRED when another process took over the claim, and with what the work itself failed with: then
+    the error's metadata has "request": "failed", and joining again returns the same.
     """
     CancelCompaction: _grpc.UnaryUnaryMultiCallable[_compaction_pb2.CancelCompactionRequest, _compaction_pb2.CancelCompactionResponse]
     """CancelCompaction stops the work of a request with an id, as if a call without one were cancelled. It may be
     repeated.
     """
     ListCompactions: _grpc.UnaryUnaryMultiCallable[_compaction_pb2.ListCompactionsRequest, _compaction_pb2.ListCompactionsResponse]
-    """ListCompactions tells what this replica compacts at the moment. A read; may be repeated."""
+    """ListCompactions returns what this replica compacts at the moment. A read; may be repeated."""
 
 @_typing.type_check_only
 class PersistCompactionAsyncStub(PersistCompactionStub):
@@ -63,20 +63,20 @@ class PersistCompactionAsyncStub(PersistCompactionStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Compact: _aio.UnaryStreamMultiCallable[_compaction_pb2.CompactRequest, _compaction_pb2.CompactResponse]  # type: ignore[assignment]
-    """Compact compacts a shard until nothing is left to do, and tells how it goes. It may be repeated at any time: what
+    """Compact compacts a shard until nothing is left to do, and reports how it goes. It may be repeated at any time: what
     is done stays done. With a request_id the work goes on whatever becomes of the call, and a call with the same id
     joins it: servers end every connection after a few minutes, and a merge may take hours. Without one, cancelling the
     call, or its end in any other way, stops the merge, releases the claim and deletes what the merge had written;
-    compactions already told as results stay in place. Fails with REASON_OVERLOADED while too many requests wait, with
-    REASON_LEASE_EXPIRED when somebody else took over the claim, and with what the work itself failed with: then the
-    error's metadata has "request": "failed", and joining again tells the same.
+    compactions already returned as results stay in place. Fails with REASON_OVERLOADED while too many requests wait,
+    with REASON_LEASE_EXPIRED when another process took over the claim, and with what the work itself failed with: then
+    the error's metadata has "request": "failed", and joining again returns the same.
     """
     CancelCompaction: _aio.UnaryUnaryMultiCallable[_compaction_pb2.CancelCompactionRequest, _compaction_pb2.CancelCompactionResponse]  # type: ignore[assignment]
     """CancelCompaction stops the work of a request with an id, as if a call without one were cancelled. It may be
     repeated.
     """
     ListCompactions: _aio.UnaryUnaryMultiCallable[_compaction_pb2.ListCompactionsRequest, _compaction_pb2.ListCompactionsResponse]  # type: ignore[assignment]
-    """ListCompactions tells what this replica compacts at the moment. A read; may be repeated."""
+    """ListCompactions returns what this replica compacts at the moment. A read; may be repeated."""
 
 class PersistCompactionServicer(metaclass=_abc_1.ABCMeta):
     """PersistCompaction compacts the shards of one persist location. Any replica can compact any shard."""
@@ -87,13 +87,13 @@ class PersistCompactionServicer(metaclass=_abc_1.ABCMeta):
         request: _compaction_pb2.CompactRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_compaction_pb2.CompactResponse], _abc.AsyncIterator[_compaction_pb2.CompactResponse]]:
-        """Compact compacts a shard until nothing is left to do, and tells how it goes. It may be repeated at any time: what
+        """Compact compacts a shard until nothing is left to do, and reports how it goes. It may be repeated at any time: what
         is done stays done. With a request_id the work goes on whatever becomes of the call, and a call with the same id
         joins it: servers end every connection after a few minutes, and a merge may take hours. Without one, cancelling the
         call, or its end in any other way, stops the merge, releases the claim and deletes what the merge had written;
-        compactions already told as results stay in place. Fails with REASON_OVERLOADED while too many requests wait, with
-        REASON_LEASE_EXPIRED when somebody else took over the claim, and with what the work itself failed with: then the
-        error's metadata has "request": "failed", and joining again tells the same.
+        compactions already returned as results stay in place. Fails with REASON_OVERLOADED while too many requests wait,
+        with REASON_LEASE_EXPIRED when another process took over the claim, and with what the work itself failed with: then
+        the error's metadata has "request": "failed", and joining again returns the same.
         """
 
     @_abc_1.abstractmethod
@@ -112,6 +112,6 @@ class PersistCompactionServicer(metaclass=_abc_1.ABCMeta):
         request: _compaction_pb2.ListCompactionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_compaction_pb2.ListCompactionsResponse, _abc.Awaitable[_compaction_pb2.ListCompactionsResponse]]:
-        """ListCompactions tells what this replica compacts at the moment. A read; may be repeated."""
+        """ListCompactions returns what this replica compacts at the moment. A read; may be repeated."""
 
 def add_PersistCompactionServicer_to_server(servicer: PersistCompactionServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

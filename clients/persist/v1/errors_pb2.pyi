@@ -11,11 +11,11 @@ Inside a Session the same facts travel as ErrorDetail.
   status                                            what happened             what to do
   INVALID_ARGUMENT, FAILED_PRECONDITION,
   OUT_OF_RANGE, NOT_FOUND, ALREADY_EXISTS,
-  ABORTED, with our detail                          nothing                   mend the request
+  PERMISSION_DENIED, ABORTED, with our detail       nothing                   mend the request
   RESOURCE_EXHAUSTED with our detail                nothing                   retry after the delay given, if any
   UNAVAILABLE with our detail                       nothing                   retry
   UNKNOWN with our detail, and any status without   it may have happened      retry with the same token or id
-  DATA_LOSS with our detail                         stored bytes are wrong    stop, tell a person
+  DATA_LOSS with our detail                         stored bytes are wrong    stop, call an operator
 """
 
 from collections import abc as _abc
@@ -81,7 +81,7 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     REASON_DETERMINATE: _Reason.ValueType  # 19
     """REASON_DETERMINATE: it certainly did not happen. Retrying is safe."""
     REASON_INDETERMINATE: _Reason.ValueType  # 20
-    """REASON_INDETERMINATE: it may have happened. Repeat it with the same token to learn which."""
+    """REASON_INDETERMINATE: it may have happened. Repeat it with the same token to find out."""
     REASON_OVERLOADED: _Reason.ValueType  # 21
     """REASON_OVERLOADED: a bounded queue is full; "retry_after_ms" says when to come back."""
     REASON_STORE_READ_ONLY: _Reason.ValueType  # 22
@@ -125,7 +125,7 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     REASON_CATALOG_UNIQUENESS_VIOLATION: _Reason.ValueType  # 41
     """REASON_CATALOG_UNIQUENESS_VIOLATION: another object has the name."""
     REASON_CATALOG_OUT_OF_SYNC: _Reason.ValueType  # 42
-    """REASON_CATALOG_OUT_OF_SYNC: somebody changed what the transaction depends on; "keys" names it. Run it again."""
+    """REASON_CATALOG_OUT_OF_SYNC: another process changed what the transaction depends on; "keys" names it. Run it again."""
     REASON_CATALOG_ID_EXHAUSTION: _Reason.ValueType  # 43
     """REASON_CATALOG_ID_EXHAUSTION: an allocator has no ids left."""
     REASON_CATALOG_INCOMPATIBLE_DATA_VERSION: _Reason.ValueType  # 44
@@ -133,15 +133,19 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     REASON_CATALOG_INCOMPATIBLE_CONTENT_VERSION: _Reason.ValueType  # 45
     """REASON_CATALOG_INCOMPATIBLE_CONTENT_VERSION: a newer release opened the catalog, or one too old to go on from."""
     REASON_CATALOG_FENCED: _Reason.ValueType  # 46
-    """REASON_CATALOG_FENCED: somebody else leads. Open the catalog again, or leave it to them."""
+    """REASON_CATALOG_FENCED: another process leads. Open the catalog again, or leave it to that process."""
     REASON_CATALOG_FENCED_BY_MIGRATION: _Reason.ValueType  # 47
-    """REASON_CATALOG_FENCED_BY_MIGRATION: somebody else moved the catalog during a migration."""
+    """REASON_CATALOG_FENCED_BY_MIGRATION: another process moved the catalog during a migration."""
     REASON_CATALOG_FENCED_BY_EPOCH: _Reason.ValueType  # 48
-    """REASON_CATALOG_FENCED_BY_EPOCH: somebody opened the catalog later."""
+    """REASON_CATALOG_FENCED_BY_EPOCH: another process opened the catalog later."""
     REASON_CATALOG_FENCED_BY_GENERATION: _Reason.ValueType  # 49
     """REASON_CATALOG_FENCED_BY_GENERATION: a newer deployment leads."""
     REASON_ALREADY_COMMITTED: _Reason.ValueType  # 50
     """REASON_ALREADY_COMMITTED: a transaction of this version, or a later one, was committed before. Nothing happened."""
+    REASON_CATALOG_UNKNOWN_OBJECT: _Reason.ValueType  # 51
+    """REASON_CATALOG_UNKNOWN_OBJECT: nothing in the catalog has this name; "near" has names that are like it."""
+    REASON_CATALOG_PRIVILEGE_MISSING: _Reason.ValueType  # 52
+    """REASON_CATALOG_PRIVILEGE_MISSING: the role may not do this; "privilege", "kind" and "name" say what it lacks."""
 
 class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper):
     """Reason is the stable name of an error, the same in Python and in gRPC."""
@@ -187,7 +191,7 @@ REASON_LOCATION: Reason.ValueType  # 18
 REASON_DETERMINATE: Reason.ValueType  # 19
 """REASON_DETERMINATE: it certainly did not happen. Retrying is safe."""
 REASON_INDETERMINATE: Reason.ValueType  # 20
-"""REASON_INDETERMINATE: it may have happened. Repeat it with the same token to learn which."""
+"""REASON_INDETERMINATE: it may have happened. Repeat it with the same token to find out."""
 REASON_OVERLOADED: Reason.ValueType  # 21
 """REASON_OVERLOADED: a bounded queue is full; "retry_after_ms" says when to come back."""
 REASON_STORE_READ_ONLY: Reason.ValueType  # 22
@@ -231,7 +235,7 @@ REASON_CATALOG_DUPLICATE_KEY: Reason.ValueType  # 40
 REASON_CATALOG_UNIQUENESS_VIOLATION: Reason.ValueType  # 41
 """REASON_CATALOG_UNIQUENESS_VIOLATION: another object has the name."""
 REASON_CATALOG_OUT_OF_SYNC: Reason.ValueType  # 42
-"""REASON_CATALOG_OUT_OF_SYNC: somebody changed what the transaction depends on; "keys" names it. Run it again."""
+"""REASON_CATALOG_OUT_OF_SYNC: another process changed what the transaction depends on; "keys" names it. Run it again."""
 REASON_CATALOG_ID_EXHAUSTION: Reason.ValueType  # 43
 """REASON_CATALOG_ID_EXHAUSTION: an allocator has no ids left."""
 REASON_CATALOG_INCOMPATIBLE_DATA_VERSION: Reason.ValueType  # 44
@@ -239,15 +243,19 @@ REASON_CATALOG_INCOMPATIBLE_DATA_VERSION: Reason.ValueType  # 44
 REASON_CATALOG_INCOMPATIBLE_CONTENT_VERSION: Reason.ValueType  # 45
 """REASON_CATALOG_INCOMPATIBLE_CONTENT_VERSION: a newer release opened the catalog, or one too old to go on from."""
 REASON_CATALOG_FENCED: Reason.ValueType  # 46
-"""REASON_CATALOG_FENCED: somebody else leads. Open the catalog again, or leave it to them."""
+"""REASON_CATALOG_FENCED: another process leads. Open the catalog again, or leave it to that process."""
 REASON_CATALOG_FENCED_BY_MIGRATION: Reason.ValueType  # 47
-"""REASON_CATALOG_FENCED_BY_MIGRATION: somebody else moved the catalog during a migration."""
+"""REASON_CATALOG_FENCED_BY_MIGRATION: another process moved the catalog during a migration."""
 REASON_CATALOG_FENCED_BY_EPOCH: Reason.ValueType  # 48
-"""REASON_CATALOG_FENCED_BY_EPOCH: somebody opened the catalog later."""
+"""REASON_CATALOG_FENCED_BY_EPOCH: another process opened the catalog later."""
 REASON_CATALOG_FENCED_BY_GENERATION: Reason.ValueType  # 49
 """REASON_CATALOG_FENCED_BY_GENERATION: a newer deployment leads."""
 REASON_ALREADY_COMMITTED: Reason.ValueType  # 50
 """REASON_ALREADY_COMMITTED: a transaction of this version, or a later one, was committed before. Nothing happened."""
+REASON_CATALOG_UNKNOWN_OBJECT: Reason.ValueType  # 51
+"""REASON_CATALOG_UNKNOWN_OBJECT: nothing in the catalog has this name; "near" has names that are like it."""
+REASON_CATALOG_PRIVILEGE_MISSING: Reason.ValueType  # 52
+"""REASON_CATALOG_PRIVILEGE_MISSING: the role may not do this; "privilege", "kind" and "name" say what it lacks."""
 Global___Reason: _TypeAlias = Reason  # noqa: Y015
 
 @_typing.final

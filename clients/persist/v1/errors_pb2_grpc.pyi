@@ -11,11 +11,11 @@ Inside a Session the same facts travel as ErrorDetail.
   status                                            what happened             what to do
   INVALID_ARGUMENT, FAILED_PRECONDITION,
   OUT_OF_RANGE, NOT_FOUND, ALREADY_EXISTS,
-  ABORTED, with our detail                          nothing                   mend the request
+  PERMISSION_DENIED, ABORTED, with our detail       nothing                   mend the request
   RESOURCE_EXHAUSTED with our detail                nothing                   retry after the delay given, if any
   UNAVAILABLE with our detail                       nothing                   retry
   UNKNOWN with our detail, and any status without   it may have happened      retry with the same token or id
-  DATA_LOSS with our detail                         stored bytes are wrong    stop, tell a person
+  DATA_LOSS with our detail                         stored bytes are wrong    stop, call an operator
 """
 
 from collections import abc as _abc

@@ -27,7 +27,7 @@ if _version_not_supported:
 
 class TimestampMinterStub:
     """TimestampMinter serves the sources of one persist location. Only Mint begins a source: all other calls fail with
-    REASON_SHARD_NOT_FOUND for one that nobody began, and leave nothing there.
+    REASON_SHARD_NOT_FOUND for one that was not begun, and leave nothing there.
     """
 
     def __init__(self, channel):
@@ -70,12 +70,12 @@ class TimestampMinterStub:
 
 class TimestampMinterServicer:
     """TimestampMinter serves the sources of one persist location. Only Mint begins a source: all other calls fail with
-    REASON_SHARD_NOT_FOUND for one that nobody began, and leave nothing there.
+    REASON_SHARD_NOT_FOUND for one that was not begun, and leave nothing there.
     """
 
     def GetBinding(self, request, context):
-        """GetBinding tells, for each source time, the lowest binding whose frontier lies beyond it, and binds what is not
-        bound yet. Everybody gets the same answer, for ever. Fails with REASON_NOT_READABLE (bound at since or before),
+        """GetBinding returns, for each source time, the lowest binding whose frontier lies beyond it, and binds what is not
+        bound yet. Every caller gets the same answer, for ever. Fails with REASON_NOT_READABLE (bound at since or before),
         REASON_JUMP_TOO_LARGE, REASON_CLOCK_AHEAD, REASON_REQUEST_TOO_LARGE (the request, or the answer).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -90,14 +90,14 @@ class TimestampMinterServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListBindings(self, request, context):
-        """ListBindings tells all that is committed, at this moment or later than the call began. A read.
+        """ListBindings returns all that is committed, at this moment or later than the call began. A read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchBindings(self, request, context):
-        """WatchBindings tells all that is committed, and whatever changes, until the deadline. A slow caller is told the
+        """WatchBindings returns all that is committed, and whatever changes, until the deadline. A slow caller gets the
         latest only. A read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -105,7 +105,8 @@ class TimestampMinterServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetResumption(self, request, context):
-        """GetResumption tells where a source and its exports go on, from the uppers of their shards as they are now. A read.
+        """GetResumption returns where a source and its exports go on, from the uppers of their shards as they are now. A
+        read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -161,7 +162,7 @@ def add_TimestampMinterServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class TimestampMinter:
     """TimestampMinter serves the sources of one persist location. Only Mint begins a source: all other calls fail with
-    REASON_SHARD_NOT_FOUND for one that nobody began, and leave nothing there.
+    REASON_SHARD_NOT_FOUND for one that was not begun, and leave nothing there.
     """
 
     @staticmethod

@@ -7,7 +7,7 @@ Two shards for each timeline hold everything there is to know, so any number of 
 beside processes that do without a server. A server gathers the calls of many clients into few commits, nothing more.
 
 Rules for every caller: every call has a deadline; calls without one are refused. Every call may be repeated, at any
-server: times that were given to nobody are lost, which does no harm. shard_id is the shard of the timeline's write
+server: times that no caller received are lost, which does no harm. shard_id is the shard of the timeline's write
 time, which its text determines; metadata persist-shard-id may be given for routing and must then equal it.
 """
 
@@ -108,7 +108,7 @@ Global___PeekWriteTsRequest: _TypeAlias = PeekWriteTsRequest  # noqa: Y015
 
 @_typing.final
 class PeekWriteTsResponse(_message.Message):
-    """PeekWriteTsResponse tells it."""
+    """PeekWriteTsResponse holds it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -156,7 +156,7 @@ Global___ReadTsRequest: _TypeAlias = ReadTsRequest  # noqa: Y015
 
 @_typing.final
 class ReadTsResponse(_message.Message):
-    """ReadTsResponse tells it."""
+    """ReadTsResponse holds it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -72,14 +72,14 @@ class TimestampOracleServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PeekWriteTs(self, request, context):
-        """PeekWriteTs tells a time that no later write time reaches down to. A read.
+        """PeekWriteTs returns a time that no later write time reaches down to. A read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReadTs(self, request, context):
-        """ReadTs tells the greatest time applied: at least every one whose ApplyWrite had returned before the call. A read.
+        """ReadTs returns the greatest time applied: at least every one whose ApplyWrite had returned before the call. A read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

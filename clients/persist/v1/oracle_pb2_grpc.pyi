@@ -7,7 +7,7 @@ Two shards for each timeline hold everything there is to know, so any number of 
 beside processes that do without a server. A server gathers the calls of many clients into few commits, nothing more.
 
 Rules for every caller: every call has a deadline; calls without one are refused. Every call may be repeated, at any
-server: times that were given to nobody are lost, which does no harm. shard_id is the shard of the timeline's write
+server: times that no caller received are lost, which does no harm. shard_id is the shard of the timeline's write
 time, which its text determines; metadata persist-shard-id may be given for routing and must then equal it.
 """
 
@@ -48,9 +48,9 @@ class TimestampOracleStub:
     timeline that has one: retry_after_ms says when it is not. One time is never refused for that.
     """
     PeekWriteTs: _grpc.UnaryUnaryMultiCallable[_oracle_pb2.PeekWriteTsRequest, _oracle_pb2.PeekWriteTsResponse]
-    """PeekWriteTs tells a time that no later write time reaches down to. A read."""
+    """PeekWriteTs returns a time that no later write time reaches down to. A read."""
     ReadTs: _grpc.UnaryUnaryMultiCallable[_oracle_pb2.ReadTsRequest, _oracle_pb2.ReadTsResponse]
-    """ReadTs tells the greatest time applied: at least every one whose ApplyWrite had returned before the call. A read."""
+    """ReadTs returns the greatest time applied: at least every one whose ApplyWrite had returned before the call. A read."""
     ApplyWrite: _grpc.UnaryUnaryMultiCallable[_oracle_pb2.ApplyWriteRequest, _oracle_pb2.ApplyWriteResponse]
     """ApplyWrite makes read times at least, and write times greater than, this time. Fails as WriteTs."""
 
@@ -66,9 +66,9 @@ class TimestampOracleAsyncStub(TimestampOracleStub):
     timeline that has one: retry_after_ms says when it is not. One time is never refused for that.
     """
     PeekWriteTs: _aio.UnaryUnaryMultiCallable[_oracle_pb2.PeekWriteTsRequest, _oracle_pb2.PeekWriteTsResponse]  # type: ignore[assignment]
-    """PeekWriteTs tells a time that no later write time reaches down to. A read."""
+    """PeekWriteTs returns a time that no later write time reaches down to. A read."""
     ReadTs: _aio.UnaryUnaryMultiCallable[_oracle_pb2.ReadTsRequest, _oracle_pb2.ReadTsResponse]  # type: ignore[assignment]
-    """ReadTs tells the greatest time applied: at least every one whose ApplyWrite had returned before the call. A read."""
+    """ReadTs returns the greatest time applied: at least every one whose ApplyWrite had returned before the call. A read."""
     ApplyWrite: _aio.UnaryUnaryMultiCallable[_oracle_pb2.ApplyWriteRequest, _oracle_pb2.ApplyWriteResponse]  # type: ignore[assignment]
     """ApplyWrite makes read times at least, and write times greater than, this time. Fails as WriteTs."""
 
@@ -93,7 +93,7 @@ class TimestampOracleServicer(metaclass=_abc_1.ABCMeta):
         request: _oracle_pb2.PeekWriteTsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_oracle_pb2.PeekWriteTsResponse, _abc.Awaitable[_oracle_pb2.PeekWriteTsResponse]]:
-        """PeekWriteTs tells a time that no later write time reaches down to. A read."""
+        """PeekWriteTs returns a time that no later write time reaches down to. A read."""
 
     @_abc_1.abstractmethod
     def ReadTs(
@@ -101,7 +101,7 @@ class TimestampOracleServicer(metaclass=_abc_1.ABCMeta):
         request: _oracle_pb2.ReadTsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_oracle_pb2.ReadTsResponse, _abc.Awaitable[_oracle_pb2.ReadTsResponse]]:
-        """ReadTs tells the greatest time applied: at least every one whose ApplyWrite had returned before the call. A read."""
+        """ReadTs returns the greatest time applied: at least every one whose ApplyWrite had returned before the call. A read."""
 
     @_abc_1.abstractmethod
     def ApplyWrite(

@@ -7,9 +7,10 @@ batches (and tiny batches inline): rich clients read and write parts in Blob the
 Rules for every caller:
  * Every call has a deadline; calls without one are refused (Session: every call inside it has timeout_ms).
  * Every mutation may be repeated: appends carry a token, the others are idempotent by the id they carry. After a
-   status that may have happened (errors.proto) repeat the very same request to learn the outcome.
+   status that may have happened (errors.proto) repeat the very same request to find out the outcome.
  * Expected outcomes are a oneof in the response; a status other than OK is an error.
  * Metadata persist-shard-id routes a call through a load balancer. When present it must equal the body's shard_id.
+   persist-shard-bucket, its last two digits, routes a Session, and whatever is to go where that goes.
  * A frontier is an Antichain. An empty Antichain means closed, and differs from an unset field.
 """
 
@@ -55,8 +56,8 @@ class ShardInfo(_message.Message):
     incarnation: _builtins.int
     """incarnation of the location, for Call; another one after a restore."""
     format: _builtins.int
-    """format says which fields the batches told with it may hold, and those sent here: a client that does not know it
-    must not go on, as it would pass over some. 0: from a server that does not tell, the oldest.
+    """format says which fields the batches sent with it may hold, and those sent here: a client that does not know it
+    must not go on, as it would pass over some. 0: from a server that does not say, the oldest.
     """
     writers_since_ms: _builtins.int
     """writers_since_ms is the fence: writers whose ids say that they began before it, and which the shard does not know,
@@ -118,7 +119,7 @@ class BatchChunk(_message.Message):
     """last: the sequence is complete with this chunk."""
     @_builtins.property
     def batches(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.HollowBatch]:
-        """batches are adjacent, oldest first. Empty when there is none to tell."""
+        """batches are adjacent, oldest first. Empty when there is none."""
 
     def __init__(
         self,
@@ -155,7 +156,7 @@ Global___GetLocationRequest: _TypeAlias = GetLocationRequest  # noqa: Y015
 
 @_typing.final
 class GetLocationResponse(_message.Message):
-    """GetLocationResponse tells where the data is."""
+    """GetLocationResponse says where the data is."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -210,7 +211,7 @@ class OpenResponse(_message.Message):
     INFO_FIELD_NUMBER: _builtins.int
     BLOB_URI_FIELD_NUMBER: _builtins.int
     blob_uri: _builtins.str
-    """blob_uri is where parts are read and written, as GetLocation tells it."""
+    """blob_uri is where parts are read and written, as GetLocation returns it."""
     @_builtins.property
     def info(self) -> Global___ShardInfo:
         """info says where the shard stands. Always set."""
@@ -469,7 +470,7 @@ Global___WatchResponse: _TypeAlias = WatchResponse  # noqa: Y015
 
 @_typing.final
 class ChangeChunk(_message.Message):
-    """ChangeChunk is a piece of a change. Batches continue what was asked or told before, without gap or repeat; inline
+    """ChangeChunk is a piece of a change. Batches continue what was asked for or sent before, without gap or repeat; inline
     parts are in them. A first batch that straddles the asked frontier was compacted: drop its times below the frontier.
     """
 
@@ -600,11 +601,11 @@ class Transaction(_message.Message):
     """version grows with every append of the application."""
     owner: _builtins.str
     """owner counts the versions, for example a streaming query's id: a version that another owner committed is refused.
-    Empty: not told, nothing is compared.
+    Empty: not given, nothing is compared.
     """
     new_since: _builtins.int
     """new_since is what CannotTell named when it said that the application may be forgotten: the caller has made sure that
-    it had committed nothing. 0: not told.
+    it had committed nothing. 0: not given.
     """
     def __init__(
         self,
@@ -641,11 +642,11 @@ class Call(_message.Message):
     number: _builtins.int
     """number of the call, counting up from 0."""
     first: _builtins.int
-    """first is the smallest number the session has not heard the last of: what became of those below may be forgotten,
+    """first is the smallest number without a final answer at the session: what became of those below may be forgotten,
     and nothing more comes of them. At most number, and number is less than first + 1024.
     """
     known_seqno: _builtins.int
-    """known_seqno is the newest seqno the session had heard of before it first sent anything."""
+    """known_seqno is the newest seqno the session had seen before it first sent anything."""
     incarnation: _builtins.int
     """incarnation of the location, as in ShardInfo."""
     lease_ms: _builtins.int
@@ -789,7 +790,7 @@ Global___CloseCallRequest: _TypeAlias = CloseCallRequest  # noqa: Y015
 
 @_typing.final
 class CloseCallResponse(_message.Message):
-    """CloseCallResponse tells what had come of a call."""
+    """CloseCallResponse says what had come of a call."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -862,12 +863,12 @@ class CompareAndAppendRequest(_message.Message):
     of answering upper_mismatch; times before the upper are then read as the upper. Not for truncated batches.
     """
     known_seqno: _builtins.int
-    """known_seqno is the newest seqno heard of before the first attempt under the token. A token that may be forgotten
+    """known_seqno is the newest seqno seen before the first attempt under the token. A token that may be forgotten
     since is answered with cannot_tell.
     """
     body: _builtins.bytes
-    """body is 32 bytes that tell what is appended: 16 that any encoding of the same updates has, and 16 that say more, or
-    zeros. Another body under a remembered token is refused. Empty: nothing is compared.
+    """body is 32 bytes that identify what is appended: 16 that any encoding of the same updates has, and 16 that say
+    more, or zeros. Another body under a remembered token is refused. Empty: nothing is compared.
     """
     @_builtins.property
     def batch(self) -> _types_pb2.HollowBatch:
@@ -905,7 +906,7 @@ Global___CompareAndAppendRequest: _TypeAlias = CompareAndAppendRequest  # noqa: 
 
 @_typing.final
 class CompareAndAppendResponse(_message.Message):
-    """CompareAndAppendResponse tells what became of an append."""
+    """CompareAndAppendResponse says what became of an append."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1053,9 +1054,9 @@ class RegisterLeasedReaderRequest(_message.Message):
     lease_ms: _builtins.int
     """lease_ms is how long the reader lives without a heartbeat, in milliseconds. 0: the default."""
     purpose: _builtins.str
-    """purpose tells people what the reader is for. May be empty."""
+    """purpose says, for people, what the reader is for. May be empty."""
     hostname: _builtins.str
-    """hostname tells people where the reader runs. May be empty."""
+    """hostname says, for people, where the reader runs. May be empty."""
     use_critical_since: _builtins.bool
     """use_critical_since: hold the critical readers' since, if there are any."""
     def __init__(
@@ -1078,7 +1079,7 @@ Global___RegisterLeasedReaderRequest: _TypeAlias = RegisterLeasedReaderRequest  
 
 @_typing.final
 class RegisterLeasedReaderResponse(_message.Message):
-    """RegisterLeasedReaderResponse tells what the reader may read."""
+    """RegisterLeasedReaderResponse says what the reader may read."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1176,7 +1177,7 @@ Global___DowngradeSinceRequest: _TypeAlias = DowngradeSinceRequest  # noqa: Y015
 
 @_typing.final
 class DowngradeSinceResponse(_message.Message):
-    """DowngradeSinceResponse tells where the reader's since is."""
+    """DowngradeSinceResponse says where the reader's since is."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1210,9 +1211,9 @@ class SinceDowngraded(_message.Message):
     SEQNO_FIELD_NUMBER: _builtins.int
     HELD_SEQNO_FIELD_NUMBER: _builtins.int
     seqno: _builtins.int
-    """seqno is the state this was answered from. 0: a release that does not tell."""
+    """seqno is the state this was answered from. 0: a release that does not set it."""
     held_seqno: _builtins.int
-    """held_seqno is the oldest seqno whose parts the reader keeps from being deleted. 0: a release that does not tell."""
+    """held_seqno is the oldest seqno whose parts the reader keeps from being deleted. 0: a release that does not set it."""
     @_builtins.property
     def since(self) -> _types_pb2.Antichain:
         """since is the reader's since. Always set."""
@@ -1260,7 +1261,7 @@ Global___HeartbeatReaderRequest: _TypeAlias = HeartbeatReaderRequest  # noqa: Y0
 
 @_typing.final
 class HeartbeatReaderResponse(_message.Message):
-    """HeartbeatReaderResponse tells that the lease was extended."""
+    """HeartbeatReaderResponse says that the lease was extended."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1325,7 +1326,7 @@ Global___Expired: _TypeAlias = Expired  # noqa: Y015
 
 @_typing.final
 class ExpireReaderRequest(_message.Message):
-    """ExpireReaderRequest lets go of everything a leased reader holds."""
+    """ExpireReaderRequest releases everything a leased reader holds."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1351,7 +1352,7 @@ Global___ExpireReaderRequest: _TypeAlias = ExpireReaderRequest  # noqa: Y015
 
 @_typing.final
 class ExpireReaderResponse(_message.Message):
-    """ExpireReaderResponse tells that the reader is gone."""
+    """ExpireReaderResponse says that the reader is gone."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1393,7 +1394,7 @@ class RegisterCriticalReaderRequest(_message.Message):
     opaque: _builtins.bytes
     """opaque is the token of a new hold. An existing hold keeps its own."""
     purpose: _builtins.str
-    """purpose tells people what the hold is for. May be empty."""
+    """purpose says, for people, what the hold is for. May be empty."""
     @_builtins.property
     def call(self) -> Global___Call:
         """call makes all attempts one: no late attempt undoes what happened since. Unset: not numbered."""
@@ -1417,7 +1418,7 @@ Global___RegisterCriticalReaderRequest: _TypeAlias = RegisterCriticalReaderReque
 
 @_typing.final
 class RegisterCriticalReaderResponse(_message.Message):
-    """RegisterCriticalReaderResponse tells what the hold holds."""
+    """RegisterCriticalReaderResponse says what the hold holds."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1453,7 +1454,7 @@ class CriticalRegistered(_message.Message):
     opaque: _builtins.bytes
     """opaque is the token its next compare needs."""
     registered: _builtins.int
-    """registered tells this hold from others that had or will have its id: for the calls that move and remove it."""
+    """registered distinguishes this hold from others that had or will have its id: for the calls that move and remove it."""
     @_builtins.property
     def since(self) -> _types_pb2.Antichain:
         """since is what it holds. Always set."""
@@ -1495,7 +1496,7 @@ class CompareAndDowngradeSinceRequest(_message.Message):
     opaque: _builtins.bytes
     """opaque is the token to set."""
     registered: _builtins.int
-    """registered, as the registration was told: a hold that was registered anew is not moved. Unset: not compared."""
+    """registered, as the registration returned it: a hold that was registered anew is not moved. Unset: not compared."""
     @_builtins.property
     def since(self) -> _types_pb2.Antichain:
         """since is the frontier to move to. Must be set."""
@@ -1527,7 +1528,7 @@ Global___CompareAndDowngradeSinceRequest: _TypeAlias = CompareAndDowngradeSinceR
 
 @_typing.final
 class CompareAndDowngradeSinceResponse(_message.Message):
-    """CompareAndDowngradeSinceResponse tells whether the hold moved."""
+    """CompareAndDowngradeSinceResponse says whether the hold moved."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1540,7 +1541,7 @@ class CompareAndDowngradeSinceResponse(_message.Message):
 
     @_builtins.property
     def opaque_mismatch(self) -> Global___OpaqueMismatch:
-        """opaque_mismatch: someone else took over, nothing changed. With a call, and nothing ever will."""
+        """opaque_mismatch: another process took over, nothing changed. With a call, and nothing ever will."""
 
     @_builtins.property
     def cannot_tell(self) -> Global___CannotTell:
@@ -1629,12 +1630,15 @@ class ExpireCriticalReaderRequest(_message.Message):
     CRITICAL_ID_FIELD_NUMBER: _builtins.int
     CALL_FIELD_NUMBER: _builtins.int
     REGISTERED_FIELD_NUMBER: _builtins.int
+    EXPECTED_FIELD_NUMBER: _builtins.int
     shard_id: _builtins.str
     """shard_id names the shard."""
     critical_id: _builtins.str
     """critical_id names the hold."""
     registered: _builtins.int
-    """registered, as the registration was told: a hold that was registered anew is not removed. Unset: not compared."""
+    """registered, as the registration returned it: a hold that was registered anew is not removed. Unset: not compared."""
+    expected: _builtins.bytes
+    """expected is the token it must have: one that somebody else took over is not removed. Unset: not compared."""
     @_builtins.property
     def call(self) -> Global___Call:
         """call makes all attempts one: no late attempt undoes what happened since. Unset: not numbered."""
@@ -1646,20 +1650,26 @@ class ExpireCriticalReaderRequest(_message.Message):
         critical_id: _builtins.str = ...,
         call: Global___Call | None = ...,
         registered: _builtins.int | None = ...,
+        expected: _builtins.bytes | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_registered", b"_registered", "call", b"call", "registered", b"registered"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected", b"_expected", "_registered", b"_registered", "call", b"call", "expected", b"expected", "registered", b"registered"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_registered", b"_registered", "call", b"call", "critical_id", b"critical_id", "registered", b"registered", "shard_id", b"shard_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected", b"_expected", "_registered", b"_registered", "call", b"call", "critical_id", b"critical_id", "expected", b"expected", "registered", b"registered", "shard_id", b"shard_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__expected: _TypeAlias = _typing.Literal["expected"]  # noqa: Y015
+    _WhichOneofArgType__expected: _TypeAlias = _typing.Literal["_expected", b"_expected"]  # noqa: Y015
     _WhichOneofReturnType__registered: _TypeAlias = _typing.Literal["registered"]  # noqa: Y015
     _WhichOneofArgType__registered: _TypeAlias = _typing.Literal["_registered", b"_registered"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected) -> _WhichOneofReturnType__expected | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__registered) -> _WhichOneofReturnType__registered | None: ...
 
 Global___ExpireCriticalReaderRequest: _TypeAlias = ExpireCriticalReaderRequest  # noqa: Y015
 
 @_typing.final
 class ExpireCriticalReaderResponse(_message.Message):
-    """ExpireCriticalReaderResponse tells that the hold is gone."""
+    """ExpireCriticalReaderResponse says that the hold is gone."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1711,7 +1721,7 @@ Global___ExpireWriterRequest: _TypeAlias = ExpireWriterRequest  # noqa: Y015
 
 @_typing.final
 class ExpireWriterResponse(_message.Message):
-    """ExpireWriterResponse tells that the writer is gone."""
+    """ExpireWriterResponse says that the writer is gone."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1767,7 +1777,7 @@ Global___RegisterSchemaRequest: _TypeAlias = RegisterSchemaRequest  # noqa: Y015
 
 @_typing.final
 class RegisterSchemaResponse(_message.Message):
-    """RegisterSchemaResponse tells which schema stands."""
+    """RegisterSchemaResponse says which schema stands."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1827,7 +1837,7 @@ Global___EvolveSchemaRequest: _TypeAlias = EvolveSchemaRequest  # noqa: Y015
 
 @_typing.final
 class EvolveSchemaResponse(_message.Message):
-    """EvolveSchemaResponse tells which schema stands."""
+    """EvolveSchemaResponse says which schema stands."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1892,7 +1902,7 @@ class ClaimCompactionRequest(_message.Message):
     takeover_ms: _builtins.int
     """takeover_ms: a claim older than this counts as abandoned, in milliseconds."""
     whole: _builtins.bool
-    """whole: compact everything nobody else is compacting, worth it or not."""
+    """whole: compact everything no other process is compacting, worth it or not."""
     def __init__(
         self,
         *,
@@ -1911,7 +1921,7 @@ Global___ClaimCompactionRequest: _TypeAlias = ClaimCompactionRequest  # noqa: Y0
 
 @_typing.final
 class ClaimCompactionResponse(_message.Message):
-    """ClaimCompactionResponse tells what to compact."""
+    """ClaimCompactionResponse says what to compact."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2045,7 +2055,7 @@ Global___ReleaseCompactionRequest: _TypeAlias = ReleaseCompactionRequest  # noqa
 
 @_typing.final
 class ReleaseCompactionResponse(_message.Message):
-    """ReleaseCompactionResponse tells whether there was a claim."""
+    """ReleaseCompactionResponse says whether there was a claim."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2135,7 +2145,7 @@ Global___ApplyMergeRequest: _TypeAlias = ApplyMergeRequest  # noqa: Y015
 
 @_typing.final
 class ApplyMergeResponse(_message.Message):
-    """ApplyMergeResponse tells what became of a merge."""
+    """ApplyMergeResponse says what became of a merge."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2237,7 +2247,7 @@ Global___FenceWritersRequest: _TypeAlias = FenceWritersRequest  # noqa: Y015
 
 @_typing.final
 class FenceWritersResponse(_message.Message):
-    """FenceWritersResponse tells where the fence stands."""
+    """FenceWritersResponse says where the fence stands."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2294,7 +2304,7 @@ class FinalizeRequest(_message.Message):
     shard_id: _builtins.str
     """shard_id names the shard."""
     force: _builtins.bool
-    """force: close the shard first, whoever still reads or writes."""
+    """force: close the shard first, even if it is still read or written."""
     def __init__(
         self,
         *,
@@ -2311,7 +2321,7 @@ Global___FinalizeRequest: _TypeAlias = FinalizeRequest  # noqa: Y015
 
 @_typing.final
 class FinalizeResponse(_message.Message):
-    """FinalizeResponse tells how far it is."""
+    """FinalizeResponse says how far it is."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2469,7 +2479,7 @@ class SessionCall(_message.Message):
 
     @_builtins.property
     def expire_reader(self) -> Global___ExpireReaderRequest:
-        """expire_reader lets go of a leased reader."""
+        """expire_reader releases a leased reader."""
 
     @_builtins.property
     def register_critical_reader(self) -> Global___RegisterCriticalReaderRequest:

@@ -172,7 +172,7 @@ class PersistShardServicer:
     """
 
     def GetLocation(self, request, context):
-        """GetLocation tells where rich clients read and write parts.
+        """GetLocation says where rich clients read and write parts.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -229,7 +229,7 @@ class PersistShardServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CloseCall(self, request, context):
-        """CloseCall makes sure that nothing more comes of a numbered call, and tells what had come of it. Idempotent.
+        """CloseCall makes sure that nothing more comes of a numbered call, and returns what had come of it. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -237,7 +237,7 @@ class PersistShardServicer:
 
     def RegisterLeasedReader(self, request, context):
         """RegisterLeasedReader holds a since under a lease. Idempotent by reader_id while the reader is alive. It has no
-        number: one that is delivered after its reader was expired holds for one lease more, for nobody.
+        number: one that is delivered after its reader was expired holds for one lease more, without a user.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -258,7 +258,7 @@ class PersistShardServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ExpireReader(self, request, context):
-        """ExpireReader lets go of everything a leased reader holds. Idempotent.
+        """ExpireReader releases everything a leased reader holds. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -7,9 +7,10 @@ batches (and tiny batches inline): rich clients read and write parts in Blob the
 Rules for every caller:
  * Every call has a deadline; calls without one are refused (Session: every call inside it has timeout_ms).
  * Every mutation may be repeated: appends carry a token, the others are idempotent by the id they carry. After a
-   status that may have happened (errors.proto) repeat the very same request to learn the outcome.
+   status that may have happened (errors.proto) repeat the very same request to find out the outcome.
  * Expected outcomes are a oneof in the response; a status other than OK is an error.
  * Metadata persist-shard-id routes a call through a load balancer. When present it must equal the body's shard_id.
+   persist-shard-bucket, its last two digits, routes a Session, and whatever is to go where that goes.
  * A frontier is an Antichain. An empty Antichain means closed, and differs from an unset field.
 """
 
@@ -44,7 +45,7 @@ class PersistShardStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> PersistShardAsyncStub: ...
     GetLocation: _grpc.UnaryUnaryMultiCallable[_shard_pb2.GetLocationRequest, _shard_pb2.GetLocationResponse]
-    """GetLocation tells where rich clients read and write parts."""
+    """GetLocation says where rich clients read and write parts."""
     Open: _grpc.UnaryUnaryMultiCallable[_shard_pb2.OpenRequest, _shard_pb2.OpenResponse]
     """Open returns a shard's newest state, initialising it if new and asked to. Linearizable; may be repeated."""
     Snapshot: _grpc.UnaryStreamMultiCallable[_shard_pb2.SnapshotRequest, _shard_pb2.SnapshotResponse]
@@ -62,17 +63,17 @@ class PersistShardStub:
     CompareAndAppend: _grpc.UnaryUnaryMultiCallable[_shard_pb2.CompareAndAppendRequest, _shard_pb2.CompareAndAppendResponse]
     """CompareAndAppend appends a batch iff the shard's upper equals its lower. Repeat with the same call or token."""
     CloseCall: _grpc.UnaryUnaryMultiCallable[_shard_pb2.CloseCallRequest, _shard_pb2.CloseCallResponse]
-    """CloseCall makes sure that nothing more comes of a numbered call, and tells what had come of it. Idempotent."""
+    """CloseCall makes sure that nothing more comes of a numbered call, and returns what had come of it. Idempotent."""
     RegisterLeasedReader: _grpc.UnaryUnaryMultiCallable[_shard_pb2.RegisterLeasedReaderRequest, _shard_pb2.RegisterLeasedReaderResponse]
     """RegisterLeasedReader holds a since under a lease. Idempotent by reader_id while the reader is alive. It has no
-    number: one that is delivered after its reader was expired holds for one lease more, for nobody.
+    number: one that is delivered after its reader was expired holds for one lease more, without a user.
     """
     DowngradeSince: _grpc.UnaryUnaryMultiCallable[_shard_pb2.DowngradeSinceRequest, _shard_pb2.DowngradeSinceResponse]
     """DowngradeSince gives up reading below a frontier and extends the lease. Idempotent."""
     HeartbeatReader: _grpc.UnaryUnaryMultiCallable[_shard_pb2.HeartbeatReaderRequest, _shard_pb2.HeartbeatReaderResponse]
     """HeartbeatReader extends a reader's lease. Idempotent."""
     ExpireReader: _grpc.UnaryUnaryMultiCallable[_shard_pb2.ExpireReaderRequest, _shard_pb2.ExpireReaderResponse]
-    """ExpireReader lets go of everything a leased reader holds. Idempotent."""
+    """ExpireReader releases everything a leased reader holds. Idempotent."""
     RegisterCriticalReader: _grpc.UnaryUnaryMultiCallable[_shard_pb2.RegisterCriticalReaderRequest, _shard_pb2.RegisterCriticalReaderResponse]
     """RegisterCriticalReader holds a since without a lease. Idempotent by critical_id."""
     CompareAndDowngradeSince: _grpc.UnaryUnaryMultiCallable[_shard_pb2.CompareAndDowngradeSinceRequest, _shard_pb2.CompareAndDowngradeSinceResponse]
@@ -110,7 +111,7 @@ class PersistShardAsyncStub(PersistShardStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetLocation: _aio.UnaryUnaryMultiCallable[_shard_pb2.GetLocationRequest, _shard_pb2.GetLocationResponse]  # type: ignore[assignment]
-    """GetLocation tells where rich clients read and write parts."""
+    """GetLocation says where rich clients read and write parts."""
     Open: _aio.UnaryUnaryMultiCallable[_shard_pb2.OpenRequest, _shard_pb2.OpenResponse]  # type: ignore[assignment]
     """Open returns a shard's newest state, initialising it if new and asked to. Linearizable; may be repeated."""
     Snapshot: _aio.UnaryStreamMultiCallable[_shard_pb2.SnapshotRequest, _shard_pb2.SnapshotResponse]  # type: ignore[assignment]
@@ -128,17 +129,17 @@ class PersistShardAsyncStub(PersistShardStub):
     CompareAndAppend: _aio.UnaryUnaryMultiCallable[_shard_pb2.CompareAndAppendRequest, _shard_pb2.CompareAndAppendResponse]  # type: ignore[assignment]
     """CompareAndAppend appends a batch iff the shard's upper equals its lower. Repeat with the same call or token."""
     CloseCall: _aio.UnaryUnaryMultiCallable[_shard_pb2.CloseCallRequest, _shard_pb2.CloseCallResponse]  # type: ignore[assignment]
-    """CloseCall makes sure that nothing more comes of a numbered call, and tells what had come of it. Idempotent."""
+    """CloseCall makes sure that nothing more comes of a numbered call, and returns what had come of it. Idempotent."""
     RegisterLeasedReader: _aio.UnaryUnaryMultiCallable[_shard_pb2.RegisterLeasedReaderRequest, _shard_pb2.RegisterLeasedReaderResponse]  # type: ignore[assignment]
     """RegisterLeasedReader holds a since under a lease. Idempotent by reader_id while the reader is alive. It has no
-    number: one that is delivered after its reader was expired holds for one lease more, for nobody.
+    number: one that is delivered after its reader was expired holds for one lease more, without a user.
     """
     DowngradeSince: _aio.UnaryUnaryMultiCallable[_shard_pb2.DowngradeSinceRequest, _shard_pb2.DowngradeSinceResponse]  # type: ignore[assignment]
     """DowngradeSince gives up reading below a frontier and extends the lease. Idempotent."""
     HeartbeatReader: _aio.UnaryUnaryMultiCallable[_shard_pb2.HeartbeatReaderRequest, _shard_pb2.HeartbeatReaderResponse]  # type: ignore[assignment]
     """HeartbeatReader extends a reader's lease. Idempotent."""
     ExpireReader: _aio.UnaryUnaryMultiCallable[_shard_pb2.ExpireReaderRequest, _shard_pb2.ExpireReaderResponse]  # type: ignore[assignment]
-    """ExpireReader lets go of everything a leased reader holds. Idempotent."""
+    """ExpireReader releases everything a leased reader holds. Idempotent."""
     RegisterCriticalReader: _aio.UnaryUnaryMultiCallable[_shard_pb2.RegisterCriticalReaderRequest, _shard_pb2.RegisterCriticalReaderResponse]  # type: ignore[assignment]
     """RegisterCriticalReader holds a since without a lease. Idempotent by critical_id."""
     CompareAndDowngradeSince: _aio.UnaryUnaryMultiCallable[_shard_pb2.CompareAndDowngradeSinceRequest, _shard_pb2.CompareAndDowngradeSinceResponse]  # type: ignore[assignment]
@@ -179,7 +180,7 @@ class PersistShardServicer(metaclass=_abc_1.ABCMeta):
         request: _shard_pb2.GetLocationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_shard_pb2.GetLocationResponse, _abc.Awaitable[_shard_pb2.GetLocationResponse]]:
-        """GetLocation tells where rich clients read and write parts."""
+        """GetLocation says where rich clients read and write parts."""
 
     @_abc_1.abstractmethod
     def Open(
@@ -245,7 +246,7 @@ class PersistShardServicer(metaclass=_abc_1.ABCMeta):
         request: _shard_pb2.CloseCallRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_shard_pb2.CloseCallResponse, _abc.Awaitable[_shard_pb2.CloseCallResponse]]:
-        """CloseCall makes sure that nothing more comes of a numbered call, and tells what had come of it. Idempotent."""
+        """CloseCall makes sure that nothing more comes of a numbered call, and returns what had come of it. Idempotent."""
 
     @_abc_1.abstractmethod
     def RegisterLeasedReader(
@@ -254,7 +255,7 @@ class PersistShardServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_shard_pb2.RegisterLeasedReaderResponse, _abc.Awaitable[_shard_pb2.RegisterLeasedReaderResponse]]:
         """RegisterLeasedReader holds a since under a lease. Idempotent by reader_id while the reader is alive. It has no
-        number: one that is delivered after its reader was expired holds for one lease more, for nobody.
+        number: one that is delivered after its reader was expired holds for one lease more, without a user.
         """
 
     @_abc_1.abstractmethod
@@ -279,7 +280,7 @@ class PersistShardServicer(metaclass=_abc_1.ABCMeta):
         request: _shard_pb2.ExpireReaderRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_shard_pb2.ExpireReaderResponse, _abc.Awaitable[_shard_pb2.ExpireReaderResponse]]:
-        """ExpireReader lets go of everything a leased reader holds. Idempotent."""
+        """ExpireReader releases everything a leased reader holds. Idempotent."""
 
     @_abc_1.abstractmethod
     def RegisterCriticalReader(

@@ -78,11 +78,11 @@ class StateRollup(_message.Message):
     """transactions_forgotten names the last time that applications with transactions were forgotten. 0: never yet."""
     @_builtins.property
     def active_rollup(self) -> Global___StateClaim:
-        """active_rollup is set while somebody writes a rollup."""
+        """active_rollup is set while a process writes a rollup."""
 
     @_builtins.property
     def active_gc(self) -> Global___StateClaim:
-        """active_gc is set while somebody collects garbage."""
+        """active_gc is set while a process collects garbage."""
 
     @_builtins.property
     def since(self) -> _types_pb2.Antichain:
@@ -209,7 +209,7 @@ Global___StateLocation: _TypeAlias = StateLocation  # noqa: Y015
 
 @_typing.final
 class StateClaim(_message.Message):
-    """StateClaim says that somebody works on something."""
+    """StateClaim says that a process works on something."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -293,7 +293,7 @@ class StateSpineBatch(_message.Message):
     """count of its batches."""
     @_builtins.property
     def claim(self) -> Global___StateClaim:
-        """claim is set while somebody compacts it."""
+        """claim is set while a process compacts it."""
 
     @_builtins.property
     def batches(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.HollowBatch]:
@@ -335,7 +335,7 @@ class StateLeasedReader(_message.Message):
     seqno: _builtins.int
     """seqno it holds."""
     heartbeat_ms: _builtins.int
-    """heartbeat_ms is when it was last heard of."""
+    """heartbeat_ms is the time of its last call."""
     lease_ms: _builtins.int
     """lease_ms is how long it may be silent."""
     purpose: _builtins.str
@@ -383,7 +383,9 @@ class StateCriticalReader(_message.Message):
     purpose: _builtins.str
     """purpose, for people."""
     registered: _builtins.int
-    """registered is the seqno at which it was registered, which tells it from others under its id. 0: before a restore."""
+    """registered is the seqno at which it was registered, which distinguishes it from others under its id. 0: before a
+    restore.
+    """
     @_builtins.property
     def since(self) -> _types_pb2.Antichain:
         """since it holds. Always set."""
@@ -424,7 +426,7 @@ class StateSession(_message.Message):
     seqno: _builtins.int
     """seqno at which it committed last."""
     heartbeat_ms: _builtins.int
-    """heartbeat_ms is when it was last heard of."""
+    """heartbeat_ms is the time of its last call."""
     lease_ms: _builtins.int
     """lease_ms is how long it is remembered in silence."""
     @_builtins.property
@@ -549,7 +551,7 @@ class StateToken(_message.Message):
     committed_ms: _builtins.int
     """committed_ms is when it was committed."""
     body: _builtins.bytes
-    """body tells what was appended; may be empty."""
+    """body identifies what was appended; may be empty."""
     @_builtins.property
     def upper(self) -> _types_pb2.Antichain:
         """upper it moved the shard to. Always set."""
@@ -616,7 +618,7 @@ class StateWriter(_message.Message):
     writer_id: _builtins.bytes
     """writer_id names it: the 16 bytes of its uuid."""
     heartbeat_ms: _builtins.int
-    """heartbeat_ms is when it was last heard of."""
+    """heartbeat_ms is the time of its last call."""
     lease_ms: _builtins.int
     """lease_ms is how long its tokens are remembered in silence."""
     @_builtins.property

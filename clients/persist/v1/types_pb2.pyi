@@ -140,7 +140,7 @@ class ColumnStats(_message.Message):
     null_count: _builtins.int
     """null_count counts the nulls."""
     has_nan: _builtins.bool
-    """has_nan tells whether any value is NaN."""
+    """has_nan says whether any value is NaN."""
     lower: _builtins.bytes
     """lower is a canonical lower bound of all non-null, non-NaN values; unset: unknown or none."""
     upper: _builtins.bytes
@@ -316,7 +316,7 @@ class HollowBatch(_message.Message):
     RUNS_FIELD_NUMBER: _builtins.int
     TRUNCATED_FIELD_NUMBER: _builtins.int
     truncated: _builtins.bool
-    """truncated tells that parts may hold times outside [lower, upper), which readers drop."""
+    """truncated says that parts may hold times outside [lower, upper), which readers drop."""
     @_builtins.property
     def desc(self) -> Global___Description:
         """desc says what the batch covers. Always set."""
