@@ -1,4 +1,4 @@
-"""The durable catalog in one place: kinds of objects, their keys and values, and why it refuses.
+"""The durable catalog in one place: kinds of objects, their keys and values, and its errors.
 
 ``client.catalog(environment)`` finds a catalog, ``open_stash`` one in SQL tables, and ``open`` leads it.
 Source: docs/catalog.md.
@@ -7,7 +7,6 @@ Source: docs/catalog.md.
 from persist.client.blocking.bridge.stash import open_stash
 from persist.client.blocking.catalog import Catalog, ReadableCatalog, WritableCatalog
 from persist.client.catalog.implementation import Implementation
-from persist.client.catalog.log.shard_log import catalog_shard
 from persist.client.catalog.port import (
     Dump,
     OpenableCatalog,
@@ -16,6 +15,7 @@ from persist.client.catalog.port import (
     Repair,
 )
 from persist.client.catalog.shadow.comparison import ShadowDiffers
+from persist.core.catalog.ddl.statements import CreateSource, Export, QualifiedName
 from persist.core.catalog.errors import (
     DuplicateKey,
     Fenced,
@@ -27,8 +27,10 @@ from persist.core.catalog.errors import (
     IncompatibleDataVersion,
     NotWritable,
     OutOfSync,
+    PrivilegeMissing,
     Uninitialized,
     UniquenessViolation,
+    UnknownObject,
 )
 from persist.core.catalog.kinds import (
     AUDIT_LOG,
@@ -37,6 +39,7 @@ from persist.core.catalog.kinds import (
     COMMENT,
     COMMIT,
     CONFIG,
+    CURSOR,
     DATABASE,
     DEFAULT_PRIVILEGE,
     FENCE_TOKEN,
@@ -70,6 +73,8 @@ from persist.core.catalog.objects import (
     CommitKey,
     Config,
     ConfigKey,
+    Cursor,
+    CursorKey,
     Database,
     DatabaseKey,
     DefaultPrivilege,
@@ -114,6 +119,7 @@ from persist.core.catalog.values import (
     MANUAL,
     PLAIN,
     PUBLIC,
+    UNDETAILED,
     UNMANAGED,
     UNOBSERVED,
     Acl,
@@ -122,8 +128,9 @@ from persist.core.catalog.values import (
     AuditNamedV1,
     AuditRenamedV1,
     FlatVar,
-    HoldState,
     Id,
+    ItemDetails,
+    ItemOption,
     ItemVersion,
     ListVar,
     ManagedCluster,
@@ -131,8 +138,10 @@ from persist.core.catalog.values import (
     ManualSchedule,
     Membership,
     ObjectType,
+    Refresh,
     RefreshSchedule,
     ReplicaLogging,
+    Retain,
     RoleAttributes,
     RoleRef,
     RoleVar,
@@ -144,6 +153,8 @@ from persist.core.catalog.values import (
 from persist.core.ids import (
     Token,
 )
+from persist.core.names import catalog_shard
+from persist.core.time.hold import OnLag
 
 __all__ = [
     "AUDIT_LOG",
@@ -152,6 +163,7 @@ __all__ = [
     "COMMENT",
     "COMMIT",
     "CONFIG",
+    "CURSOR",
     "DATABASE",
     "DEFAULT_PRIVILEGE",
     "FENCE_TOKEN",
@@ -172,6 +184,7 @@ __all__ = [
     "SYSTEM_OBJECT_FINGERPRINT",
     "SYSTEM_PRIVILEGE",
     "TIMESTAMP",
+    "UNDETAILED",
     "UNFINALIZED_SHARD",
     "UNMANAGED",
     "UNOBSERVED",
@@ -193,12 +206,16 @@ __all__ = [
     "CommitKey",
     "Config",
     "ConfigKey",
+    "CreateSource",
+    "Cursor",
+    "CursorKey",
     "Database",
     "DatabaseKey",
     "DefaultPrivilege",
     "DefaultPrivilegeKey",
     "Dump",
     "DuplicateKey",
+    "Export",
     "FenceToken",
     "FenceTokenKey",
     "Fenced",
@@ -208,7 +225,6 @@ __all__ = [
     "FlatVar",
     "Hold",
     "HoldKey",
-    "HoldState",
     "Id",
     "IdAllocator",
     "IdAllocatorKey",
@@ -219,7 +235,9 @@ __all__ = [
     "IntrospectionSourceIndex",
     "IntrospectionSourceIndexKey",
     "Item",
+    "ItemDetails",
     "ItemKey",
+    "ItemOption",
     "ItemVersion",
     "Kind",
     "ListVar",
@@ -230,14 +248,19 @@ __all__ = [
     "Mode",
     "NotWritable",
     "ObjectType",
+    "OnLag",
     "OpenableCatalog",
     "OutOfSync",
+    "PrivilegeMissing",
+    "QualifiedName",
     "ReadOnlyCatalog",
     "ReadWriteCatalog",
     "ReadableCatalog",
+    "Refresh",
     "RefreshSchedule",
     "Repair",
     "ReplicaLogging",
+    "Retain",
     "Role",
     "RoleAttributes",
     "RoleKey",
@@ -266,6 +289,7 @@ __all__ = [
     "Uninitialized",
     "UniquenessViolation",
     "Unit",
+    "UnknownObject",
     "UnmanagedCluster",
     "UnmanagedLocation",
     "Upgrade",

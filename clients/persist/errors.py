@@ -6,7 +6,7 @@
     │   ├── Determinate     it did not happen: safe to retry
     │   └── Indeterminate   it may have happened: the hint says how to find out
     ├── LeaseExpired        register again; neither a bug nor a fault
-    └── CorruptData         stop and tell a person
+    └── CorruptData         stop and call an operator
 
 Every class carries a stable ``reason`` (one name, the same in Python and in gRPC), the values a program needs in
 ``details`` and the next step in ``hint``. Source: docs/concepts.md, errors.
@@ -85,7 +85,7 @@ class EmptyInterval(UsageError):
 
 
 class NotReadable(UsageError):
-    """``as_of`` lies below since: the shard can no longer tell. ``details['since']`` is the smallest usable as_of."""
+    """``as_of`` lies below since: the shard no longer knows. ``details['since']`` is the smallest usable as_of."""
 
     reason = "NOT_READABLE"
 
@@ -143,7 +143,7 @@ class MissingDeadline(UsageError):
 
 
 class VersionMismatch(UsageError):
-    """The state was written in a format this release does not know; it was left untouched."""
+    """The state was written in a format that this release cannot read; it was left untouched."""
 
     reason = "VERSION_MISMATCH"
 
@@ -163,7 +163,7 @@ class LocationReplaced(UnsafeConfiguration):
 
 
 class LocationError(PersistError):
-    """A store or a server did not answer as it must. ``determinate`` tells whether nothing happened for certain."""
+    """A store or a server did not answer as it must. ``determinate``: whether it is certain that nothing happened."""
 
     reason = "LOCATION"
     determinate: ClassVar[bool] = False
@@ -181,7 +181,7 @@ class NoServer(Determinate):
 
 
 class Indeterminate(LocationError):
-    """It may or may not have happened: the same call with the same token tells, or its handle's ``resolve``."""
+    """It may or may not have happened: the same call with the same token finds out, or its handle's ``resolve``."""
 
     reason = "INDETERMINATE"
 
@@ -221,7 +221,7 @@ class LeaseExpired(PersistError):
 
 
 class CorruptData(PersistError):
-    """Stored bytes are not what was written. Nothing was decoded; stop and tell a person."""
+    """Stored bytes are not what was written. Nothing was decoded; stop and call an operator."""
 
     reason = "CORRUPT_DATA"
 

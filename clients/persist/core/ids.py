@@ -89,7 +89,7 @@ class WriterId(_Id):
 
     @classmethod
     def born(cls, now_ms: int, raw: bytes) -> Self:
-        """The id of a writer that begins now, with 16 bytes of entropy: a uuid of version 7, which tells its age."""
+        """The id of a writer that begins now, with 16 bytes of entropy: a uuid of version 7, which holds its age."""
         stamped = bytearray(now_ms.to_bytes(6, "big") + raw[6:])
         stamped[6] = 0x70 | stamped[6] & 0x0F
         stamped[8] = 0x80 | stamped[8] & 0x3F
@@ -97,7 +97,7 @@ class WriterId(_Id):
 
     @property
     def born_ms(self) -> int | None:
-        """When the writer began, on its own clock; None when the id does not tell."""
+        """When the writer began, on its own clock; None when the id does not contain it."""
         return int(self.hex[:12], 16) if self.hex[12] == "7" else None
 
 
@@ -144,6 +144,11 @@ _ROLLUP_KEY = re.compile(rf"(s{_UUID})/rollup/(\d{{1,19}})-([0-9a-f]{{32}})")
 def part_key(shard: ShardId, writer: WriterId, version: int, raw: bytes) -> str:
     """``{shard}/n{version}-{writer}/p{random}``: who wrote a leaked blob, with which release, is in its name."""
     return f"{shard}/n{version}-{writer.hex}/p{raw.hex()}"
+
+
+def copied_part_key(key: str, raw: bytes) -> str:
+    """The key of a copy of the part under ``key``: by the same writer, and otherwise its own."""
+    return f"{key[:-32]}{raw.hex()}"
 
 
 def rollup_key(shard: ShardId, seqno: int, raw: bytes) -> str:

@@ -1,8 +1,8 @@
-"""Names of shards: which ids a name may have. The one place that derives an id from what somebody calls a shard.
+"""Names of shards: which ids a name may have. The one place that derives a shard's id from its name.
 
 Nothing lists names: a name's shard has an id that follows from it. There is more than one way in which it may follow:
 a table that is written through a log, or on a timeline of its own, has an id that says so, and so had every table once.
-Whoever looks for a name looks at all of them, and where two are there it is for a person to say which one is meant.
+A look-up by name looks at all of them, and where two are there a person has to say which one is meant.
 Source: docs/formats.md, keys; docs/concepts.md, names.
 """
 
@@ -15,6 +15,8 @@ from persist.errors import AmbiguousName, InvalidArgument, ShardNotFound
 
 EPOCH_TIMELINE: Final = "M"
 """The text of the timeline that everything is on unless something else is said."""
+CATALOG_SEED: Final = 1
+"""Another seed, another shard: should a catalog ever move, it takes a new one, and no old one again."""
 MODES: Final = ("direct", "wal")
 
 NEAR_MAX: Final = 5
@@ -25,7 +27,7 @@ _LETTERS: Final = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345678
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A shard that a name may have. ``mode`` None: whoever wrote first made it, which may be anything but a log."""
+    """A shard that a name may have. ``mode`` None: the first writer made it; it may be anything but a log."""
 
     shard: ShardId
     mode: str | None = None
@@ -68,6 +70,18 @@ def new_shard(name: str, mode: str = "direct", timeline: str = EPOCH_TIMELINE) -
     return ShardId.named("persist.table", mode, timeline, name)
 
 
+def catalog_shard(environment: str) -> ShardId:
+    """The shard of the catalog of an environment, the same everywhere and for ever. Raises InvalidArgument."""
+    if not _is_text(environment):
+        raise InvalidArgument("an environment has a name", hint="text without NUL", got=repr(environment)[:80])
+    return ShardId.named("persist.catalog", environment, CATALOG_SEED)
+
+
+def _is_text(given: object) -> bool:
+    half = isinstance(given, str) and any("\ud800" <= char <= "\udfff" for char in given)
+    return isinstance(given, str) and given != "" and "\0" not in given and not half
+
+
 def possible(name: str, timelines: Iterable[str] = ()) -> tuple[Named, ...]:
     """All shards that a name may have, on the timeline of everything and on these. Raises InvalidArgument."""
     first = Named(new_shard(name))
@@ -80,7 +94,7 @@ def possible(name: str, timelines: Iterable[str] = ()) -> tuple[Named, ...]:
 
 
 def only(name: str, found: Sequence[Named]) -> Named | None:
-    """The one that is there, if any. Raises AmbiguousName, which tells how to say which one."""
+    """The one that is there, if any. Raises AmbiguousName, which says how to choose one."""
     if len(found) < 2:
         return next(iter(found), None)
     first = found[0].shard
@@ -105,7 +119,7 @@ def among(given: str, shards: Collection[str]) -> ShardId:
 
 
 def not_found(name: str, near: Sequence[str] = ()) -> ShardNotFound:
-    """What to tell whoever named a shard that is not there."""
+    """The error for a name without a shard."""
     meant = f"did you mean {' or '.join(near)}? " if near else "check the name and the location; "
     hint = f"{meant}a shard is made by its first write, with a schema"
     details = {"near": " or ".join(near)} if near else {}

@@ -1,4 +1,4 @@
-"""Which release this is, as states and catalogs tell it to people."""
+"""Which release this is, as states and catalogs show it to people."""
 
 from typing import Final
 

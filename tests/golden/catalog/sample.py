@@ -16,32 +16,39 @@ from typing import Any
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from persist.core.catalog.kinds import CONFIG, FENCE_TOKEN, KINDS
+from persist.core.catalog.kinds import CONFIG, CURSOR, FENCE_TOKEN, KINDS, AnyKind
 from persist.core.catalog.objects import Config
 from persist.core.catalog.open_rules import DATA_VERSION
 from persist.core.catalog.rows import Row
 from persist.core.catalog.values import PUBLIC, Id, RoleRef, Space
 from persist.v1 import catalog_objects_v1_pb2 as v1
 from persist.v1 import catalog_objects_v2_pb2 as v2
+from persist.v1 import catalog_objects_v3_pb2 as v3
 from persist.wire.catalog.migrations import MIGRATIONS
 from persist.wire.catalog.rows import CODEC
 
 FOLDER = Path(__file__).parent
 PER_KIND = 20
 SMALL_INTS = {"oid", "replication_factor", "workers", "column"}
-OLDER: dict[int, dict[str, type[Message]]] = {
-    1: {"timestamp": v1.CatalogTimestampValueV1, "cluster_replica": v2.CatalogClusterReplicaValueV2},
-    2: {"cluster_replica": v2.CatalogClusterReplicaValueV2},
-    3: {},
-}
+OF_3: dict[str, type[Message]] = {"item": v3.CatalogItemValueV3, "hold": v3.CatalogHoldValueV3}
+OF_2: dict[str, type[Message]] = {**OF_3, "cluster_replica": v2.CatalogClusterReplicaValueV2}
+OF_1: dict[str, type[Message]] = {**OF_2, "timestamp": v1.CatalogTimestampValueV1}
+OLDER: dict[int, dict[str, type[Message]]] = {1: OF_1, 2: OF_2, 3: OF_3, 4: {}}
 """Values that a data version had in another form."""
+YOUNGER = {CURSOR: 4}
+"""Kinds that came with a data version."""
+
+
+def kinds_of(version: int) -> list[AnyKind]:
+    """The kinds that a data version has."""
+    return [kind for kind in KINDS if YOUNGER.get(kind, 1) <= version]
 
 
 def rows_of_version(version: int) -> list[Row]:
     """A catalog of this data version with about twenty objects of every kind."""
     dice = random.Random(f"catalog {version}")
     rows = {}
-    for kind in KINDS:
+    for kind in kinds_of(version):
         for _ in range(1 if kind is FENCE_TOKEN else PER_KIND):
             row = CODEC.encode(kind.tag, thing(dice, kind.key), thing(dice, kind.value))
             if kind.tag in OLDER[version]:

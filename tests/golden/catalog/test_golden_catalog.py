@@ -16,8 +16,12 @@ from persist.core.catalog.objects import (
     CommitKey,
     Config,
     ConfigKey,
+    Cursor,
+    CursorKey,
     FenceToken,
     FenceTokenKey,
+    Hold,
+    HoldKey,
     Item,
     ItemKey,
 )
@@ -29,23 +33,44 @@ from persist.core.catalog.values import (
     AuditEventType,
     AuditRenamedV1,
     Id,
+    ItemDetails,
+    ItemOption,
     ItemVersion,
     ManagedCluster,
     ObjectType,
+    Refresh,
+    Retain,
     RoleRef,
     Space,
     Unit,
 )
+from persist.core.time.hold import OnLag
 from persist.wire.catalog.migrations import MIGRATIONS
 from persist.wire.catalog.rows import CATALOG_SCHEMA, CODEC
 
 VERSIONS = range(MIGRATIONS.min, MIGRATIONS.current + 1)
 ME = RoleRef(Space.USER, 1)
 
+DETAILS = ItemDetails(
+    timeline="U.x",
+    depends_on=(Id(Space.USER, 5), Id(Space.SYSTEM, 4)),
+    fed_by=Id(Space.USER, 6),
+    schema=b"\x00\x01",
+    retain=Retain(),
+    refresh=Refresh(7),
+    mode="wal",
+    multiset=True,
+    claims_epoch=True,
+    asks_time=True,
+    query="q",
+    options=(ItemOption("a", "b"),),
+)
+
 UPGRADED = {
-    1: "1bfae5ef96b46f19438cf6591d0e66420759c6df6fcbbf93a7a57b4b0de068e1",
-    2: "d0f0aaabbf51abacb51f50d3c08d3b642209065aad7397fdfdb1064cdb90f344",
-    3: "6c22b3906c6269302d69cae0cde8899db142b7b5bb979cd41883f1e0f1705ebe",
+    1: "e3488f124b00dee1ec10a3412d63662d0cb44a0d55ca84af34ea3c0c4232cda1",
+    2: "69076a8429b4d6660c9528e689a55920102864ef08848241b38d992557ad6bae",
+    3: "9fdf68aca4578cda855b19edbd4f0384814767b367b2a8060b204972436b6b93",
+    4: "deb9cea2a873142b23bce74667fa05f0ba6bd8272535f229a16074536736c167",
 }
 """SHA-256 of the rows that each stored version becomes."""
 
@@ -80,8 +105,28 @@ ROWS = [
             ),
         ),
         "0a020801",
-        "0a02080712017418012201782a02080138a09c01420208004a060801120208095200",
+        "0a02080712017418012201782a02080138a09c01420208004a0608011202080952005a00",
     ),
+    (
+        (
+            "item",
+            ItemKey(Id(Space.USER, 1)),
+            Item(Id(Space.USER, 7), "t", ObjectType.CURSOR, "x", ME, global_id=Id(Space.USER, 0), details=DETAILS),
+        ),
+        "0a020801",
+        "0a02080712017418132201782a020801420208005a310a03552e7812020805120210041a020806220200012a00320208073a0377616c4001480150015a017162060a0161120162",
+    ),
+    (
+        (
+            "hold",
+            HoldKey(Id(Space.USER, 1)),
+            Hold(0, 9, (Id(Space.USER, 3), Id(Space.USER, 2)), "M", OnLag.ERROR, 5, 6, 7, 8, 9),
+        ),
+        "0a020801",
+        "10091a0208031a02080222014d280230053806400748085009",
+    ),
+    (("cursor", CursorKey(Id(Space.USER, 1)), Cursor(0)), "0a020801", "0800"),
+    (("cursor", CursorKey(Id(Space.USER, 1)), Cursor()), "0a020801", ""),
     (
         (
             "audit_log",
@@ -108,8 +153,9 @@ def test_row_has_the_bytes_it_always_had(it, key, value):
 @pytest.mark.parametrize("version", VERSIONS)
 def test_stored_rows_are_of_every_kind(version):
     counts = Counter(row.kind for row in sample.stored(version))
-    assert counts.keys() == {kind.tag for kind in KINDS}
-    assert min(counts[kind.tag] for kind in KINDS if kind is not FENCE_TOKEN) > 10
+    kinds = sample.kinds_of(version)
+    assert counts.keys() == {kind.tag for kind in kinds}
+    assert min(counts[kind.tag] for kind in kinds if kind is not FENCE_TOKEN) > 10
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -170,6 +216,7 @@ def test_tags_are_what_they_always_were():
         "storage_collection_metadata",
         "unfinalized_shard",
         "hold",
+        "cursor",
         "commit",
     ]
     assert {kind.tag for kind in KINDS if kind.frozen} == {"audit_log", "config", "setting", "fence_token", "commit"}

@@ -1,4 +1,4 @@
-"""Whatever a minter and its clients tell each other arrives as it was said."""
+"""Whatever a minter and its clients send each other arrives as it was sent."""
 
 import pytest
 from hypothesis import given

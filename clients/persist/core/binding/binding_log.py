@@ -30,6 +30,10 @@ class MintRules:
         if self.interval_ms < 1 or self.ahead_ms_max < 0 or (self.max_jump is not None and self.max_jump < 1):
             raise InvalidArgument("mint rules must be positive", hint="interval_ms and max_jump from 1", rules=self)
 
+    def rounded(self, now_ms: int) -> int:
+        """The tick that ``now_ms`` belongs to."""
+        return max(now_ms, 0) // self.interval_ms * self.interval_ms
+
 
 @dataclass(frozen=True, slots=True)
 class Covered:
@@ -85,13 +89,13 @@ class BindingLog:
         """What completes the time ``now_ms`` rounded down although nothing new is known. Raises as ``ensure``."""
         if not self.trace.is_initialized:
             return self.ensure(self.trace.frontier, now_ms, reference_ms=reference_ms)
-        if self.trace.upper.beyond(self._rounded(now_ms)):
+        if self.trace.upper.beyond(self.rules.rounded(now_ms)):
             return Covered()
         ts = self._ts(now_ms, reference_ms)
         return Append(expected_upper=self.trace.upper, new_upper=Antichain.of(ts + 1))
 
     def lookup(self, time: SourceTime) -> Binding:
-        """The lowest binding whose frontier lies beyond ``time``: the same for everybody, for ever.
+        """The lowest binding whose frontier lies beyond ``time``: the same for every caller, for ever.
 
         Raises NotReadable (bound at since or before: read from the resumption frontier on), NotYetAvailable (not
         bound yet: ``ensure`` the frontier through it).
@@ -148,13 +152,10 @@ class BindingLog:
                 max_jump=limit,
             )
 
-    def _rounded(self, now_ms: int) -> int:
-        return max(now_ms, 0) // self.rules.interval_ms * self.rules.interval_ms
-
     def _ts(self, now_ms: int, reference_ms: int | None) -> int:
         # SUBTLE: the first binding takes time 0 for itself; and a closed log covers everything, so it never mints.
         inherited = 1 if self.trace.upper == MINIMUM else self.trace.upper.elements[0]
-        ts = max(self._rounded(now_ms), inherited)
+        ts = max(self.rules.rounded(now_ms), inherited)
         if reference_ms is not None and ts > inherited:
             check_clock(ts, reference_ms, self.rules.ahead_ms_max)
         if ts >= TIME_MAX:

@@ -51,7 +51,7 @@ def source_upper_at_frontier(trace: RemapTrace, frontier: Antichain) -> SourceFr
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reclocker:
-    """The bindings of some partitions as columns, to be sent to whoever reads those. Plain data, picklable.
+    """The bindings of some partitions as columns, to be sent to the processes that read those. Plain data, picklable.
 
     ``times``: when R changes, ascending. ``bounds``: for each partition its exclusive bound at each of those times.
     ``others``: the same for partitions that are not known; None when only some were asked for.
@@ -66,7 +66,7 @@ class Reclocker:
     def of(trace: RemapTrace, partitions: Iterable[Partition] | None = None) -> "Reclocker":
         """The bindings for these partitions, or for all that are known."""
         frontiers = [binding.frontier for binding in trace.bindings]
-        # A closed frontier no longer tells the partitions, the one before it does.
+        # A closed frontier no longer names the partitions, the one before it does.
         known = [key for frontier in frontiers[-2:] for key in frontier.keys]
         keys = dict.fromkeys(known if partitions is None else map(trace.kind.check_key, partitions))
         columns = {key: np.array([each.bound(key) or 0 for each in frontiers], np.uint64) for key in keys}

@@ -59,7 +59,7 @@ class RemapTrace:
 
     @property
     def is_initialized(self) -> bool:
-        """Somebody wrote the first binding."""
+        """The first binding was written."""
         return bool(self.bindings)
 
     @property

@@ -32,6 +32,18 @@ class UniquenessViolation(UsageError):
     reason = "CATALOG_UNIQUENESS_VIOLATION"
 
 
+class UnknownObject(UsageError):
+    """Nothing has this name here. ``details``: name, near (names that are like it), path (where was looked)."""
+
+    reason = "CATALOG_UNKNOWN_OBJECT"
+
+
+class PrivilegeMissing(UsageError):
+    """The role may not do this. ``details``: role, privilege, kind, name, owner. Ask the owner to grant it."""
+
+    reason = "CATALOG_PRIVILEGE_MISSING"
+
+
 class OutOfSync(UsageError):
     """Somebody changed what the transaction depends on. Refresh and run it again. ``details``: updates, upper, keys."""
 

@@ -93,6 +93,7 @@ STORAGE_COLLECTION_METADATA: Final = Kind(
 )
 UNFINALIZED_SHARD: Final = Kind("unfinalized_shard", o.UnfinalizedShardKey, Unit)
 HOLD: Final = Kind("hold", o.HoldKey, o.Hold)
+CURSOR: Final = Kind("cursor", o.CursorKey, o.Cursor)
 COMMIT: Final = Kind("commit", o.CommitKey, o.Commit, frozen=True)
 
 KINDS: Final[tuple[AnyKind, ...]] = (
@@ -118,6 +119,7 @@ KINDS: Final[tuple[AnyKind, ...]] = (
     STORAGE_COLLECTION_METADATA,
     UNFINALIZED_SHARD,
     HOLD,
+    CURSOR,
     COMMIT,
 )
 """All kinds, in the order of dumps."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from persist.core.catalog.values import (
     PLAIN,
+    UNDETAILED,
     UNMANAGED,
     UNOBSERVED,
     Acl,
@@ -15,8 +16,8 @@ from persist.core.catalog.values import (
     AuditEventType,
     AuditNamedV1,
     AuditRenamedV1,
-    HoldState,
     Id,
+    ItemDetails,
     ItemVersion,
     ManagedCluster,
     ManagedLocation,
@@ -29,6 +30,7 @@ from persist.core.catalog.values import (
     UnmanagedCluster,
     UnmanagedLocation,
 )
+from persist.core.time.hold import OnLag
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +181,7 @@ class Item:
     global_id: Id = field(kw_only=True)
     extra_versions: tuple[ItemVersion, ...] = ()
     session: str | None = None
+    details: ItemDetails = UNDETAILED
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,24 +359,39 @@ class UnfinalizedShardKey:
 
 @dataclass(frozen=True, slots=True)
 class HoldKey:
-    """Names a hold by its item."""
+    """Names a hold, or the hold of a cursor, by its item."""
 
     item_id: Id
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """How far back some objects stay readable: from ``at`` on; None: they are closed. ``object_ids`` rise."""
+    """How far back some objects stay readable: from ``at`` on. What else it says, see ``core.time.hold.Hold``."""
 
-    at: int | None
-    max_lag: int | None
-    object_ids: tuple[Id, ...]
+    at: int
+    max_lag: int
+    objects: tuple[Id, ...]
     timeline: str
+    on_lag: OnLag = OnLag.ADVANCE
     deadline_ms: int | None = None
     last_ack_ms: int = 0
-    state: HoldState = HoldState.ACTIVE
     auto_advanced_count: int = 0
     last_auto_advance_ms: int | None = None
+    overdue_since_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CursorKey:
+    """Names a cursor by its item."""
+
+    item_id: Id
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """A position: the times before ``acknowledged`` were taken over. None: nothing was, not even the snapshot."""
+
+    acknowledged: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,12 +42,14 @@ class Snapshot:
     """Objects by kind and key, names by kind, and how many objects the append-only kinds have.
 
     ``version`` counts the batches that changed something since this snapshot was made. ``ended`` says why it is not
-    kept up any more: transactions over it raise that, too.
+    kept up any more: transactions over it raise that, too. ``derived``: what is made from it, by whoever made it and
+    keeps it up by ``since``.
     """
 
     def __init__(self) -> None:
         self.version = 0
         self.ended: PersistError | None = None
+        self.derived: dict[type, Any] = {}
         self._objects: dict[AnyKind, dict[Any, Any]] = {kind: {} for kind in KINDS if not kind.append_only}
         self._names: dict[AnyKind, dict[Name, Any]] = {kind: {} for kind in KINDS if not kind.append_only}
         self._counts = _no_counts()

@@ -5,7 +5,7 @@ Source: catalog-semantics.md sections 1.2.6, 1.2.7, 1.2.9 and 1.2.10.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from persist.core.catalog.allocation import BOOTSTRAP_ONLY, FIRST_IDS, OID, take_ids, take_oids
 from persist.core.catalog.conflicts import Conflict, Footprint, Overlapping, classify
@@ -51,6 +51,12 @@ def check_not_version(kind: AnyKind, key: AnyKey) -> None:
         raise InvalidArgument(
             "a version changes only when the catalog is opened for writing", hint="leave it out", kind=kind, key=key
         )
+
+
+_Kept: TypeAlias = tuple[
+    dict[AnyKind, dict[Any, Any]], dict[AnyKind, dict[Name, Any]], dict[tuple[AnyKind, Any], int], int
+]
+"""Changes, the names they give and take, and their groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +110,7 @@ class Transaction:
         self._names: dict[AnyKind, dict[Name, Any]] = {}
         self._ops: dict[tuple[AnyKind, Any], int] = {}
         self._op = 0
+        self._kept: list[_Kept] = []
         if token is not None:
             self.footprint.keys.add((COMMIT, CommitKey(token)))
 
@@ -233,6 +240,33 @@ class Transaction:
             )
         self._version = snapshot.version
         return conflict
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What it began from, without its own changes, as it is now. What is read there is in no footprint."""
+        self._current()
+        return self._snapshot
+
+    def depend_on(self, kinds: Iterable[AnyKind]) -> None:
+        """From now on every change of these kinds matters, as if all their objects were read. Raises nothing."""
+        self.footprint.kinds.update(kinds)
+
+    def savepoint(self) -> None:
+        """Remember what was changed; ``rollback`` and ``release`` end that, the last one first. Raises nothing."""
+        pending = {kind: dict(of) for kind, of in self._pending.items()}
+        names = {kind: dict(of) for kind, of in self._names.items()}
+        self._kept.append((pending, names, dict(self._ops), self._op))
+
+    def rollback(self) -> None:
+        """Undo what was changed since the savepoint: ids that were taken since are given again.
+
+        Raises IndexError: there is no savepoint.
+        """
+        self._pending, self._names, self._ops, self._op = self._kept.pop()
+
+    def release(self) -> None:
+        """What was changed since the savepoint stays. Raises IndexError: there is no savepoint."""
+        self._kept.pop()
 
     def batch(self) -> Batch:
         """All changes, at most one per key, in the order of kinds and keys first written. Raises OutOfSync."""

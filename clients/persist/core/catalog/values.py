@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple, Self
 
-from persist.errors import InvalidId
+from persist.errors import InvalidArgument, InvalidId
 
 U64_MAX: Final = 2**64 - 1
 
@@ -77,9 +77,25 @@ class ObjectType(StrEnum):
     SCHEMA = "schema"
     ROLE = "role"
     SYSTEM = "system"
+    SUBSOURCE = "subsource"
+    CURSOR = "cursor"
+    LOG = "log"
+
+    @property
+    def words(self) -> str:
+        """What people call it."""
+        return self.value.replace("_", " ")
 
 
-ROW_TYPED: Final = frozenset({ObjectType.TABLE, ObjectType.SOURCE, ObjectType.VIEW, ObjectType.MATERIALIZED_VIEW})
+ROW_TYPED: Final = frozenset(
+    {
+        ObjectType.TABLE,
+        ObjectType.SOURCE,
+        ObjectType.SUBSOURCE,
+        ObjectType.VIEW,
+        ObjectType.MATERIALIZED_VIEW,
+    }
+)
 """Items that make a row type of their own name, so that no type may have it."""
 
 
@@ -92,13 +108,6 @@ class AuditEventType(StrEnum):
     GRANT = "grant"
     REVOKE = "revoke"
     COMMENT = "comment"
-
-
-class HoldState(StrEnum):
-    """Whether a hold still protects what it did when its owner last advanced it."""
-
-    ACTIVE = "active"
-    OVERDUE = "overdue"
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +219,63 @@ class ItemVersion:
 
     version: int
     global_id: Id
+
+
+@dataclass(frozen=True, slots=True)
+class Retain:
+    """How far behind its upper a collection stays readable: ``by`` times (milliseconds with a clock), None: always."""
+
+    by: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.by is not None and self.by < 0:
+            raise InvalidArgument("history is retained for some time, or for ever", got=self.by)
+
+
+@dataclass(frozen=True, slots=True)
+class Refresh:
+    """When a materialized view is computed again: every so many times of its timeline, or at each commit (None)."""
+
+    every: int | None = 1000
+
+
+EACH_SECOND: Final = Refresh()
+
+
+@dataclass(frozen=True, slots=True)
+class ItemOption:
+    """One of the options that an item was made with."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemDetails:
+    """What is known of an item besides the statement that made it.
+
+    ``timeline``: the text of its own; None: it has that of what it is ``fed_by``, or of what it reads. ``depends_on``:
+    in the order of the statement. ``schema``: of its rows, as shards keep schemas; empty: it has none. ``retain``
+    None: as the environment has it. ``mode``: who writes its shard. ``multiset``: rows are their own keys.
+    ``claims_epoch``: its times are brought, and said to be milliseconds. ``asks_time``: its ``query`` says what time it
+    is read at. ``query``: the SELECT, with every name in full. ``options`` rise by name.
+    """
+
+    timeline: str | None = None
+    depends_on: tuple[Id, ...] = ()
+    fed_by: Id | None = None
+    schema: bytes = b""
+    retain: Retain | None = None
+    refresh: Refresh | None = None
+    mode: str = ""
+    multiset: bool = False
+    claims_epoch: bool = False
+    asks_time: bool = False
+    query: str = ""
+    options: tuple[ItemOption, ...] = ()
+
+
+UNDETAILED: Final = ItemDetails()
 
 
 @dataclass(frozen=True, slots=True)

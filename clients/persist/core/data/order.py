@@ -163,7 +163,7 @@ def order_in_groups(group: Numbers, word: U64) -> I64:
     packed.sort()
     perm: I64 = (packed & np.uint64((1 << index_bits) - 1)).astype(np.int64)
     if shift:
-        # Bits were cut off: what they tell apart is out of order, but nearly sorted.
+        # Bits were cut off: rows that differ only there are out of order, but nearly sorted.
         ordered = word[perm]
         if bool(((group[1:] == group[:-1]) & (ordered[1:] < ordered[:-1])).any()):
             perm = perm[np.lexsort((ordered, group))]

@@ -199,7 +199,7 @@ class Schema:
 
 
 def _stored(data: bytes) -> tuple[str, pa.Schema, pa.Schema]:
-    """The codec's name and the key and val columns that bytes tell of. Raises InvalidArgument, TypeNotSupported."""
+    """The codec's name and the key and val columns in stored bytes. Raises InvalidArgument, TypeNotSupported."""
     try:
         stored = pa.ipc.read_schema(pa.py_buffer(data))
         name = (stored.metadata or {}).get(_CODEC, b"").decode(errors="replace")

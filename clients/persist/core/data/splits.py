@@ -67,7 +67,7 @@ def blocks_in(part: Part, key_range: KeyRange) -> tuple[int, ...]:
 def choose(parts: Sequence[Part], n: int) -> list[KeyRange]:
     """At most ``n`` ranges, in order, that cover all keys without overlap and hold about equally many rows each.
 
-    Fewer when keys or fences are few. Every range may hold rows as far as fences tell; a key that fills whole blocks
+    Fewer when keys or fences are few. Every range may hold rows as far as fences show; a key that fills whole blocks
     gets a range of its own.
     """
     spans = _coarse([span for part in parts for span in _spans(part)])

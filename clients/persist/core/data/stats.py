@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 
 from persist.arrow import ArrowColumn
 from persist.core.data.encoding import encode_key
-from persist.core.data.schema import Schema
+from persist.core.data.schema import DIFF, Schema
 from persist.core.data.types import T, is_nested
-from persist.core.shard.batch import ColumnStats
+from persist.core.shard.batch import DIFF_STATS, ZERO_DIFF, ColumnStats
 
 FENCE_BYTES: Final = 24
 """Bytes kept of the first key of a block."""
@@ -42,28 +42,32 @@ def truncate_up(key: bytes, size: int) -> bytes | None:
 
 
 class StatsBuilder:
-    """Gathers statistics of the flat columns of a part, table by table."""
+    """Gathers statistics of the flat columns of a part, and of its diffs where all are above 0, table by table."""
 
     def __init__(self, schema: Schema) -> None:
         self._columns = {field.name: _Column() for field in [*schema.key, *schema.val] if not is_nested(field.type)}
         lone = schema.key.field(0) if len(schema.key) == 1 else None
         self._lone_key = None if lone is None or T.is_floating(lone.type) else lone.name
+        self._diffs = _Column()
 
     def add(self, table: pa.Table, edges: tuple[bytes, bytes] | None = None) -> None:
         """Count these rows in. ``edges``: canonical bytes of the first and last key, where the rows are sorted."""
         for name, column in self._columns.items():
             column.add(table.column(name), edges if name == self._lone_key else None)
+        self._diffs.add(table.column(DIFF.name))
 
     def finish(self, budget: int = STATS_BYTES) -> tuple[ColumnStats, ...]:
-        """Statistics in the order of columns; over the budget the widest are left out first."""
+        """Statistics in the order of columns, diffs last; over the budget the widest columns are left out first."""
         stats = [column.finish(name) for name, column in self._columns.items()]
-        size = sum(map(_size, stats))
+        diffs = self._diffs.finish(DIFF_STATS)
+        last = (diffs,) if (diffs.lower or b"") > ZERO_DIFF else ()
+        size = sum(map(_size, (*stats, *last)))
         for widest in sorted(stats, key=_size, reverse=True):
             if size <= budget:
                 break
             stats.remove(widest)
             size -= _size(widest)
-        return tuple(stats)
+        return (*stats, *last)
 
 
 class _Column:

@@ -15,6 +15,12 @@ PART_FORMAT = 1
 ORDER_VERSION = 1
 """Version of the canonical order of keys and vals."""
 
+DIFF_STATS = "diff"
+"""The name under which statistics bound diffs. No key or val column can have it."""
+
+ZERO_DIFF = b"\2\x80" + bytes(7)
+"""The canonical bytes of a diff of 0."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
@@ -36,6 +42,7 @@ class Block:
 class ColumnStats:
     """Bounds of one top-level leaf column in canonical bytes: every non-null, non-NaN value lies in [lower, upper].
 
+    The column ``DIFF_STATS`` is in them where all diffs of a part are above 0, with the smallest as its lower bound.
     Bounds are truncated outwards; None means unknown or no such value. Never narrower than the truth.
     """
 
@@ -84,6 +91,11 @@ class Part:
         return len(self.inline) if self.inline is not None else 0
 
     @property
+    def only_adds(self) -> bool:
+        """Every diff is known to be above 0. False: it is not known (``diffs_sum`` proves nothing), or not so."""
+        return any(each.name == DIFF_STATS and (each.lower or b"") > ZERO_DIFF for each in self.stats)
+
+    @property
     def first_ts(self) -> int:
         """The smallest time a reader sees."""
         return max(self.min_ts, self.ts_rewrite or 0)
@@ -128,6 +140,11 @@ class HollowBatch:
         return sum(part.rows for run in self.runs for part in run.parts)
 
     @cached_property
+    def part_count(self) -> int:
+        """Parts of all runs."""
+        return sum(len(run.parts) for run in self.runs)
+
+    @cached_property
     def encoded_bytes(self) -> int:
         """Bytes of all parts."""
         return sum(part.encoded_bytes for run in self.runs for part in run.parts)
@@ -137,17 +154,34 @@ class HollowBatch:
         """Bytes of all inline parts."""
         return sum(part.inline_bytes for run in self.runs for part in run.parts)
 
+    @cached_property
+    def described_bytes(self) -> int:
+        """What its description takes in a message, at most."""
+        return 64 + sum(4 + sum(map(described_bytes, run.parts)) for run in self.runs)
+
+    @cached_property
+    def fingerprint(self) -> bytes:
+        """Sixteen bytes that name what it covers and the parts it is made of."""
+        digest = hashlib.sha256(f"{self.desc.lower}{self.desc.upper}{self.desc.since}{self.truncated}".encode())
+        for run in self.runs:
+            digest.update(b"/")
+            for part in run.parts:
+                digest.update(f"|{part.key}{part.checksum}:{part.encoded_bytes}:{part.ts_rewrite}".encode())
+        return digest.digest()[:16]
+
     @property
     def is_empty(self) -> bool:
         """Holds no updates."""
         return not self.runs
 
 
+def described_bytes(part: Part) -> int:
+    """What the description of a part takes in a message, at most: its numbers by their largest encodings."""
+    size = 128 + len(part.key or "") + part.inline_bytes + len(part.key_lower) + len(part.key_upper or b"")
+    size += sum([20 + len(each.name) + len(each.lower or b"") + len(each.upper or b"") for each in part.stats])
+    return size + sum([30 + len(block.first_key) for block in part.blocks])
+
+
 def fingerprint(batch: HollowBatch) -> bytes:
     """Sixteen bytes that name what a batch covers and the parts it is made of."""
-    digest = hashlib.sha256(f"{batch.desc.lower}{batch.desc.upper}{batch.desc.since}{batch.truncated}".encode())
-    for run in batch.runs:
-        digest.update(b"/")
-        for part in run.parts:
-            digest.update(f"|{part.key}{part.checksum}:{part.encoded_bytes}:{part.ts_rewrite}".encode())
-    return digest.digest()[:16]
+    return batch.fingerprint

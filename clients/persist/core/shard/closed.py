@@ -1,6 +1,6 @@
-"""What is said of a shard that is closed: for writing, for reading, or for both, as a finalized one is.
+"""The errors of a shard that is closed: for writing, for reading, or for both, as a finalized one is.
 
-A state does not tell a shard that was finalized from one that everybody closed: nothing can be done with either.
+A state does not distinguish a finalized shard from one that was closed by all: nothing can be done with either.
 """
 
 from persist.core.frontier import Antichain

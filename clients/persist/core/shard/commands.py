@@ -32,9 +32,9 @@ AnyCommand: TypeAlias = Command[Any]
 class Call:
     """Which call of which session a command is; every attempt of it carries the same ``number``.
 
-    ``first``: the smallest number the session has not heard the last of: what became of those below may be forgotten,
-    and nothing more comes of them. ``known_seqno``: the newest seqno the session had heard of before it first sent
-    anything. ``incarnation``: the location's, as the session was told. ``lease_ms``: how long the shard remembers a
+    ``first``: the smallest number without a final answer at the session: what became of those below may be forgotten,
+    and nothing more comes of them. ``known_seqno``: the newest seqno the session had seen before it first sent
+    anything. ``incarnation``: the location's, as returned to the session. ``lease_ms``: how long the shard remembers a
     session that is silent, unless there are too many.
     """
 
@@ -97,8 +97,8 @@ class Appended:
 class UpperMismatch:
     """Nothing was appended: the shard's upper is ``upper``, not what was expected.
 
-    An ``upper`` beyond the batch's lower is the last word. One short of it is not while an attempt may be under way:
-    the upper may reach the lower before that arrives. CloseCall makes it the last word.
+    An ``upper`` beyond the batch's lower is final. One short of it is not while an attempt may be under way: the upper
+    may reach the lower before that arrives. CloseCall makes it final.
     """
 
     upper: Antichain
@@ -122,13 +122,13 @@ class Transaction:
     """A durable marker (``app_id``, ``version``): appends of one application with a version already seen are no-ops.
 
     ``owner``: who counts the versions, for example a streaming query's id. A version that another owner has committed
-    is refused, not taken for a replay. Empty: not told, nothing is compared. One made by ``owner_of`` tells how much
-    this version is, too: the same version with other updates is refused, as far as that tells them, and so is every
-    version before the newest, of which nothing is told any more. Only the newest is ever repeated by a query.
+    is refused, not taken for a replay. Empty: not given, nothing is compared. One made by ``owner_of`` says how large
+    this version is, too: the same version with other updates is refused, as far as that distinguishes them, and so is
+    every version before the newest, of which nothing is known any more. Only the newest is ever repeated by a query.
 
     ``new_since``: only a shard that more than 10,000 applications wrote asks for it, with OutcomeForgotten, of those it
-    does not know: it has forgotten the oldest. Whoever gives it the number in ``details["new_since"]`` says that the
-    application had committed nothing there when that was told. Any other number counts as not given.
+    does not know: it has forgotten the oldest. A caller that gives it the number in ``details["new_since"]`` says that
+    the application had committed nothing there when that number was returned. Any other number counts as not given.
     """
 
     app_id: str
@@ -148,11 +148,11 @@ class Transaction:
 
     @staticmethod
     def owner_of(name: str, diffs: int | str) -> str:
-        """An ``owner`` that tells also the sum of the diffs of this version's updates, or what else tells them."""
+        """An ``owner`` that also holds the sum of the diffs of this version's updates, or what else identifies them."""
         return f"{name}{OWNER_BODY}{diffs}"
 
     def with_body(self, body: str) -> "Transaction":
-        """The same of those updates, unless ``owner`` tells which already. Raises InvalidArgument: no room for it."""
+        """The same with a body of those updates, unless ``owner`` has one. Raises InvalidArgument: no room for it."""
         return self if OWNER_BODY in self.owner else replace(self, owner=self.owner_of(self.owner, body))
 
 
@@ -168,8 +168,8 @@ class CompareAndAppend(Command["Appended | UpperMismatch | InlineBackpressure | 
     upper + 1))`` and times before the upper are read as the upper. Not for truncated batches or empty intervals.
 
     ``call`` makes attempts one; ``token`` makes calls one, of whichever session and process, while the shard remembers
-    it. At least one is given. ``known_seqno``: the newest seqno heard of before the first attempt under the token;
-    a token the shard may have forgotten since is answered CannotTell. ``body``: 32 bytes that tell the
+    it. At least one is given. ``known_seqno``: the newest seqno seen before the first attempt under the token;
+    a token the shard may have forgotten since is answered CannotTell. ``body``: 32 bytes that identify the
     updates (``append.same_body``), or empty: another body under a token that is remembered is refused.
 
     Raises InvalidBounds, EmptyInterval, ShardClosed (upper is [], and no earlier attempt closed it), InvalidId
@@ -190,14 +190,14 @@ class CompareAndAppend(Command["Appended | UpperMismatch | InlineBackpressure | 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloseCall(Command["Appended | Closed | Done | CannotTell"]):
-    """Make sure that nothing more comes of a call; tells what had come of it. Raises as ``CompareAndAppend`` does."""
+    """Make sure that nothing more comes of a call, and return what had. Raises as ``CompareAndAppend`` does."""
 
     call: Call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expired:
-    """The handle is gone; ``existed`` tells whether it was there."""
+    """The handle is gone; ``existed``: whether it was there."""
 
     existed: bool
 
@@ -267,7 +267,7 @@ class HeartbeatReader(Command[Heartbeaten]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpireReader(Command[Expired]):
-    """Let go of everything a leased reader holds. Its id is dead."""
+    """Release everything a leased reader holds. Its id is dead."""
 
     reader_id: ReaderId
 
@@ -276,7 +276,7 @@ class ExpireReader(Command[Expired]):
 class CriticalRegistered:
     """The critical reader's state: what it holds and the token its next compare needs.
 
-    ``registered`` tells this hold from those that had its id before and those that will: its calls carry it.
+    ``registered`` distinguishes this hold from earlier and later ones of its id: its calls carry it.
     """
 
     since: Antichain
@@ -307,7 +307,7 @@ class CriticalDowngraded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpaqueMismatch:
-    """Someone else took over: nothing changed, and this is what stands."""
+    """Another process took over: nothing changed; these are the current values."""
 
     since: Antichain
     opaque: bytes
@@ -315,11 +315,11 @@ class OpaqueMismatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareAndDowngradeSince(Command["CriticalDowngraded | OpaqueMismatch | CannotTell"]):
-    """Move a critical since and its token iff the token is ``expected``, or all of this has been done before.
+    """Move a critical since and its token iff the token is ``expected``, or this same call was applied before.
 
-    With a ``call`` both outcomes are the last word: no late attempt does anything more. ``registered``: which hold of
-    this id is meant, as its registration was told; None: whichever is there. Raises InvalidArgument for an unknown id,
-    which is not the last word: CloseCall makes it that; LeaseExpired when the hold was removed and registered anew, or
+    With a ``call`` both outcomes are final: no late attempt does anything more. ``registered``: which hold of
+    this id is meant, as its registration returned; None: whichever is there. Raises InvalidArgument for an unknown id,
+    which is final only after CloseCall; LeaseExpired when the hold was removed and registered anew, or
     the location restored, since.
     """
 
@@ -335,12 +335,14 @@ class CompareAndDowngradeSince(Command["CriticalDowngraded | OpaqueMismatch | Ca
 class ExpireCriticalReader(Command[Expired]):
     """Remove a critical hold. With a ``call`` no late attempt removes one that was registered since.
 
-    ``registered``: as in ``CompareAndDowngradeSince``; another one that has the id now is left alone.
+    ``registered``: as in ``CompareAndDowngradeSince``; another one that has the id now is left alone. ``expected``: so
+    is one whose token is another one by now.
     """
 
     critical_id: str
     call: Call | None = None
     registered: int | None = None
+    expected: bytes | None = None
 
 
 # ---- schemas -----------------------------------------------------------------------------------------------------
@@ -374,7 +376,7 @@ class RegisterSchema(Command[SchemaRegistered]):
 class EvolveSchema(Command[SchemaRegistered]):
     """Register a schema that only adds nullable val columns to the newest, whose id must be ``expected_id``.
 
-    Raises SchemaMismatch (incompatible, or someone else evolved it), CodecMismatch.
+    Raises SchemaMismatch (incompatible, or another process evolved it), CodecMismatch.
     """
 
     expected_id: int
@@ -412,7 +414,7 @@ class AddRollup(Command[RollupAdded]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollupsRemoved:
-    """The state no longer names these rollups: their blobs may go once nobody reads states from before ``seqno``."""
+    """The state no longer names these rollups: their blobs may go once no reader holds states from before ``seqno``."""
 
     rollups: tuple[Rollup, ...]
     seqno: int
@@ -420,7 +422,7 @@ class RollupsRemoved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveRollups(Command[RollupsRemoved]):
-    """Forget the rollups before ``below``, the newest of all excepted, and let go of the claim on collecting garbage.
+    """Forget the rollups before ``below``, the newest of all excepted, and release the claim on collecting garbage.
 
     Only after every diff before ``below`` was truncated. Those that are gone already are passed over. Raises
     LeaseExpired for another incarnation of the location.
@@ -455,7 +457,7 @@ class NothingToCompact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimCompaction(Command["CompactionClaimed | NothingToCompact"]):
-    """Take on the compaction that is most worth it, or the one this owner has claimed already.
+    """Claim the compaction with the most benefit, or return the one this owner has claimed already.
 
     ``owner`` is the writer under whose id the result will be written. A claim older than ``takeover_ms`` counts as
     abandoned. ``whole``: compact everything that is not claimed into one run, worth it or not.
@@ -525,7 +527,7 @@ class FenceWriters(Command[WritersFenced]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finalized:
-    """``done``: nothing is left to take away. Otherwise repeat."""
+    """``done``: the tombstone alone is left. Otherwise repeat."""
 
     done: bool
 
@@ -534,7 +536,8 @@ class Finalized:
 class Finalize(Command[Finalized]):
     """Take away what a closed shard still holds, one small step per call, until only its tombstone is left.
 
-    ``force``: close it first, whoever still reads or writes. Raises InvalidArgument when it is open and not forced.
+    ``force``: close it first, even if it is still read or written. Raises InvalidArgument when it is open and not
+    forced.
     """
 
     force: bool = False
@@ -550,7 +553,7 @@ class LostParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartsTakenOut:
-    """The state names them no more. Their rows are lost."""
+    """The state no longer names the parts. Their rows are lost."""
 
     parts: int
 

@@ -1,18 +1,19 @@
 """What to compact, who does it, and putting the result in place: pure functions over the spine.
 
 A result names its inputs by fingerprint, so it can only ever replace the very batches it was made from: applied a
-second time, or after somebody else compacted them, it finds nothing to replace. Joining spine batches is only
+second time, or after another process compacted them, it finds nothing to replace. Joining spine batches is only
 bookkeeping, and merging happens beside the commits, so there is no fuel: docs/adr/0007.
 Source: design 001, compaction; persist-semantics.md sections 2.4 and 3; reliability.md I7.
 """
 
+import bisect
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
 from persist.core.frontier import Antichain
 from persist.core.ids import WriterId
-from persist.core.shard.batch import HollowBatch, Part, fingerprint
+from persist.core.shard.batch import HollowBatch, Part
 from persist.core.shard.trace import Claim, SpineBatch, Trace, free, joined, settled, spine_batch
 
 INPUTS_MIN: Final = 8
@@ -21,17 +22,57 @@ ROWS_MIN: Final = 65_536
 """Two batches of so many rows together are worth one: each would cost every reader a merge."""
 
 
+PARTS_PER_CLAIM_MAX: Final = 3_000
+"""Parts in what one compaction takes on."""
+CLAIM_BYTES_MAX: Final = 5 << 19
+"""What the descriptions of those parts take: they travel in one message."""
+MERGED_BYTES_MAX: Final = 7 << 19
+"""What the description of a merge's result may take: it travels in one message, and is committed as one value."""
+
+
 def worth_compacting(each: SpineBatch) -> bool:
-    """Many batches or runs, or few with many rows."""
+    """Whether it has many batches or runs, or few with many rows, and some of them can become one."""
     count = len(each.batches)
     # Asked after every commit: many batches must not be looked at one by one.
     if count >= INPUTS_MIN or (count > 1 and each.rows >= ROWS_MIN):
-        return True
-    return sum([max(1, len(batch.runs)) for batch in each.batches]) >= INPUTS_MIN
+        return _start(each.batches) is not None
+    many = sum([max(1, len(batch.runs)) for batch in each.batches]) >= INPUTS_MIN
+    return many and _start(each.batches) is not None
+
+
+def mergeable(batches: tuple[HollowBatch, ...]) -> tuple[HollowBatch, ...]:
+    """The first adjacent batches that can become one: as many as one message and one commit can describe.
+
+    Empty: each two of them are too large together, and stay apart.
+    """
+    start = _start(batches)
+    if start is None:
+        return ()
+    parts = size = 0
+    for end, batch in enumerate(batches[start:], start):
+        parts, size = parts + batch.part_count, size + batch.described_bytes
+        if parts > PARTS_PER_CLAIM_MAX or size > CLAIM_BYTES_MAX:
+            return batches[start:end]
+    return batches[start:]
+
+
+def _start(batches: tuple[HollowBatch, ...]) -> int | None:
+    """Where the first begin that can become one. Rarely looks at more than two."""
+    for at, batch in enumerate(batches):
+        if (len(batches) == 1 or len(batch.runs) > 1) and _fits(batch):
+            return at
+        if at + 1 < len(batches) and _fits(batch, batches[at + 1]):
+            return at
+    return None
+
+
+def _fits(*batches: HollowBatch) -> bool:
+    parts = sum([batch.part_count for batch in batches])
+    return parts <= PARTS_PER_CLAIM_MAX and sum([batch.described_bytes for batch in batches]) <= CLAIM_BYTES_MAX
 
 
 def compaction_due(trace: Trace, now_ms: int, takeover_ms: int) -> bool:
-    """Something is worth compacting and nobody is at it."""
+    """Something is worth compacting and no process is at it."""
     return any(worth_compacting(each) and free(each.claim, now_ms, takeover_ms) for each in trace.spine)
 
 
@@ -41,7 +82,7 @@ def claimed_by(trace: Trace, owner: str) -> SpineBatch | None:
 
 
 def most_worth(trace: Trace, now_ms: int, takeover_ms: int) -> SpineBatch | None:
-    """The compaction that rids readers of most batches."""
+    """The spine batch whose compaction removes most batches for readers."""
     idle = [each for each in trace.spine if worth_compacting(each) and free(each.claim, now_ms, takeover_ms)]
     return max(idle, key=lambda each: (len(each.batches), -each.rows), default=None)
 
@@ -83,16 +124,29 @@ def unabandoned(trace: Trace, born_before_ms: int, now_ms: int, takeover_ms: int
     return trace
 
 
-def found(trace: Trace, inputs: tuple[bytes, ...]) -> tuple[SpineBatch, int] | None:
-    """The spine batch that holds these batches side by side, and where in it they begin."""
+def found(trace: Trace, inputs: tuple[bytes, ...], lower: Antichain) -> tuple[SpineBatch, int] | None:
+    """The spine batch that holds these batches side by side from ``lower`` on, and where in it they begin."""
     for each in trace.spine:
-        if len(each.batches) < len(inputs):
+        if not (each.desc.lower.less_equal(lower) and lower.less_than(each.desc.upper)):
             continue
-        prints = [fingerprint(batch) for batch in each.batches]
-        for at in range(len(prints) - len(inputs) + 1):
-            if tuple(prints[at : at + len(inputs)]) == inputs:
+        batches = each.batches
+        at = bisect.bisect_left(batches, lower.time or 0, key=_begin)
+        prints = tuple([batch.fingerprint for batch in batches[at : at + len(inputs)]])
+        return (each, at) if prints == inputs else None
+    return None
+
+
+def named(trace: Trace, print_: bytes) -> tuple[SpineBatch, int] | None:
+    """The spine batch that holds a batch of this fingerprint, and where in it; all batches may be looked at."""
+    for each in trace.spine:
+        for at, batch in enumerate(each.batches):
+            if batch.fingerprint == print_:
                 return each, at
     return None
+
+
+def _begin(batch: HollowBatch) -> int:
+    return batch.desc.lower.elements[0]
 
 
 def merged(trace: Trace, each: SpineBatch, at: int, count: int, output: HollowBatch) -> Trace:
@@ -127,14 +181,15 @@ def _parts(batches: tuple[HollowBatch, ...]) -> Iterator[Part]:
 
 
 def owner_of(owner: WriterId, *, now_ms: int, seqno: int) -> Claim:
-    """The claim of one who begins now."""
+    """The claim of a process that begins now."""
     return Claim(start_ms=now_ms, seqno=seqno, owner=owner)
 
 
 def _has_work(each: SpineBatch, since: Antichain) -> bool:
-    """Not one run of parts in Blob whose times are as far advanced as they can be."""
-    if len(each.batches) > 1:
-        return True
+    """Whether it is anything else than one run of parts in Blob with times fully advanced, and can be made one."""
+    startable = _start(each.batches) is not None
+    if len(each.batches) > 1 or not startable:
+        return startable
     [batch] = each.batches
     behind = not batch.is_empty and batch.desc.since.less_than(since)
     early = any(part.first_ts < (since.time or 0) for part in batch.parts)

@@ -1,13 +1,13 @@
 """Differences between two states: what Consensus stores per commit.
 
 ``apply_diff(prev, diff(prev, new)) == new``. A diff holds what changed, not what is there: spine batches that are
-joined only tell how, batches that go only which they were, and a session only the outcomes that came and went.
+joined only say how, removed batches only which they were, and a session only the outcomes that came and went.
 Source: design 001, incremental state; reliability.md I14.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import dataclass, field, replace
+from itertools import chain, takewhile
 from operator import attrgetter
 from typing import Any, Final, Generic, TypeVar
 
@@ -62,10 +62,14 @@ class SpineEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gone:
-    """A batch that is taken out: its fingerprint, by which it is checked, and the blobs it named."""
+    """A batch that is taken out: its fingerprint, by which it is checked, and the blobs it named.
+
+    ``bytes`` of those blobs; 0 in a diff that was read, as it is not stored.
+    """
 
     fingerprint: bytes
     keys: tuple[str, ...]
+    bytes: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +86,7 @@ class SpineChange:
     """Spine batches replaced by others.
 
     All hollow batches of ``removed`` in a row, with ``splices`` applied one after the other, are those of ``added``: a
-    batch that only moves from one spine batch to another is not repeated, and what is ``gone`` tells which parts the
+    batch that only moves from one spine batch to another is not repeated, and ``gone`` says which parts the
     shard no longer needs.
     """
 
@@ -178,7 +182,7 @@ def apply_diff(state: State, change: StateDiff) -> State:
 def gone(batch: HollowBatch) -> Gone:
     """What a diff says of a batch that it takes out: little, however much the batch names."""
     keys = tuple([part.key for run in batch.runs for part in run.parts if part.key is not None])
-    return Gone(fingerprint=fingerprint(batch), keys=keys)
+    return Gone(fingerprint=fingerprint(batch), keys=keys, bytes=batch.encoded_bytes - batch.inline_bytes)
 
 
 def _differ(prev: State, new: State, name: str) -> bool:
@@ -260,8 +264,8 @@ def _sessions_applied(sessions: Table[Session], changes: Mapping[str, SessionCha
             check(not kept, "a diff fits its state", field="outcomes", key=name)
             sessions = sessions.without([name])
         else:
-            told = sorted([*kept, *change.come], key=attrgetter("number"))
-            sessions = sessions.with_entry(name, replace(change.new, outcomes=tuple(told)))
+            numbered = sorted([*kept, *change.come], key=attrgetter("number"))
+            sessions = sessions.with_entry(name, replace(change.new, outcomes=tuple(numbered)))
     return sessions
 
 
@@ -311,6 +315,10 @@ def _splices(before: tuple[HollowBatch, ...], after: tuple[HollowBatch, ...]) ->
     if after[: len(before)] == before:
         # Pure growth, however long: compared without a step of Python per batch.
         start = kept = len(before)
+    else:
+        ends = sum(1 for _ in takewhile(_same, zip(reversed(before), reversed(after), strict=False)))
+        before, after = before[: len(before) - ends], after[: len(after) - ends]
+        start = kept = sum(1 for _ in takewhile(_same, zip(before, after, strict=False)))
     old, new = start, start
     while old < len(before) or new < len(after):
         left = before[old] if old < len(before) else None
@@ -329,6 +337,10 @@ def _splices(before: tuple[HollowBatch, ...], after: tuple[HollowBatch, ...]) ->
     if left_out or come:
         splices.append(Splice(kept=kept, gone=tuple(map(gone, left_out)), come=tuple(come)))
     return tuple(splices)
+
+
+def _same(both: tuple[HollowBatch, HollowBatch]) -> bool:
+    return both[0] is both[1]
 
 
 def _spine_applied(spine: tuple[SpineBatch, ...], change: SpineChange) -> tuple[SpineBatch, ...]:
@@ -370,6 +382,7 @@ def _filled(entry: SpineEntry, batches: tuple[HollowBatch, ...]) -> SpineBatch:
         inline_bytes=sum(batch.inline_bytes for batch in batches),
         batches=batches,
         claim=entry.claim,
+        parts=sum([batch.part_count for batch in batches]),
     )
 
 

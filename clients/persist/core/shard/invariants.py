@@ -1,4 +1,4 @@
-"""What holds in every state, as named checks. Source: persist-semantics.md section 2.1; reliability.md I3, I5, I13."""
+"""Invariants of every state, as named checks. Source: persist-semantics.md section 2.1; reliability.md I3, I5, I13."""
 
 import itertools
 
@@ -20,7 +20,7 @@ def check_cheap(prev: State, new: State) -> None:
 
 
 def check_state(state: State, *, after: State | None = None) -> None:
-    """Everything that can be told from one state alone. Costs the size of the state.
+    """Check everything that one state alone shows. Costs the size of the state.
 
     ``after``: a state that was checked already. Spine batches the two share are not looked into again, so that checking
     a whole history costs what changed in it.

@@ -14,12 +14,15 @@ from persist.core.shard.batch import HollowBatch
 from persist.core.shard.compaction import claimed, claimed_by, compaction_due, most_worth
 from persist.core.shard.state import State
 from persist.core.shard.table import Table
-from persist.core.shard.trace import Claim, SpineBatch, Trace, free, spine_batch
+from persist.core.shard.trace import Claim, Trace, free, spine_batch
 
 ROLLUP_TAKEOVER_MS: Final = 5_000
-"""A rollup that takes longer is written by somebody else."""
+"""A rollup that takes longer is taken over by another process."""
+BATCHES_PER_STEP: Final = 2_000
+PARTS_PER_STEP: Final = 20_000
+"""What one step of a tombstone takes away: its commit names all of it."""
 GC_TAKEOVER_MS: Final = 60_000
-"""A collection of garbage that takes longer is done by somebody else. Two at once do no harm."""
+"""A collection of garbage that takes longer is taken over by another process. Two at once do no harm."""
 
 
 def rollup_due(state: State, seqno: int, every: int) -> bool:
@@ -61,7 +64,7 @@ def with_compaction(state: State, *, seqno: int, now_ms: int, compactor: str, ta
 
 
 def is_fenced(state: State, writer_id: WriterId) -> bool:
-    """Whether this writer is forgotten and compacts nothing: it can publish nothing."""
+    """Whether this writer is forgotten and has no claim: it can publish nothing."""
     return is_forgotten(state, writer_id) and claimed_by(state.trace, writer_id) is None
 
 
@@ -75,18 +78,18 @@ def shrunk(state: State) -> State:
     """A tombstone with one thing less in it; the same object when nothing is left to take away."""
     tables = state.writers or state.sessions or state.tokens or state.transactions
     if state.leased_readers or state.critical_readers or tables:
-        nobody: Table[Any] = Table()
+        empty: Table[Any] = Table()
         return state.evolved(
             leased_readers={},
             critical_readers={},
-            writers=nobody,
-            sessions=nobody,
-            tokens=nobody,
-            transactions=nobody,
+            writers=empty,
+            sessions=empty,
+            tokens=empty,
+            transactions=empty,
         )
     full = next((each for each in state.trace.spine if any(not batch.is_empty for batch in each.batches)), None)
     if full is not None:
-        emptied = spine_batch(full.lo, full.hi, (_nothing(full),), level=full.level)
+        emptied = spine_batch(full.lo, full.hi, _less(full.batches), level=full.level)
         spine = tuple(emptied if each is full else each for each in state.trace.spine)
         return state.evolved(trace=replace(state.trace, spine=spine))
     if len(state.trace.spine) > 1 or _is_several(state.trace):
@@ -105,8 +108,15 @@ def closed(trace: Trace) -> Trace:
     return replace(trace, since=CLOSED)
 
 
-def _nothing(each: SpineBatch) -> HollowBatch:
-    return HollowBatch(desc=Description(lower=each.desc.lower, upper=each.desc.upper))
+def _less(batches: tuple[HollowBatch, ...]) -> tuple[HollowBatch, ...]:
+    """The batches with as many of the first ones empty as one commit may name."""
+    taken = parts = 0
+    while taken < len(batches) and (parts == 0 or parts + batches[taken].part_count <= PARTS_PER_STEP):
+        parts, taken = parts + batches[taken].part_count, taken + 1
+        if taken == BATCHES_PER_STEP:
+            break
+    lower, upper = batches[0].desc.lower, batches[taken - 1].desc.upper
+    return (HollowBatch(desc=Description(lower=lower, upper=upper)), *batches[taken:])
 
 
 def _is_several(trace: Trace) -> bool:

@@ -20,7 +20,7 @@ from persist.typed import AnyValue
 STATE_FORMAT: Final = 2
 """The newest format of states that this release knows; it writes none newer than the location's write-version."""
 FIRST_FORMAT: Final = 2
-"""The oldest format that is still written, and the write-version of locations that tell none."""
+"""The oldest format that is still written, and the write-version of locations that name none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,8 @@ class LeasedReader:
 class CriticalReader:
     """A reader without a lease, fenced by ``opaque``. Holds since but no seqno.
 
-    ``registered``: the seqno at which it was, which tells it from others under its id; 0: in the history before.
+    ``registered``: the seqno at which it was, which distinguishes it from others under its id; 0: in the history
+    before.
     """
 
     since: Antichain
@@ -85,7 +86,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenOutcome:
-    """What the append under a token came to. ``body``: what tells another append under the same token; or empty."""
+    """What the append under a token came to. ``body``: distinguishes another append under the same token; or empty."""
 
     upper: Antichain
     seqno: int
@@ -105,7 +106,7 @@ class Writer:
 class TransactionRecord:
     """The newest version an application committed, and what that append came to. Clocks play no part in its end.
 
-    ``owner``: who counts the versions (a streaming query); another one's are not replays. Empty: not told.
+    ``owner``: who counts the versions (a streaming query); another one's are not replays. Empty: not given.
     """
 
     version: int
@@ -120,7 +121,7 @@ class State:
 
     ``writers_since_ms``: unknown writers born before are refused, so what they left in Blob may be swept.
     ``format``: which fields it may hold; it never falls. ``known_format``: the newest one that the program which
-    committed it knows; 0: not told.
+    committed it knows; 0: not given.
     ``incarnation`` changes when the location is restored from a backup: what was said before counts no more.
     ``sessions_forgotten``, ``tokens_forgotten``: the greatest seqno at which a session, a token that the shard has
     forgotten had committed. ``transactions_forgotten``: 0, or the name of the last time that applications were
@@ -153,7 +154,7 @@ class State:
 
     @staticmethod
     def initial(shard: ShardId, *, now_ms: int, hostname: str, format: int = FIRST_FORMAT) -> "State":
-        """The first state of a shard: open, empty, nobody there, not rolled up yet."""
+        """The first state of a shard: open, empty, without readers or writers, not rolled up yet."""
         return State(
             shard=shard, seqno=0, walltime_ms=now_ms, hostname=hostname, format=format, known_format=STATE_FORMAT
         )
@@ -181,7 +182,7 @@ class State:
 
     @property
     def seqno_since(self) -> int:
-        """States before this seqno are read by nobody."""
+        """States before this seqno have no readers."""
         return min((reader.seqno for reader in self.leased_readers.values()), default=self.seqno)
 
     @property
@@ -194,7 +195,7 @@ class State:
 
     @property
     def is_tombstone(self) -> bool:
-        """Closed for reading and writing, and nobody is there: dead for ever."""
+        """Closed for reading and writing, without readers or writers: dead for ever."""
         held = self.leased_readers or self.critical_readers or self.writers
         return self.upper.is_empty and self.since.is_empty and not held
 

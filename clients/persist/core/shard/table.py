@@ -1,40 +1,53 @@
 """Immutable maps that may be large: one with an entry changed, and what two of them differ in, cost next to nothing.
 
-A fixed number of small dicts, none ever changed: a new version copies one and shares the rest, and two versions differ
-only in dicts that are not the same object. Source: persist-semantics.md section 2.1; performance.md A3.
+A fixed number of small dicts in groups, none ever changed: a new version copies one dict and the group it is in and
+shares the rest, and two versions differ only in groups, and there in dicts, that are not the same object.
+Source: persist-semantics.md section 2.1; performance.md A3.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from persist.typed import Record
 
 V = TypeVar("V")
 
-_BUCKETS: Final = 64
+_WIDTH: Final = 64
+"""Groups, and dicts in each."""
+_BITS: Final = _WIDTH.bit_length() - 1
 _NONE: Final[Record] = {}
+_BARE: Final[tuple[Record, ...]] = (_NONE,) * _WIDTH
+
+
+def _place(key: object) -> tuple[int, int]:
+    hashed = hash(key)
+    return hashed % _WIDTH, (hashed >> _BITS) % _WIDTH
 
 
 class Table(Mapping[str, V]):
-    """A map from ids to values. With 10,000 entries a change copies about 160 of them."""
+    """A map from ids to values. A change copies 128 references and one dict, which has few entries up to 20,000."""
 
-    __slots__ = ("_buckets", "_size")
+    __slots__ = ("_groups", "_size")
 
     def __init__(self, entries: Mapping[str, V] | Iterable[tuple[str, V]] = ()) -> None:
-        buckets: list[dict[str, V]] = [_NONE] * _BUCKETS
-        for key, value in dict(entries).items():
-            at = hash(key) % _BUCKETS
-            if buckets[at] is _NONE:
-                buckets[at] = {}
-            buckets[at][key] = value
-        self._buckets = tuple(buckets)
-        self._size = sum(map(len, buckets))
+        groups: list[Any] = [_BARE] * _WIDTH
+        for key, value in (known := dict(entries)).items():
+            group, at = _place(key)
+            if groups[group] is _BARE:
+                groups[group] = [_NONE] * _WIDTH
+            if groups[group][at] is _NONE:
+                groups[group][at] = {}
+            groups[group][at][key] = value
+        self._groups: tuple[tuple[dict[str, V], ...], ...] = tuple(
+            [group if group is _BARE else tuple(group) for group in groups]
+        )
+        self._size = len(known)
 
     def with_entry(self, key: str, value: V) -> "Table[V]":
         """This table with one entry added or replaced."""
-        at = hash(key) % _BUCKETS
-        bucket = self._buckets[at]
-        return self._with(at, {**bucket, key: value}, self._size + (key not in bucket))
+        group, at = _place(key)
+        bucket = self._groups[group][at]
+        return self._with(group, at, {**bucket, key: value}, self._size + (key not in bucket))
 
     def with_entries(self, entries: Mapping[str, V]) -> "Table[V]":
         """This table with some entries added or replaced; the same object for none."""
@@ -47,11 +60,11 @@ class Table(Mapping[str, V]):
         """This table without some keys; those that are not there are passed over."""
         table = self
         for key in keys:
-            at = hash(key) % _BUCKETS
-            bucket = table._buckets[at]
+            group, at = _place(key)
+            bucket = table._groups[group][at]
             if key in bucket:
                 left = {name: value for name, value in bucket.items() if name != key}
-                table = table._with(at, left or _NONE, table._size - 1)
+                table = table._with(group, at, left or _NONE, table._size - 1)
         return table
 
     def changes(self, newer: "Table[V]") -> dict[str, tuple[V | None, V | None]]:
@@ -59,37 +72,47 @@ class Table(Mapping[str, V]):
         found: dict[str, tuple[V | None, V | None]] = {}
         if self is newer:
             return found
-        for before, after in zip(self._buckets, newer._buckets, strict=True):
-            if before is after:
+        for mine, others in zip(self._groups, newer._groups, strict=True):
+            if mine is others:
                 continue
-            for key in before.keys() | after.keys():
-                old, new = before.get(key), after.get(key)
-                if old is not new and old != new:
-                    found[key] = (old, new)
+            for before, after in zip(mine, others, strict=True):
+                if before is after:
+                    continue
+                for key in before.keys() | after.keys():
+                    old, new = before.get(key), after.get(key)
+                    if old is not new and old != new:
+                        found[key] = (old, new)
         return found
 
-    def _with(self, at: int, bucket: dict[str, V], size: int) -> "Table[V]":
+    def _with(self, group: int, at: int, bucket: dict[str, V], size: int) -> "Table[V]":
         table: Table[V] = object.__new__(Table)
-        table._buckets = (*self._buckets[:at], bucket, *self._buckets[at + 1 :])
+        groups = self._groups
+        mine = groups[group]
+        changed = (*mine[:at], bucket, *mine[at + 1 :])
+        table._groups = (*groups[:group], changed, *groups[group + 1 :])
         table._size = size
         return table
 
     def __getitem__(self, key: str) -> V:
-        return self._buckets[hash(key) % _BUCKETS][key]
+        group, at = _place(key)
+        return self._groups[group][at][key]
 
     def __contains__(self, key: object) -> bool:
-        return key in self._buckets[hash(key) % _BUCKETS]
+        group, at = _place(key)
+        return key in self._groups[group][at]
 
     def __iter__(self) -> Iterator[str]:
-        for bucket in self._buckets:
-            yield from bucket
+        for group in self._groups:
+            if group is not _BARE:
+                for bucket in group:
+                    yield from bucket
 
     def __len__(self) -> int:
         return self._size
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Table):
-            return self._size == other._size and self._buckets == other._buckets
+            return self._size == other._size and self._groups == other._groups
         return dict(self) == other if isinstance(other, Mapping) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment]  # equal to dicts, which have none

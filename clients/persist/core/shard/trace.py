@@ -9,7 +9,7 @@ Source: design 001, compaction; persist-semantics.md section 2.4.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from persist.core.frontier import MINIMUM, Antichain, Description
@@ -19,7 +19,7 @@ from persist.errors import InvalidBounds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """Somebody works on it since ``start_ms``; others may take over when that is too long ago.
+    """A process works on it since ``start_ms``; others may take over when that is too long ago.
 
     ``seqno``: the state the work began from.
     """
@@ -32,13 +32,13 @@ class Claim:
         """Whether it is to be left alone: it began less than ``takeover_ms`` ago, by whichever clock.
 
         SUBTLE: or is said to begin that soon. Clocks differ by seconds; what lies further ahead is a clock that leapt,
-        and would keep everybody else away until the others had come that far.
+        and would keep all others away until the others had come that far.
         """
         return abs(now_ms - self.start_ms) < takeover_ms
 
 
 def free(claim: Claim | None, now_ms: int, takeover_ms: int) -> bool:
-    """Whether anybody may take it on: nobody claims it, or the claim holds no more."""
+    """Whether a process may take it on: it has no claim, or one that holds no more."""
     return claim is None or not claim.holds(now_ms, takeover_ms)
 
 
@@ -46,7 +46,7 @@ def free(claim: Claim | None, now_ms: int, takeover_ms: int) -> bool:
 class SpineBatch:
     """Adjacent hollow batches that are to become one. Ids ``[lo, hi)`` are never reused and tile the spine.
 
-    ``rows`` and ``inline_bytes`` are the sums over ``batches``.
+    ``rows``, ``inline_bytes`` and ``parts`` are the sums over ``batches``.
     """
 
     lo: int
@@ -56,6 +56,7 @@ class SpineBatch:
     inline_bytes: int
     batches: tuple[HollowBatch, ...]
     claim: Claim | None = None
+    parts: int = field(default=0, compare=False)
 
     @property
     def desc(self) -> Description:
@@ -87,6 +88,16 @@ class Trace:
     def rows(self) -> int:
         """Updates in all batches."""
         return sum(spine_batch.rows for spine_batch in self.spine)
+
+    @property
+    def parts(self) -> int:
+        """Parts of all batches."""
+        return sum(spine_batch.parts for spine_batch in self.spine)
+
+    @property
+    def unmerged(self) -> int:
+        """Batches that are to become fewer."""
+        return sum([len(each.batches) for each in self.spine if len(each.batches) > 1])
 
     @property
     def inline_bytes(self) -> int:
@@ -127,6 +138,7 @@ def spine_batch(
         inline_bytes=sum(batch.inline_bytes for batch in batches),
         batches=batches,
         claim=claim,
+        parts=sum([batch.part_count for batch in batches]),
     )
 
 
@@ -140,6 +152,7 @@ def joined(spine: tuple[SpineBatch, ...]) -> SpineBatch:
         rows=rows,
         inline_bytes=sum(each.inline_bytes for each in spine),
         batches=tuple(chain.from_iterable(each.batches for each in spine)),
+        parts=sum(each.parts for each in spine),
     )
 
 

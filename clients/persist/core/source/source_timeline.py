@@ -1,6 +1,5 @@
 """The timeline of a source: what its options say, its default, and whether its claim of milliseconds is believed.
 
-Rules only: no service asks them yet.
 Source: catalog-semantics.md sections 6.1 and 6.2; design 004, description and open questions.
 """
 

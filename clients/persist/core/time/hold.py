@@ -1,6 +1,6 @@
 """A HOLD: some objects stay readable from one time on, until somebody moves it, or it lags too far behind.
 
-Rules only: no service asks them yet. Source: design 000; catalog-semantics.md sections 0.1 to 0.5 and 3.2.
+Source: design 000; catalog-semantics.md sections 0.1 to 0.5 and 3.2.
 """
 
 import re
@@ -16,7 +16,8 @@ from persist.core.time.timeline import EPOCH_MILLISECONDS, Timeline
 from persist.errors import InvalidArgument
 
 HOUR_MS: Final = 3_600_000
-NAME_MAX: Final = 255
+NAME_MAX: Final = 1540
+"""Characters of a hold's name: three parts of 255, each in quotes if all of it must be."""
 
 _UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": HOUR_MS, "d": 24 * HOUR_MS}
 _INTERVAL: Final = re.compile(r"(?:\d{1,18}(?:ms|s|m|h|d))+", re.ASCII)

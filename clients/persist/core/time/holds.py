@@ -2,7 +2,7 @@
 
 For an object o let ic(o) be its implied capability, the since its policy allows, and H(o) the times of its holds. It is
 readable from the least of those on, and no hold may ask for an earlier time: nobody can bring back what is given up.
-Rules only: no service asks them yet. Source: design 000; catalog-semantics.md section 3.2.
+Source: design 000; catalog-semantics.md section 3.2.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,14 +10,17 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Final, NamedTuple
 
+from persist.core.catalog.values import ObjectType
 from persist.core.frontier import MINIMUM, Antichain, check_time
-from persist.core.time.collections import Kind, TimedObject, timeline_context, timeline_read_in
+from persist.core.time.collections import TimedObject, timeline_context, timeline_read_in
 from persist.core.time.errors import BelowHold, DependentObjects
 from persist.core.time.hold import Hold, HoldRules, MaxLag, OnLag
 from persist.core.time.timeline import EPOCH_MILLISECONDS, Timeline
 from persist.errors import InvalidArgument, NotReadable, ShardClosed, UsageError
 
-HOLDABLE: Final = frozenset({Kind.INDEX, Kind.MATERIALIZED_VIEW, Kind.TABLE, Kind.SOURCE})
+HOLDABLE: Final = frozenset(
+    {ObjectType.INDEX, ObjectType.MATERIALIZED_VIEW, ObjectType.TABLE, ObjectType.SOURCE, ObjectType.SUBSOURCE}
+)
 
 
 class Advance(NamedTuple):
@@ -209,7 +212,7 @@ class Holds:
             if each is None:
                 raise InvalidArgument("there is no such object", id=id)
             if each.kind not in HOLDABLE or each.is_system:
-                kind = f"system {each.kind}" if each.is_system else each.kind
+                kind = f"system {each.kind.words}" if each.is_system else each.kind.words
                 hint = "indexes, materialized views, tables and sources of users can"
                 raise InvalidArgument("this cannot be held", hint=hint, id=id, kind=kind)
         return timeline_read_in(timeline_context(self.objects, objects)) or EPOCH_MILLISECONDS

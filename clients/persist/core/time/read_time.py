@@ -1,7 +1,7 @@
 """Which time a query reads at, and whether it can be answered now.
 
 Whoever chooses holds the inputs first: a since that moves afterwards would make the choice worthless.
-Rules only: no service asks them yet. Source: catalog-semantics.md sections 3.2 and 6.2; design 004.
+Source: catalog-semantics.md sections 3.2 and 6.2; design 004.
 """
 
 from collections.abc import Iterable, Sequence

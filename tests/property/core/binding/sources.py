@@ -27,7 +27,7 @@ def time_at(kind: SourceKind, key: object, offset: int) -> SourceTime:
 
 
 def messages(kind: SourceKind) -> list[SourceTime]:
-    """Every message of a generated world, also in partitions nobody bound."""
+    """Every message of a generated world, also in unbound partitions."""
     return [time_at(kind, key, offset) for key in KEYS[kind] for offset in range(SMALL + 1)]
 
 

@@ -1,4 +1,4 @@
-"""Any number of minters over one remap shard: whoever loses adopts, and nothing that was answered changes."""
+"""Any number of minters over one remap shard: a loser adopts, and nothing that was answered changes."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Reclocking: one time for each message, for ever, whoever asks and however; and back."""
+"""Reclocking: one time for each message, for ever, for every caller and in every way; and back."""
 
 import itertools
 

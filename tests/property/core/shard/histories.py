@@ -59,7 +59,7 @@ def block(rows: int) -> Block:
 
 
 def call(holder: int, number: int) -> c.Call:
-    """The call ``number`` of a holder's session, which has heard the last of all but the newest 20."""
+    """The call ``number`` of a holder's session, which has final answers to all but the newest 20."""
     return c.Call(session=SessionId.of(sixteen(holder)), number=number, first=max(number - 20, 0), known_seqno=0)
 
 

@@ -12,7 +12,7 @@ from persist.core.shard.state import State
 from persist.core.shard.transitions.apply import apply, finish
 from persist.core.shard.transitions.dispatch import Context
 from persist.errors import LeaseExpired, UsageError
-from persist.wire.state import decode_diff, decode_rollup, encode_diff, encode_rollup
+from persist.wire.shard.state import decode_diff, decode_rollup, encode_diff, encode_rollup
 
 
 def context(number: int) -> Context:

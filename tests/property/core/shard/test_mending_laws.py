@@ -13,7 +13,7 @@ from persist.core.shard.diff import apply_diff, diff
 from persist.core.shard.invariants import check_cheap, check_state
 from persist.core.shard.rebirth import is_dead, reborn
 from persist.core.shard.transitions.apply import apply, finish
-from persist.wire.state import decode_diff, decode_rollup, encode_diff, encode_rollup
+from persist.wire.shard.state import decode_diff, decode_rollup, encode_diff, encode_rollup
 
 ROLLUP = Rollup(key=f"{SHARD}/rollup/0-{'0' * 32}", encoded_bytes=1, checksum=1)
 

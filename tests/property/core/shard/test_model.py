@@ -9,7 +9,7 @@ from persist.core.shard import commands as c
 from persist.core.shard.diff import diff
 from persist.core.shard.transitions.apply import apply, finish
 from persist.errors import LeaseExpired, UsageError
-from persist.wire.state import decode_diff, encode_diff
+from persist.wire.shard.state import decode_diff, encode_diff
 
 
 class Model:
@@ -23,7 +23,7 @@ class Model:
         self.granted: dict[str, Antichain] = {}
 
     def told(self, made: c.Command[object], outcome: object) -> None:
-        """Check one outcome against everything told before, and remember it."""
+        """Check one outcome against everything returned before, and remember it."""
         match outcome:
             case c.Appended() if isinstance(made, c.CompareAndAppend):
                 self._appended(made, outcome)

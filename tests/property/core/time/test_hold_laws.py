@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property.core.binding.sources import LAW
 
+from persist.core.catalog.values import ObjectType
 from persist.core.frontier import CLOSED, Antichain
 from persist.core.time.collections import (
     Independent,
-    Kind,
     TimedObject,
     TimelineDependent,
     TimestampDependent,
@@ -25,7 +25,7 @@ from persist.errors import NotReadable, ShardClosed, UsageError
 COUNTED = UserTimeline("counted")
 IDS = ("a", "b", "c")
 NAMES = ("h", "g", "k")
-OBJECTS = {id: TimedObject(id=id, kind=Kind.SOURCE, timeline=COUNTED) for id in IDS}
+OBJECTS = {id: TimedObject(id=id, kind=ObjectType.SOURCE, timeline=COUNTED) for id in IDS}
 TIMES = st.integers(0, 60)
 FRONTIERS = st.integers(0, 66).map(lambda time: Antichain.of(time) if time <= 60 else CLOSED)
 """Closed ones are rare: they end what is interesting."""
@@ -165,12 +165,18 @@ def worlds(draw: st.DrawFn) -> dict[str, TimedObject]:
     only = draw(st.none() | TIMELINES)
     world = {}
     for id in ids:
-        kind = draw(st.sampled_from([Kind.SOURCE, Kind.TABLE, Kind.INDEX, Kind.SINK] + 3 * [Kind.VIEW] + [*Kind][3:6]))
+        kind = draw(
+            st.sampled_from(
+                [ObjectType.SOURCE, ObjectType.TABLE, ObjectType.INDEX, ObjectType.SINK]
+                + [ObjectType.MATERIALIZED_VIEW]
+                + 4 * [ObjectType.VIEW]
+            )
+        )
         timeline = draw(TIMELINES if only is None else st.just(only))
         world[id] = TimedObject(
             id=id,
             kind=kind,
-            timeline=timeline if kind in (Kind.SOURCE, Kind.TABLE) else None,
+            timeline=timeline if kind in (ObjectType.SOURCE, ObjectType.TABLE) else None,
             depends_on=tuple(draw(st.lists(st.sampled_from(ids), max_size=3))),
             uses_logical_time=draw(st.booleans()),
         )

@@ -14,6 +14,10 @@ from persist.core.catalog.objects import (
     Config,
     ConfigKey,
     DatabaseKey,
+    Hold,
+    HoldKey,
+    Item,
+    ItemKey,
     Setting,
     SettingKey,
     Timestamp,
@@ -22,10 +26,12 @@ from persist.core.catalog.objects import (
 from persist.core.catalog.open_rules import DATA_VERSION
 from persist.core.catalog.rows import Row, RowUpdate, apply_changes, contents
 from persist.core.catalog.snapshot import Snapshot
-from persist.core.catalog.values import ManagedLocation
+from persist.core.catalog.values import PUBLIC, Acl, ItemDetails, ItemVersion, ManagedLocation, ObjectType
+from persist.core.time.hold import OnLag
 from persist.errors import CorruptData, InvalidArgument
 from persist.v1 import catalog_objects_v1_pb2 as v1
 from persist.v1 import catalog_objects_v2_pb2 as v2
+from persist.v1 import catalog_objects_v3_pb2 as v3
 from persist.wire.catalog.migrations import MIGRATIONS, STEPS
 from persist.wire.catalog.rows import CODEC
 
@@ -53,7 +59,78 @@ def at_version(version: int) -> dict[str, dict[bytes, bytes]]:
             )
             row = row._replace(value=old.SerializeToString())
         rows.append(RowUpdate(row, 0, 1))
+    rows += [RowUpdate(row, 0, 1) for row in (*items(version), *holds(version))]
     return contents(rows)
+
+
+def items(version: int) -> list[Row]:
+    """A table and a source: sources had the timeline of clocks, and did not say so."""
+    found = []
+    for number, kind in ((1, ObjectType.TABLE), (2, ObjectType.SOURCE)):
+        acls, versions = (Acl(PUBLIC, OWNER, 3),), (ItemVersion(1, user(9)),)
+        details = ItemDetails(timeline="M" if kind is ObjectType.SOURCE else None)
+        item = Item(
+            user(7),
+            f"i{number}",
+            kind,
+            "create",
+            OWNER,
+            acls,
+            5,
+            versions,
+            "s",
+            global_id=user(number),
+            details=details,
+        )
+        row = CODEC.encode("item", ItemKey(user(number)), item)
+        if version < 4:
+            me, id = v2.CatalogRoleRefV2(user=OWNER.number), v2.CatalogIdV2
+            old = v3.CatalogItemValueV3(
+                schema_id=id(user=7),
+                name=f"i{number}",
+                item_type=number,
+                create_sql="create",
+                owner=me,
+                acls=[v3.CatalogAclV3(grantee=v2.CatalogRoleRefV2(public=True), grantor=me, mode_bits=3)],
+                oid=5,
+                global_id=id(user=number),
+                extra_versions=[v3.CatalogItemVersionV3(version=1, global_id=id(user=9))],
+                session="s",
+            )
+            row = row._replace(value=old.SerializeToString())
+        found.append(row)
+    return found
+
+
+def holds(version: int) -> list[Row]:
+    """One with every bound, one without any over what was closed, one that had ended with a deadline, one without."""
+    max, now = 2**64 - 1, {"timeline": "M", "last_ack_ms": 100}
+    of = v2.CatalogIdV2
+    forms = [
+        (
+            Hold(5, 9, (user(1), user(2)), "M", deadline_ms=50, last_ack_ms=100, auto_advanced_count=2),
+            v3.CatalogHoldValueV3(
+                at=5, max_lag=9, object_ids=[of(user=1), of(user=2)], deadline_ms=150, auto_advanced_count=2, **now
+            ),
+        ),
+        (Hold(max, max, (), "M", last_ack_ms=100), v3.CatalogHoldValueV3(**now)),
+        (
+            Hold(0, 1, (), "M", OnLag.ERROR, 0, 100, 1, 77, 90),
+            v3.CatalogHoldValueV3(
+                at=0, max_lag=1, state=2, deadline_ms=90, auto_advanced_count=1, last_auto_advance_ms=77, **now
+            ),
+        ),
+        (
+            Hold(0, 1, (), "M", OnLag.ERROR, last_ack_ms=100, overdue_since_ms=100),
+            v3.CatalogHoldValueV3(at=0, max_lag=1, state=2, **now),
+        ),
+    ]
+    for _, old in forms:
+        old.state = old.state or v3.CATALOG_HOLD_STATE_V3_ACTIVE
+    rows = [CODEC.encode("hold", HoldKey(user(10 + each)), new) for each, (new, _) in enumerate(forms)]
+    if version < 4:
+        return [row._replace(value=old.SerializeToString()) for row, (_, old) in zip(rows, forms, strict=True)]
+    return rows
 
 
 def run(rows, steps: int = 99):
@@ -66,7 +143,7 @@ def run(rows, steps: int = 99):
     return rows
 
 
-@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
 def test_every_version_arrives_at_the_current_one(version):
     rows = run(at_version(version))
     assert rows == at_version(MIGRATIONS.current)
@@ -76,11 +153,11 @@ def test_every_version_arrives_at_the_current_one(version):
     assert state.objects(CLUSTER_REPLICA)[ANYWHERE].location == ManagedLocation("small", None)
 
 
-@pytest.mark.parametrize("stopped_after", [0, 1, 2])
+@pytest.mark.parametrize("stopped_after", [0, 1, 2, 3])
 def test_migration_stopped_after_any_step_is_taken_up_there(stopped_after):
     rows = copy.deepcopy(run(at_version(1), stopped_after))
     assert MIGRATIONS.version(rows) == 1 + stopped_after
-    assert run(rows) == at_version(3)
+    assert run(rows) == at_version(4)
 
 
 def test_step_carries_its_version_in_the_same_append():
@@ -93,18 +170,18 @@ def test_step_carries_its_version_in_the_same_append():
 
 
 def test_current_catalog_needs_no_step():
-    assert MIGRATIONS.next_step(at_version(3)) is None
+    assert MIGRATIONS.next_step(at_version(4)) is None
 
 
-@pytest.mark.parametrize("version", [0, 4, 2**40])
+@pytest.mark.parametrize("version", [0, 5, 2**40])
 def test_version_out_of_reach_is_refused_with_found_min_and_current(version):
-    rows = at_version(3)
+    rows = at_version(4)
     changed = updates((CONFIG, DATA_VERSION, Config(version)))[0].row
     rows["config"][changed.key] = changed.value
     for refuse in (MIGRATIONS.version, MIGRATIONS.next_step, MIGRATIONS.check):
         with pytest.raises(IncompatibleDataVersion) as told:
             refuse(rows)
-        assert told.value.details == {"found": str(version), "min": "1", "current": "3"}
+        assert told.value.details == {"found": str(version), "min": "1", "current": "4"}
 
 
 def test_catalog_without_a_version_is_corrupt():
@@ -115,7 +192,7 @@ def test_catalog_without_a_version_is_corrupt():
 def test_upgrade_check_tells_what_would_happen_and_changes_nothing():
     rows = at_version(1)
     before = copy.deepcopy(rows)
-    assert MIGRATIONS.check(rows) == Upgrade(1, 3, (4, 6))
+    assert MIGRATIONS.check(rows) == Upgrade(1, 4, (4, 6, 14))
     assert rows == before
 
 
@@ -126,7 +203,7 @@ def test_upgrade_check_finds_what_could_not_be_decoded_afterwards():
         MIGRATIONS.check(rows)
 
 
-@pytest.mark.parametrize(("kind", "version"), [("timestamp", 1), ("cluster_replica", 2)])
+@pytest.mark.parametrize(("kind", "version"), [("timestamp", 1), ("cluster_replica", 2), ("item", 3), ("hold", 3)])
 def test_rows_a_step_cannot_read_are_corrupt(kind, version):
     rows = at_version(version)
     rows[kind] = dict.fromkeys(rows[kind], b"\xfa\x3e\x01x")

@@ -18,7 +18,7 @@ from unit.core.catalog.samples import (
     user,
 )
 
-from persist.core.catalog.errors import DuplicateKey, IdExhaustion, UniquenessViolation
+from persist.core.catalog.errors import DuplicateKey, IdExhaustion, OutOfSync, UniquenessViolation
 from persist.core.catalog.kinds import (
     CLUSTER,
     CLUSTER_REPLICA,
@@ -225,6 +225,7 @@ def test_uniqueness_of(case):
 NOT_TYPES = [
     ObjectType.TABLE,
     ObjectType.SOURCE,
+    ObjectType.SUBSOURCE,
     ObjectType.VIEW,
     ObjectType.MATERIALIZED_VIEW,
     ObjectType.INDEX,
@@ -233,8 +234,9 @@ NOT_TYPES = [
     ObjectType.SECRET,
     ObjectType.CONNECTION,
     ObjectType.HOLD,
+    ObjectType.CURSOR,
 ]
-MAKES_ROW_TYPE = NOT_TYPES[:4]
+MAKES_ROW_TYPE = NOT_TYPES[:5]
 
 
 @pytest.mark.parametrize("kind", NOT_TYPES)
@@ -401,3 +403,30 @@ def test_replaying_a_batch_onto_a_copy_gives_the_same(state):
     for each in (state, copy):
         each.apply(CODEC, rows)
     assert everything(state, KINDS) == everything(copy, KINDS)
+
+
+def test_what_was_done_since_a_savepoint_is_undone_or_stays():
+    tx = Transaction(snapshot((DATABASE, DatabaseKey(user(1)), database("a"))))
+    tx.set(DATABASE, DatabaseKey(user(1)), database("b"))
+    tx.savepoint()
+    tx.savepoint()
+    first = tx.allocate("user")
+    tx.set(DATABASE, DatabaseKey(user(2)), database("a"))
+    tx.rollback()
+    assert tx.find(DATABASE, ("a",)) is None
+    assert tx.allocate("user") == first
+    tx.set(DATABASE, DatabaseKey(user(3)), database("c"))
+    tx.release()
+    assert tx.objects(DATABASE) == {DatabaseKey(user(1)): database("b"), DatabaseKey(user(3)): database("c")}
+
+
+def test_a_transaction_may_depend_on_whole_kinds():
+    state = snapshot()
+    tx = Transaction(state)
+    tx.depend_on([DATABASE])
+    tx.insert(ITEM, ItemKey(user(1)), item("t"))
+    other = Transaction(state)
+    other.insert(DATABASE, DatabaseKey(user(1)), database("a"))
+    commit(other, state)
+    with pytest.raises(OutOfSync):
+        tx.batch()

@@ -1,3 +1,4 @@
+import dataclasses
 import math
 
 import pyarrow as pa
@@ -5,7 +6,13 @@ import pytest
 
 from persist.core.data.encoding import edge_keys, encode_key
 from persist.core.data.schema import Schema
-from persist.core.data.stats import StatsBuilder, truncate_down, truncate_up
+from persist.core.data.stats import STATS_BYTES, StatsBuilder, truncate_down, truncate_up
+from persist.core.shard.batch import DIFF_STATS, Part
+
+PART = Part(
+    key="k", inline=None, encoded_bytes=1, decoded_bytes=1, rows=1, checksum=0, key_lower=b"", key_upper=None, min_ts=0,
+    max_ts=0, diffs_sum=1, schema_id=0,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -102,3 +109,21 @@ def test_stats_of_sorted_keys_are_the_same_with_and_without_their_edges(given, a
     plain.add(table)
     quick.add(table, edge_keys([key]))
     assert quick.finish() == plain.finish()
+
+
+@pytest.mark.parametrize(
+    ("diffs", "only_adds"), [([[3, 1], [2]], True), ([[1], [-1]], False), ([[5, -1]], False), ([[2**63 - 1]], True)]
+)
+def test_diffs_are_bounded_where_all_are_above_zero(diffs, only_adds):
+    schema = Schema({"k": pa.int64()}, {f"c{at}": pa.string() for at in range(200)})
+    builder = StatsBuilder(schema)
+    for chunk in diffs:
+        size = len(chunk)
+        columns = {name: ["wide" * 9] * size for name in schema.val.names}
+        builder.add(pa.table({"k": range(size), **columns, "ts": [0] * size, "diff": chunk}))
+    stats = builder.finish()
+    found = [item for item in stats if item.name == DIFF_STATS]
+    smallest = encode_key([pa.array([min(map(min, diffs))])])[0].as_py()
+    assert [item.lower for item in found] == [smallest] * only_adds
+    assert dataclasses.replace(PART, stats=stats).only_adds is only_adds
+    assert sum(8 + len(s.name) + len(s.lower or b"") + len(s.upper or b"") for s in stats) <= STATS_BYTES

@@ -9,7 +9,9 @@ from persist.core.frontier import CLOSED, Antichain, Description
 from persist.core.ids import ShardId, Token, WriterId, part_key
 from persist.core.shard import commands as c
 from persist.core.shard.batch import Block, ColumnStats, HollowBatch, Part, Run
+from persist.core.shard.invariants import check_state
 from persist.core.shard.state import State
+from persist.core.shard.trace import spine_batch
 from persist.core.shard.transitions.apply import apply, finish
 from persist.core.shard.transitions.dispatch import Context
 from persist.errors import (
@@ -17,6 +19,7 @@ from persist.errors import (
     InvalidArgument,
     InvalidBounds,
     InvalidId,
+    Overloaded,
     RequestTooLarge,
     ShardClosed,
 )
@@ -316,3 +319,54 @@ def test_append_is_not_moved_beyond_the_last_time():
     assert outcome.upper == CLOSED
     with pytest.raises(ShardClosed):
         apply(state, rebasing(0, 5, number=3), NOW)
+
+
+# ---- too much to merge -------------------------------------------------------------------------------------------
+
+
+def with_batches(count: int, **limits: int) -> tuple[State, Context]:
+    """A state whose ``count`` batches are one spine batch, and a context in which so many are the limit."""
+    context = dataclasses.replace(NOW, parts_per_append_max=9, **{"shard_batches_max": count, **limits})
+    batches = tuple(
+        HollowBatch(
+            desc=Description(lower=Antichain.of(at), upper=Antichain.of(at + 1)),
+            runs=(Run(parts=(part(WriterId.of(sixteen(0)), at, rows=1, lower=at, upper=at + 1),)),),
+        )
+        for at in range(count)
+    )
+    one = spine_batch(0, count, batches)
+    trace = dataclasses.replace(first_state().trace, upper=Antichain.of(count), spine=(one,), next_id=count)
+    return first_state().evolved(trace=trace), context
+
+
+@pytest.mark.parametrize("limits", [{}, {"shard_batches_max": 100, "shard_parts_max": 10}])
+def test_rows_are_refused_for_a_while_where_too_much_waits_to_be_merged(limits: dict[str, int]):
+    state, context = with_batches(10, **limits)
+    with pytest.raises(Overloaded, match="nothing was appended") as refused:
+        apply(state, append(state, rows=1, width=1), context)
+    assert int(refused.value.details["retry_after_ms"]) > 0
+    moved, outcome = apply(state, append(state, rows=0, width=1), context)
+    assert isinstance(outcome, c.Appended), "progress is always taken"
+    check_state(finish(state, moved, context))
+    smaller, context = with_batches(9, **{"shard_batches_max": 10, **limits})
+    assert isinstance(apply(smaller, append(smaller, rows=1, width=1), context)[1], c.Appended)
+
+
+def test_what_is_merged_already_does_not_count_against_new_rows():
+    state, context = with_batches(10)
+    [spine] = state.trace.spine
+    apart = tuple(
+        spine_batch(number, number + 1, (batch,), level=40 - number) for number, batch in enumerate(spine.batches)
+    )
+    state = state.evolved(trace=dataclasses.replace(state.trace, spine=apart))
+    assert isinstance(apply(state, append(state, rows=1, width=1), context)[1], c.Appended)
+
+
+def test_an_append_that_was_taken_is_told_so_whatever_waits_to_be_merged():
+    state, context = with_batches(9, shard_batches_max=10)
+    command = append(state, rows=1, width=1)
+    moved, outcome = apply(state, command, context)
+    assert isinstance(outcome, c.Appended)
+    full = dataclasses.replace(context, shard_batches_max=1)
+    _, again = apply(finish(state, moved, context), command, full)
+    assert again == dataclasses.replace(outcome, already_committed=True)

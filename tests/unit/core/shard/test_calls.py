@@ -195,7 +195,7 @@ def test_what_became_of_calls_is_bounded_and_the_oldest_sessions_go(monkeypatch)
         state, outcome = commit(state, appending(state, one))
         assert isinstance(outcome, c.Appended)
         assert sum(len(each.outcomes) for each in state.sessions.values()) <= 40
-    # Two sessions had to go; the newest keeps all it was told, and so does the one before.
+    # Two sessions had to go; the newest keeps all its outcomes, and so does the one before.
     assert [len(each.outcomes) for each in sorted(state.sessions.values(), key=lambda each: each.seqno)] == [15, 15]
     assert state.sessions_forgotten == 30
 
@@ -381,7 +381,7 @@ def test_forgotten_token_is_not_appended_again():
     moved, outcome = apply(state, first, context)
     assert outcome == c.CannotTell(forgotten=state.tokens_forgotten, upper=state.upper, seqno=state.seqno, token=True)
     assert moved is state
-    # Whoever did not hear of the shard before cannot be told from somebody who repeats an append.
+    # A session that had not seen the shard before cannot be distinguished from one that repeats an append.
     fresh = dataclasses.replace(first, known_seqno=state.tokens_forgotten)
     assert isinstance(commit(state, fresh, context)[1], c.Appended)
 

@@ -1,4 +1,4 @@
-"""The map of commands: one module has them all, and whoever applies one has its transition."""
+"""The map of commands: one module has them all, and each has its transition."""
 
 import subprocess
 import sys

@@ -147,7 +147,7 @@ def test_merge_of_another_history_is_refused_also_where_its_inputs_stand_again(c
     for _ in range(2):
         with pytest.raises(LeaseExpired, match="restored"):
             apply(state, merge, at(6_000))
-        # Also to whoever has a claim of that name again.
+        # Also to a process that has a claim of that name again.
         state, again = commit(state, claim())
         assert isinstance(again, c.CompactionClaimed)
         assert again.incarnation == 77

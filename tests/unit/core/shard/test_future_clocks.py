@@ -119,7 +119,7 @@ def test_these_tests_notice_claims_and_beats_that_last_as_long_as_they_say():
         for test in claims:
             with pytest.raises(AssertionError):
                 test()
-    with swapped(transitions, _heard=lambda reader, now_ms: reader), pytest.raises(AssertionError):
+    with swapped(transitions, _not_ahead=lambda reader, now_ms: reader), pytest.raises(AssertionError):
         test_dead_reader_of_a_clock_a_year_ahead_holds_for_one_lease()
 
 

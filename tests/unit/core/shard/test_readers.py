@@ -135,7 +135,7 @@ def test_reader_registered_again_after_its_lease_ran_out_gets_a_new_hold_and_its
     assert ONE not in state.leased_readers
     state, again = commit(state, register(ONE), now_ms=9_000)
     assert again.seqno == state.seqno > lost.seqno
-    # Whoever still thinks it holds the old seqno learns that nothing keeps it.
+    # A reader that still thinks it holds the old seqno sees that nothing keeps it.
     _, outcome = commit(state, downgrade(ONE, 7, outstanding_seqno=lost.seqno), now_ms=9_000)
     assert outcome.held_seqno == again.seqno
 
@@ -171,6 +171,18 @@ def test_expiring_an_unknown_reader_is_no_change():
         moved, outcome = apply(state, command, at(2_000))
         assert outcome == c.Expired(existed=False)
         assert moved is state
+
+
+def test_a_hold_that_was_taken_over_is_not_removed_by_who_had_it():
+    state, _ = commit(first_state(), c.RegisterCriticalReader(critical_id="hold", opaque=b"1"))
+    state, _ = commit(
+        state, c.CompareAndDowngradeSince(critical_id="hold", expected=b"1", opaque=b"2", since=Antichain.of(0))
+    )
+    moved, outcome = apply(state, c.ExpireCriticalReader(critical_id="hold", expected=b"1"), at(2_000))
+    assert outcome == c.Expired(existed=False)
+    assert moved is state
+    _, outcome = apply(state, c.ExpireCriticalReader(critical_id="hold", expected=b"2"), at(2_000))
+    assert outcome == c.Expired(existed=True)
 
 
 @pytest.mark.parametrize("lease_ms", [0, -5, 367 * 86_400_000])

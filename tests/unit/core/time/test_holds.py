@@ -5,8 +5,9 @@ from dataclasses import FrozenInstanceError, replace
 
 import pytest
 
+from persist.core.catalog.values import ObjectType
 from persist.core.frontier import CLOSED, TIME_MAX, Antichain
-from persist.core.time.collections import Kind, TimedObject
+from persist.core.time.collections import TimedObject
 from persist.core.time.errors import BelowHold, DependentObjects, HoldOverdue, MultipleTimelines
 from persist.core.time.hold import HOUR_MS, HoldRules, Interval, OnLag
 from persist.core.time.holds import Advance, Holds, check_created_and_held
@@ -18,19 +19,19 @@ DAY_MS = 24 * HOUR_MS
 OBJECTS = {
     each.id: each
     for each in [
-        TimedObject(id="a", kind=Kind.SOURCE, timeline=COUNTED),
-        TimedObject(id="b", kind=Kind.SOURCE, timeline=COUNTED),
-        TimedObject(id="c", kind=Kind.SOURCE, timeline=COUNTED),
-        TimedObject(id="on_a", kind=Kind.INDEX, depends_on=("a",)),
-        TimedObject(id="mv", kind=Kind.MATERIALIZED_VIEW, depends_on=("a", "b")),
-        TimedObject(id="constant_mv", kind=Kind.MATERIALIZED_VIEW),
-        TimedObject(id="table", kind=Kind.TABLE),
-        TimedObject(id="closed", kind=Kind.SOURCE, timeline=COUNTED),
-        TimedObject(id="view", kind=Kind.VIEW, depends_on=("a",)),
-        TimedObject(id="log", kind=Kind.LOG),
-        TimedObject(id="sink", kind=Kind.SINK, depends_on=("a",)),
-        TimedObject(id="hold", kind=Kind.HOLD, depends_on=("a",)),
-        TimedObject(id="system", kind=Kind.TABLE, is_system=True),
+        TimedObject(id="a", kind=ObjectType.SOURCE, timeline=COUNTED),
+        TimedObject(id="b", kind=ObjectType.SOURCE, timeline=COUNTED),
+        TimedObject(id="c", kind=ObjectType.SOURCE, timeline=COUNTED),
+        TimedObject(id="on_a", kind=ObjectType.INDEX, depends_on=("a",)),
+        TimedObject(id="mv", kind=ObjectType.MATERIALIZED_VIEW, depends_on=("a", "b")),
+        TimedObject(id="constant_mv", kind=ObjectType.MATERIALIZED_VIEW),
+        TimedObject(id="table", kind=ObjectType.TABLE),
+        TimedObject(id="closed", kind=ObjectType.SOURCE, timeline=COUNTED),
+        TimedObject(id="view", kind=ObjectType.VIEW, depends_on=("a",)),
+        TimedObject(id="log", kind=ObjectType.LOG),
+        TimedObject(id="sink", kind=ObjectType.SINK, depends_on=("a",)),
+        TimedObject(id="hold", kind=ObjectType.HOLD, depends_on=("a",)),
+        TimedObject(id="system", kind=ObjectType.TABLE, is_system=True),
     ]
 }
 IMPLIED = {"a": 10, "b": 20, "c": 15, "on_a": 12, "mv": 20, "constant_mv": 0, "table": 100}
@@ -132,7 +133,7 @@ def test_an_object_closed_for_reading_is_not_held():
         create(objects=["a", "closed"], at=TIME_MAX)
 
 
-@pytest.mark.parametrize("name", ["", "a\nb", "x" * 256])
+@pytest.mark.parametrize("name", ["", "a\nb", "x" * 1541])
 def test_names_of_holds_are_printable(name):
     with pytest.raises(InvalidArgument, match="malformed"):
         create(name=name)

@@ -2,11 +2,11 @@
 
 import pytest
 
+from persist.core.catalog.values import ObjectType
 from persist.core.frontier import CLOSED, Antichain
 from persist.core.source.source_timeline import CLAIM_MS_MAX, check_claim, claims_epoch, is_believed, source_timeline
 from persist.core.time.collections import (
     Independent,
-    Kind,
     TimedObject,
     TimelineDependent,
     TimestampDependent,
@@ -31,31 +31,31 @@ def one(id, kind, *depends_on, **more):
 OBJECTS = {
     each.id: each
     for each in [
-        one("clock", Kind.SOURCE, "connection", timeline=EPOCH_MILLISECONDS),
-        one("cdc", Kind.SOURCE, "connection", timeline=CDC, name="orders"),
-        one("cdc2", Kind.SOURCE, timeline=OTHER_CDC, name="lines"),
-        one("counter", Kind.SOURCE, timeline=COUNTER),
-        one("mine", Kind.SOURCE, timeline=UserTimeline("x")),
-        one("named_alike", Kind.SOURCE, timeline=ExternalTimeline("x")),
-        one("table", Kind.TABLE, "type"),
-        one("table_of_cdc", Kind.TABLE, "type", fed_by="cdc"),
-        one("log", Kind.LOG),
-        one("index", Kind.INDEX, "cdc"),
-        one("constant", Kind.VIEW, "function"),
-        one("now", Kind.VIEW, uses_logical_time=True),
-        one("on_now", Kind.VIEW, "now"),
-        one("view", Kind.VIEW, "cdc", "now"),
-        one("constant_mv", Kind.MATERIALIZED_VIEW, "constant"),
-        one("mv", Kind.MATERIALIZED_VIEW, "view"),
-        one("diamond", Kind.VIEW, "view", "mv", "index"),
-        one("loop", Kind.VIEW, "loop", "table"),
-        one("mixed", Kind.VIEW, "table", "index"),
-        one("sink", Kind.SINK, "cdc", "table"),
-        one("hold", Kind.HOLD, "cdc", "table"),
-        one("type", Kind.TYPE),
-        one("function", Kind.FUNCTION, "table"),
-        one("secret", Kind.SECRET),
-        one("connection", Kind.CONNECTION, "secret"),
+        one("clock", ObjectType.SOURCE, "connection", timeline=EPOCH_MILLISECONDS),
+        one("cdc", ObjectType.SOURCE, "connection", timeline=CDC, name="orders"),
+        one("cdc2", ObjectType.SOURCE, timeline=OTHER_CDC, name="lines"),
+        one("counter", ObjectType.SOURCE, timeline=COUNTER),
+        one("mine", ObjectType.SOURCE, timeline=UserTimeline("x")),
+        one("named_alike", ObjectType.SOURCE, timeline=ExternalTimeline("x")),
+        one("table", ObjectType.TABLE, "type"),
+        one("table_of_cdc", ObjectType.TABLE, "type", fed_by="cdc"),
+        one("log", ObjectType.LOG),
+        one("index", ObjectType.INDEX, "cdc"),
+        one("constant", ObjectType.VIEW, "function"),
+        one("now", ObjectType.VIEW, uses_logical_time=True),
+        one("on_now", ObjectType.VIEW, "now"),
+        one("view", ObjectType.VIEW, "cdc", "now"),
+        one("constant_mv", ObjectType.MATERIALIZED_VIEW, "constant"),
+        one("mv", ObjectType.MATERIALIZED_VIEW, "view"),
+        one("diamond", ObjectType.VIEW, "view", "mv", "index"),
+        one("loop", ObjectType.VIEW, "loop", "table"),
+        one("mixed", ObjectType.VIEW, "table", "index"),
+        one("sink", ObjectType.SINK, "cdc", "table"),
+        one("hold", ObjectType.HOLD, "cdc", "table"),
+        one("type", ObjectType.TYPE),
+        one("function", ObjectType.FUNCTION, "table"),
+        one("secret", ObjectType.SECRET),
+        one("connection", ObjectType.CONNECTION, "secret"),
     ]
 }
 
@@ -107,24 +107,26 @@ def test_multiple_timelines_are_refused_by_name(roots, timelines):
 
 
 def test_a_chain_of_views_may_be_long():
-    chain = {str(n): one(str(n), Kind.VIEW, str(n - 1)) for n in range(1, 20_000)} | {"0": one("0", Kind.TABLE)}
+    chain = {str(n): one(str(n), ObjectType.VIEW, str(n - 1)) for n in range(1, 20_000)} | {
+        "0": one("0", ObjectType.TABLE)
+    }
     assert timeline_context(chain, ["19999"]) == EPOCH
 
 
 def test_an_unknown_object_is_refused():
     with pytest.raises(InvalidArgument, match="nowhere"):
-        timeline_context({"v": one("v", Kind.VIEW, "nowhere")}, ["v"])
+        timeline_context({"v": one("v", ObjectType.VIEW, "nowhere")}, ["v"])
 
 
 @pytest.mark.parametrize(
     ("kind", "more"),
     [
-        (Kind.SOURCE, {}),
-        (Kind.VIEW, {"timeline": CDC}),
-        (Kind.VIEW, {"fed_by": "cdc"}),
-        (Kind.TABLE, {"fed_by": "cdc", "timeline": EPOCH_MILLISECONDS}),
-        (Kind.TABLE, {"claims_epoch": True}),
-        (Kind.SOURCE, {"claims_epoch": True, "timeline": CDC}),
+        (ObjectType.SOURCE, {}),
+        (ObjectType.VIEW, {"timeline": CDC}),
+        (ObjectType.VIEW, {"fed_by": "cdc"}),
+        (ObjectType.TABLE, {"fed_by": "cdc", "timeline": EPOCH_MILLISECONDS}),
+        (ObjectType.TABLE, {"claims_epoch": True}),
+        (ObjectType.SOURCE, {"claims_epoch": True, "timeline": CDC}),
     ],
 )
 def test_objects_that_cannot_be_are_refused(kind, more):
@@ -220,3 +222,13 @@ def test_a_claim_of_milliseconds_is_believed_within_an_hour(upper, believed):
     else:
         with pytest.raises(SourceQuarantined, match="orders"):
             check_claim("orders", frontier, NOW)
+
+
+def test_an_error_names_each_object_its_timeline_and_the_path_by_which_it_came_in():
+    with pytest.raises(MultipleTimelines) as found:
+        timeline_context(OBJECTS, ["mixed", "diamond"])
+    assert found.value.details["timelines"] == "E.s1: orders; M: table"
+    assert found.value.details["paths"] == "E.s1: diamond > index > orders; M: mixed > table"
+    with pytest.raises(MultipleTimelines) as other:
+        timeline_context(OBJECTS, ["diamond", "mixed"])
+    assert other.value.details == found.value.details

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from persist.arrow import ArrowArray
 from persist.core.data.consolidation import consolidate_piece
-from persist.core.data.encoding import encode_key, one_chunk
+from persist.core.data.encoding import edge_keys, encode_key, one_chunk
 from persist.core.data.merging.cursors import (
     RUN_BYTES_MAX,
     Cursor,
@@ -31,7 +31,7 @@ from persist.core.data.order import may_repeat
 from persist.core.data.schema import TS, Schema
 from persist.core.data.types import T
 
-__all__ = ["PartSource", "merge"]
+__all__ = ["LargeKey", "PartSource", "merge"]
 
 STEP_ROWS: Final = 1 << 17
 """Rows of several runs sorted together in one step: what fits the cache."""
@@ -43,6 +43,17 @@ Take = list[tuple[Cursor, int]]
 """How many rows to take from which cursors."""
 
 
+class LargeKey(Exception):
+    """Of a key that is summed whole, more rows differ than may be held. All rows of keys below it were given.
+
+    ``key``: its canonical bytes.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        super().__init__("a key has more rows than may be held")
+        self.key = key
+
+
 def merge(
     runs: Sequence[Sequence[PartSource]],
     schema: Schema,
@@ -51,25 +62,29 @@ def merge(
     batch_rows: int = 65_536,
     batch_bytes: int = RUN_BYTES_MAX,
     by_val: bool = True,
+    key_bytes_max: int | None = None,
 ) -> Iterator[pa.Table]:
     """Tables whose concatenation is all runs as one, sorted by (key, val, ts), times advanced to ``since``, summed.
 
     Holds about ``batch_rows`` rows or ``batch_bytes`` per run that is open, and three times that while sorting. A run
     is opened when the merge reaches it. ``by_val`` False: the parts were read without some val columns, so their rows
-    are sorted by key alone and not consolidated; then a key's distinct rows must fit in memory.
-    Raises CorruptData when a run is found unsorted, InvalidArgument when a sum of diffs leaves i64.
+    are sorted by key alone and not consolidated; then a key's distinct rows must fit in memory, in ``key_bytes_max``.
+    Raises CorruptData when a run is found unsorted, InvalidArgument when a sum of diffs leaves i64, LargeKey.
     """
     order = KeyOrder(schema)
     cursors = [Cursor(parts, order, batch_rows, batch_bytes) for parts in runs]
-    return _Merge(cursors, schema, since, by_val).tables()
+    return _Merge(cursors, schema, since, by_val, key_bytes_max).tables()
 
 
 class _Merge:
-    def __init__(self, cursors: list[Cursor], schema: Schema, since: int, by_val: bool) -> None:
+    def __init__(
+        self, cursors: list[Cursor], schema: Schema, since: int, by_val: bool, key_bytes_max: int | None
+    ) -> None:
         self._heads = Heads(cursors)
         self._schema = schema
         self._since = since
         self._by_val = by_val
+        self._key_bytes_max = key_bytes_max
         self._carry: Piece | None = None
         self._carry_of: tuple[Key, bytes] | None = None
 
@@ -174,7 +189,10 @@ class _Merge:
         if self._carry_of != carry_of:
             yield from self._emit([])
         held = [] if self._carry is None else [self._carry]
-        self._carry, self._carry_of = Piece(self._consolidated([*held, *pieces])), carry_of
+        folded = self._consolidated([*held, *pieces])
+        if self._key_bytes_max is not None and folded.nbytes > self._key_bytes_max:
+            raise LargeKey(edge_keys([folded.column(name) for name in self._schema.key.names])[0])
+        self._carry, self._carry_of = Piece(folded), carry_of
 
 
 def _first(flags: pa.BooleanArray) -> int:
@@ -186,7 +204,7 @@ def _first(flags: pa.BooleanArray) -> int:
 
 
 def _ascends(column: ArrowArray) -> bool:
-    """No row of a key column lies below the row before it, as far as that is cheap to tell."""
+    """No row of a key column lies below the row before it, as far as that is cheap to check."""
     if T.is_nested(column.type) or T.is_floating(column.type) or len(column) < 2:
         return True
     nulls = column.null_count

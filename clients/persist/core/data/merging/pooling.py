@@ -2,7 +2,7 @@
 
 A merge costs something for every run, however few rows that has; sorting costs something for every row. So runs of a
 few rows each are put together before they are merged with larger ones. Their rows are not summed here: what leaves 64
-bits is told by the merge, which sees all of them. Source: kernel.md section 3.
+bits is reported by the merge, which sees all of them. Source: kernel.md section 3.
 """
 
 from collections.abc import Iterator, Sequence

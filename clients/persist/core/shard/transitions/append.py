@@ -9,10 +9,13 @@ from persist.core.frontier import MINIMUM, TIME_MAX, Antichain, Description
 from persist.core.ids import WriterId, check_blob_key
 from persist.core.shard.batch import ORDER_VERSION, PART_FORMAT, HollowBatch, Part, Run
 from persist.core.shard.state import State
-from persist.errors import EmptyInterval, InvalidArgument, InvalidBounds, InvalidId, RequestTooLarge
+from persist.core.shard.transitions.dispatch import Context
+from persist.errors import EmptyInterval, InvalidArgument, InvalidBounds, InvalidId, Overloaded, RequestTooLarge
 
 BLOCKS_MAX: Final = 64
 STATS_MAX: Final = 256
+BEHIND_MS: Final = 1_000
+"""A writer whose shard has too much to merge comes back after so long."""
 DESCRIPTION_BYTES_MAX: Final = 1 << 16
 """Bytes of keys and statistics that describe one part: all of them stay in the state."""
 
@@ -21,11 +24,11 @@ _SUM_MAX: Final = 1 << 63
 
 
 BODY_BYTES: Final = 32
-"""Half of them tell what every encoding of the same updates has in common, half tell more, or are zeros."""
+"""Half of them are the same for every encoding of the same updates; half say more, or are zeros."""
 
 
 def same_body(one: bytes, other: bytes) -> bool:
-    """Whether two bodies may be of the same updates: what is not told is not compared."""
+    """Whether two bodies may be of the same updates: what is not given is not compared."""
     if not one or not other:
         return True
     half = BODY_BYTES // 2
@@ -34,7 +37,7 @@ def same_body(one: bytes, other: bytes) -> bool:
 
 
 def is_heartbeat(batch: HollowBatch) -> bool:
-    """Neither rows nor progress: it only extends the writer's lease."""
+    """Whether it has neither rows nor progress, and only extends the writer's lease."""
     return batch.is_empty and batch.desc.lower == batch.desc.upper
 
 
@@ -83,7 +86,7 @@ def check_parts(
 ) -> None:
     """Raise InvalidBounds, InvalidId, InvalidArgument or RequestTooLarge unless its parts may be published.
 
-    ``reused``: keys that are in the state already, whoever wrote them.
+    ``reused``: keys that are in the state already, from any writer.
     """
     desc = batch.desc
     # Compaction moves times up to since, which may lie beyond the upper.
@@ -185,3 +188,21 @@ def _check_times(part: Part, lower: Antichain, upper: Antichain, *, truncated: b
         raise InvalidBounds(
             "a time lies at or beyond upper", hint="raise new_upper", time=part.last_ts, lower=lower, upper=upper
         )
+
+
+def check_merged(state: State, batch: HollowBatch, context: Context) -> None:
+    """Raise Overloaded while compaction is so far behind that the shard costs its readers and servers too much."""
+    trace = state.trace
+    counted = (
+        ("batches that wait to be merged", trace.unmerged + 1, context.shard_batches_max),
+        ("parts", trace.parts + batch.part_count, context.shard_parts_max),
+    )
+    for what, count, limit in counted:
+        if count > limit:
+            raise Overloaded(
+                f"the shard has too many {what}: nothing was appended",
+                hint="wait for compaction, which must run somewhere, or compact the shard; write less often",
+                count=count,
+                limit=limit,
+                retry_after_ms=BEHIND_MS,
+            )

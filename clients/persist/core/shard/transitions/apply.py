@@ -29,7 +29,14 @@ from persist.core.shard.state import (
 from persist.core.shard.table import Table
 from persist.core.shard.trace import push
 from persist.core.shard.transitions import repair  # noqa: F401  # its transition registers
-from persist.core.shard.transitions.append import BODY_BYTES, check_batch, is_heartbeat, rebased, same_body
+from persist.core.shard.transitions.append import (
+    BODY_BYTES,
+    check_batch,
+    check_merged,
+    is_heartbeat,
+    rebased,
+    same_body,
+)
 from persist.core.shard.transitions.calls import (
     application_forgotten,
     cannot_tell,
@@ -53,7 +60,7 @@ from persist.typed import AnyOutcome, Fields, Record
 T = TypeVar("T")
 
 FUTURE_MS: Final = 7 * 86_400_000
-"""No machine that was suspended is so far behind; whatever says to come from beyond comes from a clock that leapt."""
+"""No suspended machine is this far behind: a time further ahead than this comes from a clock that leapt."""
 READERS_MAX: Final = 1000
 """Leased and critical readers a shard takes, each."""
 SCHEMAS_MAX: Final = 1000
@@ -74,8 +81,8 @@ def apply(state: State, command: c.Command[T], context: Context) -> tuple[State,
 def finish(prev: State, state: State, context: Context) -> State:
     """One commit out of everything applied since ``prev``: the next seqno, a later walltime, expired leases gone.
 
-    Whoever commits takes on what is due: rollup, collection, compaction. Expiry does not move since: it moves at the
-    next downgrade.
+    The committing process takes on what is due: rollup, collection, compaction. Expiry does not move since: it moves at
+    the next downgrade.
     """
     now_ms = context.now_ms
     state = with_work(
@@ -107,17 +114,17 @@ def finish(prev: State, state: State, context: Context) -> State:
 def _living(readers: Mapping[str, LeasedReader], now_ms: int) -> Mapping[str, LeasedReader]:
     """The readers whose lease has not run out; the same object when that is all of them, as they are.
 
-    One that was heard of in a far future, by a clock that leapt, is heard of now: it has one lease from here on.
-    SUBTLE: not one of a near future. A machine that was suspended sees everybody there, until its clock is set: had it
-    moved their heartbeats back to its own time, the next commit would end the leases of readers that are alive.
+    One last seen in a far future, by a clock that leapt, counts as seen now: it has one lease from here on.
+    SUBTLE: not one of a near future. A machine that was suspended sees all of them there, until its clock is set: had
+    it moved their heartbeats back to its own time, the next commit would end the leases of readers that are alive.
     """
     if all(now_ms - reader.lease_ms <= reader.heartbeat_ms <= now_ms + FUTURE_MS for reader in readers.values()):
         return readers
     alive = {id_: reader for id_, reader in readers.items() if reader.heartbeat_ms + reader.lease_ms >= now_ms}
-    return {id_: _heard(reader, now_ms) for id_, reader in alive.items()}
+    return {id_: _not_ahead(reader, now_ms) for id_, reader in alive.items()}
 
 
-def _heard(reader: LeasedReader, now_ms: int) -> LeasedReader:
+def _not_ahead(reader: LeasedReader, now_ms: int) -> LeasedReader:
     return reader if reader.heartbeat_ms <= now_ms + FUTURE_MS else replace(reader, heartbeat_ms=now_ms)
 
 
@@ -127,7 +134,7 @@ def _heard(reader: LeasedReader, now_ms: int) -> LeasedReader:
 @transition.register
 def compare_and_append(command: c.CompareAndAppend, state: State, context: Context) -> tuple[State, AnyOutcome]:
     """Add a batch if the upper is its lower, or return what became of the attempt that did."""
-    # Before anything else: a repeated attempt learns what the first one did, even if that closed the shard.
+    # Before anything else: a repeated attempt returns what the first one did, even if that closed the shard.
     known = _known_outcome(command, state)
     if known is not None:
         return state, known
@@ -140,6 +147,8 @@ def compare_and_append(command: c.CompareAndAppend, state: State, context: Conte
         batch = rebased(batch, state.upper)
     if state.upper != batch.desc.lower:
         return state, c.UpperMismatch(upper=state.upper, seqno=state.seqno)
+    if not batch.is_empty:
+        check_merged(state, batch, context)
     if batch.inline_bytes and state.inline_bytes + batch.inline_bytes >= context.inline_total_bytes_max:
         return state, c.InlineBackpressure()
     outcome = c.Appended(upper=batch.desc.upper, seqno=state.seqno + 1)
@@ -152,7 +161,7 @@ def compare_and_append(command: c.CompareAndAppend, state: State, context: Conte
 
 
 def _known_outcome(command: c.CompareAndAppend, state: State) -> AnyOutcome:
-    """What has become of the call, its token or its transaction before; None: nothing that the shard knows of."""
+    """What has become of the call, its token or its transaction before; None: the shard knows nothing of it."""
     if command.call is None and command.token is None:
         raise InvalidArgument("an append is numbered or has a token", hint="give call, token or both")
     if command.call is not None:
@@ -160,7 +169,7 @@ def _known_outcome(command: c.CompareAndAppend, state: State) -> AnyOutcome:
         if isinstance(found, c.CannotTell):
             return found
         if isinstance(found, CallOutcome):
-            return _told(found)
+            return _outcome_of(found)
     # What is remembered longest comes first: it knows whose version this is, and a replay whatever its bounds are now.
     known: Any = _transaction_outcome(command.transaction, state)
     if known is None and command.token is not None:
@@ -171,7 +180,7 @@ def _known_outcome(command: c.CompareAndAppend, state: State) -> AnyOutcome:
     return known
 
 
-def _told(found: CallOutcome) -> c.Appended | c.Closed:
+def _outcome_of(found: CallOutcome) -> c.Appended | c.Closed:
     match found.verdict:
         case Verdict.APPENDED if found.upper is not None:
             return c.Appended(upper=found.upper, seqno=found.seqno, already_committed=True)
@@ -200,26 +209,8 @@ def _transaction_outcome(transaction: c.Transaction | None, state: State) -> c.A
         return None
     owner, _, body = transaction.owner.partition(c.OWNER_BODY)
     known_owner, _, known_body = record.owner.partition(c.OWNER_BODY)
-    if body and known_body and owner == known_owner and record.version == transaction.version and body != known_body:
-        raise InvalidArgument(
-            "something else was committed under this version: these updates are not in the shard",
-            hint="was an older checkpoint put back? restore the newest one, or begin with a new one at a time that is"
-            " not in the shard yet",
-            app_id=transaction.app_id,
-            version=transaction.version,
-            owner=record.owner,
-            got=transaction.owner,
-        )
-    if body and known_body and owner == known_owner and transaction.version < record.version:
-        raise InvalidArgument(
-            "a later version was committed: whether these updates are in the shard is not known any more",
-            hint="was an older checkpoint put back? restore the newest one, or begin with a new one at a time that is"
-            " not in the shard yet",
-            app_id=transaction.app_id,
-            version=transaction.version,
-            newest=record.version,
-            owner=record.owner,
-        )
+    if body and known_body and owner == known_owner:
+        _check_replayed(transaction, record, same_body=body == known_body)
     if owner and known_owner and owner != known_owner:
         raise InvalidArgument(
             "another query committed this version under the same application id: these rows are not in the shard",
@@ -232,20 +223,40 @@ def _transaction_outcome(transaction: c.Transaction | None, state: State) -> c.A
     return c.Appended(upper=record.upper, seqno=record.seqno, already_committed=True)
 
 
+def _check_replayed(transaction: c.Transaction, record: TransactionRecord, *, same_body: bool) -> None:
+    """A replay is of the newest version, with the same updates: of anything else nothing true could be answered."""
+    if record.version == transaction.version and same_body:
+        return
+    if record.version == transaction.version:
+        message = "something else was committed under this version: these updates are not in the shard"
+    else:
+        message = "a later version was committed: whether these updates are in the shard is not known any more"
+    raise InvalidArgument(
+        message,
+        hint="was an older checkpoint put back? restore the newest one, or begin with a new one at a time that is"
+        " not in the shard yet",
+        app_id=transaction.app_id,
+        version=transaction.version,
+        newest=record.version,
+        owner=record.owner,
+        got=transaction.owner,
+    )
+
+
 def _remembered(command: c.CompareAndAppend, state: State, outcome: c.Appended, context: Context) -> Record:
-    """The sessions and tokens that tell this append from now on."""
+    """The sessions and tokens that record this append from now on."""
     if len(command.body) not in (0, BODY_BYTES):
-        raise InvalidArgument(f"a body is told in {BODY_BYTES} bytes, or not at all", bytes=len(command.body))
+        raise InvalidArgument(f"a body has {BODY_BYTES} bytes, or is left out", bytes=len(command.body))
     changed: Record = {}
     if command.call is not None:
         changed["sessions"] = recorded(
             state, command.call, Verdict.APPENDED, now_ms=context.now_ms, upper=outcome.upper
         )
     if command.token is not None:
-        told = TokenOutcome(
+        remembered = TokenOutcome(
             upper=outcome.upper, seqno=outcome.seqno, committed_ms=max(context.now_ms, 0), body=command.body
         )
-        changed["tokens"] = state.tokens.with_entry(command.token, told)
+        changed["tokens"] = state.tokens.with_entry(command.token, remembered)
     return changed
 
 
@@ -275,7 +286,7 @@ def close_call(command: c.CloseCall, state: State, context: Context) -> tuple[St
         return state, found
     if isinstance(found, CallOutcome):
         done = found.verdict is Verdict.DONE
-        return state, c.Done(seqno=found.seqno) if done else _told(found)
+        return state, c.Done(seqno=found.seqno) if done else _outcome_of(found)
     sessions = recorded(state, command.call, Verdict.CLOSED, now_ms=context.now_ms)
     return state.evolved(sessions=sessions), c.Closed(seqno=state.seqno + 1)
 
@@ -300,7 +311,7 @@ def register_leased_reader(
     if known is None:
         if state.is_tombstone:
             return state, c.ReaderRegistered(since=state.since, upper=state.upper, seqno=state.seqno)
-        # The dead are gone with this commit, and without one they would never be: nobody else may write here.
+        # The dead are gone with this commit, and without one they would never be: no other code may write here.
         alive = _living(state.leased_readers, context.now_ms)
         _check_room(state, len(alive), READERS_MAX, "readers", hint="expire some, or wait until their leases end")
         critical = state.critical_since if command.use_critical_since else None
@@ -319,7 +330,7 @@ def register_leased_reader(
 
 @transition.register
 def downgrade_since(command: c.DowngradeSince, state: State, context: Context) -> tuple[State, c.SinceDowngraded]:
-    """Move what a leased reader holds back, never backwards."""
+    """Move a leased reader's hold forward; it never goes back."""
     known = _leased(state, command.reader_id)
     held = state.seqno + 1 if command.outstanding_seqno is None else command.outstanding_seqno
     reader = replace(
@@ -328,7 +339,7 @@ def downgrade_since(command: c.DowngradeSince, state: State, context: Context) -
         seqno=max(known.seqno, min(held, state.seqno + 1)),
         heartbeat_ms=max(known.heartbeat_ms, context.now_ms),
     )
-    # Also when this reader's since stays: somebody else's hold may have gone meanwhile.
+    # Also when this reader's since stays: another reader's hold may have gone meanwhile.
     successor = _with_since(_with_reader(state, command.reader_id, reader))
     seqno = state.seqno if successor is state else state.seqno + 1
     outcome = c.SinceDowngraded(since=reader.since, seqno=seqno, held_seqno=reader.seqno)
@@ -376,7 +387,7 @@ def register_critical_reader(
 
 
 def _taken_effect(state: State, call: c.Call) -> bool:
-    """Whether an earlier attempt of the call did what it asks for. Raises LeaseExpired when nobody can tell."""
+    """Whether an earlier attempt of the call took effect. Raises LeaseExpired when that is not known."""
     found = met(state, call)
     if isinstance(found, Session):
         return False
@@ -426,7 +437,7 @@ def compare_and_downgrade_since(
 def _moved_before(
     command: c.CompareAndDowngradeSince, known: CriticalReader | None, found: CallOutcome
 ) -> c.CriticalDowngraded | c.OpaqueMismatch:
-    """What an earlier attempt of the call came to. What others did with the hold since is theirs."""
+    """The outcome of an earlier attempt of the call, whatever others did with the hold since."""
     match found.verdict:
         case Verdict.DONE:
             still = known is not None and known.opaque == command.opaque
@@ -446,10 +457,14 @@ def expire_critical_reader(command: c.ExpireCriticalReader, state: State, contex
     if command.call is not None and _taken_effect(state, command.call):
         return state, c.Expired(existed=True)
     known = state.critical_readers.get(command.critical_id)
-    existed = known is not None and command.registered in (None, known.registered)
+    existed = (
+        known is not None
+        and command.registered in (None, known.registered)
+        and command.expected in (None, known.opaque)
+    )
     if existed:
         state = state.evolved(critical_readers=_without(state.critical_readers, command.critical_id))
-    # Recorded also when nothing was there: a late attempt would remove what somebody registers meanwhile.
+    # Recorded also when nothing was there: a late attempt would remove what another process registers meanwhile.
     return _done(state, command.call, context), c.Expired(existed=existed)
 
 
@@ -467,7 +482,7 @@ def _leased(state: State, reader_id: str) -> LeasedReader:
 
 
 def _with_since(state: State) -> State:
-    """Move the shard's since to the meet of everybody who holds it. It never goes back."""
+    """Move the shard's since to the meet of all holds. It never goes back."""
     met: Antichain | None = None
     leased = [reader.since for reader in state.leased_readers.values()]
     for since in (*leased, *(reader.since for reader in state.critical_readers.values())):
@@ -501,7 +516,7 @@ def evolve_schema(command: c.EvolveSchema, state: State, context: Context) -> tu
         return state, c.SchemaRegistered(entry=newest)
     if newest.schema_id != command.expected_id:
         raise SchemaMismatch(
-            "someone else evolved the schema",
+            "another process evolved the schema",
             hint="open the shard again",
             expected=command.expected_id,
             newest=newest.schema_id,

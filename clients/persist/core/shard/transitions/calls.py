@@ -1,20 +1,20 @@
-"""Numbered calls: what makes a mutation happen at most once, whatever is repeated, delayed, doubled or forgotten.
+"""Numbered calls: they make a mutation happen at most once, whatever is repeated, delayed, doubled or forgotten.
 
 A *session* numbers its calls. The state keeps what each became until the caller acknowledges it (``Call.first``); a
-number below that is over for good. Sessions are forgotten oldest first, and ``State.sessions_forgotten`` is the
+number below that is over. Sessions are forgotten oldest first, and ``State.sessions_forgotten`` is the
 greatest seqno at which a forgotten one had committed anything: a session the state does not know, and which knew only
-an older seqno before it first sent, may be one of those, so it is told that nobody can tell. Clocks and counts choose
+an older seqno before it first sent, may be one of those, so it is answered CannotTell. Clocks and counts choose
 when to forget; what is answered never depends on them. The argument is in docs/adr/0012-numbered-calls.md.
 
-Applications outlive processes, so no seqno that a caller has heard of tells whether one is new. Each time some are
+Applications outlive processes, so no seqno that a caller has seen says whether one is new. Each time some are
 forgotten ``State.transactions_forgotten`` becomes another number: an unknown one is new if it is said to have been new
-since that number. Whoever says so was told the number after the last that were forgotten.
+since that number. A caller that says so was given the number after the last that were forgotten.
 Source: RIFL (Lee et al., SOSP 2015); Ongaro 2014, section 6.3; reliability.md I4.
 """
 
 import bisect
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
@@ -43,12 +43,14 @@ WINDOW: Final = 1024
 LEASE_MS_MAX: Final = 366 * 86_400_000
 OUTCOMES_MAX: Final = 100_000
 """What became of calls that sessions have not acknowledged; more in all sessions, and the oldest of these go."""
+LOOKED_AT_ONCE: Final = 2_000
+"""Tables of more entries are looked through half as often, of twice as many a quarter as often, and so on."""
 TOKEN_MS: Final = 3_600_000
 """How long a token is remembered, unless there are too many."""
 
 
 def met(state: State, call: c.Call) -> Session | CallOutcome | c.CannotTell:
-    """The session to record the call in, if it is new; what became of it; or that nobody can tell.
+    """The session to record a new call in; or the outcome of a known one; or CannotTell.
 
     Raises InvalidArgument (a number that was acknowledged, or lies beyond the window), LeaseExpired (the call belongs
     to another incarnation of the location).
@@ -72,7 +74,7 @@ def met(state: State, call: c.Call) -> Session | CallOutcome | c.CannotTell:
 
 
 def check_incarnation(state: State, incarnation: int) -> None:
-    """Raise LeaseExpired for what was said to the location before it was restored."""
+    """Raise LeaseExpired for a call that was made to the location before it was restored."""
     if incarnation != state.incarnation:
         raise LeaseExpired(
             "the location was restored from a backup since this handle was opened",
@@ -115,36 +117,51 @@ def recorded(
 
 
 def forgetful(state: State, context: Context) -> State:
-    """The state being committed without what it need not remember. Looks only now and then, or when a table is full."""
-    full = (
-        len(state.sessions) > context.sessions_max
-        or len(state.tokens) > context.tokens_max
-        or len(state.writers) > context.writers_max
-    )
+    """The state being committed, without outcomes it may forget. Looks only now and then, or when a table is full."""
     if len(state.transactions) > context.transactions_max:
         state = _without_oldest_applications(state, context.transactions_max)
-    if (state.seqno + 1) % context.forget_every and not full:
+    if _looks(state, state.sessions, context.sessions_max, context):
+        state = _without_old_sessions(state, context)
+    if _looks(state, state.tokens, context.tokens_max, context):
+        state = _without_old_tokens(state, context)
+    if _looks(state, state.writers, context.writers_max, context):
+        table = _not_ahead(state.writers, context.now_ms)
+        gone = _stale(table, context.writers_max, _idle(context.now_ms), lambda each: each.heartbeat_ms)
+        if gone or table is not state.writers:
+            state = state.evolved(writers=table.without(gone))
+    return state
+
+
+def _looks(state: State, table: Sized, most: int, context: Context) -> bool:
+    """Whether this commit looks for what to forget: a large table is looked through the more rarely, so that it costs
+    a commit the same. All commits that look at a table of some size look at smaller ones, too."""
+    every = context.forget_every << (len(table) // LOOKED_AT_ONCE).bit_length()
+    return len(table) > most or (state.seqno + 1) % every == 0
+
+
+def _without_old_sessions(state: State, context: Context) -> State:
+    table, idle = _not_ahead(state.sessions, context.now_ms), _idle(context.now_ms)
+    settled = _seqno_before_newest(table, context.sessions_kept)
+    gone = _stale(
+        table, context.sessions_max, lambda each: each.seqno <= settled and idle(each), lambda each: each.seqno
+    )
+    gone += _heavy(table, set(gone))
+    if not gone and table is state.sessions:
         return state
-    now_ms = context.now_ms
-    state = _heard_by(state, now_ms)
+    forgotten = max([state.sessions_forgotten, *(table[each].seqno for each in gone)])
+    return state.evolved(sessions=table.without(gone), sessions_forgotten=forgotten)
+
+
+def _without_old_tokens(state: State, context: Context) -> State:
+    now_ms, table = context.now_ms, state.tokens
+    ahead = {key: replace(each, committed_ms=now_ms) for key, each in table.items() if each.committed_ms > now_ms}
+    table = table.with_entries(ahead)
     old_ms = now_ms - TOKEN_MS
-    settled = _seqno_before_newest(state.sessions, context.sessions_kept)
-    idle = _idle(now_ms)
-    sessions = _stale(
-        state.sessions, context.sessions_max, lambda each: each.seqno <= settled and idle(each), lambda each: each.seqno
-    )
-    sessions += _heavy(state.sessions, set(sessions))
-    tokens = _stale(state.tokens, context.tokens_max, lambda each: each.committed_ms < old_ms, lambda each: each.seqno)
-    writers = _stale(state.writers, context.writers_max, idle, lambda each: each.heartbeat_ms)
-    if not (sessions or tokens or writers):
+    gone = _stale(table, context.tokens_max, lambda each: each.committed_ms < old_ms, lambda each: each.seqno)
+    if not gone and table is state.tokens:
         return state
-    return state.evolved(
-        sessions=state.sessions.without(sessions),
-        sessions_forgotten=max([state.sessions_forgotten, *(state.sessions[each].seqno for each in sessions)]),
-        tokens=state.tokens.without(tokens),
-        tokens_forgotten=max([state.tokens_forgotten, *(state.tokens[each].seqno for each in tokens)]),
-        writers=state.writers.without(writers),
-    )
+    forgotten = max([state.tokens_forgotten, *(table[each].seqno for each in gone)])
+    return state.evolved(tokens=table.without(gone), tokens_forgotten=forgotten)
 
 
 def _without_oldest_applications(state: State, most: int) -> State:
@@ -157,7 +174,7 @@ def _without_oldest_applications(state: State, most: int) -> State:
 
 
 def _seqno_before_newest(sessions: Table[Session], kept: int) -> int:
-    """The last seqno of the newest session that is not among the ``kept`` newest; -1: there is none."""
+    """The last seqno of the newest session beyond the ``kept`` newest; -1: there is none."""
     if len(sessions) <= kept:
         return -1
     newest = heapq.nlargest(kept + 1, (each.seqno for each in sessions.values()))
@@ -177,31 +194,18 @@ def _heavy(sessions: Table[Session], gone: set[str]) -> list[str]:
     return heavy
 
 
-def _heard_by(state: State, now_ms: int) -> State:
-    """The state with nothing in it heard of later than now: a clock that was ahead makes nobody last longer."""
-    sessions = {key: replace(each, heartbeat_ms=now_ms) for key, each in _later(state.sessions, now_ms)}
-    writers = {key: replace(each, heartbeat_ms=now_ms) for key, each in _later(state.writers, now_ms)}
-    tokens = {
-        key: replace(each, committed_ms=now_ms) for key, each in state.tokens.items() if each.committed_ms > now_ms
-    }
-    if not (sessions or writers or tokens):
-        return state
-    return state.evolved(
-        sessions=state.sessions.with_entries(sessions),
-        writers=state.writers.with_entries(writers),
-        tokens=state.tokens.with_entries(tokens),
+def _not_ahead(table: Table[H], now_ms: int) -> Table[H]:
+    """The table with no heartbeat in it later than now: a clock that was ahead makes nothing last longer."""
+    return table.with_entries(
+        {key: replace(each, heartbeat_ms=now_ms) for key, each in table.items() if each.heartbeat_ms > now_ms}
     )
-
-
-def _later(table: Table[H], now_ms: int) -> list[tuple[str, H]]:
-    return [(key, each) for key, each in table.items() if each.heartbeat_ms > now_ms]
 
 
 def without_idle_writers(state: State, now_ms: int) -> State:
     """The state without writers that were silent for longer than their leases. The same object if there are none."""
-    state, idle = _heard_by(state, now_ms), _idle(now_ms)
-    gone = [writer_id for writer_id, writer in state.writers.items() if idle(writer)]
-    return state.evolved(writers=state.writers.without(gone)) if gone else state
+    table, idle = _not_ahead(state.writers, now_ms), _idle(now_ms)
+    gone = [writer_id for writer_id, writer in table.items() if idle(writer)]
+    return state.evolved(writers=table.without(gone)) if gone or table is not state.writers else state
 
 
 def _idle(now_ms: int) -> Callable[[Any], bool]:

@@ -11,13 +11,13 @@ from persist.typed import AnyOutcome
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What a transition may know of the world: the clock, this host and process, and limits.
+    """What a transition may use from outside the state: the clock, this host and process, and limits.
 
     ``format`` is the location's write-version: nothing is set that a later format brought.
     ``owner`` names the process that commits: rollups and collections that become due are its work. ``compactor`` is
     the writer under whose id it compacts; empty: it does not. ``forget_every``: commits between two looks for sessions,
-    tokens and writers that nobody used during their leases; more than the ``_max`` of them, and the older half goes, of
-    applications a twentieth. ``sessions_kept``: the newest so many sessions no clock makes forgotten.
+    tokens and writers that were not used during their leases; more than the ``_max`` of them, and the older half goes,
+    of applications a twentieth. ``sessions_kept``: the newest so many sessions no clock makes forgotten.
     """
 
     now_ms: int
@@ -29,6 +29,8 @@ class Context:
     inline_total_bytes_max: int = 1 << 20
     parts_per_append_max: int = 10_000
     parts_per_merge_max: int = 100_000
+    shard_batches_max: int = 20_000
+    shard_parts_max: int = 200_000
     rollup_every: int = 128
     gc_versions_max: int = 3840
     forget_every: int = 128

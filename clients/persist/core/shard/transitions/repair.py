@@ -1,4 +1,4 @@
-"""Taking parts out of a shard that nobody can read any more: the one command that loses rows, on a person's word.
+"""Taking unreadable parts out of a shard: the one command that loses rows, on a person's word.
 
 A batch is named by its fingerprint and its parts by their places in it, so exactly what was looked at goes, or nothing.
 What is left covers the same times. Source: docs/runbook.md, repair; reliability.md I9 and I24.
@@ -12,15 +12,14 @@ from persist.core.shard.commands import NotTakenOut, PartsTakenOut, TakeOutParts
 from persist.core.shard.state import State
 from persist.core.shard.transitions.dispatch import Context, transition
 from persist.errors import InvalidArgument
-from persist.typed import AnyOutcome
 
 
 @transition.register
-def take_out_parts(command: TakeOutParts, state: State, context: Context) -> tuple[State, AnyOutcome]:
+def take_out_parts(command: TakeOutParts, state: State, context: Context) -> tuple[State, PartsTakenOut | NotTakenOut]:
     """Take damaged parts out of the trace, so that what is left can be read."""
     trace, parts = state.trace, 0
     for each in command.lost:
-        found = k.found(trace, (each.batch,))
+        found = k.named(trace, each.batch)
         if found is None:
             return state, NotTakenOut()
         spine_batch, at = found

@@ -3,10 +3,8 @@
 Source: persist-semantics.md sections 2.3, 2.4 and 2.7; reliability.md I7, I9, I11 and I12.
 """
 
-import bisect
 import dataclasses
-import itertools
-from typing import Any, Final
+from typing import Final
 
 from persist.core.ids import WriterId, check_blob_key
 from persist.core.shard import commands as c
@@ -14,13 +12,12 @@ from persist.core.shard import compaction as k
 from persist.core.shard.batch import fingerprint
 from persist.core.shard.retention import closed, is_fenced, is_forgotten, shrunk
 from persist.core.shard.state import State
+from persist.core.shard.trace import SpineBatch
 from persist.core.shard.transitions.append import check_parts
 from persist.core.shard.transitions.calls import check_incarnation, without_idle_writers
 from persist.core.shard.transitions.dispatch import Context, transition
 from persist.errors import InvalidArgument, InvalidId, LeaseExpired
 
-PARTS_PER_CLAIM_MAX: Final = 3_000
-"""Parts in what one compaction takes on."""
 _TAKEOVER_MS_MAX: Final = 86_400_000
 
 
@@ -55,7 +52,7 @@ def remove_rollups(command: c.RemoveRollups, state: State, context: Context) -> 
         rollups=tuple(state.rollups[seqno] for seqno in sorted(gone)), seqno=state.seqno + 1 if gone else state.seqno
     )
     claim = state.active_gc
-    # The claim may be of a later pass by somebody who took over: then it is theirs.
+    # The claim may be of a later pass by a process that took over: then it belongs to that one.
     mine = claim is not None and claim.seqno <= command.below
     if not gone and not mine:
         return state, outcome
@@ -70,19 +67,23 @@ def remove_rollups(command: c.RemoveRollups, state: State, context: Context) -> 
 def claim_compaction(
     command: c.ClaimCompaction, state: State, context: Context
 ) -> tuple[State, c.CompactionClaimed | c.NothingToCompact]:
-    """Give a piece of merging to one owner at a time."""
+    """Claim a compaction for one owner at a time."""
     if not 0 <= command.takeover_ms <= _TAKEOVER_MS_MAX:
         raise InvalidArgument("a takeover time is at most a day", takeover_ms=command.takeover_ms)
     check_alive(state, command.owner)
     trace, now_ms = state.trace, context.now_ms
     mine = k.claimed_by(trace, command.owner)
+    if mine is not None and not k.mergeable(mine.batches):
+        # Claimed by an earlier release, which could not have committed what it makes of it.
+        released = k.released(trace, command.owner)
+        return state.evolved(trace=released), c.NothingToCompact(claimed=0)
     if mine is not None and mine.claim is not None:
         if mine.claim.holds(now_ms, command.takeover_ms // 4):
             return state, _claimed(state, mine)
         renewed = dataclasses.replace(mine.claim, start_ms=now_ms)
         return state.evolved(trace=k.claimed(trace, mine, renewed)), _claimed(state, mine)
     if state.since.is_empty:
-        # Nobody can read it any more: finalization takes everything away, without reading it first.
+        # It has no readers any more: finalization takes everything away, without reading it first.
         return state, c.NothingToCompact(claimed=0)
     if command.whole:
         gathered = k.gathered(trace, now_ms, command.takeover_ms)
@@ -95,15 +96,12 @@ def claim_compaction(
     return state.evolved(trace=k.claimed(trace, chosen, claim)), _claimed(state, chosen)
 
 
-def _claimed(state: State, each: Any) -> c.CompactionClaimed:
-    batches: tuple[Any, ...] = each.batches
-    parts = list(itertools.accumulate(sum(len(run.parts) for run in batch.runs) for batch in batches))
-    # More would not fit one message: the rest is another compaction.
-    fitting = max(2, bisect.bisect_right(parts, PARTS_PER_CLAIM_MAX))
+def _claimed(state: State, each: SpineBatch) -> c.CompactionClaimed:
     return c.CompactionClaimed(
         lo=each.lo,
         hi=each.hi,
-        batches=batches[:fitting],
+        # The rest is another compaction.
+        batches=k.mergeable(each.batches),
         since=state.since,
         schemas=state.schemas,
         incarnation=state.incarnation,
@@ -124,12 +122,12 @@ def apply_merge(command: c.ApplyMerge, state: State, context: Context) -> tuple[
     """Replace runs by their merge, if all of them are still there."""
     if not command.inputs or any(len(each) != 16 for each in command.inputs):
         raise InvalidArgument("a merge names its inputs by fingerprints of 16 bytes", inputs=len(command.inputs))
-    place = k.found(state.trace, command.inputs)
     output = command.output
+    place = k.found(state.trace, command.inputs, output.desc.lower)
     # SUBTLE: the same batches may stand here again. What the result was made of was read in the history that ended.
     check_incarnation(state, command.incarnation)
     if place is None:
-        if k.found(state.trace, (fingerprint(output),)) is not None:
+        if k.found(state.trace, (fingerprint(output),), output.desc.lower) is not None:
             return state, c.MergeApplied(already=True)
         return state, c.MergeRefused(reason="its inputs are not there any more")
     each, at = place
@@ -174,11 +172,11 @@ def fence_writers(command: c.FenceWriters, state: State, context: Context) -> tu
     """Refuse, from now on, first appends of writers born before a time."""
     if not 0 <= command.born_before_ms <= context.now_ms:
         raise InvalidArgument("only writers of the past can be fenced", born_before_ms=command.born_before_ms)
-    # Who is known is not fenced off: of those that are silent the shard is told only now and then.
+    # Known writers are not fenced off: the shard forgets silent ones only now and then.
     state = without_idle_writers(state, context.now_ms)
     if command.born_before_ms <= state.writers_since_ms:
         return state, c.WritersFenced(born_before_ms=state.writers_since_ms)
-    # A claim of somebody who died would keep its owner from being fenced off, and its batches from being joined.
+    # A claim of a process that died would keep its owner from being fenced off, and its batches from being joined.
     trace = k.unabandoned(state.trace, command.born_before_ms, context.now_ms, context.compaction_takeover_ms)
     return (
         state.evolved(trace=trace, writers_since_ms=command.born_before_ms),

@@ -1,0 +1,1 @@
+"""Statements that define, and what they do to a catalog: names, privileges, dependencies, audit events. Pure."""

@@ -1,0 +1,67 @@
+"""An item as everybody outside the catalog sees it, and an environment as the statements of one session see it.
+
+Source: docs/catalog.md; collections: names, dependencies, timelines.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from persist.core.catalog.ddl.statements import QualifiedName, Refresh, Retain
+from persist.core.catalog.values import Acl, Id, ObjectType, RoleRef, Space
+from persist.core.data.schema import Schema
+from persist.core.frontier import Antichain
+from persist.core.ids import ShardId
+from persist.core.time.timeline import Timeline
+
+DATABASE: Final = "persist"
+SCHEMA: Final = "public"
+ROLE: Final = "persist"
+SUPERUSER: Final = RoleRef(Space.SYSTEM, 1)
+"""The role ``persist``: it may do everything, and is who acts where nobody else was named."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """An item. ``name`` has all three parts. ``schema``: of its rows; None for what has none (holds, sinks).
+
+    ``timeline``: its own, see ``TimedObject``. ``fed_by``: the source of a subsource. ``data``: the shard of its rows;
+    None: it has none of its own (views), or they are not stored. ``mode``: ``wal`` or ``direct`` for tables. ``query``:
+    the SELECT of views and cursors, with every name in full. ``options``: what its kind has besides.
+    """
+
+    id: Id
+    kind: ObjectType
+    name: QualifiedName
+    owner: RoleRef
+    acls: tuple[Acl, ...] = ()
+    schema: Schema | None = None
+    timeline: Timeline | None = None
+    fed_by: Id | None = None
+    depends_on: tuple[Id, ...] = ()
+    data: ShardId | None = None
+    remap: ShardId | None = None
+    retain: Retain | None = None
+    refresh: Refresh | None = None
+    mode: str = ""
+    multiset: bool = False
+    claims_epoch: bool = False
+    asks_time: bool = False
+    sql: str = ""
+    query: str = ""
+    options: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Who executes statements, and where bare names are looked up: schemas as (database, schema), in this order."""
+
+    role: str = ROLE
+    path: tuple[tuple[str, str], ...] = ((DATABASE, SCHEMA),)
+
+
+@dataclass(frozen=True, slots=True)
+class Frontiers:
+    """What is known of a collection's times. ``implied``: from here on its policy keeps it readable (ic)."""
+
+    implied: Antichain
+    upper: Antichain

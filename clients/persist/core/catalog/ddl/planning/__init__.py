@@ -1,0 +1,1 @@
+"""What each statement does to a catalog, a module for each group of them."""
