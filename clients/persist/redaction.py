@@ -1,12 +1,12 @@
-"""What a process must never say: the secrets it was given, by their values, wherever they would come out.
+"""Secrets a process was given, scrubbed by value from everything it writes or sends.
 
-Whatever takes in a store's URI, a connection string or the environment tells it to ``learn``; whatever leaves the
+What takes in a store's URI, a connection string or the environment passes it to ``learn``; what leaves the
 process (errors to callers, logs, standard error) goes through ``scrub``. Shapes of credentials (``user:password@``,
 ``password=``) are scrubbed as well, but a shape can be missed: drivers quote pieces of what they could not read. What a
 process must not say is the same for all of it, so this is kept once per process.
 
 Not covered: values of less than four characters, those that equal the user, host or database beside them, and words of
-the command line itself. Nobody could tell them from ordinary words. Source: reliability.md section 5, logs and errors.
+the command line itself. They look like ordinary words. Source: reliability.md section 5, logs and errors.
 """
 
 import json
@@ -28,7 +28,7 @@ _NAMED: Final = re.compile(
 )
 _URI: Final = re.compile(r"(?<=[A-Za-z0-9+.-])://(\S*)")
 _AUTHORITY: Final = re.compile(r"://([^\s\"'<>]*+)")
-# Before an @ alone, databases have a user, which a log should tell; others have a key or a token.
+# Before an @ alone, databases have a user, which a log should show; others have a key or a token.
 _DATABASE: Final = "".join(rf"(?<!{scheme}://)" for scheme in ("postgres", "postgresql", "redis", "rediss"))
 _TOKEN: Final = re.compile(rf"(://){_DATABASE}[^\s\"'<>/@:]++@")
 _PASSWORD: Final = re.compile(r"(://[^/@:\s]*):\S*@")
@@ -36,7 +36,7 @@ _QUERY_PASSWORD: Final = re.compile(r"([?&](?:ssl)?password=)[^&\s]*")
 _VARIABLE: Final = re.compile(r"(?i)(password|passwd|secret|token|secret_access_key|secret_key|api_key|_auth)$")
 
 _BEYOND: Final = 4
-"""How many times more is scrubbed of a text than is shown: what is hidden in it makes it shorter."""
+"""How many times more of a text is scrubbed than is shown, as hiding secrets shortens it."""
 
 _secrets: set[str] = set()
 _ordinary: set[str] = {"persist"}
@@ -44,13 +44,13 @@ _pattern: "re.Pattern[str] | None" = None
 
 
 def learn(text: str) -> None:
-    """Never say the passwords of a URI or a connection string again, however it may be misread."""
+    """From now on scrub the passwords of a URI or a connection string, however it may be misread."""
     for secret in _secrets_in(text):
         _keep(secret)
 
 
 def learn_environment(environ: Mapping[str, str]) -> None:
-    """Never say what the environment names as secret, nor the secrets of URIs in it."""
+    """From now on scrub what the environment names as secret, and the secrets of URIs in it."""
     for name, value in environ.items():
         if _VARIABLE.search(name):
             _keep(value)
@@ -58,12 +58,12 @@ def learn_environment(environ: Mapping[str, str]) -> None:
 
 
 def leave_ordinary(words: Iterable[str]) -> None:
-    """These are words of our own, which stay as they are: a password that equals one cannot be told from it."""
+    """Never scrub these words, which persist itself writes: a password that equals one stays visible."""
     _ordinary.update(words)
 
 
 def scrub(text: str, limit: int | None = None) -> str:
-    """The text without secrets that were learned, and without what looks like credentials.
+    """The text without secrets passed to ``learn``, and without what looks like credentials.
 
     Takes time in proportion to the text, whatever is in it. With ``limit``, at most so many characters, the last of
     them an ellipsis where something is missing, and work in proportion to the limit: for texts that strangers made.
@@ -112,14 +112,14 @@ class Scrubbed:
 def beneath(stream: TextIO) -> TextIO:
     """The stream under one that scrubs; any other is that itself.
 
-    For JSON, whose values are scrubbed by whoever makes it: names in it are ours, and may equal a secret.
+    For JSON, whose values are scrubbed where it is made: names in it are ours, and may equal a secret.
     """
     found: TextIO = getattr(stream, "beneath", stream)
     return found
 
 
 def _hidden(text: str) -> str:
-    """The text without secrets that were learned."""
+    """The text without secrets passed to ``learn``."""
     return text if _pattern is None else _pattern.sub(HIDDEN, text)
 
 

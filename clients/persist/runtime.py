@@ -1,16 +1,20 @@
-"""The only door to time, randomness, threads and the host's name. Simulations bring their own.
+"""The only access to time, randomness, threads and the host's name. Simulations bring their own.
 
 Source: style.md rule 10.
 """
 
 import asyncio
+import contextvars
 import functools
 import os
 import random
 import socket
 import time
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, Protocol, TypeVar
+
+from persist.forks import PerProcess
 
 T = TypeVar("T")
 
@@ -44,8 +48,12 @@ class Runtime(Protocol):
         ...
 
     async def offload(self, function: Callable[..., T], *args: object) -> T:
-        """Run CPU-bound or blocking work off the event loop."""
+        """Compute off the event loop. What waits, or is a user's, has other threads (threads.py)."""
         ...
+
+
+_computing: Final = PerProcess(lambda: ThreadPoolExecutor((os.cpu_count() or 1) + 4, "persist-work"))
+"""Not the event loop's own threads: those are the user's."""
 
 
 class SystemRuntime:
@@ -71,7 +79,8 @@ class SystemRuntime:
         return random.random()
 
     async def offload(self, function: Callable[..., T], *args: object) -> T:
-        return await asyncio.to_thread(function, *args)
+        call: Callable[[], T] = functools.partial(contextvars.copy_context().run, function, *args)
+        return await asyncio.get_running_loop().run_in_executor(_computing.get(), call)
 
 
 @functools.cache

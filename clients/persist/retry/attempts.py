@@ -1,7 +1,7 @@
-"""The one loop: a call is repeated until it is answered or its time is up, and what is in doubt stays in doubt.
+"""The one retry loop: a call is repeated until it is answered or its time is up; maybe-applied stays maybe-applied.
 
-There is one loop for a call, and whoever the user called owns it. The layers below make one attempt and say truthfully
-how it ended; the loop alone decides whether there is another one, from the table beside this file.
+There is one loop for a call, and the method the user called owns it. The layers below make one attempt and say
+truthfully how it ended; the loop alone decides whether there is another one, from the table beside this file.
 Source: persist-semantics.md sections 2.2 and 2.5; style.md rule 18.
 """
 
@@ -17,7 +17,7 @@ from persist.settings import Settings
 T = TypeVar("T")
 
 AGAIN = "repeat the same call"
-"""The next step after a doubt, where nobody knows a better one."""
+"""The next step after a maybe-applied attempt, where no better one is known."""
 
 TIMEOUT_MAX = 10 * 365 * 86_400.0
 """The longest timeout taken, in seconds."""
@@ -27,16 +27,16 @@ Call = Callable[[float], Awaitable[T]]
 
 
 class Doubt:
-    """Whether any attempt of a call may have taken effect without telling."""
+    """Whether any attempt of a call may have taken effect without an answer."""
 
     def __init__(self) -> None:
         self.maybe_applied = False
         self.remedy = AGAIN
-        """What to do if it stays so: what the attempt says that may have."""
+        """The hint if it stays so: that of the attempt that may have taken effect."""
 
 
 class RefusedInDoubt(Indeterminate):
-    """The last attempt was refused, and an earlier one may have taken effect: Indeterminate for all but who finds out.
+    """The last attempt was refused, and an earlier one may have taken effect: Indeterminate where it is not resolved.
 
     ``refusal``: what the last attempt was answered; None in a copy from another process.
     """
@@ -47,12 +47,14 @@ class RefusedInDoubt(Indeterminate):
     def of(cls, refusal: Refusal | UsageError) -> "RefusedInDoubt":
         """The doubt that a refusal leaves."""
         if isinstance(refusal, UsageError):
-            doubtful = cls(refusal.message, hint="look before repeating it", **refusal.details)
-            doubtful.__cause__ = refusal
+            indeterminate = cls(refusal.message, hint="look before repeating it", **refusal.details)
+            indeterminate.__cause__ = refusal
         else:
-            doubtful = cls("refused, perhaps because an earlier attempt was applied", hint="look before repeating it")
-        doubtful.refusal = refusal
-        return doubtful
+            indeterminate = cls(
+                "refused, perhaps because an earlier attempt was applied", hint="look before repeating it"
+            )
+        indeterminate.refusal = refusal
+        return indeterminate
 
 
 class Attempts:
@@ -64,7 +66,7 @@ class Attempts:
         self._ended = False
 
     def end(self) -> None:
-        """Repeat nothing from now on: whoever these calls go to is being closed."""
+        """Repeat nothing from now on: what these calls go to is being closed."""
         self._ended = True
 
     def deadline(self, timeout: float | None) -> Deadline:
@@ -87,7 +89,7 @@ class Attempts:
 
         Raises what ``call`` raises; a LocationError that is repeated only when the deadline leaves no room for another
         attempt. After an attempt that was maybe applied a failure is Indeterminate, and so is a refusal
-        (RefusedInDoubt): no layer can take it for the last word by mistake. ``doubt``: shared by several calls that an
+        (RefusedInDoubt): no layer can take it for a final answer by mistake. ``doubt``: shared by several calls that an
         answer to any of them is about.
         """
         backoff, seen = self.backoff(deadline), doubt or Doubt()
@@ -105,9 +107,9 @@ class Attempts:
                 return outcome
             try:
                 after = retry_after_seconds(failure) if row.then is Then.WAIT else 0.0
-                over = row.then is Then.TELL or self._ended
+                over = row.then is Then.RAISE or self._ended
                 if over or not await backoff.pause(after) or self._ended:
-                    raise _honest(failure, seen)
+                    raise _as_indeterminate(failure, seen)
             finally:
                 # Its traceback holds this frame: together they would hold the caller's pins until a garbage collection.
                 del failure
@@ -118,7 +120,7 @@ class Attempts:
 
 
 async def certain(reading: Awaitable[T]) -> T:
-    """The answer of what changes nothing that can be read: that no answer came is Determinate."""
+    """The answer of a call without visible effect: no answer is Determinate."""
     try:
         return await reading
     except Indeterminate as error:
@@ -127,13 +129,13 @@ async def certain(reading: Awaitable[T]) -> T:
 
 def unsure(failure: PersistError, remedy: str = AGAIN) -> Indeterminate:
     """The failure of a call of which an earlier attempt was maybe applied."""
-    doubtful = Indeterminate(failure.message, hint=remedy, **failure.details)
-    doubtful.__cause__ = failure
-    return doubtful
+    indeterminate = Indeterminate(failure.message, hint=remedy, **failure.details)
+    indeterminate.__cause__ = failure
+    return indeterminate
 
 
-def _honest(failure: PersistError, seen: Doubt) -> PersistError:
-    """What is told at the end."""
+def _as_indeterminate(failure: PersistError, seen: Doubt) -> PersistError:
+    """The error to raise at the end."""
     if not seen.maybe_applied or not row_of(failure).refusal:
         return failure
     return RefusedInDoubt.of(failure) if isinstance(failure, UsageError) else unsure(failure, seen.remedy)

@@ -1,4 +1,4 @@
-"""Counting for whoever watches a process: what the machine needs of it, and nothing of how it is told."""
+"""Counting for those who watch a process: what the machine needs of it, and nothing of how it is exported."""
 
 from typing import Final, Protocol
 
@@ -6,7 +6,7 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class Counts(Protocol):
-    """Counters by name. Services bring their telemetry; a library that nobody watches counts nothing."""
+    """Counters by name. Services bring their telemetry; a library without telemetry counts nothing."""
 
     def count(self, name: str, labels: Labels = (), by: float = 1) -> None:
         """Add to a counter. Cheap, never blocks, never raises."""

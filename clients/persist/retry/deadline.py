@@ -10,13 +10,13 @@ from persist.runtime import Runtime
 from persist.settings import Settings
 
 LAST_ATTEMPT_SECONDS: Final = 0.05
-"""An attempt that cannot be answered in time would only make a certain failure uncertain."""
+"""With less time left no attempt is made: it would only make a certain failure uncertain."""
 
 
 class Deadline:
     """A point on the monotonic clock after which a call must have answered.
 
-    ``once``: the call is one attempt, which whoever made it repeats; nothing below repeats what failed.
+    ``once``: the call is one attempt, which its caller repeats; nothing below repeats what failed.
     """
 
     def __init__(self, runtime: Runtime, seconds: float, *, once: bool = False) -> None:
@@ -53,8 +53,8 @@ class Backoff:
     async def pause(self, at_least: float = 0.0) -> bool:
         """Sleep before the next attempt. False, at once, when the deadline leaves no room for one.
 
-        ``at_least``: seconds that whoever was asked wants to be left alone; up to twice that is slept, so that those
-        who were told the same do not come back together.
+        ``at_least``: seconds that the server wants to be left alone; up to twice that is slept, so that callers
+        with the same delay do not come back together.
         """
         wait = self._next_ms * (0.5 + self._runtime.random() / 2) / 1000
         self._next_ms = min(self._next_ms * 2, self._max_ms)

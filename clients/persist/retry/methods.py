@@ -1,8 +1,8 @@
 """What may be repeated, by the name of the method: one table, with a row for every method of every service.
 
 How a call is repeated says what to do after an attempt of it got no answer. A read changes nothing, so that no answer
-came is Determinate, and another server may be asked as well when this one takes long. So may what does and tells the
-same wherever it is asked, once this one says nothing at all. All other methods are asked once at a time.
+came is Determinate, and another server may be asked as well when this one takes long. The same holds for what does and
+returns the same wherever it is asked, once this one says nothing at all. All other methods are asked once at a time.
 Source: reliability.md section 5; Dean and Barroso, The Tail at Scale, 2013.
 """
 
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from persist.errors import Determinate, Indeterminate, LocationError
 
 NO_ANSWER: Final = "no answer from"
-"""How a failure begins of which no persist server said anything. An address follows."""
+"""The first words of an error without an answer from a persist server. An address follows."""
 
 
 class Repeat(enum.Enum):
@@ -22,15 +22,15 @@ class Repeat(enum.Enum):
     READ = "retry"
     """It changes nothing."""
     UNNUMBERED = "repeat the same call: once more does no harm"
-    """Done again it changes nothing more, or what it takes twice is there in plenty."""
+    """Repeating it changes nothing more, or uses up what there is plenty of."""
     NUMBERED = "ask again with the same arguments"
-    """Every attempt carries the call's number, so all attempts are one. Who calls again gets another number."""
+    """Every attempt carries the call's number, so all attempts are one. A new call gets another number."""
     TOKEN = "repeat it with the same token"
     """Calls with one token or request id are one; without one it may happen twice."""
 
 
 class Rule(NamedTuple):
-    """What goes for a method.
+    """How a method may be repeated.
 
     ``whole``: one attempt may use all the time there is, as its answer is long or comes late by its nature. ``twice``:
     it may be asked of two servers at once. ``patient``: of another one only when this one says nothing at all: it is
@@ -95,7 +95,9 @@ RULES: Final[Mapping[str, Rule]] = {
     "AdvanceUpper": _UNNUMBERED,
     "PruneStorageUsage": _UNNUMBERED,
     "EditRow": _UNNUMBERED,
-    # TimestampMinter: what is bound is bound for everybody
+    "Execute": _TOKEN,
+    "Describe": _SHORT,
+    # TimestampMinter: what is bound is bound for every caller
     "GetBinding": _SAME_ANYWHERE,
     "Mint": _SAME_ANYWHERE,
     "ListBindings": _LONG,

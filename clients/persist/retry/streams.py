@@ -19,29 +19,29 @@ Opened = Callable[[float], AsyncIterator[T]]
 
 
 async def listing(attempts: Attempts, deadline: Deadline, opened: Opened[T]) -> AsyncGenerator[T, None]:
-    """Everything that a stream tells until it ends, each once; one that breaks off is followed by another whole one.
+    """Everything that a stream yields until it ends, each once; one that breaks off is followed by another whole one.
 
-    What was there when the listing began is told, whatever broke. Memory: every message told. Raises LocationError when
-    the deadline leaves no room for another stream, and what the stream raises otherwise.
+    What was there when the listing began is yielded, whatever broke. Memory: every message yielded. Raises
+    LocationError when the deadline leaves no room for another stream, and what the stream raises otherwise.
     """
-    told: set[T] = set()
+    yielded: set[T] = set()
     backoff = attempts.backoff(deadline)
     while True:
         try:
             async with aclosing(closable(opened(deadline.slice()))) as messages:
                 async for message in messages:
-                    if message not in told:
-                        told.add(message)
+                    if message not in yielded:
+                        yielded.add(message)
                         yield message
             return
         except LocationError as error:
-            await _sit_out(error, backoff)
+            await _pause_before_next(error, backoff)
 
 
 async def watching(
     attempts: Attempts, opened: Opened[T], *, ends: Deadline | None, turn: Callable[[], Deadline]
 ) -> AsyncGenerator[T, None]:
-    """What streams tell, one after the other, until ``ends`` (None: for ever). ``turn``: how long each may last.
+    """What streams yield, one after the other, until ``ends`` (None: for ever). ``turn``: how long each may last.
 
     Raises a LocationError that has lasted for ``settings.timeout_ms`` since the first failure after the last message.
     """
@@ -59,19 +59,19 @@ async def watching(
         except LocationError as error:
             # The patience begins with the failure: however long it was quiet before.
             backoff = backoff or attempts.backoff(attempts.deadline(None))
-            await _sit_out(error, backoff)
+            await _pause_before_next(error, backoff)
 
 
-async def _sit_out(failure: LocationError, backoff: Backoff) -> None:
+async def _pause_before_next(failure: LocationError, backoff: Backoff) -> None:
     """Return when another stream may be opened. Raises the failure when none may."""
     then = row_of(failure).then
     after = retry_after_seconds(failure) if then is Then.WAIT else 0.0
-    if then is Then.TELL or not await backoff.pause(after):
+    if then is Then.RAISE or not await backoff.pause(after):
         raise failure
 
 
 async def closable(stream: AsyncIterator[T]) -> AsyncGenerator[T, None]:
-    """A stream that is closed, if it can be, when this one is."""
+    """Close a stream, if it can be closed, at the end of the block."""
     try:
         async for message in stream:
             yield message

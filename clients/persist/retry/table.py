@@ -1,13 +1,15 @@
-"""What is repeated and when, and what remains of an answer after an attempt in doubt: one table, by class of error.
+"""What is repeated and when, and what an error means after a maybe-applied attempt: one table, by class of error.
 
 Why a call may be repeated at all is in the table of methods.
 
 * A **maybe-applied** attempt got no answer: it may have taken effect, or may still. Repeating it under its number
-  or token, or because once more does no harm, is how the outcome is learned.
-* A **refusal** says that its own attempt changed nothing. It says nothing of an earlier attempt in doubt, and so cannot
-  be told as if it did: the caller would clean up what is in use.
-* What only a person can mend (a full store, a read-only one, a server that was never there) is told at once: repeating
-  it helps nobody.
+  or token, or because once more does no harm, is how the outcome is found out.
+* A **refusal** says that its own attempt changed nothing. It says nothing about an earlier maybe-applied attempt, and
+  so
+must not be raised as if it did: the caller would clean up what is in use.
+* What only a person can mend (a full store, a read-only one, a server that was never there) is raised at once:
+  repeating
+it does not help.
 
 Source: style.md rules 14 to 18; docs/concepts.md, errors.
 """
@@ -37,34 +39,34 @@ from persist.errors import (
 class Then(enum.Enum):
     """What follows an attempt that failed."""
 
-    TELL = "tell the caller"
+    RAISE = "raise it to the caller"
     REPEAT = "pause and repeat"
     WAIT = "come back when the server says"
 
 
 class Row(NamedTuple):
-    """What a class of errors means to whoever may repeat the call."""
+    """What a class of errors means for repeating the call."""
 
     then: Then
     maybe_applied: bool
     """The attempt may have taken effect."""
     refusal: bool
-    """It only says that this attempt changed nothing; the others tell how things stand, whatever came before."""
+    """It only says that this attempt changed nothing; the others say how things stand, whatever came before."""
 
 
 TABLE: Final[Mapping[type[PersistError], Row]] = {
-    PersistError: Row(Then.TELL, maybe_applied=False, refusal=False),
-    UsageError: Row(Then.TELL, maybe_applied=False, refusal=True),
-    LeaseExpired: Row(Then.TELL, maybe_applied=False, refusal=False),
-    CorruptData: Row(Then.TELL, maybe_applied=False, refusal=False),
+    PersistError: Row(Then.RAISE, maybe_applied=False, refusal=False),
+    UsageError: Row(Then.RAISE, maybe_applied=False, refusal=True),
+    LeaseExpired: Row(Then.RAISE, maybe_applied=False, refusal=False),
+    CorruptData: Row(Then.RAISE, maybe_applied=False, refusal=False),
     LocationError: Row(Then.REPEAT, maybe_applied=True, refusal=False),
     Determinate: Row(Then.REPEAT, maybe_applied=False, refusal=True),
     Indeterminate: Row(Then.REPEAT, maybe_applied=True, refusal=False),
-    NoServer: Row(Then.TELL, maybe_applied=False, refusal=True),
+    NoServer: Row(Then.RAISE, maybe_applied=False, refusal=True),
     Overloaded: Row(Then.WAIT, maybe_applied=False, refusal=True),
-    NotYetAvailable: Row(Then.TELL, maybe_applied=False, refusal=False),
-    StoreFull: Row(Then.TELL, maybe_applied=False, refusal=True),
-    StoreReadOnly: Row(Then.TELL, maybe_applied=False, refusal=True),
+    NotYetAvailable: Row(Then.RAISE, maybe_applied=False, refusal=False),
+    StoreFull: Row(Then.RAISE, maybe_applied=False, refusal=True),
+    StoreReadOnly: Row(Then.RAISE, maybe_applied=False, refusal=True),
 }
 
 Refusal = UpperMismatch | MergeRefused
@@ -79,6 +81,6 @@ def row_of(error: PersistError) -> Row:
 
 
 def retry_after_seconds(error: PersistError) -> float:
-    """How long whoever was asked wants to be left alone; 0.0 when it did not say."""
+    """How long the server wants to be left alone; 0.0 when it did not say."""
     after = error.details.get("retry_after_ms", "")
     return int(after) / 1000 if after.isdigit() else 0.0

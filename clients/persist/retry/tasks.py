@@ -1,6 +1,6 @@
-"""Background work with an owner: whoever starts it also ends it, and no failure of it goes unseen.
+"""Background work with an owner: its starter also ends it, and no failure of it goes unseen.
 
-Work that somebody awaits fails into the hands of who awaits it; work that nobody awaits is logged and counted here.
+Awaited work raises its failure where it is awaited; failures of other work are logged and counted here.
 """
 
 import asyncio
@@ -8,6 +8,7 @@ import logging
 import weakref
 from typing import Any, Final, TypeVar
 
+from persist.errors import Indeterminate
 from persist.retry.counts import UNCOUNTED, Counts
 from persist.typed import Work
 
@@ -28,9 +29,9 @@ class Tasks:
         self._done: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
 
     def start(self, work: Work[T]) -> asyncio.Task[T]:
-        """Run ``work`` for somebody who awaits the task, or closes these tasks because it does not matter any more.
+        """Run ``work`` for a caller that awaits the task, or closes these tasks when it does not matter any more.
 
-        A failure that nobody has looked at when the task is dropped is logged by the event loop.
+        A failure that was not looked at when the task is dropped is logged by the event loop.
         """
         task = asyncio.get_running_loop().create_task(work)
         self._running.add(task)
@@ -38,7 +39,7 @@ class Tasks:
         return task
 
     def spawn(self, work: Work[T], what: str) -> asyncio.Task[T]:
-        """Run ``work`` for nobody. If it fails that is logged and counted, under ``what``: a few words, no names."""
+        """Run ``work`` without a caller. A failure is logged and counted, under ``what``: a few words, no names."""
         task = asyncio.get_running_loop().create_task(work)
         self._running.add(task)
 
@@ -51,7 +52,7 @@ class Tasks:
         return task
 
     async def close(self) -> None:
-        """Cancel what still runs and wait for it to end. What was started for somebody is for nobody any more."""
+        """Cancel what still runs and wait for it to end. No caller needs its results any more."""
         while self._running:
             ending = set(self._running)
             for task in ending:
@@ -62,20 +63,20 @@ class Tasks:
 
     def _ended(self, task: asyncio.Task[object]) -> None:
         self._running.discard(task)
-        # SUBTLE: also those that succeeded; whoever asks a task whether it failed counts as having looked.
+        # SUBTLE: also those that succeeded; asking a task whether it failed counts as having looked.
         if not task.cancelled():
             self._done.add(task)
 
 
 def failed(what: str, error: BaseException, counts: Counts = UNCOUNTED, **details: object) -> None:
-    """Log and count, under ``what``, an unexpected failure of background work that nobody awaits."""
+    """Log and count, under ``what``, an unexpected failure of background work that is not awaited."""
     counts.count(FAILURES, (("work", what),))
-    told = {"work": what, "kind": kind_of(error), "error": str(error), **details}
-    _log.error("background work failed", exc_info=error, extra=told)
+    fields = {"work": what, "kind": kind_of(error), "error": str(error), **details}
+    _log.error("background work failed", exc_info=error, extra=fields)
 
 
 def forsake(*tasks: asyncio.Task[object]) -> None:
-    """Say that nobody waits for these tasks any more, whatever they come to."""
+    """Say that these tasks are not waited for any more, whatever they come to."""
     for task in tasks:
         if task.done():
             _look(task)
@@ -90,6 +91,23 @@ async def ended(*tasks: asyncio.Task[object]) -> None:
         task.cancel()
     if tasks:
         await asyncio.wait(tasks)
+
+
+async def outcome_of(task: asyncio.Task[T], ended: str) -> T:
+    """What comes of a task that is not the caller's own, and goes on when the caller goes away.
+
+    Raises what it raises; Indeterminate when its owner ended it, which ``ended`` tells: SUBTLE, nobody cancelled this
+    caller then, whose own task would look as if somebody had.
+    """
+    caller = asyncio.current_task()
+    assert caller is not None
+    before = caller.cancelling()
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if task.cancelled() and caller.cancelling() <= before:
+            raise Indeterminate(ended, hint="repeat the same call") from None
+        raise
 
 
 def kind_of(error: BaseException) -> str:

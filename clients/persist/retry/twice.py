@@ -11,7 +11,7 @@ HEDGE_SECONDS: Final = 1.0
 HEDGES_SHARE: Final = 0.05
 """Of the reads may be asked twice in the long run."""
 HEDGES_MAX: Final = 5.0
-"""What is saved up by reads that were answered soon."""
+"""The most that reads answered soon can save up."""
 
 
 class HedgeBudget:
@@ -21,7 +21,7 @@ class HedgeBudget:
         self._left = 1.0
 
     def earn(self) -> None:
-        """A read was made."""
+        """Note that a read was made."""
         self._left = min(self._left + HEDGES_SHARE, HEDGES_MAX)
 
     def spend(self) -> bool:

@@ -16,7 +16,7 @@ INPUTS = {method.name: method.input_type for service in SERVICES for method in s
 WRITES = {
     *("OpenSession", "CloseSession", "Commit", "AllocateIds", "ConfirmLeadership", "AdvanceUpper"),
     *("PruneStorageUsage", "EditRow", "GetBinding", "Mint", "CompactBindings", "WriteTs", "ApplyWrite"),
-    *("Compact", "CancelCompaction", "Session"),
+    *("Compact", "CancelCompaction", "Session", "Execute"),
 }
 """Methods that are no commands of a shard and may change something."""
 
@@ -46,7 +46,7 @@ def test_numbered_are_the_commands_that_carry_a_call():
 
 
 def test_only_who_takes_a_token_is_advised_to_repeat_it():
-    """An append takes one, too; whoever makes it knows whether it was given."""
+    """An append takes one, too; its caller knows whether it was given."""
     tokens = named(Repeat.TOKEN)
     assert tokens
     assert all("token" in INPUTS[name].fields_by_name for name in tokens)

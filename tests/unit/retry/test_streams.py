@@ -1,4 +1,4 @@
-"""Streams that break off: what a listing tells, and how long a watch goes on."""
+"""Streams that break off: what a listing yields, and how long a watch goes on."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""Background work: nobody's failures are logged and counted, and those of work that somebody awaits are theirs."""
+"""Background work: failures are logged and counted, or raised where the work is awaited."""
 
 import asyncio
 import gc
