@@ -82,6 +82,18 @@ async def test_delete_tells_the_size_once(blob_uri: str) -> None:
         assert await blob.delete(empty, timeout=T) == 0
 
 
+async def test_many_are_deleted_and_those_that_are_not_there_passed_over(blob_uri: str) -> None:
+    keys, missing, stays = [blob_key() for _ in range(20)], blob_key(), blob_key()
+    async with blobs(blob_uri) as [blob]:
+        for key in (*keys, stays):
+            await blob.set(key, b"value", timeout=T)
+        await blob.delete_many([*keys[:10], missing, *keys[10:]], timeout=T)
+        assert [await blob.get(key, timeout=T) for key in keys] == [None] * 20
+        assert await blob.get(stays, timeout=T) == b"value"
+        await blob.delete_many(keys, timeout=T)
+        await blob.delete_many([], timeout=T)
+
+
 async def test_list_finds_exactly_the_keys_with_the_prefix(blob_uri: str) -> None:
     one, two = shard(), shard()
     sizes = {blob_key(one): 3, blob_key(one): 0, rollup_key(one, 7, secrets.token_bytes(16)): 5, blob_key(two): 9}
@@ -149,7 +161,12 @@ async def test_concurrent_sets_and_gets_show_whole_values_only(blob_uri: str) ->
 @pytest.mark.parametrize("key", ["", "x", "../x", "s1/n1-2/p3"], ids=["empty", "word", "parent", "short ids"])
 async def test_malformed_keys_are_refused(blob_uri: str, key: str) -> None:
     async with blobs(blob_uri) as [blob]:
-        for call in (blob.get(key, timeout=T), blob.set(key, b"", timeout=T), blob.delete(key, timeout=T)):
+        for call in (
+            blob.get(key, timeout=T),
+            blob.set(key, b"", timeout=T),
+            blob.delete(key, timeout=T),
+            blob.delete_many([key], timeout=T),
+        ):
             with pytest.raises(InvalidId):
                 await call
 

@@ -130,6 +130,24 @@ async def test_truncate_removes_what_lies_below_and_tells_how_much(consensus_uri
         assert await two.scan(key, 0, 100, timeout=T) == entries[9:]
 
 
+async def test_truncate_after_what_does_not_stand_there_takes_nothing(consensus_uri: str) -> None:
+    """What was decided of a history that is gone: its seqnos come again, its entries do not."""
+    key = shard()
+    async with consensuses(consensus_uri) as [consensus]:
+        assert await consensus.truncate(key, 2, after=b"any", timeout=T) == 0
+        assert await consensus.head(key, timeout=T) is None
+        entries = await fill(consensus, key, 5)
+        for below, after in ((2, entries[1].data), (2, entries[2].data + b"\0"), (9, entries[4].data)):
+            assert await consensus.truncate(key, below, after=after, timeout=T) == 0
+        assert await consensus.scan(key, 0, 100, timeout=T) == entries
+        assert await consensus.truncate(key, 2, after=entries[2].data[:-1], timeout=T) == 2
+        assert await consensus.scan(key, 0, 100, timeout=T) == entries[2:]
+        # Others went further: there is nothing left to take.
+        assert await consensus.truncate(key, 1, after=entries[1].data, timeout=T) == 0
+        assert await consensus.truncate(key, 4, after=entries[4].data, timeout=T) == 2
+        assert await consensus.head(key, timeout=T) == entries[4]
+
+
 async def test_truncate_above_the_head_is_refused_and_changes_nothing(consensus_uri: str) -> None:
     key = shard()
     async with consensuses(consensus_uri) as [consensus]:

@@ -11,7 +11,7 @@ from persist.testing.history import violations
 
 ATTEMPTS = 20_000 if FULL else 5_000
 SPARE = 200
-"""A store that is very busy may refuse a few outright: those happened to nobody and are not counted."""
+"""A store that is very busy may refuse a few outright: those did not happen and are not counted."""
 
 
 @pytest.mark.timeout_s(300)

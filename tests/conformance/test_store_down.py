@@ -99,7 +99,7 @@ async def test_s3_that_is_down_refuses_in_time(client: str, s3_uri: str) -> None
     async with blobs(uri) as [blob]:
         with pytest.raises(Determinate):
             await blob.get(blob_key(), timeout=10)
-        # obstore does not tell a refused connection from a lost answer.
+        # obstore does not distinguish a refused connection from a lost answer.
         with pytest.raises(Determinate if client == "boto3" else Indeterminate):
             await blob.set(blob_key(), b"x", timeout=10)
 

@@ -64,6 +64,6 @@ async def contend(
 
 
 async def look(consensus: Consensus, key: str, known: dict[str, int], timeout: float) -> None:
-    """Learn the newest seqno."""
+    """Look up the newest seqno."""
     entry = await consensus.head(key, timeout=timeout)
     known[key] = entry.seqno if entry else -1

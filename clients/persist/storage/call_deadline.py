@@ -12,6 +12,7 @@ from typing import TypeVar
 from persist.errors import Determinate, Indeterminate, LocationError
 from persist.runtime import Runtime
 from persist.storage.checks import check_timeout
+from persist.threads import storing
 
 T = TypeVar("T")
 
@@ -36,7 +37,7 @@ class Call:
     def failed(self, why: str, detail: object) -> LocationError:
         """The error when the answer was lost."""
         if self.mutation and self.sent:
-            return Indeterminate(f"{self.what}: {why}", hint="repeat it to learn the outcome", detail=detail)
+            return Indeterminate(f"{self.what}: {why}", hint="repeat it to find out the outcome", detail=detail)
         return Determinate(f"{self.what}: {why}", hint="nothing happened; retry", detail=detail)
 
 
@@ -60,5 +61,5 @@ async def offloaded(
     """Run blocking ``function`` off the loop. When late, it goes on in its thread and its result is dropped."""
     async with deadline(what, timeout, mutation=mutation) as call:
         call.sent = True
-        return await runtime.offload(function, *args)
+        return await storing(runtime, function, *args)
     raise AssertionError("unreachable")

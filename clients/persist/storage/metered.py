@@ -41,7 +41,7 @@ class Tally:
 class Meter:
     """Tallies by name (``blob.get``, ``consensus.compare_and_set``) and HTTP requests by kind. Thread-safe.
 
-    ``otel``: an ``opentelemetry.metrics.Meter`` that also hears everything, or None.
+    ``otel``: an ``opentelemetry.metrics.Meter`` that also receives everything, or None.
     """
 
     def __init__(self, otel: Any = None) -> None:
@@ -143,6 +143,11 @@ class MeteredBlob(_Metered):
             return await self._blob.delete(key, timeout=timeout)
         raise AssertionError("unreachable")
 
+    async def delete_many(self, keys: Sequence[str], *, timeout: float) -> None:
+        """Bytes: none moved."""
+        with self._measured("blob.delete_many"):
+            await self._blob.delete_many(keys, timeout=timeout)
+
     async def list(self, prefix: str, *, timeout: float) -> AsyncIterator[tuple[str, int]]:
         """One call for the whole listing, the reader's own time included."""
         with self._measured("blob.list"):
@@ -207,10 +212,10 @@ class MeteredConsensus(_Metered):
             return entries
         raise AssertionError("unreachable")
 
-    async def truncate(self, key: str, below: int, *, timeout: float) -> int:
+    async def truncate(self, key: str, below: int, *, after: bytes = b"", timeout: float) -> int:
         """Bytes: none moved."""
         with self._measured("consensus.truncate"):
-            return await self._consensus.truncate(key, below, timeout=timeout)
+            return await self._consensus.truncate(key, below, after=after, timeout=timeout)
         raise AssertionError("unreachable")
 
     async def list_keys(self, *, timeout: float) -> AsyncIterator[str]:
@@ -220,7 +225,7 @@ class MeteredConsensus(_Metered):
                 yield key
 
     def changes(self, key: str) -> AsyncIterator[int]:
-        """Not tallied: it lasts as long as someone listens."""
+        """Not tallied: it lasts as long as its listener."""
         return self._consensus.changes(key)
 
     async def findings(self) -> Sequence[Finding]:

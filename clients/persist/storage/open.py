@@ -11,18 +11,26 @@ import difflib
 import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final
+from typing import Final, Protocol
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from persist.errors import InvalidUri, UnsafeConfiguration
 from persist.extras import extra
 from persist.redaction import learn
+from persist.retry.attempts import Attempts
+from persist.retry.deadline import Deadline
 from persist.runtime import Runtime
 from persist.settings import Settings
 from persist.storage.blob.memory import MemoryBlob, MemoryValues
 from persist.storage.consensus.memory import MemoryConsensus, MemoryLog
 from persist.storage.ports import Blob, Consensus, Finding
 from persist.storage.stash.port import Stash
+
+MEMORY: Final = "memory:"
+"""The home of a location that is in the memory of one process."""
+
+READ_ONLY: Final = "read-only:"
+"""The home of a location that is only read."""
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,19}")
 _BLOB_SCHEMES: Final = ("mem", "file", "s3")
@@ -34,6 +42,12 @@ _values: dict[str, MemoryValues] = {}
 _logs: dict[str, MemoryLog] = {}
 
 
+class Looked(Protocol):
+    """What is told of any store."""
+
+    async def findings(self) -> Sequence[Finding]: ...
+
+
 def open_blob(
     uri: str,
     *,
@@ -42,10 +56,10 @@ def open_blob(
     count_request: Callable[[str], None] | None = None,
     reopens: bool = False,
 ) -> Blob:
-    """The Blob a URI names. Connects lazily. ``count_request`` hears every S3 request's kind.
+    """The Blob a URI names. Connects lazily. ``count_request`` is called with every S3 request's kind.
 
-    ``reopens``: for whoever compares histories, as servers do: files that were put in the place of those that were open
-    are refused once, and open from then on.
+    ``reopens``: for servers, which live on where files are put in the place of those that were open: once the machine
+    has compared the location (``machine.guard``), those are taken for the store. Otherwise they are refused for good.
 
     Raises InvalidUri, MissingExtra (its SDK is not installed).
     """
@@ -83,6 +97,16 @@ def open_consensus(uri: str, *, settings: Settings, runtime: Runtime, reopens: b
     return PostgresConsensus(uri, runtime)
 
 
+def home_of(consensus_uri: str) -> str:
+    """Where all processes meet that use a Consensus: the directory of a file, MEMORY for that of a process; empty: on
+    a network, so anywhere. Raises InvalidUri."""
+    scheme, rest = _split(consensus_uri, _CONSENSUS_SCHEMES, _BLOB_SCHEMES, "consensus")
+    if scheme != "sqlite":
+        return MEMORY if scheme == "mem" else ""
+    path = _sqlite(rest)[0]
+    return MEMORY if path == ":memory:" else os.path.dirname(os.path.abspath(path))
+
+
 def open_stash(uri: str, *, runtime: Runtime) -> Stash:
     """The Stash a URI names. Connects lazily. Raises InvalidUri, MissingExtra."""
     scheme, rest = _split(uri, _STASH_SCHEMES, (*_BLOB_SCHEMES, "redis", "rediss"), "stash")
@@ -112,7 +136,7 @@ def blob_identity(uri: str) -> str:
 
 
 def check_safe(findings: Sequence[Finding], allow_unsafe: Collection[str]) -> None:
-    """Nothing, when every finding was accepted by name. Raises UnsafeConfiguration telling all about the others."""
+    """Nothing, when every finding was accepted by name. Raises UnsafeConfiguration with all the others."""
     refused = [finding for finding in findings if finding.name not in allow_unsafe]
     if not refused:
         return
@@ -127,6 +151,24 @@ def check_safe(findings: Sequence[Finding], allow_unsafe: Collection[str]) -> No
         hint=f"correct the settings, or accept the loss with PERSIST_ALLOW_UNSAFE={accept}",
         findings=",".join(finding.name for finding in refused),
     )
+
+
+async def safe(stores: Sequence[Looked], *, settings: Settings, runtime: Runtime) -> tuple[Finding, ...]:
+    """What was found at stores that are met for the first time, all of it accepted by name.
+
+    Looked at once more while one is only busy or just starts, for ``settings.first_connection_ms``. Raises
+    UnsafeConfiguration, and what a store says that does not answer.
+    """
+    attempts = Attempts(settings=settings, runtime=runtime)
+    found: list[Finding] = []
+    for store in stores:
+
+        async def look(_seconds: float, store: Looked = store) -> Sequence[Finding]:
+            return await store.findings()
+
+        found += await attempts.read(Deadline(runtime, settings.first_connection_ms / 1000), look)
+    check_safe(found, settings.allow_unsafe)
+    return tuple(found)
 
 
 def _open_s3(uri: str, runtime: Runtime, count_request: Callable[[str], None] | None) -> Blob:

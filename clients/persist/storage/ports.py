@@ -1,4 +1,4 @@
-"""The two ports: Blob (where data lives) and Consensus (what is true).
+"""The two ports: Blob (where data lives) and Consensus (which state is current).
 
 Both must be linearizable. Adapters classify failures: Determinate only from an allow-list, everything unknown is
 Indeterminate; they never retry a mutation. ``timeout`` is seconds and always given.
@@ -45,11 +45,17 @@ class Blob(Protocol):
         ...
 
     async def set(self, key: str, value: bytes | memoryview, *, timeout: float) -> None:
-        """Durably map key to value, atomically: a reader sees all or nothing. Same key and value again is fine."""
+        """Durably map key to value, atomically: a reader sees all or nothing. Repeating it is allowed."""
         ...
 
     async def delete(self, key: str, *, timeout: float) -> int | None:
         """Remove a value and return its size; None when there was none."""
+        ...
+
+    async def delete_many(self, keys: Sequence[str], *, timeout: float) -> None:
+        """Remove up to ``DELETES_MAX`` values, in one request where the store can; those that are not there are passed
+        over. Whatever it raises, each of them may be gone.
+        """
         ...
 
     def list(self, prefix: str, *, timeout: float) -> AsyncIterator[tuple[str, int]]:
@@ -61,10 +67,10 @@ class Blob(Protocol):
         ...
 
     async def abort_uploads(self, prefix: str, *, older_than_ms: int, dry_run: bool = False, timeout: float) -> int:
-        """Give up what was begun, and never finished, under keys that start with prefix, and return how many.
+        """Abort uploads that were begun and never finished, under keys that start with prefix, and return how many.
 
         Only what began longer ago than ``older_than_ms``: younger ones may still be going on. ``dry_run`` counts only.
-        0 where a store keeps nothing unfinished, or does not tell. ``timeout`` is for each request.
+        0 where a store keeps nothing unfinished, or does not say. ``timeout`` is for each request.
         """
         ...
 
@@ -107,8 +113,12 @@ class Consensus(Protocol):
         """Up to ``limit`` entries at or above ``from_seqno``, ascending."""
         ...
 
-    async def truncate(self, key: str, below: int, *, timeout: float) -> int:
-        """Remove entries below ``below`` and return how many. Raises InvalidArgument when below > newest or no key."""
+    async def truncate(self, key: str, below: int, *, after: bytes = b"", timeout: float) -> int:
+        """Remove entries below ``below`` and return how many. Raises InvalidArgument when below > newest or no key.
+
+        ``after``: only if what stands at ``below`` begins with these bytes; otherwise nothing goes, and nothing is
+        raised: what was decided of a history that ended takes nothing from the one in its place.
+        """
         ...
 
     def list_keys(self, *, timeout: float) -> AsyncIterator[str]:
@@ -127,6 +137,9 @@ class Consensus(Protocol):
         """Release connections."""
         ...
 
+
+DELETES_MAX = 1000
+"""Most values that are deleted with one request: as many as S3 takes."""
 
 VALUE_BYTES_MAX = 4 * 1024 * 1024
 """Largest value a Consensus takes."""

@@ -1,4 +1,4 @@
-"""Stores that are only looked at: nothing of them changes, whatever is written stays in this process.
+"""Read-only stores: nothing in them changes, and what is written stays in this process.
 
 A reader registers itself in a shard's state, and machines do not read without. Over these stores it registers where it
 alone sees it: so nothing is held, and each key is seen as it was when it was first looked at.
@@ -34,6 +34,10 @@ class ReadOnlyBlob:
         raise refused()
 
     async def delete(self, key: str, *, timeout: float) -> int | None:
+        """Raises StoreReadOnly."""
+        raise refused()
+
+    async def delete_many(self, keys: Sequence[str], *, timeout: float) -> None:
         """Raises StoreReadOnly."""
         raise refused()
 
@@ -76,7 +80,7 @@ class Overlay:
         return self._beneath.uri
 
     async def head(self, key: str, *, timeout: float) -> Entry | None:
-        """The newest entry: of here if anything was set, else of when the key was first looked at."""
+        """The newest entry: set here if any was, else the one at the first look at the key."""
         return next(reversed(await self._seen(key, timeout)), None)
 
     async def compare_and_set(
@@ -96,7 +100,7 @@ class Overlay:
         found = (entry for entry in await self._seen(key, timeout) if entry.seqno >= from_seqno)
         return [entry for entry, _ in zip(found, range(limit), strict=False)]
 
-    async def truncate(self, key: str, below: int, *, timeout: float) -> int:
+    async def truncate(self, key: str, below: int, *, after: bytes = b"", timeout: float) -> int:
         """Nothing goes."""
         return 0
 
@@ -128,5 +132,5 @@ class Overlay:
 
 
 def refused() -> StoreReadOnly:
-    """What a write is answered."""
+    """The error of a write."""
     return StoreReadOnly("this location is opened for reading only", hint="open it without read_only")

@@ -19,6 +19,7 @@ from persist.storage.metered import Meter
 from persist.storage.open import open_blob
 from persist.storage.ports import Blob
 from persist.testing.faults import Direction, FaultProxy, Mode
+from persist.testing.http_faults import HttpFaultProxy, Refusal, port_of, through
 
 T = 20.0
 
@@ -44,6 +45,38 @@ async def test_requests_per_call_are_the_fewest_and_counted(fresh_s3_uri: Callab
     await blob.delete(name, timeout=T)
     assert meter.requests == {"PutObject": 1, "GetObject": 2, "HeadObject": 1, "DeleteObject": 1}
     await blob.close()
+
+
+@pytest.mark.parametrize("client", ["boto3", "obstore"])
+async def test_many_are_deleted_with_one_request(fresh_s3_uri: Callable[[], str], client: str) -> None:
+    if client == "obstore":
+        pytest.importorskip("obstore")
+    meter, names = Meter(), [key() for _ in range(30)]
+    blob = opened(f"{fresh_s3_uri()}&client={client}", meter)
+    for name in names:
+        await blob.set(name, b"value", timeout=T)
+    await blob.delete_many(names, timeout=T)
+    assert meter.requests == {"PutObject": 30, "DeleteObjects": 1}
+    await blob.close()
+
+
+async def test_a_service_that_deletes_one_at_a_time_is_asked_for_many_only_once(
+    fresh_s3_uri: Callable[[], str],
+) -> None:
+    uri, meter, names = fresh_s3_uri(), Meter(), [key() for _ in range(3)]
+    async with HttpFaultProxy(port_of(uri), (Refusal(status=501, code="NotImplemented"),)) as proxy:
+        blob = opened(through(uri, proxy.endpoint), meter)
+        for name in names:
+            await blob.set(name, b"value", timeout=T)
+        proxy.probability = 1.0
+        with pytest.raises(Indeterminate):
+            await blob.delete_many(names, timeout=T)
+        proxy.probability = 0.0
+        sent = meter.requests["DeleteObjects"], meter.requests["DeleteObject"]
+        await blob.delete_many(names, timeout=T)
+        assert (meter.requests["DeleteObjects"], meter.requests["DeleteObject"] - sent[1]) == (sent[0], 3)
+        assert [await blob.get(name, timeout=T) for name in names] == [None] * 3
+        await blob.close()
 
 
 async def test_large_value_goes_up_in_parts(fresh_s3_uri: Callable[[], str]) -> None:

@@ -1,4 +1,4 @@
-"""Files that were deleted or replaced under an open store: nothing is acknowledged into what nobody sees any more."""
+"""Files that were deleted or replaced under an open store: nothing is acknowledged into unseen files."""
 
 import os
 import shutil
@@ -70,6 +70,25 @@ async def test_no_blob_goes_to_a_folder_that_replaced_the_root(tmp_path: Path, c
     assert await other.get(KEY, timeout=T) == (None if change is gone else b"1")
 
 
+async def test_a_folder_that_is_made_anew_is_another_one_whatever_its_inode(tmp_path: Path) -> None:
+    """File systems give the number of what was deleted to what is made next: rm -r and mkdir went unnoticed."""
+    folder = tmp_path / "blob"
+    blob = FileBlob(str(folder), system())
+    await blob.set(KEY, b"1", timeout=T)
+    for _ in range(3):
+        gone(folder)
+        folder.mkdir()
+        with pytest.raises(LocationReplaced):
+            await blob.set(KEY, b"2", timeout=T)
+        with pytest.raises(LocationReplaced):
+            await blob.get(KEY, timeout=T)
+    assert list(folder.iterdir()) == []
+    await blob.close()
+    assert not [
+        held for held in os.listdir("/proc/self/fd") if os.path.realpath(f"/proc/self/fd/{held}") == str(folder)
+    ]
+
+
 @pytest.mark.parametrize("change", [gone, restored])
 async def test_a_client_acknowledges_nothing_once_its_directory_is_replaced(
     tmp_path: Path, change: Callable[[Path], None]
@@ -89,14 +108,20 @@ async def test_a_client_acknowledges_nothing_once_its_directory_is_replaced(
                 await writer.append([(({"id": 3}, {"name": "x"}), 1, 1)], 2)
 
 
-async def test_stores_that_reopen_refuse_once_and_never_what_has_no_name(tmp_path: Path) -> None:
+async def test_stores_refuse_for_good_and_are_reopened_beside_themselves(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     consensus = SqliteConsensus(str(folder / "consensus.db"), system(), reopens=True)
     blob = FileBlob(str(folder / "blob"), system(), reopens=True)
     assert await consensus.compare_and_set(SHARD, -1, b"0", timeout=T)
     assert await consensus.head(SHARD, timeout=T)
     await blob.set(KEY, b"1", timeout=T)
+    assert (consensus.reopened(), blob.reopened()) == (consensus, blob)
     gone(folder)
+    assert (consensus.reopened(), blob.reopened()) == (None, None)
+    other, there = SqliteConsensus(str(folder / "consensus.db"), system()), FileBlob(str(folder / "blob"), system())
+    assert await other.compare_and_set(SHARD, -1, b"other", timeout=T)
+    await there.set(KEY, b"3", timeout=T)
+    again, anew = consensus.reopened(), blob.reopened()
     for _ in range(3):
         with pytest.raises(LocationReplaced):
             await consensus.head(SHARD, timeout=T)
@@ -104,17 +129,20 @@ async def test_stores_that_reopen_refuse_once_and_never_what_has_no_name(tmp_pat
             await consensus.compare_and_set(SHARD, 0, b"1", timeout=T)
         with pytest.raises(LocationReplaced):
             await blob.set(KEY, b"2", timeout=T)
-    assert not folder.exists()
-    other, there = SqliteConsensus(str(folder / "consensus.db"), system()), FileBlob(str(folder / "blob"), system())
-    assert await other.compare_and_set(SHARD, -1, b"other", timeout=T)
-    await there.set(KEY, b"3", timeout=T)
-    with pytest.raises(LocationReplaced):
-        await consensus.compare_and_set(SHARD, 0, b"1", timeout=T)
-    with pytest.raises(LocationReplaced):
-        await blob.get(KEY, timeout=T)
-    assert await consensus.scan(SHARD, 0, 9, timeout=T) == [Entry(seqno=0, data=b"other")]
-    assert await consensus.compare_and_set(SHARD, 0, b"1", timeout=T)
+        with pytest.raises(LocationReplaced):
+            await blob.abort_uploads("", older_than_ms=0, timeout=T)
+    assert again is not None
+    assert anew is not None
+    assert await again.scan(SHARD, 0, 9, timeout=T) == [Entry(seqno=0, data=b"other")]
+    assert await again.compare_and_set(SHARD, 0, b"1", timeout=T)
     assert await other.head(SHARD, timeout=T) == Entry(seqno=1, data=b"1")
-    assert await blob.get(KEY, timeout=T) == b"3"
-    for store in (consensus, other):
+    assert await anew.get(KEY, timeout=T) == b"3"
+    # A folder that comes later is not taken for the one that was looked at.
+    gone(folder)
+    (folder / "blob").mkdir(parents=True)
+    with pytest.raises(LocationReplaced):
+        await anew.get(KEY, timeout=T)
+    # Who does not compare locations gets none but its own.
+    assert (other.reopened(), there.reopened()) == (None, None)
+    for store in (consensus, other, again):
         await store.close()

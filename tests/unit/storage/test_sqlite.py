@@ -1,13 +1,20 @@
 """What is particular to the SQLite store: full, read-only, locked, damaged, newer. Source: reliability.md section 4."""
 
 import asyncio
+import contextlib
+import os
 import sqlite3
-from collections.abc import AsyncIterator
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from persist import Schema, aio
 from persist.core.ids import ShardId
 from persist.errors import (
     CorruptData,
@@ -22,7 +29,9 @@ from persist.errors import (
 from persist.runtime import system
 from persist.settings import Settings
 from persist.storage.consensus.sqlite import SqliteConsensus
+from persist.storage.engine import sqlite as engine
 from persist.storage.engine.sqlite import classify
+from persist.storage.layout import CONSENSUS_NAME
 from persist.storage.open import open_consensus
 from persist.storage.ports import Consensus, Entry
 
@@ -79,6 +88,85 @@ async def test_read_only_database_is_read_and_refuses_writes(tmp_path: Path) -> 
         assert await consensus.head(KEY, timeout=T) == Entry(seqno=0, data=b"x")
 
 
+READER = """
+import asyncio, concurrent.futures.thread, os, sys
+from persist.errors import Determinate
+from persist.runtime import system
+from persist.storage.consensus.sqlite import SqliteConsensus
+
+path, key = sys.argv[1:]
+
+async def seqno(consensus):
+    while True:
+        try:
+            return (await consensus.head(key, timeout=30)).seqno
+        except Determinate as error:
+            print(error.message, file=sys.stderr, flush=True)
+
+async def answer():
+    if os.getuid() == 0:
+        os.setgid(65534)
+        os.setuid(65534)
+    consensus = SqliteConsensus(path, system(), read_only=True)
+    for _ in sys.stdin:
+        print(await seqno(consensus), flush=True)
+    await consensus.close()
+
+asyncio.run(answer())
+"""
+
+
+@contextlib.contextmanager
+def readers_of(place: Path) -> Iterator[Callable[[], int]]:
+    """A process that may not write in a folder, and the newest seqno it sees there each time it is asked."""
+    words = [sys.executable, "-c", READER, str(place / "x.db"), KEY]
+    place.chmod(0o555)
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        stdin, stdout = process.stdin, process.stdout
+
+        def ask() -> int:
+            print(file=stdin, flush=True)
+            return int(stdout.readline())
+
+        try:
+            yield ask
+        finally:
+            place.chmod(0o755)
+            stdin.close()
+
+
+@pytest.mark.parametrize("in_use", [True, False], ids=["opened-first", "opened-later"])
+async def test_who_may_not_write_sees_what_others_write_however_little_waits_beside_it(in_use: bool) -> None:
+    """An empty log is one, too: a database beside which one lies is in use, and one may come while it is read."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as reading:
+        place, mask = Path(folder), os.umask(0o022)
+        place.chmod(0o755)
+        try:
+            async with opened(f"sqlite:{place}/x.db") as consensus:
+                assert await consensus.compare_and_set(KEY, -1, b"0", timeout=T)
+            (place / "x.db").chmod(0o644)
+            assert not (place / "x.db-wal").exists()
+            ask = None if in_use else reading.enter_context(readers_of(place))
+            if ask is not None:
+                assert ask() == 0
+                place.chmod(0o755)
+            async with opened(f"sqlite:{place}/x.db") as consensus:
+                assert (await consensus.head(KEY, timeout=T)) == Entry(seqno=0, data=b"0")
+                assert os.path.getsize(place / "x.db-wal") == 0
+                ask = ask or reading.enter_context(readers_of(place))
+                assert ask() == 0
+                place.chmod(0o755)
+                for seqno in range(40):
+                    assert await consensus.compare_and_set(KEY, seqno, bytes(1_000), timeout=T)
+                    assert ask() == seqno + 1
+            # At rest again, and another file than the one that lay there.
+            assert ask() == 40
+        finally:
+            os.umask(mask)
+
+
 async def test_locked_database_is_indeterminate_when_late_and_resolvable(tmp_path: Path) -> None:
     async with opened(f"sqlite:{tmp_path}/x.db") as consensus:
         assert await consensus.compare_and_set(KEY, -1, b"0", timeout=T)
@@ -94,6 +182,28 @@ async def test_locked_database_is_indeterminate_when_late_and_resolvable(tmp_pat
         other.close()
         assert await consensus.compare_and_set(KEY, 1, b"3", timeout=T)
         assert [entry.data for entry in await consensus.scan(KEY, 0, 9, timeout=T)] == [b"0", b"1", b"3"]
+
+
+async def test_a_location_is_opened_and_read_while_others_write(tmp_path: Path) -> None:
+    """To look how the file is opened once took the lock of writers, and opening failed after waiting for it."""
+    async with await aio.embedded(tmp_path) as client:
+        await client.open_writer(KEY, schema=Schema(key={"id": pa.int64()}))
+    other = sqlite3.connect(tmp_path / CONSENSUS_NAME, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with contextlib.closing(other):
+        async with asyncio.timeout(4.0), await aio.embedded(tmp_path) as client:
+            assert [each async for each in client.list_shards()] == [KEY]
+
+
+async def test_a_location_that_is_busy_when_it_is_first_opened_is_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "_SETUP", ("PRAGMA busy_timeout=1", *engine._SETUP[1:]))
+    other = sqlite3.connect(tmp_path / CONSENSUS_NAME, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    asyncio.get_running_loop().call_later(0.5, other.close)
+    async with await aio.embedded(tmp_path) as client:
+        assert [each async for each in client.list_shards()] == []
 
 
 async def test_emptied_key_cannot_be_initialised_again(tmp_path: Path) -> None:

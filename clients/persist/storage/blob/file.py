@@ -9,6 +9,8 @@ import errno
 import os
 import re
 import stat
+import threading
+import weakref
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
@@ -28,7 +30,7 @@ from persist.errors import (
 from persist.runtime import Runtime
 from persist.storage.call_deadline import offloaded
 from persist.storage.checks import check_range, check_timeout
-from persist.storage.engine.filesystem import FILE_MODE, FOLDER_MODE, VOLATILE, File, filesystem_of
+from persist.storage.engine.filesystem import FILE_MODE, FOLDER_MODE, VOLATILE, File, file_at, filesystem_of
 from persist.storage.ports import Finding
 
 _TEMPORARY: Final = ".tmp-"
@@ -59,7 +61,7 @@ def classify(error: OSError, what: str, *, visible: bool = False) -> PersistErro
 class FileBlob:
     """Implements the Blob port under the folder ``root``, made if missing.
 
-    ``reopens``: another folder in its place is refused once (LocationReplaced), and open from then on.
+    Another folder in its place is refused (LocationReplaced). ``reopens``: ``reopened`` is the store of that one.
     """
 
     def __init__(self, root: str, runtime: Runtime, *, reopens: bool = False) -> None:
@@ -71,12 +73,28 @@ class FileBlob:
         # Folders whose own entry this process has synced. Only a hint to save fsyncs.
         self._synced: set[tuple[str, ...]] = set()
         self._opened: File | None = None
+        self._kept: weakref.finalize[[int], FileBlob] | None = None
+        self._keeping = threading.Lock()
         self._reopens = reopens
 
     @property
     def uri(self) -> str:
         """``file:PATH``, absolute."""
         return f"file:{quote(self._root, safe='/:@+,=~')}"
+
+    def reopened(self) -> "FileBlob | None":
+        """The store of the folder that has this one's path now: itself, if that is what it has open. Blocks.
+
+        None: nothing has it, or this was not opened to be reopened.
+        """
+        found = file_at(self._root)
+        if found is None or self._opened in (None, found):
+            return None if found is None else self
+        if not self._reopens:
+            return None
+        other = FileBlob(self._root, self._runtime, reopens=True)
+        with other._folder((), make=False):
+            return other
 
     async def get(self, key: str, *, byte_range: tuple[int, int] | None = None, timeout: float) -> bytes | None:
         """The value or a slice of it."""
@@ -90,9 +108,15 @@ class FileBlob:
         await offloaded(self._runtime, "blob set", timeout, self._set, key, value, mutation=True)
 
     async def delete(self, key: str, *, timeout: float) -> int | None:
-        """The size of what went. Folders stay."""
+        """The size of the deleted value. Folders stay."""
         self._check(key)
         return await offloaded(self._runtime, "blob delete", timeout, self._delete, key, mutation=True)
+
+    async def delete_many(self, keys: Sequence[str], *, timeout: float) -> None:
+        """One after the other, in one thread."""
+        for key in keys:
+            self._check(key)
+        await offloaded(self._runtime, "blob delete", timeout, self._delete_each, tuple(keys), mutation=True)
 
     async def list(self, prefix: str, *, timeout: float) -> AsyncIterator[tuple[str, int]]:
         """Folder by folder. A prefix that no key can have finds nothing."""
@@ -111,7 +135,7 @@ class FileBlob:
                     yield key, size
 
     async def restore(self, key: str, *, dry_run: bool = False, timeout: float) -> None:
-        """Fine when the value is there; a file system keeps nothing deleted."""
+        """Succeeds when the value is there; a file system keeps nothing deleted."""
         if await self.get(key, byte_range=(0, 0), timeout=timeout) is None:
             raise Determinate("cannot restore: this store keeps nothing deleted", key=key)
 
@@ -138,8 +162,10 @@ class FileBlob:
         )  # fmt: skip
 
     async def close(self) -> None:
-        """Refuse further calls."""
+        """Refuse further calls, let go of the folder."""
         self._closed = True
+        if self._kept is not None:
+            self._kept()
 
     def _check(self, key: str) -> None:
         check_blob_key(key)
@@ -209,6 +235,10 @@ class FileBlob:
             raise classify(error, "delete", visible=visible) from error
         return size
 
+    def _delete_each(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            self._delete(key)
+
     def _entries(self, folders: Sequence[str]) -> tuple[Sequence[str], Sequence[tuple[str, int]]]:
         """The sub-folders and the (name, size) of the values in a folder."""
         names: list[str] = []
@@ -232,11 +262,15 @@ class FileBlob:
     def _abort(self, prefix: str, before_ms: int, dry_run: bool) -> int:
         gone = 0
         try:
+            with self._folder((), make=False):
+                pass
             for path, folders, files, folder in os.fwalk(self._root, follow_symlinks=False):
                 at = "" if path == self._root else os.path.relpath(path, self._root) + "/"
                 folders[:] = [name for name in folders if _overlaps(f"{at}{name}/", prefix)]
                 if at.startswith(prefix):
                     gone += sum(_abandoned(name, folder, before_ms, dry_run=dry_run) for name in files)
+        except FileNotFoundError:
+            return gone
         except OSError as error:
             raise classify(error, "abort_uploads") from error
         return gone
@@ -267,12 +301,17 @@ class FileBlob:
         """Raise LocationReplaced when another folder has the root's path than when this store first saw it."""
         status = os.fstat(folder)
         found = status.st_dev, status.st_ino
-        self._opened = self._opened or found
+        if self._opened is None:
+            self._keep(folder, found)
         if found != self._opened:
-            if self._reopens:
-                self._opened = found
-                self._synced.clear()
             raise self._replaced()
+
+    def _keep(self, folder: int, found: File) -> None:
+        """Take this folder for the root. SUBTLE: and hold it open, or the next one made there may get its inode."""
+        with self._keeping:
+            if self._opened is None:
+                self._kept = weakref.finalize(self, os.close, os.dup(folder))
+                self._opened = found
 
     def _replaced(self) -> LocationReplaced:
         return LocationReplaced(

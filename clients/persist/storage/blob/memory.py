@@ -48,11 +48,16 @@ class MemoryBlob:
             self._store.values[key] = copy
 
     async def delete(self, key: str, *, timeout: float) -> int | None:
-        """The size of what went."""
+        """The size of the deleted value."""
         self._check(key, timeout)
         with self._store.lock:
             value = self._store.values.pop(key, None)
         return None if value is None else len(value)
+
+    async def delete_many(self, keys: Sequence[str], *, timeout: float) -> None:
+        """One after the other."""
+        for key in keys:
+            await self.delete(key, timeout=timeout)
 
     async def list(self, prefix: str, *, timeout: float) -> AsyncIterator[tuple[str, int]]:
         """As of one moment."""
@@ -63,7 +68,7 @@ class MemoryBlob:
             yield entry
 
     async def restore(self, key: str, *, dry_run: bool = False, timeout: float) -> None:
-        """Fine when the value is there; memory keeps nothing deleted."""
+        """Succeeds when the value is there; memory keeps nothing deleted."""
         self._check(key, timeout)
         with self._store.lock:
             there = key in self._store.values
@@ -76,7 +81,7 @@ class MemoryBlob:
         return 0
 
     async def findings(self) -> Sequence[Finding]:
-        """Nothing: who writes ``mem:`` asks for memory."""
+        """Nothing: a ``mem:`` URI asks for memory."""
         return ()
 
     async def close(self) -> None:

@@ -19,11 +19,12 @@ from persist.storage.blob.s3_probe import probe
 from persist.storage.call_deadline import deadline
 from persist.storage.checks import check_range
 from persist.storage.ports import Finding
+from persist.threads import storing
 from persist.typed import Record
 
 
 def classify(error: Exception, what: str, *, mutation: bool) -> LocationError:
-    """What a failure of obstore means: it tells refusals of the server apart, and little else."""
+    """What a failure of obstore means: it distinguishes refusals of the server, and little else."""
     if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError):
         kind = StoreReadOnly if mutation else Determinate
         return kind(f"s3 {what}: not allowed", hint="check the permissions of the credentials", detail=error)
@@ -33,7 +34,7 @@ def classify(error: Exception, what: str, *, mutation: bool) -> LocationError:
 
 
 class ObstoreBlob:
-    """Implements the Blob port over one bucket and prefix. ``count_request`` is told the kind of every call."""
+    """Implements the Blob port over one bucket and prefix. ``count_request`` is called with the kind of every call."""
 
     def __init__(
         self, location: S3Location, runtime: Runtime, *, count_request: Callable[[str], None] | None = None
@@ -90,7 +91,7 @@ class ObstoreBlob:
             await obstore.put_async(self._store, name, memoryview(value).cast("B"))
 
     async def delete(self, key: str, *, timeout: float) -> int | None:
-        """The size of what went; two requests."""
+        """The size of the deleted value; two requests."""
         name = self._location.key(check_blob_key(key))
         async with self._calling("delete", timeout, mutation=True):
             try:
@@ -102,6 +103,15 @@ class ObstoreBlob:
             await obstore.delete_async(self._store, name)
             return size
         raise AssertionError("unreachable")
+
+    async def delete_many(self, keys: Sequence[str], *, timeout: float) -> None:
+        """One request."""
+        names = [self._location.key(check_blob_key(key)) for key in keys]
+        if not names:
+            return
+        async with self._calling("delete", timeout, mutation=True):
+            self._count("DeleteObjects")
+            await obstore.delete_async(self._store, names)
 
     async def list(self, prefix: str, *, timeout: float) -> AsyncIterator[tuple[str, int]]:
         """One request per thousand keys; ``timeout`` is for each."""
@@ -119,7 +129,7 @@ class ObstoreBlob:
                     yield self._location.strip(item["path"]), item["size"]
 
     async def restore(self, key: str, *, dry_run: bool = False, timeout: float) -> None:
-        """Fine when the value is there; obstore knows no versions."""
+        """Succeeds when the value is there; obstore knows no versions."""
         if await self.get(key, byte_range=(0, 0), timeout=timeout) is None:
             raise Determinate("cannot restore with this client", hint="open the store without client=obstore", key=key)
 
@@ -130,7 +140,7 @@ class ObstoreBlob:
     async def findings(self) -> Sequence[Finding]:
         """Probes on a scratch object what the port needs."""
         name = self._location.key(f"probe/{self._runtime.random_bytes(8).hex()}")
-        return await self._runtime.offload(self._probe, name)
+        return await storing(self._runtime, self._probe, name)
 
     async def close(self) -> None:
         """Refuse further calls."""

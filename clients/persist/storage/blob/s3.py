@@ -22,6 +22,7 @@ from persist.storage.blob.s3_probe import probe
 from persist.storage.call_deadline import deadline, offloaded
 from persist.storage.checks import check_range, check_timeout
 from persist.storage.ports import Finding
+from persist.threads import STORING_MAX, storing
 from persist.typed import Record
 
 T = TypeVar("T")
@@ -33,6 +34,8 @@ _MISSING: Final = frozenset({"NoSuchKey", "404", "NotFound"})
 _FORBIDDEN: Final = frozenset({"AccessDenied", "403", "AllAccessDisabled", "MethodNotAllowed", "InvalidAccessKeyId"})
 _NO_ROOM: Final = frozenset({"QuotaExceeded", "XMinioStorageFull", "InsufficientStorage", "507"})
 _THROTTLED: Final = frozenset({"SlowDown", "503 SlowDown", "TooManyRequests"})
+_NOT_OFFERED: Final = frozenset({"NotImplemented", "MethodNotAllowed", "501"})
+"""Answers of services that know no DeleteObjects."""
 _NEVER_SENT: Final = (
     exceptions.EndpointConnectionError,
     exceptions.ConnectTimeoutError,
@@ -64,7 +67,8 @@ def classify(error: Exception, what: str, *, mutation: bool) -> LocationError:
 class S3Blob:
     """Implements the Blob port over one bucket and prefix.
 
-    ``count_request`` is told the kind of every HTTP request sent (``PutObject``, ``GetObject``, ...), from any thread.
+    ``count_request`` is called with the kind of every HTTP request sent (``PutObject``, ``GetObject``, ...), from any
+    thread.
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class S3Blob:
         self._lock = threading.Lock()
         self._made: Any = None
         self._closed = False
+        self._deletes_many = True
 
     @property
     def uri(self) -> str:
@@ -100,9 +105,15 @@ class S3Blob:
             await self._multipart(name, memoryview(value).cast("B"), timeout)
 
     async def delete(self, key: str, *, timeout: float) -> int | None:
-        """The size of what went; two requests."""
+        """The size of the deleted value; two requests."""
         name = self._location.key(check_blob_key(key))
         return await self._call("delete", timeout, self._delete, name, mutation=True)
+
+    async def delete_many(self, keys: Sequence[str], *, timeout: float) -> None:
+        """One request; one for each where the service has none for many."""
+        names = [self._location.key(check_blob_key(key)) for key in keys]
+        if names:
+            await self._call("delete", timeout, self._delete_many, names, mutation=True)
 
     async def list(self, prefix: str, *, timeout: float) -> AsyncIterator[tuple[str, int]]:
         """One request per thousand keys; ``timeout`` is for each."""
@@ -144,7 +155,7 @@ class S3Blob:
         """Close the connections."""
         self._closed = True
         if self._made is not None:
-            await self._runtime.offload(self._made.close)
+            await storing(self._runtime, self._made.close)
 
     async def _call(
         self, what: str, timeout: float, function: Callable[..., T], *args: object, mutation: bool = False
@@ -232,7 +243,7 @@ class S3Blob:
 
     async def _abort(self, upload: dict[str, object]) -> None:
         """Best effort, also when the caller is being cancelled; the bucket's lifecycle rule is the safety net."""
-        abort = asyncio.ensure_future(self._runtime.offload(lambda: self._client.abort_multipart_upload(**upload)))
+        abort = asyncio.ensure_future(storing(self._runtime, lambda: self._client.abort_multipart_upload(**upload)))
         abort.add_done_callback(lambda done: done.cancelled() or done.exception())
         await asyncio.wait({abort}, timeout=5.0)
 
@@ -245,6 +256,26 @@ class S3Blob:
             raise
         self._client.delete_object(Bucket=self._location.bucket, Key=name)
         return size
+
+    def _delete_many(self, names: Sequence[str]) -> None:
+        bucket = self._location.bucket
+        if self._deletes_many:
+            wanted: Record = {"Objects": [{"Key": name} for name in names], "Quiet": True}
+            try:
+                answer = self._client.delete_objects(Bucket=bucket, Delete=wanted)
+            except exceptions.ClientError as error:
+                if error.response.get("Error", {}).get("Code", "") not in _NOT_OFFERED:
+                    raise
+                self._deletes_many = False
+            else:
+                failed = [each for each in answer.get("Errors", ()) if each.get("Code", "") not in _MISSING]
+                if failed:
+                    status = 403 if failed[0].get("Code", "") in _FORBIDDEN else 500
+                    response: Any = {"Error": failed[0], "ResponseMetadata": {"HTTPStatusCode": status}}
+                    raise exceptions.ClientError(response, "DeleteObjects")
+                return
+        for name in names:
+            self._client.delete_object(Bucket=bucket, Key=name)
 
     def _page(self, prefix: str, token: str) -> tuple[Sequence[tuple[str, int]], str | None]:
         wanted: Record = {"Bucket": self._location.bucket, "Prefix": prefix}
@@ -274,7 +305,7 @@ class S3Blob:
         try:
             self._client.abort_multipart_upload(Bucket=self._location.bucket, Key=name, UploadId=upload)
         except exceptions.ClientError as error:
-            # Completed, or aborted by somebody else, meanwhile.
+            # Completed, or aborted by another process, meanwhile.
             if error.response.get("Error", {}).get("Code", "") not in (*_MISSING, "NoSuchUpload"):
                 raise
 
@@ -287,8 +318,9 @@ class S3Blob:
                 any(each["Key"] == name for each in answer.get(kind, ())) for kind in ("DeleteMarkers", "Versions")
             )
             return marked and kept
+        # All of them: a key that was deleted twice has two, and either hides what is below.
         for marker in answer.get("DeleteMarkers", ()):
-            if marker["Key"] == name and marker["IsLatest"]:
+            if marker["Key"] == name:
                 self._client.delete_object(Bucket=self._location.bucket, Key=name, VersionId=marker["VersionId"])
         return self._get(name, (0, 0)) is not None
 
@@ -308,7 +340,7 @@ def make_client(location: S3Location) -> Any:
     style = "path" if location.endpoint else "auto"
     config = Config(
         retries={"total_max_attempts": 1, "mode": "standard"},
-        max_pool_connections=64,
+        max_pool_connections=STORING_MAX,
         connect_timeout=5,
         read_timeout=60,
         tcp_keepalive=True,

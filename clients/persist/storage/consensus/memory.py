@@ -1,4 +1,4 @@
-"""Consensus in this process's memory, for tests and play: shared by everyone who names it, gone with the process.
+"""Consensus in this process's memory, for tests and play: shared by all that name it, gone with the process.
 
 Source: persist-semantics.md section 2.8.
 """
@@ -84,11 +84,13 @@ class MemoryConsensus:
             numbers = range(first, last + 1)[:limit]
             return [Entry(seqno=seqno, data=entries[seqno]) for seqno in numbers]
 
-    async def truncate(self, key: str, below: int, *, timeout: float) -> int:
+    async def truncate(self, key: str, below: int, *, after: bytes = b"", timeout: float) -> int:
         """Entries go, the head stays."""
         self._check(key, timeout)
         check_seqno(below)
         with self._log.lock:
+            if after and not self._log.entries.get(key, {}).get(below, b"").startswith(after):
+                return 0
             check_truncation(key, below, self._log.heads.get(key))
             entries = self._log.entries[key]
             gone = [seqno for seqno in entries if seqno < below]
@@ -109,7 +111,7 @@ class MemoryConsensus:
         return self._watchers.changes(check_key(key))
 
     async def findings(self) -> Sequence[Finding]:
-        """Nothing: who writes ``mem:`` asks for memory."""
+        """Nothing: a ``mem:`` URI asks for memory."""
         return ()
 
     async def close(self) -> None:

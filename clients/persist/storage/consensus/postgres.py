@@ -3,9 +3,9 @@
 ``consensus_head`` holds the newest seqno of each key and is what a compare-and-set tests; its rows are never deleted,
 so no truncation re-opens an old seqno to a stalled writer. One statement per call, READ COMMITTED, autocommit.
 
-Commits are told by NOTIFY, but never within their own transaction: a transaction that notifies holds one lock of the
-whole database while it flushes its commit, so that all shards together would commit one after another. An ``Announcer``
-notifies afterwards on a connection of its own.
+Commits are announced by NOTIFY, but never within their own transaction: a transaction that notifies holds one lock of
+the whole database while it flushes its commit, so that all shards together would commit one after another. An
+``Announcer`` notifies afterwards on a connection of its own.
 Source: reliability.md sections 0 (finding 2) and 4, PostgreSQL.
 """
 
@@ -51,7 +51,8 @@ INSERT INTO consensus_log (shard, seqno, data) SELECT shard, seqno, %b FROM h
 
 _NOTIFY: Final = "SELECT pg_notify('persist_consensus', hint) FROM unnest(%s::text[]) AS hint"
 
-# Of the announcing connection alone: its transactions write nothing, and need not be on disk before others hear.
+# Of the announcing connection alone: its transactions write nothing, and need not be on disk before others are
+# notified.
 _NOTHING_TO_FLUSH: Final = "SET synchronous_commit = off"
 _NOTIFY_SECONDS: Final = 5.0
 
@@ -67,6 +68,12 @@ _NEWEST: Final = "SELECT seqno FROM consensus_head WHERE shard = %s AND seqno >=
 _TRUNCATE: Final = """
 DELETE FROM consensus_log WHERE shard = %s AND seqno < %s
 AND %s <= (SELECT seqno FROM consensus_head WHERE shard = %s)
+"""
+
+_TRUNCATE_AFTER: Final = """
+DELETE FROM consensus_log WHERE shard = %s AND seqno < %s AND EXISTS (
+  SELECT FROM consensus_log WHERE shard = %s AND seqno = %s AND substring(data FROM 1 FOR %s) = %b
+)
 """
 
 _KEYS: Final = "SELECT shard FROM consensus_head WHERE seqno >= 0 AND shard > %s ORDER BY shard LIMIT 1000"
@@ -136,11 +143,14 @@ class PostgresConsensus:
             rows = await session.rows(_SCAN, (key, from_seqno, min(limit, 2**62)))
         return [Entry(seqno=seqno, data=data) for seqno, data in rows]
 
-    async def truncate(self, key: str, below: int, *, timeout: float) -> int:
+    async def truncate(self, key: str, below: int, *, after: bytes = b"", timeout: float) -> int:
         """Entries go, the head stays."""
         check_key(key)
         check_seqno(below)
         async with self._connections.calling("postgres truncate", timeout, mutation=True) as session:
+            if after:
+                # What stands in the log lies at or below the head.
+                return await session.count(_TRUNCATE_AFTER, (key, below, key, below, len(after), after))
             newest = await session.rows(_NEWEST, (key,))
             check_truncation(key, below, newest[0][0] if newest else None)
             return await session.count(_TRUNCATE, (key, below, below, key))
@@ -163,11 +173,11 @@ class PostgresConsensus:
         return self._watchers.changes(check_key(key))
 
     async def findings(self) -> Sequence[Finding]:
-        """What SHOW and pg_is_in_recovery tell about durability."""
+        """What SHOW and pg_is_in_recovery say about durability."""
         return await self._connections.findings()
 
     async def close(self) -> None:
-        """Tell of the last commits, close every connection, end ``changes``."""
+        """Announce the last commits, close every connection, end ``changes``."""
         await self._announcer.close()
         await self._watchers.close()
         self._announcing.close()

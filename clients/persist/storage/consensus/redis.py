@@ -59,6 +59,9 @@ return found
 """
 
 _TRUNCATE: Final = """
+if ARGV[2] ~= '' and string.sub(redis.call('HGET', KEYS[2], ARGV[1]) or '', 1, #ARGV[2]) ~= ARGV[2] then
+  return {0, ''}
+end
 local head = redis.call('GET', KEYS[1])
 if not head then return {-1, ''} end
 local below = tonumber(ARGV[1])
@@ -119,7 +122,7 @@ class RedisConsensus:
 
     def __init__(self, uri: str, runtime: Runtime, *, connections: int = 8) -> None:
         if "#" in uri:
-            # Nobody reads a fragment: it is the rest of a password, which would be cut short and shown.
+            # A fragment is not used: it is the rest of a password, which would be cut short and shown.
             raise InvalidUri("a redis URI has no fragment", hint="in passwords # is %23; redis://host:port/db")
         self.uri_with_secrets = uri
         self._runtime = runtime
@@ -188,11 +191,11 @@ class RedisConsensus:
                 from_seqno = page[-1].seqno + 1
         return found
 
-    async def truncate(self, key: str, below: int, *, timeout: float) -> int:
+    async def truncate(self, key: str, below: int, *, after: bytes = b"", timeout: float) -> int:
         """Entries go, the head stays."""
         check_seqno(below)
         async with self._calling("redis truncate", timeout, mutation=True) as command:
-            gone, head = await command("EVAL", _TRUNCATE, 3, *_names(check_key(key)), str(below))
+            gone, head = await command("EVAL", _TRUNCATE, 3, *_names(check_key(key)), str(below), after)
         if gone < 0:
             check_truncation(key, below, None if gone == -1 else int(head))
         return int(gone)
@@ -217,7 +220,7 @@ class RedisConsensus:
         return self._watchers.changes(check_key(key))
 
     async def findings(self) -> Sequence[Finding]:
-        """What CONFIG GET and INFO tell about durability and fail-over."""
+        """What CONFIG GET and INFO say about durability and fail-over."""
         async with deadline("redis findings", 30.0) as call:
             # Not from the pool: that refuses a replica, which is one of the findings.
             connection = await self._open()
@@ -283,7 +286,7 @@ class RedisConsensus:
             role = (await connection.read_response())[0]
         except (exceptions.RedisError, OSError) as error:
             _discard(connection)
-            raise Determinate("redis does not tell its role", hint="see detail", uri=self.uri, detail=error) from error
+            raise Determinate("redis does not show its role", hint="see detail", uri=self.uri, detail=error) from error
         except BaseException:
             _discard(connection)
             raise
@@ -378,7 +381,7 @@ def _pair(reply: Sequence[bytes]) -> str:
 
 
 _RULES: Final[Mapping[str, tuple[str, str]]] = {
-    "config-denied": ("readable", "nobody can tell whether acknowledged data is kept; managed services often lose it"),
+    "config-denied": ("readable", "it is unknown whether acknowledged data is kept; managed services often lose it"),
     "appendonly": ("yes", "a crash or restart loses everything since the last snapshot"),
     "appendfsync": ("always", "a power cut loses the acknowledged commits of the last second"),
     "no-appendfsync-on-rewrite": ("no", "during a rewrite of the log a power cut loses acknowledged commits"),

@@ -31,7 +31,7 @@ class SqliteConsensus:
     """Implements the Consensus port over the file at ``path``, made with its folder if missing.
 
     ``read_only``: open an existing file without writing to it. ``max_pages``: refuse to grow beyond that many pages.
-    ``reopens``: another file in its place is refused once (LocationReplaced), and open from then on.
+    Another file in its place is refused (LocationReplaced). ``reopens``: ``reopened`` is the store of that one.
     """
 
     def __init__(
@@ -44,13 +44,25 @@ class SqliteConsensus:
         reopens: bool = False,
     ) -> None:
         self._runtime = runtime
-        self._database = Database(path, runtime, _prepare, read_only=read_only, max_pages=max_pages, reopens=reopens)
+        self._database = Database(path, runtime, _prepare, read_only=read_only, max_pages=max_pages)
+        self._again = partial(SqliteConsensus, path, runtime, read_only=read_only, max_pages=max_pages, reopens=True)
+        self._reopens = reopens
         self._watchers = Watchers(self._poll, self._hint)
 
     @property
     def uri(self) -> str:
         """``sqlite:PATH``, absolute."""
         return self._database.uri
+
+    def reopened(self) -> "SqliteConsensus | None":
+        """The store of the file that has this one's path now: itself, if that is what it has open. Blocks.
+
+        None: nothing has it, or this was not opened to be reopened.
+        """
+        standing = self._database.stands
+        if standing or standing is None or not self._reopens:
+            return self if standing else None
+        return self._again()
 
     async def head(self, key: str, *, timeout: float) -> Entry | None:
         """The newest entry."""
@@ -79,11 +91,12 @@ class SqliteConsensus:
             partial(_scan, key=key, from_seqno=from_seqno, limit=limit), timeout, "sqlite scan"
         )
 
-    async def truncate(self, key: str, below: int, *, timeout: float) -> int:
+    async def truncate(self, key: str, below: int, *, after: bytes = b"", timeout: float) -> int:
         """Entries go, the head stays."""
         check_key(key)
         check_seqno(below)
-        return await self._database.write(partial(_truncate, key=key, below=below), timeout, "sqlite truncate", 0)
+        work = partial(_truncate, key=key, below=below, after=after)
+        return await self._database.write(work, timeout, "sqlite truncate", 0)
 
     async def list_keys(self, *, timeout: float) -> AsyncIterator[str]:
         """All keys, read a thousand at a time."""
@@ -155,8 +168,12 @@ def _head(connection: sqlite3.Connection, key: str) -> Entry | None:
 _AFTER: Final = "SELECT 1 FROM consensus_log WHERE shard=? AND seqno=? AND substr(data, 1, ?)=?"
 
 
+def _begins(connection: sqlite3.Connection, key: str, seqno: int, after: bytes) -> bool:
+    return connection.execute(_AFTER, (key, seqno, len(after), after)).fetchone() is not None
+
+
 def _set(connection: sqlite3.Connection, key: str, expected: int, data: bytes, after: bytes) -> bool:
-    if after and connection.execute(_AFTER, (key, expected, len(after), after)).fetchone() is None:
+    if after and not _begins(connection, key, expected, after):
         return False
     if expected == -1:
         set_head = connection.execute("INSERT OR IGNORE INTO consensus_head (shard, seqno) VALUES (?, 0)", (key,))
@@ -178,7 +195,9 @@ def _scan(connection: sqlite3.Connection, key: str, from_seqno: int, limit: int)
     return [Entry(seqno=seqno, data=data) for seqno, data in rows]
 
 
-def _truncate(connection: sqlite3.Connection, key: str, below: int) -> int:
+def _truncate(connection: sqlite3.Connection, key: str, below: int, after: bytes) -> int:
+    if after and not _begins(connection, key, below, after):
+        return 0
     row = connection.execute("SELECT seqno FROM consensus_head WHERE shard=?", (key,)).fetchone()
     check_truncation(key, below, row[0] if row else None)
     return connection.execute("DELETE FROM consensus_log WHERE shard=? AND seqno<?", (key, below)).rowcount

@@ -5,9 +5,9 @@ from typing import Final
 
 FILE_MODE: Final = 0o640
 FOLDER_MODE: Final = 0o750
-"""Of what is made: the owner writes, the group reads, nobody else sees anything. The umask may take away more."""
+"""Modes of what is made: the owner writes, the group reads, others see nothing. The umask may take away more."""
 VOLATILE: Final = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
-"""Gone after a power cut."""
+"""File systems that are empty after a power cut."""
 
 _NETWORK: Final = frozenset(
     {"nfs", "nfs4", "cifs", "smb2", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "virtiofs", "vboxsf"}
@@ -15,7 +15,7 @@ _NETWORK: Final = frozenset(
 
 
 File = tuple[int, int]
-"""Device and inode: what tells a file or a folder from another one that has its path now."""
+"""Device and inode: they distinguish a file or folder from another one that has its path now."""
 
 
 def file_at(path: str) -> File | None:
@@ -28,7 +28,7 @@ def file_at(path: str) -> File | None:
 
 
 def filesystem_of(path: str, mounts: str | None = None) -> str | None:
-    """The type of the file system ``path`` lies on; None where the system does not tell.
+    """The type of the file system ``path`` lies on; None where the system does not say.
 
     ``mounts``: the text of ``/proc/self/mountinfo``, read unless given.
     """
@@ -51,7 +51,7 @@ def filesystem_of(path: str, mounts: str | None = None) -> str | None:
 
 
 def is_network(kind: str | None) -> bool:
-    """Locks and fsync of this kind of file system cannot be relied upon."""
+    """Whether it is a network file system, whose locks and fsync cannot be relied upon."""
     return kind is not None and (kind in _NETWORK or kind == "fuse" or kind.startswith("fuse."))
 
 

@@ -135,7 +135,7 @@ class Connections:
         return connection
 
     async def findings(self) -> Sequence[Finding]:
-        """What SHOW and pg_is_in_recovery tell about durability."""
+        """What SHOW and pg_is_in_recovery say about durability."""
         async with deadline("postgres findings", 30.0) as call:
             # Not from the pool: that refuses a standby, which is one of the findings.
             connection = await self.open()
@@ -257,7 +257,7 @@ async def healthy(connection: Connection) -> bool:
 
 
 def _hang_up(connection: Connection) -> None:
-    """End the connection under whoever waits on it."""
+    """End the connection under the call that waits on it."""
     if not connection.closed:
         with socket.socket(fileno=os.dup(connection.fileno())) as line:
             try:
@@ -274,7 +274,7 @@ def discard(connection: Connection) -> None:
 
 
 def _abandoned(connection: Connection, task: "asyncio.Future[Any]") -> None:
-    """What was left behind has failed: free its connection, and look at the error so that nobody warns about it."""
+    """Free the connection of an abandoned statement that failed, and look at the error to avoid a warning."""
     if not task.cancelled():
         task.exception()
     connection.pgconn.finish()

@@ -1,4 +1,4 @@
-"""A SQLite file: how it is opened, who reads and writes it, and what its failures mean.
+"""A SQLite file: how it is opened, read and written, and what its failures mean.
 
 One connection in one thread writes; it commits whatever waits in one transaction, so that an fsync is shared. Another
 reads. WAL with synchronous=FULL: what was acknowledged survives a power cut. Source: reliability.md section 4, SQLite.
@@ -30,6 +30,7 @@ from persist.runtime import Runtime
 from persist.storage.call_deadline import deadline
 from persist.storage.engine.filesystem import FILE_MODE, FOLDER_MODE, VOLATILE, File, file_at, filesystem_of, is_network
 from persist.storage.ports import Finding
+from persist.threads import storing
 
 T = TypeVar("T")
 
@@ -69,19 +70,30 @@ def classify(error: sqlite3.Error, what: str, *, committing: bool) -> PersistErr
         hint = "another process holds the lock; retry" if primary in _BUSY else "nothing happened; retry"
         hint = _READ_ONLY_HINT if primary == sqlite3.SQLITE_CANTOPEN else hint
         return Determinate(f"{what}: sqlite refused", hint=hint, code=name, detail=error)
-    return Indeterminate(f"{what}: sqlite failed", hint="repeat it to learn the outcome", code=name, detail=error)
+    return Indeterminate(f"{what}: sqlite failed", hint="repeat it to find out the outcome", code=name, detail=error)
 
 
 _READ_ONLY_HINT: Final = "check the permissions of the file, or open the location with read_only=True"
 
 
-def _is_at_rest(path: str) -> bool:
-    """Whether nothing is written to a database here, and nothing waits beside it to be folded into it.
+_Rest = tuple[int, int]
+"""When a file was written last, in nanoseconds, and its bytes: what changes with the database."""
 
-    SQLite needs to write beside a database even to read it, unless it is told that nobody changes it.
+
+def _rest_of(path: str) -> _Rest | None:
+    """How a database is that nobody has open, so that it lies alone; None: somebody may be writing to it.
+
+    Who writes has a log and shared memory beside it: also an empty log, into which the next commit goes.
     """
-    log = f"{path}-wal"
-    return not os.access(os.path.dirname(path), os.W_OK) and not (os.path.exists(log) and os.path.getsize(log))
+    if any(os.path.exists(path + suffix) for suffix in ("-wal", "-shm")):
+        return None
+    status = os.stat(path)
+    return status.st_mtime_ns, status.st_size
+
+
+def _takes_files_beside(path: str) -> bool:
+    """Whether SQLite can write beside a database, which it must even to read it, unless told that nobody changes it."""
+    return os.access(os.path.dirname(path), os.W_OK)
 
 
 class Database:
@@ -99,9 +111,7 @@ class Database:
         *,
         read_only: bool = False,
         max_pages: int | None = None,
-        reopens: bool = False,
     ) -> None:
-        """``reopens``: another file in the place of this one is refused once, and open from then on."""
         if not path or "\0" in path:
             raise InvalidUri("a sqlite URI names a file", hint="sqlite:PATH", got=repr(path))
         self._path = path if path == MEMORY else os.path.abspath(path)
@@ -109,24 +119,18 @@ class Database:
         self._tables = tables
         self._read_only = read_only
         self._max_pages = max_pages
-        self._reopens = reopens
-        self._begin()
-
-    def _begin(self) -> None:
-        """Lanes to the file that stands at the path when they are first used."""
-        standing = _Standing(self._path)
+        # Lanes to the file that stands at the path when they are first used.
+        self._standing = standing = _Standing(self._path)
         self._writer = Lane("persist-sqlite-writer", functools.partial(self.open, standing), standing.check)
         self._reader = Lane("persist-sqlite-reader", functools.partial(self.open, standing), standing.check)
         if self._path == MEMORY:
             # A second connection would see another memory database.
             self._reader = self._writer
 
-    def _reopen(self, used: "Lane") -> None:
-        """Take the file that is there now for what is meant, unless that was done. What has no name stays refused."""
-        if self._reopens and used in (self._writer, self._reader) and file_at(self._path) is not None:
-            for lane in (self._writer, self._reader):
-                lane.end()
-            self._begin()
+    @property
+    def stands(self) -> bool | None:
+        """Whether what has the path is what is open here, if anything is; None: nothing has it."""
+        return True if self._path == MEMORY else self._standing.stands
 
     @property
     def uri(self) -> str:
@@ -139,57 +143,53 @@ class Database:
         """Run ``work`` on the connection that reads. Raises LocationError, CorruptData."""
         async with deadline(what, timeout) as call:
             call.sent = True
-            lane = self._reader
-            try:
-                return await wrap_future(lane.submit(what, work, 0, writes=False))
-            except LocationReplaced:
-                self._reopen(lane)
-                raise
+            return await wrap_future(self._reader.submit(what, work, 0, writes=False))
         raise AssertionError("unreachable")
 
     async def write(self, work: Work[T], timeout: float, what: str, size: int) -> T:
         """Run ``work``, of some ``size`` in bytes, in a transaction; durable when it returns. Raises as ``read``."""
         async with deadline(what, timeout, mutation=True) as call:
-            lane = self._writer
-            future = lane.submit(what, work, size, writes=True)
+            future = self._writer.submit(what, work, size, writes=True)
             # A job the thread has not begun is dropped for certain when its deadline passes.
             future.add_done_callback(lambda done: setattr(call, "sent", not done.cancelled()))
             call.sent = True
-            try:
-                return await wrap_future(future)
-            except LocationReplaced:
-                self._reopen(lane)
-                raise
+            return await wrap_future(future)
         raise AssertionError("unreachable")
 
     async def findings(self) -> Sequence[Finding]:
         """Where the file lies and how it is really opened."""
-        journal, synchronous = await self.write(_pragmas, 30.0, "sqlite findings", 0)
+        async with deadline("sqlite findings", 30.0):
+            # Of the connection that writes; but no lock is taken, for which others may make it wait.
+            journal, synchronous = await wrap_future(self._writer.submit("sqlite findings", _pragmas, 0, writes=False))
         return [*_place(self._path), *_modes(journal, synchronous)]
 
     async def close(self) -> None:
         """Finish what was queued, close the file."""
         for lane in {self._writer, self._reader}:
-            await self._runtime.offload(lane.close)
+            await storing(self._runtime, lane.close)
 
     def open(self, standing: "_Standing | None" = None) -> sqlite3.Connection:
         """A connection of its own, prepared. For a lane's thread, which shares ``standing`` with another."""
+        rest: _Rest | None = None
         if self._path == MEMORY:
             connection = sqlite3.connect(MEMORY, isolation_level=None, check_same_thread=False)
         else:
             if not self._read_only:
                 _make(self._path)
             name = f"file:{quote(self._path)}?mode={'ro' if self._read_only else 'rwc'}"
-            if self._read_only and _is_at_rest(self._path):
-                name += "&immutable=1"
             before = file_at(self._path)
+            if self._read_only and before is not None and not _takes_files_beside(self._path):
+                rest = _rest_of(self._path)
+                name += "&immutable=1" if rest is not None else ""
             connection = sqlite3.connect(name, uri=True, isolation_level=None, check_same_thread=False)
         try:
             self._prepare(connection)
             if self._path != MEMORY:
-                (standing or _Standing(self._path)).remember(before)
-        except BaseException:
+                (standing or _Standing(self._path)).remember(before, rest)
+        except BaseException as error:
             connection.close()
+            if rest is not None and _rest_of(self._path) != rest:
+                raise _stirred(self._path) from error
             raise
         return connection
 
@@ -201,25 +201,49 @@ class Database:
         self._tables(connection, self._read_only)
 
 
+class _Stirred(Determinate):
+    """A database that was opened as one that nobody changes is being written to: what was read of it is worth nothing.
+
+    Opened again, it is read as one that is in use.
+    """
+
+
+def _stirred(path: str) -> _Stirred:
+    return _Stirred("another process writes here: nothing was read", hint="read it again", path=path)
+
+
 class _Standing:
-    """The file that the connections of two lanes have open, and whether it still stands at its path."""
+    """The file that the connections of two lanes have open, and whether it is still at its path."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._file: File | None = None
+        self._rest: _Rest | None = None
 
-    def remember(self, before: File | None) -> None:
-        """SUBTLE: SQLite opens the file by its path. What was there before and after is what it has open."""
+    def remember(self, before: File | None, rest: _Rest | None) -> None:
+        """SUBTLE: SQLite opens the file by its path. What was there before and after is what it has open.
+
+        ``rest``: how it lay there, where SQLite was told that nobody changes it.
+        """
         if before is None or file_at(self._path) != before:
             raise Determinate("the database file was replaced while it was opened", hint="open it again")
-        self._file = self._file or before
+        self._file, self._rest = self._file or before, rest
         self.check()
+
+    @property
+    def stands(self) -> bool | None:
+        """Whether the path names that file, or none was opened; None: it names nothing."""
+        found = file_at(self._path)
+        return None if found is None else self._file in (None, found)
 
     def check(self) -> None:
         """Raise LocationReplaced unless the path still names the file that was opened first. One stat.
 
-        A file without a name still takes commits, and nobody would ever see them again.
+        A file without a name still takes commits, and nobody would ever see them again. Determinate: it was opened at
+        rest, and is not, or was changed since.
         """
+        if self._rest is not None and self._file == file_at(self._path) and _rest_of(self._path) != self._rest:
+            raise _stirred(self._path)
         if self._file is not None and file_at(self._path) != self._file:
             raise LocationReplaced(
                 "the database file was deleted or replaced while it was open: nothing was read or written",
@@ -229,7 +253,7 @@ class _Standing:
 
 
 class _Job:
-    """Work for a lane, and who waits for it."""
+    """Work for a lane, and the future of its result."""
 
     __slots__ = ("future", "size", "what", "work", "writes")
 
@@ -244,7 +268,7 @@ class _Job:
 class Lane:
     """One thread with one connection, opened at first use. Writes that wait are committed together.
 
-    ``check``: raises once the connection is to something that nobody else sees any more.
+    ``check``: raises once the connection is to a file that no other process sees any more.
     """
 
     def __init__(self, name: str, connect: Callable[[], sqlite3.Connection], check: Callable[[], None]) -> None:
@@ -318,9 +342,15 @@ class Lane:
 
     def _alone(self, job: _Job) -> None:
         try:
-            result = job.work(self._open())
-            self._check()
+            try:
+                result = job.work(self._open())
+            finally:
+                # Also before a failure is told: of a file that changes under it SQLite says that it is damaged.
+                self._check()
             job.future.set_result(result)
+        except _Stirred as error:
+            self._drop()
+            job.future.set_exception(error)
         except sqlite3.Error as error:
             job.future.set_exception(classify(error, job.what, committing=False))
         except BaseException as error:
@@ -360,8 +390,12 @@ class Lane:
                 connection.execute("ROLLBACK")
         except sqlite3.Error:
             # A connection in an unknown state is not used again.
+            self._drop()
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
             connection.close()
-            self._connection = None
 
     def _failure(self, error: BaseException, what: str, committing: bool) -> BaseException:
         if not isinstance(error, sqlite3.Error):
@@ -386,13 +420,13 @@ def _make(path: str) -> None:
     for folder in reversed(missing):
         with suppress(FileExistsError):
             os.mkdir(folder, FOLDER_MODE)
-    # What is wrong with the place is for SQLite to tell.
+    # What is wrong with the place is for SQLite to report.
     with suppress(OSError):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE))
 
 
 def _wrapped(error: BaseException, what: str) -> BaseException:
-    """Failures outside SQLite: all of them before COMMIT."""
+    """Translate failures outside SQLite, all of them before COMMIT."""
     if isinstance(error, PersistError):
         return error
     if isinstance(error, PermissionError):

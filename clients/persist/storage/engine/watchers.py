@@ -1,7 +1,8 @@
-"""Who listens to which key: hints fan out to them, each keeping only the newest, so memory stays bounded.
+"""Listeners by key: hints fan out to them, each keeping only the newest, so memory stays bounded.
 
-``Watchers.notify`` may be called from any thread. While anyone listens, ``source`` runs: an adapter's own way to hear
-of commits by others. ``Announcer`` is the other end, for stores that are told of a commit by a call of its own.
+``Watchers.notify`` may be called from any thread. While there are listeners, ``source`` runs: an adapter's own way to
+receive commits by others. ``Announcer`` is the other end, for stores that are notified of a commit by a call of its
+own.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ class Watchers:
     """The listeners of one store.
 
     ``source``: runs (on the loop of the first listener) from the first listener to the last. ``added``: awaited for
-    every new listener's key; it should cause a hint with the key's head, so that nobody waits for news it missed.
+    every new listener's key; it should cause a hint with the key's head, so that no listener waits for news it missed.
     """
 
     def __init__(
@@ -37,7 +38,7 @@ class Watchers:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Every key someone listens to."""
+        """Every key with a listener."""
         with self._lock:
             return tuple(self._listeners)
 
@@ -107,7 +108,7 @@ class _Listener:
         if here:
             self._set(seqno)
         else:
-            # The loop may be gone already; then nobody listens.
+            # The loop may be gone already; then there is no listener.
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._set, seqno)
 
@@ -117,7 +118,7 @@ class _Listener:
         return self._seqno
 
     def _set(self, seqno: int | None) -> None:
-        # The same commit may be told on several ways: one that comes late must not hide a newer one.
+        # The same commit may be announced in several ways: one that comes late must not hide a newer one.
         if seqno is None or not self._event.is_set():
             self._seqno = seqno
         elif self._seqno is not None:
@@ -126,7 +127,7 @@ class _Listener:
 
 
 class Announcer:
-    """Tells others of commits, beside the commits: nobody waits for it, and many commits go out as one call.
+    """Announces commits to others, beside the commits: nothing waits for it, and many commits go out as one call.
 
     The first commit after a quiet time goes out at once, later ones ``pause`` seconds after the call before. Hints
     that could not be sent are kept, the newest of each key, and sent later; those lost with this process cost others
@@ -145,7 +146,7 @@ class Announcer:
         self._closing = False
 
     def announce(self, key: str, seqno: int) -> None:
-        """Tell of a commit soon. Never waits, never raises."""
+        """Announce a commit soon. Never waits, never raises."""
         self._pending[key] = max(seqno, self._pending.get(key, seqno))
         if self._task is None and not self._closing:
             self._task = asyncio.get_running_loop().create_task(self._run())

@@ -16,7 +16,7 @@ TS_MAX: Final = 2**63 - 2
 """The largest time of a row: the upper after it is the largest number that a column holds."""
 
 HISTORY: Final = 1024
-"""So many of the newest appends are told apart, and the tokens of so many are known."""
+"""So many of the newest appends are distinguished, and the tokens of so many are known."""
 
 STEP: Final = 256
 """Rows that one step of forgetting looks for, at most."""
@@ -41,7 +41,7 @@ class StashRows(NamedTuple):
 
 
 class Stash(Protocol):
-    """Rows by environment. Linearizable and durable. The upper of an environment nobody appended to is 0.
+    """Rows by environment. Linearizable and durable. The upper of an environment without appends is 0.
 
     Raises Determinate, Indeterminate (an append or ``forget`` whose answer was lost), StoreFull, StoreReadOnly,
     CorruptData, VersionMismatch (a newer release made the tables). ``timeout`` is seconds.
@@ -81,7 +81,7 @@ class Stash(Protocol):
         """In one transaction: if the upper is ``expected``, add the rows and make it ``ts + 1``.
 
         None when this was done, now or (``again``: a call with the same token had no answer) before; else the upper,
-        and no such call ever takes effect. Raises InvalidBounds, and Indeterminate when even the token tells nothing.
+        and no such call ever takes effect. Raises InvalidBounds, and Indeterminate when even the token does not decide.
         """
         ...
 
@@ -115,7 +115,7 @@ def check_append(expected: int, ts: int) -> None:
 
 
 class Evidence(NamedTuple):
-    """What is known of an append that was tried before: whether its token is there, and which tokens are."""
+    """What the store shows of an append that was tried before: whether its token is there, and which tokens are."""
 
     upper: int
     known: bool
@@ -133,5 +133,7 @@ def outcome(seen: Evidence, *, expected: int, ts: int, history: int) -> int | No
         return None
     overwritten = seen.tokens >= history and seen.oldest_ts is not None and seen.oldest_ts > ts
     if seen.upper < expected or overwritten:
-        raise Indeterminate("nothing tells whether this append was done", hint="read the rows", upper=seen.upper, ts=ts)
+        raise Indeterminate(
+            "it is not known whether this append was done", hint="read the rows", upper=seen.upper, ts=ts
+        )
     return seen.upper

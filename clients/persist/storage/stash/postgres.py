@@ -76,7 +76,7 @@ WITH e AS (
 SELECT appends FROM e
 """
 
-# A write, so that what it finds is on the synchronous standbys, too, when it is told.
+# A write, so that what it finds is on the synchronous standbys, too, when it is returned.
 _EVIDENCE: Final = """
 WITH e AS (UPDATE stash_environment SET upper = upper WHERE name = %s RETURNING id, upper)
 SELECT e.upper, coalesce(bool_or(a.token = %s), false), count(a.token), min(a.ts)
@@ -186,7 +186,7 @@ class PostgresStash:
         return bool(found[0][0] == STEP)
 
     async def findings(self) -> Sequence[Finding]:
-        """What SHOW and pg_is_in_recovery tell about durability."""
+        """What SHOW and pg_is_in_recovery say about durability."""
         return await self._connections.findings()
 
     async def close(self) -> None:
