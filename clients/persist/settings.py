@@ -29,6 +29,9 @@ class Settings:
     """Inline bytes a state may hold before appends must go to Blob."""
     rollup_every: int = 128
     """Seqnos between rollups."""
+    shard_cache_bytes: int = 256 << 20
+    """What a process keeps in memory of shards it has looked at, as estimated from what their states name. Beyond that
+    those it was asked for longest ago are forgotten, and read again when needed. Those at work are kept."""
     compaction: bool = True
     """Compact in this process what its commits leave to compact; off where PersistCompaction does it."""
     compaction_memory_bytes: int = 512 << 20
@@ -40,7 +43,13 @@ class Settings:
     compaction_takeover_ms: int = 120_000
     """A claim on a compaction this old counts as abandoned."""
     compaction_round_ms: int = 60_000
-    """PersistCompaction looks at every shard once in so long, beside those it is told of."""
+    """PersistCompaction looks at every shard once in so long, beside those it is notified of; at one where it finds
+    nothing again and again, once in up to 16 times as long."""
+    reclaim_bytes: int = 64 << 20
+    """Bytes that compaction replaced after which a rollup is written at once, so that they can be deleted. At least
+    sixteen times the state's own bytes, as a rollup writes those."""
+    reclaim_after_ms: int = 60_000
+    """After so long it is written for fewer, too, by the process that replaced them, however quiet the shard is."""
     gc_versions_max: int = 3840
     """Seqnos one collection of garbage reaches over."""
     maintenance_timeout_ms: int = 600_000
@@ -78,9 +87,16 @@ class Settings:
     max_message_bytes: int = 4 << 20
     """Largest gRPC message."""
     parts_per_append_max: int = 10_000
-    """Parts one append may name."""
+    """Parts one append may name. Their descriptions fit one message and one value of Consensus besides: over gRPC about
+    1,400 parts of 128 MiB in 64 blocks, embedded about 2,500; those of 8 MiB five times as many. More is refused with
+    RequestTooLarge before anything is committed."""
+    shard_batches_max: int = 20_000
+    """Batches of a shard that wait to be merged before appends of rows are refused with RESOURCE_EXHAUSTED and a delay.
+    Progress without rows is always taken."""
+    shard_parts_max: int = 200_000
+    """Parts of a shard, whose descriptions its state holds, before appends of rows are refused likewise."""
     request_memory_bytes: int = 256 << 20
-    """Memory that the requests a server works on may take, as told from their bytes and elements before they are
+    """Memory that the requests a server works on may take, as estimated from their bytes and elements before they are
     parsed. More is refused with RESOURCE_EXHAUSTED and a delay."""
     answer_memory_bytes: int = 64 << 20
     """Memory that answers on their way to readers may take, twelve times their bytes each; those of one connection a
@@ -98,6 +114,11 @@ class Settings:
     """A server asks each of its stores once in so long whether it answers, for metrics and ``/readyz``."""
     watch_ms_max: int = 600_000
     """A watch, snapshot or fetch waits no longer than this, whatever its deadline; clients go on from there."""
+    environment: str = "default"
+    """Whose items names are, where there is an environment."""
+    catalog_endpoints: str = ""
+    """CatalogService servers (HOST:PORT, commas) that an environment asks unless its caller names others. None are
+    needed in a directory."""
     allow_unsafe: tuple[str, ...] = ()
     """Findings accepted by name."""
 
@@ -111,6 +132,9 @@ class Settings:
                 continue
             if field.name == "allow_unsafe":
                 changes[field.name] = tuple(name for name in text.split(",") if name)
+                continue
+            if isinstance(field.default, str):
+                changes[field.name] = text
                 continue
             if isinstance(field.default, bool):
                 changes[field.name] = _truth(f"PERSIST_{field.name.upper()}", text)

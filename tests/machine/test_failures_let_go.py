@@ -1,4 +1,4 @@
-"""What a failed call held is let go of with its failure, not when Python next collects garbage: holds hang on it."""
+"""What a failed call held is released with its failure, not when Python next collects garbage: holds hang on it."""
 
 import gc
 import weakref

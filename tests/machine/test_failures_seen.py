@@ -1,4 +1,4 @@
-"""What fails in the background is told to those who wait, logged and counted, and goes on when the store is well."""
+"""What fails in the background is raised in waiting calls, logged and counted, and goes on when the store is well."""
 
 import asyncio
 import dataclasses
@@ -19,7 +19,7 @@ FOLLOWING = (("work", "following a shard"),)
 
 
 class Spoilt:
-    """A store whose calls of one kind fail as often as it is told to."""
+    """A store whose calls of one kind fail as often as asked."""
 
     def __init__(self, store: Any, method: str) -> None:
         self._store = store
@@ -70,7 +70,7 @@ async def test_follower_that_fails_tells_who_waits_and_goes_on(failure, told, un
     await other.apply(shard, empty_append(0, 1), timeout=5)
     done, _ = await asyncio.wait(watching, timeout=60)
     assert [type(task.exception()) for task in done] == [told, told]
-    # One failure may have ended both: then nobody follows any more, and nobody meets the other.
+    # One failure may have ended both: then nothing follows any more, and the other goes unseen.
     spoilt.failures = []
     assert telemetry.value(FAILURES, FOLLOWING) == len(unseen) >= 1
     unseen.clear()
@@ -135,7 +135,7 @@ async def test_rollup_and_collection_that_fail_are_counted_and_done_later(failur
         raise AssertionError("nothing is collected any more")
     counted = [telemetry.value(FAILURES, (("work", what),)) for what in ("writing a rollup", "collecting garbage")]
     assert all(count >= 1 for count in counted)
-    # Stores that do not answer are no news; all else is told in full.
+    # Stores that do not answer are no news; all else is reported in full.
     assert len(unseen) == (0 if isinstance(failure, LocationError) else sum(counted))
     unseen.clear()
     await shards.close()

@@ -1,4 +1,4 @@
-"""LocalShards over stores that fail in every way: done or not, told or lost."""
+"""LocalShards over stores that fail in every way: done or not, answered or lost."""
 
 import asyncio
 import dataclasses

@@ -161,7 +161,7 @@ async def test_schema_that_another_process_registered_is_asked_for() -> None:
 
 
 async def test_more_than_a_state_may_hold_is_not_expanded() -> None:
-    """A frame of a few bytes says that it expands to gigabytes: its sender is told to write a blob."""
+    """A frame of a few bytes says that it expands to gigabytes: its sender is asked to write a blob."""
     bomb = framed(b"PIB1" + (1 << 31).to_bytes(4, "little") + b"\0" * 64)
     shards = machine(*memory_stores())
     try:

@@ -1,4 +1,4 @@
-"""Whoever waits for a shard whose store does not answer hears that, and never that there was no news."""
+"""A wait for a shard whose store does not answer raises that, and never returns that there was no news."""
 
 import asyncio
 import dataclasses

@@ -8,11 +8,11 @@ Source: design 001, state machine; persist-semantics.md section 2.2; reliability
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from persist.core.ids import ShardId
 from persist.core.shard.commands import AnyCommand
-from persist.core.shard.diff import diff
+from persist.core.shard.diff import StateDiff, diff
 from persist.core.shard.invariants import check_cheap
 from persist.core.shard.state import State
 from persist.core.shard.transitions.apply import apply, finish
@@ -21,10 +21,11 @@ from persist.errors import (
     Determinate,
     Indeterminate,
     LocationError,
-    LocationReplaced,
     PersistError,
     ShardNotFound,
+    UnsafeConfiguration,
 )
+from persist.machine.rounds import Rounds
 from persist.machine.unforeseen import Unforeseen
 from persist.machine.versions import Version, Versions
 from persist.retry.attempts import Attempts, unsure
@@ -36,21 +37,36 @@ from persist.storage.ports import Entry
 from persist.typed import AnyOutcome
 from persist.wire.checksum import crc32c
 from persist.wire.frame import HEAD_BYTES
-from persist.wire.state import encode_diff
+from persist.wire.shard.state import encode_diff
+
+CONFLICTS: Final = "persist_commit_conflicts_total"
+"""Counts commits that another process was ahead of: each costs a read and is folded again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """What a fold of commands came to: the successor (None: nothing to commit), the diff to it as it is written, and
-    each command's outcome or error."""
+    """What a fold of commands came to: the successor (None: nothing to commit), the diff to it, also as it is written,
+    and each command's outcome or error."""
 
     successor: State | None
+    change: StateDiff | None
     data: bytes
     outcomes: list[Any]
 
 
+def _stirs(state: State, known: State) -> bool:
+    """Whether it is news to those who wait: frontiers and schemas, and that a reader is gone. Heartbeats are none."""
+    readers = state.leased_readers is known.leased_readers or known.leased_readers.keys() <= state.leased_readers.keys()
+    return standing(state) != standing(known) or not readers
+
+
+def standing(state: State) -> tuple[object, ...]:
+    """What a state is to those who only follow it: all but what readers and writers say of themselves."""
+    return state.upper, state.since, state.schemas, state.incarnation, state.format
+
+
 def _newer(state: State, known: State) -> bool:
-    """Whether it is to take the place of the known one. Seqnos of two histories say nothing of each other."""
+    """Whether it replaces the known state. Seqnos of two histories cannot be compared."""
     return state.seqno > known.seqno or state.incarnation != known.incarnation
 
 
@@ -72,16 +88,18 @@ class Applier:
         self.shard = shard
         self.owner = owner
         self.compactor = compactor
-        self.on_commit: Callable[[], None] = lambda: None
+        self.on_commit: Callable[[StateDiff], None] = lambda change: None
         """Called after every commit of this process."""
         self._versions = versions
         self._settings = settings
         self._runtime = runtime
         self._attempts = Attempts(settings=settings, runtime=runtime)
+        self._counts = counts
         self._unforeseen = Unforeseen(runtime, counts)
         self._committing = asyncio.Lock()
         self._version: Version | None = None
         self._moved = asyncio.Event()
+        self._rounds = Rounds(self._look, runtime)
 
     @property
     def cached(self) -> State | None:
@@ -89,35 +107,39 @@ class Applier:
         return self._version.state if self._version else None
 
     async def refresh(self, deadline: Deadline, *, create: bool = False) -> State:
-        """The newest state there is: linearizable. Raises ShardNotFound unless ``create``."""
-        try:
-            found = await self._found(deadline, create=create)
-        except LocationReplaced:
-            # What stands there now may be of another location.
-            self._versions.identity.forget()
-            raise
+        """The newest state there is: linearizable. Raises ShardNotFound unless ``create``.
+
+        Calls that are one attempt share what they read with all that wait for it.
+        """
+        found = await (self._rounds.answer(deadline) if deadline.once else self._look(deadline))
+        if found is None and create:
+            found = await self._versions.initialise(self.shard, deadline)
+            self._install(found)
         if found is None:
             raise ShardNotFound("no such shard here", hint="check the id and the location", shard=self.shard)
-        self._install(found)
         return found.state
 
-    async def _found(self, deadline: Deadline, *, create: bool) -> Version | None:
+    async def _look(self, deadline: Deadline) -> Version | None:
         known = self._version
         if known is not None:
-            return await self._versions.catch_up(known, deadline)
-        found = await self._versions.load(self.shard, deadline)
-        return await self._versions.initialise(self.shard, deadline) if found is None and create else found
+            found: Version | None = await self._versions.catch_up(known, deadline)
+        else:
+            found = await self._versions.load(self.shard, deadline)
+        if found is not None:
+            self._install(found)
+        return found
 
     async def moved_past(self, state: State) -> None:
-        """Return once this process knows a newer state, or one of another history."""
-        while self._version is None or not _newer(self._version.state, state):
+        """Return once this process knows a state of other frontiers or schemas, of another history, or without a
+        reader of this one."""
+        while self._version is None or not _stirs(self._version.state, state):
             await self._moved.wait()
 
     async def commit(self, commands: Sequence[AnyCommand], deadline: Deadline) -> list[AnyOutcome]:
         """Apply the commands in order with one commit. Each result is an outcome, or a PersistError for that command.
 
-        One attempt: a lost race is run again and a compare-and-set in doubt resolved, but one that failed is told. All
-        outcomes are linearized, also those that change nothing. Raises LocationError for all commands at once:
+        One attempt: a lost race is run again and a compare-and-set in doubt resolved, but one that failed is reported.
+        All outcomes are linearized, also those that change nothing. Raises LocationError for all commands at once:
         Indeterminate when they may have been committed, CannotApply when some of them alone might be.
         """
         try:
@@ -128,9 +150,6 @@ class Applier:
             raise Determinate("deadline passed while waiting for earlier commits", shard=self.shard) from None
         try:
             return await self._commit(commands, deadline)
-        except LocationReplaced:
-            self._versions.identity.forget()
-            raise
         finally:
             self._committing.release()
 
@@ -152,8 +171,10 @@ class Applier:
             if await self._compare_and_set(base, folded.data, deadline):
                 checksum, head = crc32c(folded.data), folded.data[:HEAD_BYTES]
                 self._install(Version(state=folded.successor, diff_checksum=checksum, head=head))
-                self.on_commit()
+                assert folded.change is not None
+                self.on_commit(folded.change)
                 return folded.outcomes
+            self._counts.count(CONFLICTS)
             await self.refresh(deadline)
             if self._newest() is base and not await backoff.pause():
                 raise Determinate("lost every race for a commit", shard=self.shard, hint="retry")
@@ -175,11 +196,12 @@ class Applier:
                 outcome = self._unforeseen.of(command, error)
             outcomes.append(outcome)
         if state is base:
-            return Folded(None, b"", outcomes)
+            return Folded(None, None, b"", outcomes)
         try:
             successor = finish(base, state, context)
             check_cheap(base, successor)
-            return Folded(successor, encode_diff(diff(base, successor), self.shard), outcomes)
+            change = diff(base, successor)
+            return Folded(successor, change, encode_diff(change, self.shard), outcomes)
         except PersistError:
             raise
         except Exception as error:
@@ -195,6 +217,8 @@ class Applier:
             compaction_takeover_ms=self._settings.compaction_takeover_ms,
             inline_total_bytes_max=self._settings.inline_total_bytes_max,
             parts_per_append_max=self._settings.parts_per_append_max,
+            shard_batches_max=self._settings.shard_batches_max,
+            shard_parts_max=self._settings.shard_parts_max,
             rollup_every=self._settings.rollup_every,
             gc_versions_max=self._settings.gc_versions_max,
         )
@@ -202,18 +226,19 @@ class Applier:
     def _install(self, version: Version) -> None:
         if self._version is not None and not _newer(version.state, self._version.state):
             return
-        self._version = version
-        moved, self._moved = self._moved, asyncio.Event()
-        moved.set()
+        known, self._version = self._version, version
+        if known is None or _stirs(version.state, known.state):
+            moved, self._moved = self._moved, asyncio.Event()
+            moved.set()
 
     async def _compare_and_set(self, base: Version, data: bytes, deadline: Deadline) -> bool:
-        """Whether ``data`` stands after ``base`` for ever. Raises LocationError when that stays unknown.
+        """Whether ``data`` was committed after ``base``, for ever. Raises LocationError when that stays unknown.
 
         SUBTLE: after that very diff, not only its seqno, to which a restored history may just have come.
         """
         expected = base.seqno
         backoff = self._attempts.backoff(deadline)
-        doubtful = False
+        maybe_applied = False
         while True:
             failure: LocationError = Indeterminate("another attempt's answer was lost", shard=self.shard, hint="retry")
             try:
@@ -222,34 +247,40 @@ class Applier:
                     self.shard, expected, data, after=base.head, timeout=timeout
                 ):
                     return True
-                if not doubtful:
+                if not maybe_applied:
                     return False
             except Indeterminate as error:
-                doubtful, failure = True, error
+                maybe_applied, failure = True, error
             except LocationError as error:
-                if not doubtful:
+                if not maybe_applied:
                     raise
                 failure = unsure(error)
+            except UnsafeConfiguration as error:
+                if maybe_applied:
+                    raise unsure(error) from error
+                raise
             stands = await self._stands(expected + 1, data, deadline)
             if stands is not None:
                 return stands
-            # Nothing stands there yet, and it may still arrive: the same bytes again settle it, whoever comes first.
+            # Nothing stands there yet, and it may still arrive: writing the same bytes again settles it, whichever
+            # comes first.
             if not await backoff.pause():
                 raise failure
 
     async def _stands(self, seqno: int, data: bytes, deadline: Deadline) -> bool | None:
-        """Whether ``data`` is what stands at ``seqno``; None while nothing does. Raises Indeterminate."""
+        """Whether ``data`` is the entry at ``seqno``; None while there is none. Raises Indeterminate."""
 
         async def call(seconds: float) -> list[Entry]:
             return await self._versions.consensus.scan(self.shard, seqno, 1, timeout=seconds)
 
         try:
             entries = await self._attempts.read(deadline, call, limit_ms=self._settings.store_timeout_ms)
-        except LocationError as error:
+        except (LocationError, UnsafeConfiguration) as error:
+            # What stands in the stores' place now says nothing of what stood there.
             raise unsure(error) from error
         if not entries:
             return None
         if entries[0].seqno != seqno:
-            # Already truncated: only the state's sessions can tell.
+            # Already truncated: only the state's sessions know.
             raise Indeterminate("the commit's answer was lost and its diff is gone", shard=self.shard, hint="retry")
         return entries[0].data == data

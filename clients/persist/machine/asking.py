@@ -1,4 +1,4 @@
-"""Commands of work that nobody else repeats: sweeps, backups. Shards make one attempt; here the loop is owned.
+"""Commands of background work (sweeps, backups), repeated here: Shards itself makes one attempt.
 
 For commands that are idempotent. Source: style.md rule 18; retry/attempts.
 """

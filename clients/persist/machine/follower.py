@@ -1,4 +1,4 @@
-"""Following a shard that others move: while somebody waits, keep the cached state fresh.
+"""Following a shard that others move: while a caller waits, keep the cached state fresh.
 
 Commits of this process wake waiters at once. Commits of other processes arrive by the store's own notifications, and
 by a slow poll where those fail. Source: performance.md A6; persist-semantics.md feature rows 43, 44.
@@ -21,12 +21,12 @@ from persist.storage.ports import Consensus
 
 
 class Follower:
-    """Wakes whoever waits for a shard to move. Runs only while somebody waits.
+    """Wakes callers that wait for a shard to move. Runs only while there are any.
 
-    A store that does not answer is asked again, quietly for ``settings.store_timeout_ms``; then whoever waits is told,
-    and so is everybody whose time passes meanwhile: that nothing was heard is no news of the shard. Any other failure
-    is logged and counted, and told at once. Following goes on, so that those who wait then, or again, hear as soon as
-    all is well.
+    A store that does not answer is asked again, without an error for ``settings.store_timeout_ms``. After that every
+    waiting call fails, and so does every call whose time ends meanwhile: no answer from the store is no news of the
+    shard. Any other failure is logged and counted, and raised at once. Following goes on, so that callers that wait
+    then, or again, are woken as soon as all is well.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Follower:
 
     @property
     def idle(self) -> bool:
-        """Nobody waits."""
+        """No caller waits."""
         return self._waiting == 0
 
     @contextlib.asynccontextmanager
@@ -82,7 +82,7 @@ class Follower:
 
         Raises what the state could not be read for: CorruptData, HistoryRewound, VersionMismatch; Determinate when
         that was unexpected; LocationError while the store does not answer, instead of False. Ask again: the next wait
-        hears what there is to hear.
+        returns what has happened by then.
         """
         failures = self._failures
         try:
@@ -94,9 +94,9 @@ class Follower:
                     self._scopes.discard(scope)
         except TimeoutError:
             if self._failures != failures and self._failure is not None:
-                raise _told(self._failure) from self._failure
+                raise _own_error(self._failure) from self._failure
             if self._missed is not None:
-                raise _told(self._missed) from self._missed
+                raise _own_error(self._missed) from self._missed
             return False
         return True
 
@@ -123,7 +123,7 @@ class Follower:
             before = self._applier.cached
             await self._refresh()
             quiet = self._applier.cached is before
-            # A store that fails is looked at again soon: whoever waits wants to hear that it is back.
+            # A store that fails is looked at again soon: callers wait for it to come back.
             most_ms = self._settings.poll_max_ms if self._missed is None else self._settings.retry_max_ms
             pause_ms = min(pause_ms * 2, most_ms) if quiet else self._settings.poll_first_ms
 
@@ -144,14 +144,14 @@ class Follower:
             self._missed_at = now
         self._missed = error
         if now - self._missed_at >= self._settings.store_timeout_ms / 1000:
-            self._tell(error)
+            self._fail_waiters(error)
 
     def _fail(self, error: Exception) -> None:
-        """Tell everybody who waits; whoever waits later asks the store first."""
+        """Fail every waiting call; later ones ask the store first."""
         failed("following a shard", error, self._counts, shard=self._applier.shard)
-        self._tell(error)
+        self._fail_waiters(error)
 
-    def _tell(self, error: Exception) -> None:
+    def _fail_waiters(self, error: Exception) -> None:
         self._failures += 1
         self._failure = error
         now = asyncio.get_running_loop().time()
@@ -160,8 +160,8 @@ class Follower:
                 scope.reschedule(now)
 
 
-def _told(failure: Exception) -> PersistError:
-    """An error of its own for each who waits: whoever raises one adds to it."""
+def _own_error(failure: Exception) -> PersistError:
+    """An error of its own for each waiting call: raising an error adds to it."""
     if isinstance(failure, PersistError):
         return copy.copy(failure)
     return Determinate("the shard could not be followed", hint="retry", kind=type(failure).__name__)

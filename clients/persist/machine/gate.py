@@ -41,7 +41,7 @@ class Gate:
 
     @property
     def format(self) -> int:
-        """What this process may write, by what it has read last; the first format before it has read anything."""
+        """The format this process may write, by the record it read last; before that the first format."""
         return self._known or FIRST_FORMAT
 
     def check(self) -> None:
@@ -77,7 +77,7 @@ class Gate:
         return True
 
     def forget(self) -> None:
-        """Read again before the next use. What was refused stays refused."""
+        """Read the record again before the next use. What was refused stays refused."""
         self._known, self._made, self.record = None, False, None
 
     async def write_version(self, deadline: Deadline) -> int | None:
@@ -91,7 +91,7 @@ class Gate:
         return None if await self.has_shards(deadline) else STATE_FORMAT
 
     async def make(self, deadline: Deadline) -> None:
-        """See that the location has a record, before its first shard is made: of the newest format of this release.
+        """Make the location's record, of this release's newest format, before its first shard is made.
 
         A location that has shards and no record is older than records, and gets none. Asks nothing once it did.
         """
@@ -106,7 +106,7 @@ class Gate:
         self._made = True
 
     async def raise_to(self, format: int, deadline: Deadline) -> bool:
-        """Let ``format`` be written from now on. False: it was already. For ever: there is no way back.
+        """Let ``format`` be written from now on, for ever. False: it was allowed already.
 
         Raises VersionMismatch (it stands at one that this release does not know), InvalidArgument (this release does
         not know ``format``), LocationError (maybe raised: run it again).
@@ -158,13 +158,13 @@ class Gate:
         return await self._attempts.read(deadline, call, limit_ms=limit)
 
     async def _set(self, record: LocationRecord, seqno: int, deadline: Deadline) -> bool:
-        """Whether the record after ``seqno`` came to be this one, of this release, now and here."""
+        """Write a record of this release after the one at ``seqno``; returns whether it is there."""
         now_ms, hostname = self._runtime.now_ms(), self._runtime.hostname
-        told = dataclasses.replace(record, release=RELEASE, walltime_ms=now_ms, hostname=hostname)
-        return await self._put(told, seqno, deadline)
+        stamped = dataclasses.replace(record, release=RELEASE, walltime_ms=now_ms, hostname=hostname)
+        return await self._put(stamped, seqno, deadline)
 
     async def _put(self, record: LocationRecord, seqno: int, deadline: Deadline) -> bool:
-        """Whether the record after ``seqno`` came to be this one. An answer that is lost is resolved by reading."""
+        """Write this record after the one at ``seqno``; whether it is there. A lost answer is resolved by reading."""
         data = encode_location(record, seqno + 1)
         try:
             timeout = deadline.slice(self._settings.store_timeout_ms)

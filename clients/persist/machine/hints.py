@@ -1,6 +1,6 @@
-"""Hints of work: which shards have something to compact, told to whoever asks, as commits of this process make it so.
+"""Hints of work: which shards have something to compact, passed to listeners as commits of this process make it so.
 
-Hints are all they are: they repeat, and a slow listener is told each shard once however often it was due.
+Hints are all they are: they repeat, and a slow listener gets each shard once, however often it was due.
 """
 
 import asyncio
@@ -11,20 +11,20 @@ from persist.retry.deadline import Deadline
 
 
 class Hints:
-    """Passes shards on to any number of listeners. Costs nothing while nobody listens."""
+    """Passes shards on to any number of listeners. Costs nothing without listeners."""
 
     def __init__(self) -> None:
         self._listeners: set[_Listener] = set()
         self._also: list[Callable[[ShardId], None]] = []
 
-    def tell_also(self, told: Callable[[ShardId], None]) -> None:
-        """Call this with every hint, at once and for good."""
-        self._also.append(told)
+    def also_call(self, callback: Callable[[ShardId], None]) -> None:
+        """Call this with every hint, from now on."""
+        self._also.append(callback)
 
-    def tell(self, shard: ShardId) -> None:
-        """Some work waits at this shard."""
-        for told in self._also:
-            told(shard)
+    def pass_on(self, shard: ShardId) -> None:
+        """Pass on that work waits at this shard."""
+        for callback in self._also:
+            callback(shard)
         for listener in self._listeners:
             listener.waiting[shard] = None
             listener.stirred.set()
@@ -50,7 +50,7 @@ class Hints:
 
 
 class _Listener:
-    """One listener: the shards it was not told of yet, oldest first."""
+    """One listener: the shards it has not received yet, oldest first."""
 
     def __init__(self) -> None:
         self.waiting: dict[ShardId, None] = {}

@@ -1,4 +1,4 @@
-"""Whether a Blob and a Consensus are of one location: each knows its id, and both are compared before they are used.
+"""The check that a Blob and a Consensus are of one location: each holds its id, and both are compared before use.
 
 The id is drawn when the first commit of a location is due. Consensus keeps it in the location's record, by
 compare-and-set; the Blob as a key of its own, one for each location that was ever named there. Only when the Blob names
@@ -43,7 +43,7 @@ _NO_CONSENSUS: Final = (
 
 
 class Identity:
-    """Of one Blob and one Consensus, as far as this process has looked. Looks once; again at what was refused."""
+    """The identity of one Blob and one Consensus, as this process has read it. Reads once; again after a refusal."""
 
     def __init__(self, blob: Blob, consensus: Consensus, gate: Gate, *, settings: Settings, runtime: Runtime) -> None:
         self._blob = blob
@@ -54,6 +54,7 @@ class Identity:
         self._attempts = Attempts(settings=settings, runtime=runtime)
         self._compared = False
         self._settled = False
+        self._of: LocationId | None = None
 
     async def enter(self, deadline: Deadline) -> None:
         """Compare, unless that was done: before anything is read. One Blob read, once. Writes nothing.
@@ -73,7 +74,21 @@ class Identity:
                 check_safe([problem], self._settings.allow_unsafe)
                 break
             record = again
-        self._compared = True
+        self._take(record)
+
+    async def confirm(self, deadline: Deadline) -> None:
+        """``enter``, and look whether the record still has the id that was compared: one Consensus read.
+
+        For the first look at a shard: no history of it is known that could tell another location.
+        """
+        if self._compared and not await self.holds(deadline):
+            self.forget()
+        await self.enter(deadline)
+
+    async def holds(self, deadline: Deadline) -> bool:
+        """Whether the record has the id that was compared. One Consensus read. Raises as ``Gate.look``."""
+        record = await self._gate.look(deadline)
+        return (None if record is None else record.id) == self._of
 
     async def settle(self, deadline: Deadline) -> None:
         """See that both know the location, and each other, before anything is written. Asks nothing once they do.
@@ -85,9 +100,10 @@ class Identity:
             await self._whole(deadline, self._settle)
 
     async def renew(self, deadline: Deadline, id: LocationId | None = None) -> None:
-        """Give the location another id, in the place of whatever is named: for who has seen that all else is empty.
+        """Give the location another id, in the place of whatever is named: for callers that have seen that all else is
+        empty.
 
-        Whoever comes with another Consensus is refused from then on. ``id``: the same one for all attempts of one
+        A process with another Consensus is refused from then on. ``id``: the same one for all attempts of one
         restore; otherwise one that an earlier attempt drew and did not come to name is taken up. Raises Determinate.
         """
         await self._whole(deadline, lambda own: self._renew(own, id))
@@ -104,8 +120,12 @@ class Identity:
         self._compared = self._settled = False
         self._gate.forget()
 
+    def _take(self, record: LocationRecord | None) -> None:
+        """Go by this record: it was compared."""
+        self._compared, self._of = True, None if record is None else record.id
+
     async def _seen(self, record: LocationRecord | None, deadline: Deadline) -> Finding | None:
-        """What a reader can see to be wrong."""
+        """The problem that a reader can see, if any."""
         mine = None if record is None else record.id
         if record is not None and record.named and mine is not None and await self._names_it(mine, deadline):
             self._settled = True
@@ -130,6 +150,7 @@ class Identity:
             mine = None if record is None else record.id
             others = bool(names - {mine})
             if others or (record is not None and record.named and mine in names):
+                self._take(record)
                 break
             if record is None and not made:
                 # The write-version of a new location is said by the gate; one that is older than records has none.
@@ -137,18 +158,19 @@ class Identity:
                 made = True
                 continue
             if await self._name(seqno, record, deadline):
+                self._take(self._gate.record)
                 break
         else:
             raise Determinate("others keep changing what the location is", hint="try again")
-        self._settled = self._compared = True
+        self._settled = True
 
     async def _problem(
         self, record: LocationRecord | None, names: Set[LocationId], deadline: Deadline
     ) -> Finding | None:
-        """What a writer can see to be wrong.
+        """The problem that a writer can see, if any.
 
-        SUBTLE: whoever is first writes data between these reads. That it had settled before stands in the record, which
-        is read again before this is believed.
+        SUBTLE: the first process may write data between these reads. That it had settled before stands in the record,
+        which is read again before this is believed.
         """
         mine = None if record is None else record.id
         if record is not None and record.named and mine in names:
@@ -163,7 +185,7 @@ class Identity:
         return None
 
     async def _name(self, seqno: int, record: LocationRecord | None, deadline: Deadline) -> bool:
-        """Let both sides know the id. False: somebody else was there, look again."""
+        """Write the id to both stores. False: another process was first, look again."""
         before = record or self._first()
         given = before if before.id else dataclasses.replace(before, id=self._new_id())
         if given != record:
@@ -174,7 +196,8 @@ class Identity:
         try:
             await self._write(given.id, deadline)
         except StoreReadOnly:
-            # Who may only read the Blob leaves naming a location that has shards to others, and commits its leases.
+            # A process that may only read the Blob leaves the naming of a location with shards to others, and commits
+            # its leases.
             if not await self._gate.has_shards(deadline):
                 raise
             return True
@@ -198,7 +221,8 @@ class Identity:
             for other in await self._names(deadline) - {wanted}:
                 await self._delete(other, deadline)
             if await self._gate.replace(dataclasses.replace(given, named=True), seqno, deadline):
-                self._settled = self._compared = True
+                self._take(self._gate.record)
+                self._settled = True
                 return
         raise Determinate("others keep changing what the location is", hint="run it again")
 
@@ -278,9 +302,9 @@ class Identity:
         await self._asked(deadline, call)
 
     async def _whole(self, deadline: Deadline, work: Callable[[Deadline], Awaitable[None]]) -> None:
-        """Some steps, of which each attempt begins with looking where the last one came to.
+        """Steps of which each attempt begins with looking how far the last one came.
 
-        They are repeated here, whoever repeats the call: none of them is that call's, which has not begun.
+        They are repeated here, not with the call: none of them belongs to it, as it has not begun.
         """
         own = Deadline(self._runtime, deadline.remaining())
         await self._attempts.read(own, lambda seconds: work(own))

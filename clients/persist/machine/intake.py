@@ -1,9 +1,9 @@
-"""What is taken in is readable: inline parts are compared with their descriptions before they are acknowledged.
+"""Checks that what is committed is readable: inline parts are compared with their descriptions first.
 
-Anybody may send an append, with parts that another program made. A part in Blob is taken as it is described, as looking
-at it costs a request; an inline one is at hand, and checking it costs less than the commit does. A merge takes the
-place of rows that others wrote, so its parts must at least be there, in the size it says: one listing beside minutes of
-merging. Every command that comes from outside passes here, once, before it is folded.
+Any client may send an append, with parts that another program made. A part in Blob is taken as it is described, as
+looking at it costs a request; an inline one is at hand, and checking it costs less than the commit does. A merge takes
+the place of rows that others wrote, so its parts must at least be there, in the size it says: one listing beside
+minutes of merging. Every command that comes from outside passes here, once, before it is folded.
 Source: design 001, compare_and_append; docs/formats.md, parts; reliability.md I24.
 """
 
@@ -42,7 +42,7 @@ _ON_LOOP_BYTES_MAX: Final = 64 << 10
 
 
 class Intake:
-    """Looks at the commands that come in. Keeps nothing but schemas it has parsed."""
+    """Checks incoming commands. Keeps nothing but schemas it has parsed."""
 
     def __init__(self, blob: Blob, *, settings: Settings, runtime: Runtime, counts: Counts = UNCOUNTED) -> None:
         self._blob = blob
@@ -53,7 +53,7 @@ class Intake:
     async def refused(
         self, applier: Applier, commands: Sequence[AnyCommand], deadline: Deadline
     ) -> dict[int, AnyOutcome]:
-        """Why some commands are not to be applied: outcomes or errors by their places. Empty as a rule.
+        """Outcomes or errors of the commands that must not be applied, by their places. Empty as a rule.
 
         No request where this process knows the shard and its schemas. Raises LocationError, ShardNotFound.
         """
@@ -84,7 +84,7 @@ class Intake:
         return MergeRefused(reason="its parts are not in Blob in the sizes it says")
 
     async def _written(self, merge: ApplyMerge, deadline: Deadline) -> bool:
-        """Whether what the owner wrote for a merge is there. Other parts are the state's, and compared with it."""
+        """Whether the parts that the owner wrote for a merge exist. Other parts are compared with the state."""
         wanted = {
             part.key: part.encoded_bytes for part in merge.output.parts if part.key and merge.owner.hex in part.key
         }

@@ -5,9 +5,8 @@ The same code runs inside the service and embedded in a user's process. Source: 
 
 import asyncio
 import contextlib
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, ShardId, WriterId
@@ -25,7 +24,8 @@ from persist.errors import (
     PersistError,
     VersionMismatch,
 )
-from persist.machine.applier import Applier
+from persist.machine.applier import Applier, standing
+from persist.machine.cached import ShardCache
 from persist.machine.compaction.owners import StandingOwners
 from persist.machine.follower import Follower
 from persist.machine.hints import Hints
@@ -37,19 +37,20 @@ from persist.machine.versions import Versions
 from persist.retry.attempts import Attempts
 from persist.retry.counts import UNCOUNTED, Counts
 from persist.retry.deadline import Deadline
-from persist.retry.tasks import Tasks
+from persist.retry.tasks import Tasks, outcome_of
 from persist.runtime import Runtime, system
 from persist.settings import Settings
 from persist.storage.ports import Blob, Consensus
 from persist.typed import AnyOutcome, Fields
-from persist.wire.state_json import state_to_json
+from persist.wire.shard.shown import state_to_json
 
 R = TypeVar("R")
 
 if TYPE_CHECKING:
     from persist.machine.compaction.scheduler import CompactionScheduler
 
-_SHARDS_CACHED_MAX = 10_000
+SINCE_SECONDS: Final = 1.0
+"""How long watchers are not told that since moved, while nothing else does."""
 
 
 class _Shard:
@@ -79,6 +80,16 @@ class _Shard:
         self.finalizer = Finalizer(self.applier, versions, self.maintenance, settings=settings, runtime=runtime)
         self.in_use = 0
 
+    @property
+    def state(self) -> State | None:
+        """The newest state this process knows."""
+        return self.applier.cached
+
+    @property
+    def idle(self) -> bool:
+        """No caller waits for it, and no commit is under way."""
+        return self.in_use == 0 and self.follower.idle and self.maintenance.idle
+
 
 class LocalShards:
     """Implements ``Shards`` with the machine in this process. Owns its stores: ``close`` closes them."""
@@ -101,14 +112,14 @@ class LocalShards:
         self._tasks = Tasks(counts)
         self._hints = Hints()
         self._owner = f"{self._runtime.hostname}:{self._runtime.random_bytes(4).hex()}"
-        self._shards: OrderedDict[ShardId, _Shard] = OrderedDict()
+        self._shards: ShardCache[_Shard] = ShardCache(self._settings.shard_cache_bytes)
         self.attempts = Attempts(settings=self._settings, runtime=self._runtime)
         self._owners: StandingOwners | None = None
         self._closed = False
         self._workers: CompactionScheduler | None = None
         if self._settings.compaction:
             self._owners = StandingOwners(self._new_owner, self._compact_as)
-            self._hints.tell_also(self._offer)
+            self._hints.also_call(self._offer)
 
     @property
     def settings(self) -> Settings:
@@ -133,7 +144,7 @@ class LocalShards:
     async def check_place(self, *, timeout: float) -> None:
         """Raise UnsafeConfiguration unless the two stores are of one location, as far as they answer. Two reads.
 
-        For a server that starts: whoever asks it hears the same.
+        For a server that starts: its clients get the same answer.
         """
         with contextlib.suppress(LocationError, CorruptData, VersionMismatch):
             await self._versions.identity.enter(self._deadline(timeout))
@@ -157,23 +168,18 @@ class LocalShards:
         A caller that goes away does not stop a commit under way. Raises LocationError for all commands together.
         """
         if self._closed:
-            # Nobody would end or look at what is begun now.
+            # What is begun now would be neither ended nor looked at.
             raise Determinate("this process has closed the location", hint="open it again")
         work = self._tasks.start(self._commit(self._of(shard), commands, self._deadline(timeout)))
-        try:
-            return await asyncio.shield(work)
-        except asyncio.CancelledError:
-            if work.cancelled():
-                raise Indeterminate("the process is closing", hint="repeat the same call elsewhere") from None
-            raise
+        return await outcome_of(work, "the process is closing")
 
     async def _commit(self, known: _Shard, commands: Sequence[AnyCommand], deadline: Deadline) -> list[AnyOutcome]:
         known.in_use += 1
         try:
             refused = await self._intake.refused(known.applier, commands, deadline)
             taken = [command for place, command in enumerate(commands) if place not in refused]
-            told = iter(await known.applier.commit(taken, deadline) if taken else ())
-            outcomes = [refused[place] if place in refused else next(told) for place in range(len(commands))]
+            committed = iter(await known.applier.commit(taken, deadline) if taken else ())
+            outcomes = [refused[place] if place in refused else next(committed) for place in range(len(commands))]
             if Finalized(done=True) in outcomes:
                 outcomes = await self._buried(known, outcomes, deadline)
             return outcomes
@@ -202,8 +208,7 @@ class LocalShards:
             while True:
                 _check_readable(state, as_of, reader_id)
                 if not state.upper.less_equal(as_of):
-                    reached = tuple(batch for batch in state.trace.batches if batch.desc.lower.less_equal(as_of))
-                    return Plan(info=_info(state), as_of=as_of, batches=reached)
+                    return Plan(info=_info(state), as_of=as_of, batches=_reached(state, as_of))
                 if not await known.follower.moved_past(state, deadline):
                     return NotYet(info=_info(state))
                 state = _newest(known)
@@ -221,7 +226,7 @@ class LocalShards:
         return Change(info=_info(state), batches=_beyond(state, frontier))
 
     async def watch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> AsyncIterator[Change]:
-        """Every change from ``frontier`` on, as this process learns of it."""
+        """Every change from ``frontier`` on, as this process sees it."""
         deadline = self._deadline(timeout)
         known = self._of(shard)
         state = await known.applier.refresh(deadline)
@@ -229,14 +234,14 @@ class LocalShards:
             while True:
                 yield Change(info=_info(state), batches=_beyond(state, frontier))
                 frontier = frontier.join(state.upper)
-                if frontier.is_empty or not await known.follower.moved_past(state, deadline):
+                if frontier.is_empty or (news := await _news(known, state, deadline)) is None:
                     return
-                state = _newest(known)
+                state = news
 
     async def inspect(self, shard: ShardId, *, timeout: float) -> Fields:
         """The newest state as JSON-ready values. One Consensus read."""
         state = await self._of(shard).applier.refresh(self._deadline(timeout))
-        return {**state_to_json(state), "write_version": self._versions.gate.format}
+        return {**await self._runtime.offload(state_to_json, state), "write_version": self._versions.gate.format}
 
     async def list(self, *, timeout: float) -> AsyncIterator[ShardId]:
         """Every shard ever initialised here; keys that are no shard ids are passed over."""
@@ -254,12 +259,14 @@ class LocalShards:
         """Stop background work, then close both stores."""
         if self._owners is not None:
             self._owners = None
-            for known in self._shards.values():
+            for known in self._shards:
                 # The commit that gives a claim up would take it up again.
                 known.applier.compactor = ""
             if self._workers is not None:
                 await self._workers.close()
         self._closed = True
+        for known in self._shards:
+            known.maintenance.close()
         await self._tasks.close()
         await self._versions.consensus.close()
         await self._versions.blob.close()
@@ -284,7 +291,7 @@ class LocalShards:
         return CompactionScheduler(carrier, settings=self._settings, runtime=self._runtime, counts=self._counts)
 
     def _compact_as(self, shard: ShardId, owner: WriterId) -> None:
-        known = self._shards.get(shard)
+        known = self._shards.peek(shard)
         if known is not None and self._owners is not None:
             known.applier.compactor = owner
 
@@ -305,18 +312,8 @@ class LocalShards:
                 self._runtime,
                 self._counts,
             )
-            self._shards[shard] = known
-            self._forget_idle()
-        self._shards.move_to_end(shard)
+            self._shards.put(shard, known)
         return known
-
-    def _forget_idle(self) -> None:
-        if len(self._shards) <= _SHARDS_CACHED_MAX:
-            return
-        for shard, known in self._shards.items():
-            if known.in_use == 0 and known.follower.idle:
-                del self._shards[shard]
-                return
 
 
 def _info(state: State) -> ShardInfo:
@@ -330,6 +327,26 @@ def _info(state: State) -> ShardInfo:
         format=state.format,
         writers_since_ms=state.writers_since_ms,
     )
+
+
+async def _news(known: _Shard, shown: State, deadline: Deadline) -> State | None:
+    """What a watcher that knows ``shown`` is to be told next; None: nothing, to the deadline.
+
+    That only since moved, as it may with every reader, is told after a while, together with what else it did.
+    """
+    state = shown
+    while standing(state) == standing(shown):
+        if not await known.follower.moved_past(state, deadline):
+            return None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(SINCE_SECONDS, deadline.remaining())):
+                while _urgent(state := _newest(known)) == _urgent(shown):
+                    await known.applier.moved_past(state)
+    return state
+
+
+def _urgent(state: State) -> tuple[object, ...]:
+    return state.upper, state.schemas, state.incarnation, state.format
 
 
 def _newest(known: _Shard) -> State:
@@ -346,6 +363,17 @@ def _beyond(state: State, frontier: Antichain) -> tuple[HollowBatch, ...]:
             break
         found.append(batch)
     return tuple(reversed(found))
+
+
+def _reached(state: State, as_of: Antichain) -> tuple[HollowBatch, ...]:
+    """The batches that begin at ``as_of`` or before it, without a look at each of them."""
+    found: list[HollowBatch] = []
+    for each in state.trace.spine:
+        if each.batches[-1].desc.lower.less_equal(as_of):
+            found += each.batches
+        else:
+            found += [batch for batch in each.batches if batch.desc.lower.less_equal(as_of)]
+    return tuple(found)
 
 
 def _check_readable(state: State, as_of: Antichain, reader_id: ReaderId | None) -> None:

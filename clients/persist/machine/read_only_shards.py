@@ -38,7 +38,7 @@ class ReadOnlyShards(LocalShards):
             raise
 
     async def commit(self, shard: ShardId, commands: Sequence[Command[Any]], *, timeout: float) -> list[Any]:
-        """What readers say of themselves, heard by nobody else. Raises StoreReadOnly for anything else."""
+        """What readers say of themselves, which no other process sees. Raises StoreReadOnly for anything else."""
         if not all(isinstance(command, _OF_READERS) for command in commands):
             raise refused()
         return await super().commit(shard, commands, timeout=timeout)

@@ -56,9 +56,10 @@ class NotYet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """The shard moved: ``batches`` tile [lower of the first, info.upper) and continue what was asked or told before.
+    """The shard moved: ``batches`` tile [lower of the first, info.upper) and continue what was asked for or returned
+    before.
 
-    ``batches`` may be empty (only since, schemas or seqno moved). A first batch that straddles the asked frontier
+    ``batches`` may be empty (only since or schemas moved). A first batch that straddles the asked frontier
     has been compacted: its times below the frontier are to be dropped.
     """
 
@@ -99,9 +100,10 @@ class Shards(Protocol):
     def watch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> AsyncIterator[Change]:
         """Every change as it commits, from ``frontier`` on without gap or repeat, for at most ``timeout`` seconds.
 
+        A change is that upper, since or schemas moved; that only since did may come some time later, folded.
         The first comes at once, after a look at the store. Ends after the timeout, or when the upper is []. Raises
         LocationError when the push breaks or the store does not answer: call again with the frontier reached (or poll
-        with ``fetch``). A frozen server says nothing: only to ask anew tells how things stand.
+        with ``fetch``). A frozen server says nothing: only asking anew shows how things stand.
         """
         ...
 

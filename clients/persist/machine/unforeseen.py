@@ -1,4 +1,4 @@
-"""Failures of pure work on one command that nobody foresaw: its caller is told, the others are not concerned.
+"""Unexpected failures of pure work on one command: its caller gets the error, other commands are unaffected.
 
 What a command does to a state is computed before anything is written, so whatever fails there changed nothing.
 Source: reliability.md section 5, errors.

@@ -9,8 +9,8 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-from collections.abc import AsyncIterator, Iterable
-from typing import TypeVar
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from typing import Final, TypeVar
 
 from persist.core.ids import ABSENT, ShardId, rollup_key
 from persist.core.shard.commands import Rollup
@@ -18,6 +18,7 @@ from persist.core.shard.diff import StateDiff, apply_diff, diff
 from persist.core.shard.state import FIRST_FORMAT, STATE_FORMAT, State
 from persist.errors import (
     CorruptData,
+    Determinate,
     HistoryRewound,
     Indeterminate,
     LocationError,
@@ -27,15 +28,16 @@ from persist.errors import (
     check,
 )
 from persist.machine.gate import Gate
+from persist.machine.guard import Guard
 from persist.machine.identity import Identity
 from persist.retry.attempts import Attempts, Call, certain
 from persist.retry.deadline import Deadline
 from persist.runtime import Runtime
 from persist.settings import Settings
-from persist.storage.ports import Blob, Consensus, Entry
+from persist.storage.ports import DELETES_MAX, Blob, Consensus, Entry
 from persist.wire.checksum import crc32c
 from persist.wire.frame import HEAD_BYTES
-from persist.wire.state import OLDEST_FORMAT, decode_diff, decode_rollup, encode_diff, encode_rollup
+from persist.wire.shard.state import OLDEST_FORMAT, decode_diff, decode_rollup, encode_diff, encode_rollup
 
 T = TypeVar("T")
 
@@ -43,7 +45,12 @@ _log = logging.getLogger("persist.versions")
 
 _STALE_HEADS_MAX = 16
 _PAGE_DIFFS = 512
-DELETES_AT_ONCE = 32
+ON_LOOP_BYTES_MAX: Final = 16 << 10
+"""Stored bytes that are decoded on the event loop: some milliseconds at most. More is decoded in a thread."""
+PIECE_BYTES_MAX: Final = 256 << 10
+"""Bytes of diffs that are decoded at once."""
+DELETES_AT_ONCE: Final = 4
+"""Requests to delete many blobs that are under way at a time."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,23 +77,26 @@ class Versions:
     """
 
     def __init__(self, blob: Blob, consensus: Consensus, *, settings: Settings, runtime: Runtime) -> None:
-        self.blob = blob
-        self.consensus = consensus
+        self._guard = guard = Guard(blob, consensus, settings=settings, runtime=runtime)
+        self.blob: Blob = guard.blob
+        self.consensus: Consensus = guard.consensus
         self._settings = settings
         self._runtime = runtime
         self._attempts = Attempts(settings=settings, runtime=runtime)
-        self.gate = Gate(consensus, settings=settings, runtime=runtime)
-        self.identity = Identity(blob, consensus, self.gate, settings=settings, runtime=runtime)
+        self.gate = Gate(self.consensus, settings=settings, runtime=runtime)
+        self.identity = Identity(self.blob, self.consensus, self.gate, settings=settings, runtime=runtime)
+        guard.on_taken = self.identity.forget
 
     async def load(self, shard: ShardId, deadline: Deadline, *, older: bool = False) -> Version | None:
-        """The newest state; None when the shard was never initialised. Two Consensus reads and one Blob read.
+        """The newest state; None when the shard was never initialised. Three Consensus reads and one Blob read.
 
-        The first time one more of each: the location's write-version, and whether the Blob is of that location.
+        One of them is the location's record: whether it is the one this process has compared. The first time that takes
+        one more Blob read.
 
         ``older``: also one in a format that must be upgraded before anything is added. Raises Determinate,
         CorruptData, VersionMismatch, UnsafeConfiguration (the two stores are not of one location).
         """
-        await self.identity.enter(deadline)
+        await self.identity.confirm(deadline)
         for _ in range(_STALE_HEADS_MAX):
             head = await self._head(shard, deadline)
             if head is None:
@@ -123,27 +133,32 @@ class Versions:
         return loaded
 
     async def _restored(self, version: Version, rewound: HistoryRewound, deadline: Deadline) -> Version:
-        """The newest state of the history that took this one's place. Raises HistoryRewound unless that says so itself.
+        """The newest state of the history that replaced this one. Raises HistoryRewound unless that history says so
+        itself.
 
-        Nothing is known of that location, perhaps not even that these two stores are of one.
+        Nothing is certain about that location, perhaps not even that these two stores belong together.
         """
         shard = version.state.shard
         self.identity.forget()
         loaded = await self.load(shard, deadline)
         if loaded is None or not _is_other(loaded, version):
             raise rewound
-        told = {"shard": shard, "seqno": version.seqno, "found": loaded.seqno}
-        _log.warning("the location was restored: what was known of the shard is given up", extra=told)
+        fields = {"shard": shard, "seqno": version.seqno, "found": loaded.seqno}
+        _log.warning("the location was restored: what was known of the shard is given up", extra=fields)
         return loaded
 
     async def initialise(self, shard: ShardId, deadline: Deadline) -> Version:
         """The newest state, creating the first one if there is none. Safe to race and to repeat. One attempt.
 
-        The rollup blob is written first and names itself; whoever loses the race adopts the winner's state and deletes
-        its own blob, which no state can name any more: slot 0 is taken.
+        The rollup blob is written first and names itself; the process that loses the race adopts the winner's state and
+        deletes its own blob, which no state can name any more: slot 0 is taken.
         """
         await self.identity.settle(deadline)
+        taken = self._guard.taken
         first, rollup, data = await self._write_first(shard, deadline)
+        if not await self.identity.holds(deadline) or taken != self._guard.taken:
+            # Nothing names the rollup, and what stands there now may not have it.
+            raise Determinate("the location was replaced meanwhile", hint="open it again", shard=shard)
         failure: LocationError | None = None
         try:
             slice_ = deadline.slice(self._settings.store_timeout_ms)
@@ -174,27 +189,38 @@ class Versions:
         at = 0
         while True:
             entries = await self._scan(shard, at, _PAGE_DIFFS, deadline)
-            for entry in entries:
-                if entry.seqno > until:
-                    return
-                yield decode_diff(entry.data, shard, entry.seqno)
-            if len(entries) < _PAGE_DIFFS:
+            wanted = [entry for entry in entries if entry.seqno <= until]
+            for piece in _pieces(wanted):
+                for change in await self._aside(_size(piece), _decoded_all, shard, piece):
+                    yield change
+            if len(entries) < _PAGE_DIFFS or len(wanted) < len(entries):
                 return
             at = entries[-1].seqno + 1
 
-    async def delete(self, keys: Iterable[str], deadline: Deadline) -> None:
-        """Delete blobs, many at a time. Raises LocationError once all have been tried."""
-        room = asyncio.Semaphore(DELETES_AT_ONCE)
+    async def head_at(self, shard: ShardId, seqno: int, deadline: Deadline) -> bytes:
+        """The first bytes of the diff at ``seqno``, which tell it from any other there; empty when it is gone."""
+        entries = await self._scan(shard, seqno, 1, deadline)
+        return entries[0].data[:HEAD_BYTES] if entries and entries[0].seqno == seqno else b""
 
-        async def delete(key: str) -> None:
+    async def check_same(self, known: Version, deadline: Deadline) -> None:
+        """Raise HistoryRewound unless the history that this version is of still stands. One Consensus read, usually."""
+        if _is_other(found := await self.catch_up(known, deadline), known):
+            raise _rewound(known.state.shard, known.seqno, found.seqno)
+
+    async def delete(self, keys: Iterable[str], deadline: Deadline) -> None:
+        """Delete blobs, a thousand with one request. Raises LocationError once all have been tried."""
+        room, names = asyncio.Semaphore(DELETES_AT_ONCE), sorted(keys)
+
+        async def delete(some: Sequence[str]) -> None:
             async def call(seconds: float) -> None:
-                await self.blob.delete(key, timeout=seconds)
+                await self.blob.delete_many(some, timeout=seconds)
 
             async with room:
                 await self._call(deadline, call, self._settings.blob_timeout_ms)
 
-        # Every deletion is let end before a failure is told: none may go on behind the caller's back.
-        results = await asyncio.gather(*map(delete, sorted(keys)), return_exceptions=True)
+        # Every deletion ends before a failure is raised: none may go on behind the caller's back.
+        pieces = [names[at : at + DELETES_MAX] for at in range(0, len(names), DELETES_MAX)]
+        results = await asyncio.gather(*map(delete, pieces), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
                 raise result
@@ -236,7 +262,7 @@ class Versions:
             return None
         whole = len(data) == rollup.encoded_bytes and crc32c(data) == rollup.checksum
         check(whole, "a rollup's bytes are those its diff names", key=rollup.key)
-        state = decode_rollup(data, shard, seqno)
+        state = await self._aside(len(data), decode_rollup, data, shard, seqno)
         # The first rollup cannot contain its own checksum: the diff that named it says it instead.
         return dataclasses.replace(state, rollups={0: rollup}) if seqno == 0 else state
 
@@ -255,15 +281,19 @@ class Versions:
             if entries[0].seqno != at:
                 return None
             seen, head = _same(shard, entries[0], seen), entries[0].data[:HEAD_BYTES]
-            for entry in entries[1:]:
-                state = apply_diff(state, _decoded(shard, entry, state.seqno))
-                seen, head = crc32c(entry.data), entry.data[:HEAD_BYTES]
+            for piece in _pieces(entries[1:]):
+                state = await self._aside(_size(piece), _applied, shard, state, piece)
+                seen, head = crc32c(piece[-1].data), piece[-1].data[:HEAD_BYTES]
             at = state.seqno
             if len(entries) < page:
                 break
         if state is version.state and version.diff_checksum:
             return version
         return Version(state=state, diff_checksum=seen, head=head)
+
+    async def _aside(self, size: int, function: Callable[..., T], *args: object) -> T:
+        """What a pure function of so many stored bytes returns: on the event loop only where that takes no time."""
+        return function(*args) if size <= ON_LOOP_BYTES_MAX else await self._runtime.offload(function, *args)
 
     async def _scan(self, shard: ShardId, from_seqno: int, limit: int, deadline: Deadline) -> list[Entry]:
         async def call(seconds: float) -> list[Entry]:
@@ -272,7 +302,7 @@ class Versions:
         return await self._read(deadline, call, self._settings.store_timeout_ms)
 
     async def _read(self, deadline: Deadline, call: Call[T], limit_ms: int) -> T:
-        """What a store tells. Raises Determinate when it does not."""
+        """What a store returns. Raises Determinate when it does not."""
         return await self._call(deadline, lambda seconds: certain(call(seconds)), limit_ms)
 
     async def _call(self, deadline: Deadline, call: Call[T], limit_ms: int) -> T:
@@ -297,6 +327,32 @@ def check_upgraded(found: int, shard: ShardId) -> None:
             known=STATE_FORMAT,
             oldest=FIRST_FORMAT,
         )
+
+
+def _pieces(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
+    """The entries in pieces of a bounded size: between two of them others have their turn."""
+    begin = size = 0
+    for at, entry in enumerate(entries):
+        if at > begin and size + len(entry.data) > PIECE_BYTES_MAX:
+            yield entries[begin:at]
+            begin, size = at, 0
+        size += len(entry.data)
+    if begin < len(entries):
+        yield entries[begin:]
+
+
+def _size(entries: Sequence[Entry]) -> int:
+    return sum(len(entry.data) for entry in entries)
+
+
+def _decoded_all(shard: ShardId, entries: Sequence[Entry]) -> list[StateDiff]:
+    return [decode_diff(entry.data, shard, entry.seqno) for entry in entries]
+
+
+def _applied(shard: ShardId, state: State, entries: Sequence[Entry]) -> State:
+    for entry in entries:
+        state = apply_diff(state, _decoded(shard, entry, state.seqno))
+    return state
 
 
 def _decoded(shard: ShardId, entry: Entry, after: int) -> StateDiff:

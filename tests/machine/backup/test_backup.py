@@ -59,7 +59,7 @@ class Shard:
 
 
 async def clean(tools: Tools, shard: ShardId) -> None:
-    """Compact all of a shard, and collect what nobody holds."""
+    """Compact all of a shard, and collect what no reader holds."""
     shards = tools.shards
     compactor = Compactor(shards, shards)
     await compactor.compact(shard, compactor.new_owner(), whole=True)
@@ -456,7 +456,7 @@ async def test_interrupted_restore_goes_on_and_tells_who_came_between(
     for entry in manifest.shards:
         await restorer._prepare(entry)
     await restorer._begin(manifest.shards[0])
-    # It was killed there, as far as anybody can see.
+    # It was killed there, as far as others can see.
     with pytest.raises(InvalidArgument, match="has not ended"):
         await restored(to, manifest, elsewhere)
     assert await restored(to, manifest, elsewhere, resume=True) == 2

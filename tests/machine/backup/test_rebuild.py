@@ -1,4 +1,4 @@
-"""Rebuilding Consensus from rollups: what they tell is there again, and what came after them is told to be lost."""
+"""Rebuilding Consensus from rollups: what they hold is there again, and what came after them is reported as lost."""
 
 from pathlib import Path
 

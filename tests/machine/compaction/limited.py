@@ -20,7 +20,8 @@ from client.support import client_of
 from machine.support import SETTINGS
 
 import persist
-from persist import ShardId
+from persist import ShardId, runtime
+from persist import threads as storing
 from persist.errors import PersistError
 from persist.machine.compaction.compactor import Compactor
 from persist.machine.parts import threads
@@ -116,9 +117,10 @@ async def compact(place: Any, warm: str, shard: str, bound: int, limit: int) -> 
         await shards.open(ShardId.parse(shard), timeout=30)
         await compactor.compact(ShardId.parse(warm), compactor.new_owner(), whole=True)
         # All threads there will be: their stacks count, though hardly a page of them is used.
-        pools = (None, threads.ahead_pool(), threads._decode.get())
+        pools = (threads.ahead_pool(), threads._decode.get(), runtime._computing.get(), storing._storing.get())
         loop = asyncio.get_running_loop()
-        await asyncio.gather(*(loop.run_in_executor(pool, time.sleep, 0.1) for pool in pools for _ in range(32)))
+        many = range(storing.STORING_MAX)
+        await asyncio.gather(*(loop.run_in_executor(pool, time.sleep, 0.1) for pool in pools for _ in many))
         # What it leaves is not to be taken for idle.
         ctypes.CDLL(None).malloc_trim(0)
         idle = data_bytes()

@@ -8,14 +8,16 @@ import pytest
 from client.support import SCHEMA, SMALL, client_of, memory_place, table
 
 from persist import ShardId
+from persist.core.shard.batch import HollowBatch, described_bytes
 from persist.core.shard.commands import ApplyMerge, ClaimCompaction, NothingToCompact, ReleaseCompaction
-from persist.errors import LeaseExpired
+from persist.errors import LeaseExpired, RequestTooLarge
 from persist.machine.compaction.compactor import Compactor
 from persist.machine.local_shards import LocalShards
+from persist.machine.parts.budget import Budget
 
 MANUAL = dataclasses.replace(SMALL, compaction=False, inline_part_bytes_max=0)
 HASTY = dataclasses.replace(MANUAL, compaction_takeover_ms=0)
-"""Whoever asks takes over what anybody else compacts."""
+"""A claim takes over what any other process compacts."""
 BRISK = dataclasses.replace(MANUAL, compaction_takeover_ms=300)
 """Claims are renewed every 100 ms."""
 
@@ -96,7 +98,7 @@ class SlowBlob:
         self.go = asyncio.Event()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._shards.blob if name in {"uri", "get", "delete", "list"} else self._shards, name)
+        return getattr(self._shards.blob if name in {"uri", "get", "delete_many", "list"} else self._shards, name)
 
     async def set(self, key: str, data: bytes, **options: Any) -> None:
         await self._shards.blob.set(key, data, **options)
@@ -114,7 +116,7 @@ class HeldReads:
         self.go = asyncio.Event()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._shards.blob if name in {"uri", "set", "delete", "list"} else self._shards, name)
+        return getattr(self._shards.blob if name in {"uri", "set", "delete_many", "list"} else self._shards, name)
 
     async def get(self, key: str, **options: Any) -> Any:
         self.reached.set()
@@ -179,7 +181,7 @@ async def test_compactor_that_finds_its_claim_gone_gives_up_and_deletes_what_it_
 
 
 async def test_compaction_that_is_ended_with_its_process_releases_its_claim_and_ends():
-    """Releasing is a commit, which makes the same compaction due: nobody may begin it again."""
+    """Releasing is a commit, which makes the same compaction due: it must not begin again."""
     place, own = memory_place(), dataclasses.replace(MANUAL, compaction=True)
     async with client_of(place, settings=MANUAL) as keeper:
         writer = await grown(keeper)
@@ -242,3 +244,42 @@ class _With:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._shards, name)
+
+
+async def test_merge_whose_result_could_not_be_committed_is_cut_into_smaller_ones():
+    async with client_of(memory_place(), settings=MANUAL) as client:
+        writer = await grown(client)
+        shards = client._location.shards
+        # 50 keys at one time make one small part; 12 times as many make several.
+        most = 6 * described_bytes((await batches(shards, writer.shard))[0].parts[0])
+        compactor = Compactor(shards, shards, budget=Budget(memory_bytes=1, part_bytes=2 << 10), described_max=most)
+        results = []
+        for _ in range(2):
+            result = await compactor.compact(writer.shard, compactor.new_owner(), whole=True)
+            assert result is not None
+            results.append(result.batches)
+        assert results[0] < 12
+        assert len(await batches(shards, writer.shard)) < 12
+        reader = await client.open_reader(writer.shard)
+        found = await (await reader.snapshot(11)).to_arrow()
+        assert found.num_rows == 50
+        assert set(found["diff"].to_pylist()) == {12}
+        await compactor.close()
+        assert await parts_in_blob(shards, writer.shard) >= await named(client, writer.shard)
+
+
+async def test_merge_of_two_that_could_not_be_committed_says_so_and_leaves_nothing():
+    async with client_of(memory_place(), settings=MANUAL) as client:
+        writer = await grown(client)
+        shards = client._location.shards
+        before = await parts_in_blob(shards, writer.shard)
+        compactor = Compactor(shards, shards, described_max=1)
+        with pytest.raises(RequestTooLarge, match="too many parts to be committed"):
+            await compactor.compact(writer.shard, compactor.new_owner(), whole=True)
+        await compactor.close()
+        assert await parts_in_blob(shards, writer.shard) == before
+        assert await claims(client, writer.shard) == []
+
+
+async def batches(shards: LocalShards, shard: ShardId) -> list[HollowBatch]:
+    return list((await shards._of(shard).applier.refresh(shards._deadline(30))).trace.batches)

@@ -147,7 +147,7 @@ async def test_damaged_parts_are_set_aside_and_the_rest_is_compacted(missing, ca
                 before = await seqno(client, shard)
                 await asyncio.sleep(1.0)
                 assert await seqno(client, shard) - before <= 3, "what is damaged is tried again and again"
-    told = [each for each in caplog.records if "set aside" in each.message]
+    told = [each for each in caplog.records if "set aside" in each.getMessage()]
     assert {each.shard for each in told} == {shard}
     assert len(told) == missing
 

@@ -1,4 +1,4 @@
-"""Sweeping: everything that leaked goes, and nothing that anybody can still publish."""
+"""Sweeping: everything that leaked goes, and nothing that a writer can still publish."""
 
 import asyncio
 import os
@@ -343,5 +343,5 @@ async def test_sweep_refuses_ages_that_are_none(memory: tuple[str, str], age: in
 
 def test_requests_cost_what_s3_asks() -> None:
     prices = Prices(put=5.0, get=1.0, storage=2.0)
-    assert prices.of_requests({"PutObject": 1000, "GetObject": 2000, "DeleteObject": 9999}) == 7.0
+    assert prices.of_requests({"PutObject": 1000, "GetObject": 2000, "DeleteObject": 9999, "DeleteObjects": 9}) == 7.0
     assert prices.of_bytes(500_000_000) == 12.0

@@ -1,4 +1,4 @@
-"""Checking: a sound shard has no problems, and every kind of planted damage is told with what to do next."""
+"""Checking: a sound shard has no problems, and every kind of planted damage is reported with the next step."""
 
 import sqlite3
 from collections.abc import Callable
@@ -135,7 +135,7 @@ async def test_bad_rollup_is_told(place: tuple[str, str], which: int, how: str) 
         # Holds the first state, so that there are several rollups.
         await tools.shards.apply(shard, RegisterLeasedReader(reader_id=ReaderId.of(bytes(16))), timeout=5)
         await grown(client, shard, 20)
-        await client.location.shards._shards[shard].maintenance.settled(Deadline(system(), 60))
+        await client.location.shards._shards.peek(shard).maintenance.settled(Deadline(system(), 60))
         linked = await rollups(client, shard)
         assert len(linked) >= 2
         file = file_of(place, linked[which])

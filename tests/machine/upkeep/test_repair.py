@@ -1,4 +1,4 @@
-"""Repair: parts that nobody can read are found, told, and taken out with one commit; the rest of the shard stays."""
+"""Repair: unreadable parts are found, reported, and taken out with one commit; the rest of the shard stays."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,14 +1,15 @@
 """Beginning a shard's history in a Consensus that does not know it, from a state that another history reached.
 
 As when a shard is made: the rollup is written first, then the diff at seqno 0 that names it. The rollup's key is
-derived from what the state comes from, so a second attempt finds what the first one did, and nobody else's.
+derived from what the state comes from, so a second attempt finds what the first one did, and nothing else.
 Source: docs/formats.md, states; reliability.md I11.
 """
 
 import dataclasses
+import hashlib
 from typing import NamedTuple
 
-from persist.core.ids import ABSENT, ShardId, rollup_key
+from persist.core.ids import ABSENT, ShardId, copied_part_key, rollup_key
 from persist.core.shard.commands import Rollup
 from persist.core.shard.diff import diff
 from persist.core.shard.rebirth import reborn
@@ -19,15 +20,22 @@ from persist.retry.attempts import Attempts
 from persist.retry.deadline import Backoff, Deadline
 from persist.storage.ports import Consensus, Entry
 from persist.wire.checksum import crc32c
-from persist.wire.state import decode_diff, decode_rollup, encode_diff, encode_rollup
+from persist.wire.shard.state import decode_diff, decode_rollup, encode_diff, encode_rollup
 
 
 class Birth(NamedTuple):
-    """What a history has of its own when it begins: 8 random bytes, and when and where it was."""
+    """What is a new history's own: 8 random bytes, and when and where it began."""
 
     incarnation: bytes
     now_ms: int
     hostname: str
+
+    def key_of(self, key: str) -> str:
+        """Where this history has its copy of the part that lies under ``key`` in the one it comes from.
+
+        No other history has a key of these: what was decided in one, and is late, deletes nothing of another.
+        """
+        return copied_part_key(key, hashlib.sha256(b"part\0" + self.incarnation + key.encode()).digest()[:16])
 
 
 class Beginnings:
@@ -40,17 +48,20 @@ class Beginnings:
     async def prepare(self, state: State, origin: bytes, birth: Birth | None = None) -> None:
         """Write the rollup that the shard will begin with, unless it is there. Raises CorruptData, LocationError.
 
-        ``birth``: what two attempts must agree on when both may write; made up here otherwise.
+        ``birth``: what two attempts must agree on when both may write, and where the copies of parts lie; made up here
+        otherwise, for parts that stay where they are.
         """
         runtime = self._to.runtime
         key = first_key(state.shard, origin)
         if await self._to.get(key) is None:
+            key_of = None if birth is None else birth.key_of
             birth = birth or Birth(runtime.random_bytes(8), runtime.now_ms(), runtime.hostname)
             first = reborn(
                 state,
                 incarnation=int.from_bytes(birth.incarnation, "big"),
                 now_ms=birth.now_ms,
                 hostname=birth.hostname,
+                key_of=key_of,
             )
             await self._to.set(key, await runtime.offload(encode_rollup, first))
 

@@ -1,9 +1,9 @@
-"""Who restores into a location: an entry in its Consensus, set by compare-and-set before anything is written.
+"""The claim of a restore on a location: an entry in its Consensus, set by compare-and-set before anything is written.
 
-One restore at a time: a second is refused and told of the first. One that fails lets go; one that was killed cannot,
-and nobody can tell it from one that stands still, so a person says that it is gone, and the claim is taken over. The
-seed is handed on with it: what a restore makes up is derived from that, so even the first, should it wake, writes the
-same.
+One restore at a time: a second is refused, and the error names the first. One that fails releases its claim; one that
+was killed cannot, and looks the same as one that stands still, so an operator says that it is gone, and the claim is
+taken over. The seed is handed on with it: what a restore makes up is derived from that, so even the first, should it
+wake, writes the same.
 Source: docs/runbook.md, backups.
 """
 
@@ -24,12 +24,12 @@ from persist.storage.ports import Consensus, Entry
 
 FORMAT: Final = 1
 CLAIM: Final = "restoring"
-"""The claim's key in Consensus: no shard id, so nobody takes it for a shard."""
+"""The claim's key in Consensus: no shard id, so it is not taken for a shard."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """One restore. ``run``: which; ``host``, ``pid``: for people; ``held``: it has not ended.
+    """One restore. ``run``: its id; ``host``, ``pid``: for people; ``held``: it has not ended.
 
     ``seed``, ``seed_host``, ``seed_ms`` are the first's: what its beginnings are derived from.
     """
@@ -111,16 +111,22 @@ class Claims:
         return claim
 
     async def check(self) -> None:
-        """Nobody took over. Raises InvalidArgument."""
+        """Check that no other restore took over. Raises InvalidArgument."""
         there = await self._head()
         if there is None or Claim.decode(there.data).run != self._run:
             raise InvalidArgument("another restore took this one over", hint="leave it to that one")
 
-    async def let_go(self) -> None:
-        """Tell that this restore has ended, unless another took it over. Raises LocationError."""
+    async def let_go(self, *, done: bool) -> None:
+        """Tell that this restore has ended, unless another took it over. ``done``: nobody is to go on with it.
+
+        Raises LocationError.
+        """
+        after = self._to.runtime.random_bytes(16).hex()
 
         def ended(there: Claim | None) -> Claim | None:
-            return replace(there, held=False) if there is not None and there.run == self._run else None
+            if there is None or there.run != self._run:
+                return None
+            return replace(there, held=False, seed=after if done else there.seed)
 
         await self._put(ended)
 
@@ -129,7 +135,7 @@ class Claims:
             raise _taken(there)
 
     async def _put(self, following: Callable[[Claim | None], Claim | None]) -> Claim | None:
-        """Replace the claim by what follows on it; None, or what is there already: nothing to do."""
+        """Replace the claim by its successor; does nothing for None, or when that is there already."""
         settings, runtime = self._to.settings, self._to.runtime
         deadline = Deadline(runtime, settings.timeout_ms / 1000)
         backoff = Backoff(runtime, settings, deadline)

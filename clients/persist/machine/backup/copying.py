@@ -25,12 +25,12 @@ COPIES_AT_ONCE: Final = 4
 """Blobs in memory at a time: each may be as large as a part."""
 
 Report = Callable[[int], None]
-"""Hears of each number of blobs done."""
+"""Called with each number of blobs done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copied:
-    """What a copy came to: blobs copied and their bytes, and blobs that were there already."""
+    """The result of a copy: blobs copied and their bytes, and blobs that were there already."""
 
     blobs: int = 0
     bytes: int = 0
@@ -59,7 +59,7 @@ class Store:
         return Deadline(self.runtime, self.settings.maintenance_timeout_ms / 1000)
 
     async def read(self, call: Call[T], limit_ms: int) -> T:
-        """What a read of any store tells, repeated until it is answered. Raises Determinate."""
+        """What a read of any store returns, repeated until it is answered. Raises Determinate."""
         return await self._attempts.read(self.deadline(), call, limit_ms=limit_ms)
 
     async def get(self, key: str) -> bytes | None:
@@ -72,7 +72,7 @@ class Store:
         return await self._attempts.read(self.deadline(), call, limit_ms=limit)
 
     async def whole(self, key: str, size: int, checksum: int) -> bytes:
-        """A blob that must be there and be these bytes. Raises CorruptData, Determinate."""
+        """A blob that must exist with these bytes. Raises CorruptData, Determinate."""
         data = await self.get(key)
         if data is None:
             raise CorruptData("a blob is missing", hint="run persist fsck", key=key)
@@ -111,11 +111,14 @@ class Store:
 class Copier:
     """Copies parts between two stores, a few at a time."""
 
-    def __init__(self, source: Store, target: Store, room: asyncio.Semaphore) -> None:
-        """``room``: how many at a time, over all copiers that share it."""
+    def __init__(
+        self, source: Store, target: Store, room: asyncio.Semaphore, *, key_of: Callable[[str], str] = lambda key: key
+    ) -> None:
+        """``room``: how many at a time, over all copiers that share it. ``key_of``: what a copy's key is."""
         self._source = source
         self._target = target
         self._room = room
+        self._key_of = key_of
 
     async def parts(self, state: State, report: Report) -> Copied:
         """Copy all that a state names to the target. Raises CorruptData, LocationError once nothing goes on."""
@@ -134,10 +137,11 @@ class Copier:
 
     async def _part(self, part: Part, there: dict[str, int]) -> Copied:
         assert part.key is not None
-        if there.get(part.key) == part.encoded_bytes:
+        key = self._key_of(part.key)
+        if there.get(key) == part.encoded_bytes:
             return Copied(there=1)
         data = await self._source.whole(part.key, part.encoded_bytes, part.checksum)
-        await self._target.set(part.key, data)
+        await self._target.set(key, data)
         return Copied(blobs=1, bytes=len(data))
 
 
@@ -159,7 +163,7 @@ async def together(items: Iterable[T], work: Callable[[T], Awaitable[None]], roo
 
 
 def parts_of(state: State) -> list[Part]:
-    """The parts in Blob that a backup of a state needs, each once: none when nobody can read it any more."""
+    """The parts in Blob that a backup of a state needs, each once: none when it cannot be read any more."""
     if is_dead(state):
         return []
     found = {part.key: part for batch in state.trace.batches for part in batch.parts if part.key is not None}

@@ -40,7 +40,7 @@ from persist.machine.versions import Versions
 from persist.retry.attempts import Attempts
 from persist.storage.ports import Blob
 from persist.wire.checksum import crc32c
-from persist.wire.state import decode_rollup, encode_rollup
+from persist.wire.shard.state import decode_rollup, encode_rollup
 
 LEASE_MS: Final = 900_000
 """How long collection waits for a backup that stands still. It is renewed while the backup goes on."""
@@ -51,10 +51,10 @@ CUTS_MAX: Final = 20
 
 
 class Order(Protocol):
-    """What is known of shards that depend on each other."""
+    """Which shards depend on each other."""
 
     def rank(self, schemas: Sequence[SchemaEntry]) -> int:
-        """When a shard's state is read, by its schemas: those of a higher rank after all of a lower one."""
+        """The order in which a shard's state is read, by its schemas: a higher rank after all lower ones."""
         ...
 
     async def kept_all(self, shard: ShardId, lower: Antichain, upper: Antichain) -> bool:
@@ -63,14 +63,14 @@ class Order(Protocol):
 
 
 class Apart:
-    """Every shard is for itself."""
+    """Shards that do not depend on each other."""
 
     def rank(self, schemas: Sequence[SchemaEntry]) -> int:
-        """All at once."""
+        """All have rank 0."""
         return 0
 
     async def kept_all(self, shard: ShardId, lower: Antichain, upper: Antichain) -> bool:
-        """Nobody depends on it."""
+        """No other shard depends on it."""
         return True
 
 
@@ -85,7 +85,7 @@ class Created:
 
 @dataclass(slots=True)
 class _Held:
-    """A shard under way: who holds it, when its state is to be read, and that state's line once it is in the backup.
+    """A shard under way: its hold, when its state is to be read, and its line once it is in the backup.
 
     ``before``: where its upper stood before any state was read; ``upper``: where it stands in the state read.
     """
@@ -111,7 +111,7 @@ class BackupCreator:
         lease_ms: int = LEASE_MS,
         report: Report = lambda blobs: None,
     ) -> None:
-        """``report`` hears of each part and shard done. Raises InvalidArgument for a backup in its own location."""
+        """``report`` is called per part and shard done. Raises InvalidArgument for a backup in its own location."""
         source: Blob = versions.blob
         if source.uri == to.blob.uri:
             raise _own_location()
@@ -162,7 +162,7 @@ class BackupCreator:
         return Created(key=manifest.key, manifest=manifest, copied=self._copied)
 
     async def _check_elsewhere(self) -> None:
-        """What is written to the destination does not come to be in the location. Raises InvalidArgument.
+        """Check that the destination is not the location's own Blob. Raises InvalidArgument.
 
         SUBTLE: one Blob has many names: links, endpoints, URIs with and without a region. Only the stores know.
         """
@@ -173,7 +173,7 @@ class BackupCreator:
                 raise _own_location()
         finally:
             with contextlib.suppress(LocationError):
-                # Who may only add to the destination leaves it there: it is in nobody's way.
+                # With permission only to add, the probe stays in the destination. It does no harm.
                 await self._to.delete(probe)
 
     def _taken(self) -> list[_Held]:
@@ -188,7 +188,7 @@ class BackupCreator:
         if not self._held and not self._left_out:
             raise InvalidArgument(
                 "there are no shards here: nothing to back up",
-                hint="is it the right location? persist shard list tells its shards",
+                hint="is it the right location? persist shard list shows its shards",
             )
         for _ in range(CUTS_MAX):
             await self._take_states(only)
@@ -241,7 +241,7 @@ class BackupCreator:
         self._held[one.shard] = one
         try:
             info = await self._asking.open(one.shard, timeout=self._timeout)
-            # Noted before it is there: whatever comes of the call, it is let go of in the end.
+            # Noted before it is there: whatever comes of the call, it is released in the end.
             reader = one.reader = ReaderId.of(self._to.runtime.random_bytes(16))
             command = RegisterLeasedReader(
                 reader_id=reader, lease_ms=self._lease_ms, purpose="backup", hostname=self._to.runtime.hostname
@@ -278,7 +278,7 @@ class BackupCreator:
     # ---- copying -------------------------------------------------------------------------------------------------
 
     async def _copy(self, one: _Held) -> None:
-        """Copy what the state names, then let go of the shard."""
+        """Copy what the state names, then release the shard."""
         entry = one.entry
         assert entry is not None
         copier = Copier(self._from, self._to, self._parts_at_once)
@@ -313,7 +313,7 @@ class BackupCreator:
             await self._asking.apply(one.shard, HeartbeatReader(reader_id=reader), timeout=self._timeout)
         except LeaseExpired as error:
             if one.reader is not reader:
-                # Let go of meanwhile.
+                # Released meanwhile.
                 return True
             info = await self._asking.open(one.shard, timeout=self._timeout)
             if info.since.is_empty and info.upper.is_empty:
@@ -334,7 +334,7 @@ class BackupCreator:
                     await self._is_held(one)
 
     def _check_kept(self) -> None:
-        """Raise what ended the renewal of holds, if anything did: it goes on for ever."""
+        """Raise what ended the renewal of holds, which should go on until it is cancelled."""
         if self._keeping is not None and self._keeping.done():
             self._keeping.result()
 

@@ -35,7 +35,7 @@ _NAMED_MAX: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardBackup:
-    """One shard at one seqno: ``state`` is the key of its whole state, which names the parts, with their checksums.
+    """One shard at one seqno: ``state`` is the key of its whole state, which names the parts and their checksums.
 
     ``since`` and ``upper`` are times, None for []. ``parts``, ``part_bytes`` and ``rows`` are sums.
     """
@@ -125,7 +125,7 @@ class Manifest:
 
 
 def digest(*what: bytes) -> bytes:
-    """Sixteen bytes that stand for others."""
+    """Sixteen bytes that identify ``what``."""
     return hashlib.sha256(b"\0".join(what)).digest()[:16]
 
 
@@ -147,7 +147,7 @@ async def read_manifest(blob: Blob, key: str | None, *, timeout: float) -> tuple
     data = await blob.get(check_blob_key(meant[0], MANIFESTS), timeout=timeout) if len(meant) == 1 else None
     if data is None:
         what = "more than one backup here has a key that begins so" if meant[1:] else "there is no such backup here"
-        raise InvalidArgument(what, hint="persist backup list tells those there are", key=key)
+        raise InvalidArgument(what, hint="persist backup list shows those there are", key=key)
     return meant[0], Manifest.decode(data, meant[0])
 
 
@@ -186,12 +186,12 @@ def _begins(key: str, given: str) -> bool:
 
 
 def describe(error: PersistError) -> str:
-    """Why something failed, in one line."""
+    """An error in one line."""
     key: Any = error.details.get("key", "") if isinstance(error, CorruptData) else ""
     return f"{error.message} {key}".strip()
 
 
 async def keys_of(blob: Blob, shard: str, *, timeout: float) -> AsyncIterator[tuple[str, int]]:
-    """What lies under a shard's prefix, with sizes."""
+    """The blobs under a shard's prefix, with sizes."""
     async for key, size in blob.list(f"{shard}/", timeout=timeout):
         yield key, size

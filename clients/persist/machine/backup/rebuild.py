@@ -1,7 +1,7 @@
 """Rebuilding Consensus when only Blob is left: each shard begins again from its newest rollup.
 
-What was committed after that rollup is lost, and told as far as it can be: parts that nothing names. Collection deletes
-nothing that the newest rollup names before a newer one is linked, so everything it names is there.
+What was committed after that rollup is lost, and reported as far as possible: parts that nothing names. Collection
+deletes nothing that the newest rollup names before a newer one is linked, so everything it names is there.
 Source: persist-semantics.md section 2.7; reliability.md I8; docs/runbook.md, backups.
 """
 
@@ -20,7 +20,7 @@ from persist.machine.backup.manifest import NO_SHARDS, digest
 from persist.machine.gate import Gate
 from persist.machine.identity import Identity
 from persist.storage.ports import Consensus
-from persist.wire.state import decode_rollup
+from persist.wire.shard.state import decode_rollup
 
 _ROLLUP: Final = re.compile(r".*/rollup/(\d+)-[0-9a-f]{32}")
 
@@ -64,7 +64,7 @@ class Rebuilder:
                 yield ShardId.parse(shard)
 
     async def rebuild(self, shard: ShardId, *, commit: bool = False) -> Rebuilt | None:
-        """Begin the shard again, or only tell what that would come to; None when Consensus knows it already.
+        """Begin the shard again, or only report what that would do; None when Consensus knows it already.
 
         Run again after a failure, it goes on. Once the shard stands, its older rollups are deleted: they are of a
         history that Consensus does not have. Raises VersionMismatch (another release wrote it), LocationError,
@@ -91,11 +91,11 @@ class Rebuilder:
             await self._gate.raise_to(max(state.format, FIRST_FORMAT), self._store.deadline())
             await self._beginnings.prepare(state, origin)
             begun = await self._beginnings.begin(shard, origin)
-            # The oldest first: as long as any is there, so is the one that tells another run what this one does.
+            # The oldest first: as long as any is there, so is the one that shows another run what this one does.
             for old in reversed(rollups):
                 if old != mine:
                     await self._store.delete(old)
-        return _told(shard, state, sizes, damaged=damaged, begun=begun)
+        return _rebuilt(shard, state, sizes, damaged=damaged, begun=begun)
 
     async def _newest(self, shard: ShardId, rollups: list[str]) -> tuple[tuple[str, State] | None, int]:
         """The newest rollup that can be read, and how many newer ones cannot. Raises VersionMismatch."""
@@ -115,7 +115,7 @@ def _newest_first(sizes: dict[str, int]) -> list[str]:
     return [key for _, key in sorted(numbered, reverse=True)]
 
 
-def _told(shard: ShardId, state: State, sizes: dict[str, int], *, damaged: int, begun: bool) -> Rebuilt:
+def _rebuilt(shard: ShardId, state: State, sizes: dict[str, int], *, damaged: int, begun: bool) -> Rebuilt:
     named = {part.key: part.encoded_bytes for part in parts_of(state) if part.key is not None}
     loose = [size for key, size in sizes.items() if key not in named and not _ROLLUP.fullmatch(key)]
     return Rebuilt(

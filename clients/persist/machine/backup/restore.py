@@ -1,8 +1,10 @@
 """Restoring a backup into an empty location: first everything to Blob, then shard by shard to Consensus.
 
-Until its entry in Consensus is there a shard does not exist, and once it is there everything it names is. A mark lies
-in the new Blob meanwhile: by it an interrupted restore knows itself, and goes on. It has a key that no backup holds:
-the backup's own Blob, whatever it is called, is not taken for an interrupted restore, but refused as not empty.
+Until its entry in Consensus is there a shard does not exist, and once it is there everything it names is. What it names
+has keys of this restore alone: requests of the location that was here before, however late, delete nothing of it.
+A mark lies in the new Blob meanwhile: by it an interrupted restore knows itself, and goes on. It has a key that no
+backup holds: the backup's own Blob, whatever it is called, is not taken for an interrupted restore, but refused as not
+empty.
 A claim in the new Consensus keeps two restores apart (``claim.py``).
 Source: docs/runbook.md, backups; reliability.md I8.
 """
@@ -27,7 +29,7 @@ _SHARDS_AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What a restore came to: shards in the location, how many of them this run began, and blobs copied."""
+    """The result of a restore: shards in the location, how many of them this run began, and blobs copied."""
 
     shards: int
     begun: int
@@ -40,7 +42,7 @@ class Restorer:
     def __init__(
         self, source: Store, manifest: Manifest, to: Store, consensus: Consensus, *, report: Report = lambda blobs: None
     ) -> None:
-        """``report`` hears of each part and shard done. Raises InvalidArgument when it would restore onto itself."""
+        """``report`` is called per part and shard done. Raises InvalidArgument when it would restore onto itself."""
         if source.blob.uri == to.blob.uri:
             raise InvalidArgument("the backup lies in this Blob", hint="name another location")
         self._source = source
@@ -60,7 +62,7 @@ class Restorer:
     async def restore(self, *, resume: bool = False) -> Restored:
         """Restore every shard of the backup. Run again after a failure, it goes on where it was.
 
-        ``resume``: also after it was killed, and could not tell that it ended. Raises InvalidArgument (the location is
+        ``resume``: also after it was killed, and could not record its end. Raises InvalidArgument (the location is
         not empty, another restore into it has not ended), CorruptData (the backup is damaged: verify it),
         VersionMismatch, LocationError.
         """
@@ -70,21 +72,23 @@ class Restorer:
         if not begun:
             await self._check_empty()
         self._claim = await self._claims.take(resume=resume)
+        done = False
         try:
             if not begun:
                 await self._to.set(mark, self._manifest.key.encode())
             shards = self._manifest.shards
             await self._gate.raise_to(self._manifest.write_version, self._to.deadline())
-            # A location of its own: whoever has the stores of the one that was backed up does not take these for them.
+            # A location of its own: a process with the stores of the original location does not take these for them.
             await self._identity.renew(self._to.deadline(), self._claim.location)
             await together(shards, self._prepare, asyncio.Semaphore(_SHARDS_AT_ONCE))
             await self._claims.check()
             await together(shards, self._begin, asyncio.Semaphore(_SHARDS_AT_ONCE))
             await self._to.delete(mark)
+            done = True
         finally:
             with contextlib.suppress(PersistError):
                 # Otherwise the next one says --resume.
-                await self._claims.let_go()
+                await self._claims.let_go(done=done)
         return Restored(shards=len(shards), begun=self._begun, copied=self._copied)
 
     async def _check_empty(self) -> None:
@@ -107,13 +111,15 @@ class Restorer:
             raise _not_empty(*there)
 
     async def _prepare(self, entry: ShardBackup) -> None:
-        """Everything that the shard will name, in Blob."""
+        """Write everything that the shard will name to Blob."""
         state = await read_state(self._source, entry)
-        copier = Copier(self._source, self._to, self._parts_at_once)
-        copied = await copier.parts(state, self._report)
-        self._copied += copied
         assert self._claim is not None
-        await self._beginnings.prepare(state, self._origin(entry), self._claim.birth(entry.shard))
+        birth = self._claim.birth(entry.shard)
+        copied = await Copier(self._source, self._to, self._parts_at_once, key_of=birth.key_of).parts(
+            state, self._report
+        )
+        self._copied += copied
+        await self._beginnings.prepare(state, self._origin(entry), birth)
 
     async def _begin(self, entry: ShardBackup) -> None:
         shard = ShardId.parse(entry.shard)
@@ -122,7 +128,8 @@ class Restorer:
         self._report(1)
 
     def _origin(self, entry: ShardBackup) -> bytes:
-        return digest(b"restore", self._manifest.key.encode(), entry.shard.encode())
+        assert self._claim is not None
+        return digest(b"restore", self._claim.seed.encode(), entry.shard.encode())
 
 
 def _not_empty(store: str, found: str) -> InvalidArgument:

@@ -12,7 +12,7 @@ from persist.machine.backup.copying import COPIES_AT_ONCE, Report, Store, parts_
 from persist.machine.backup.manifest import Manifest, ShardBackup, describe
 from persist.machine.intake import schemas_of
 from persist.wire.columnar.verify import PartFlaw, verify_blob, verify_inline_run
-from persist.wire.state import decode_rollup
+from persist.wire.shard.state import decode_rollup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

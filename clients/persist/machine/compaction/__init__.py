@@ -1,1 +1,1 @@
-"""Carrying out compactions: whose turn it is, the merge, and what becomes of it."""
+"""Carrying out compactions: scheduling, merging, and offering the result."""

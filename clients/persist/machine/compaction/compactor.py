@@ -1,7 +1,7 @@
-"""Carrying out compactions: claim, merge, offer the result, and clean up what certainly nobody will ever name.
+"""Carrying out compactions: claim, merge, offer the result, and delete what no state can ever name.
 
 The claim is renewed while the merge runs; one that was taken over ends the merge. What cannot be merged is set aside:
-its claim is left to grow old, so that nobody else is kept from the rest of the shard. Works over any ``Shards``: in the
+its claim is left to grow old, so that others can still compact the rest of the shard. Works over any ``Shards``: in the
 process that commits, or in a service of its own. Source: design 001, PersistCompaction; persist-semantics.md section
 2.4; reliability.md I7 and I9.
 """
@@ -15,7 +15,7 @@ from typing import Final
 
 from persist.core.frontier import Description
 from persist.core.ids import ShardId, WriterId
-from persist.core.shard.batch import HollowBatch, Part, Run, fingerprint
+from persist.core.shard.batch import HollowBatch, Part, Run, described_bytes, fingerprint
 from persist.core.shard.commands import (
     ApplyMerge,
     ClaimCompaction,
@@ -24,7 +24,8 @@ from persist.core.shard.commands import (
     MergeRefused,
     ReleaseCompaction,
 )
-from persist.errors import LeaseExpired, PersistError, UsageError
+from persist.core.shard.compaction import MERGED_BYTES_MAX
+from persist.errors import LeaseExpired, PersistError, RequestTooLarge, UsageError
 from persist.machine.compaction.damage import Damage, damaged, is_of_data
 from persist.machine.parts.budget import Budget
 from persist.machine.parts.merging import Merging
@@ -54,7 +55,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compacted:
-    """What a compaction came to. ``applied`` False: somebody else had replaced its inputs, and nothing was lost."""
+    """The result of a compaction. ``applied`` False: another process had replaced its inputs, and nothing was lost."""
 
     desc: Description
     batches: int
@@ -81,19 +82,27 @@ class Compactor:
     """Compacts shards, as many at once as it is asked to."""
 
     def __init__(
-        self, shards: Shards, place: Place, *, budget: Budget | None = None, counts: Counts = UNCOUNTED
+        self,
+        shards: Shards,
+        place: Place,
+        *,
+        budget: Budget | None = None,
+        described_max: int = MERGED_BYTES_MAX,
+        counts: Counts = UNCOUNTED,
     ) -> None:
-        """``budget``: how much memory each may take; that of the place's settings unless given."""
+        """``budget``: how much memory each may take; that of the place's settings unless given. ``described_max``:
+        bytes that describe the parts of a result."""
         self._shards = shards
         self._place = place
         self._budget = Budget.of(place.settings) if budget is None else budget
+        self._described_max = described_max
         self._counts = counts
         self._damage = Damage(place.runtime)
         self._tasks = Tasks()
         self._fence_ms = 0
 
     def new_owner(self) -> WriterId:
-        """A name to compact under, behind every fence that this one met: a clock further ahead may have set it."""
+        """A new name to compact under, younger than every fence this process met: another clock may be ahead."""
         runtime = self._place.runtime
         return WriterId.born(max(runtime.now_ms(), self._fence_ms), runtime.random_bytes(16))
 
@@ -107,14 +116,14 @@ class Compactor:
     ) -> Compacted | None:
         """Claim a compaction and carry it out; None when nothing is worth it.
 
-        ``whole``: all that nobody else compacts, worth it or not. When it fails or is cancelled the claim is released.
-        Raises UsageError, LeaseExpired (the claim was taken over), CorruptData, LocationError.
+        ``whole``: all that no other process compacts, worth it or not. When it fails or is cancelled the claim is
+        released. Raises UsageError, LeaseExpired (the claim was taken over), CorruptData, LocationError.
         """
         try:
             claim = await self.claim(shard, owner, whole=whole)
             if claim is None:
                 return None
-            return await self._carry_out(shard, owner, claim, claim.batches, whole=whole, report=report)
+            return await self._fitting(shard, owner, claim, claim.batches, whole=whole, report=report)
         except BaseException:
             # Also when claiming failed or was cancelled: the claim may have been committed all the same.
             await self.release(shard, owner)
@@ -126,7 +135,7 @@ class Compactor:
         """As ``compact``, of what is due; but what cannot be merged is set aside, and all around it is merged.
 
         What was found damaged is logged, counted, and left alone for a while, longer each time. SetAside: nothing
-        else is left in what is claimed. The claim stays, so that nobody tries before it is old: go on under another
+        else is left in what is claimed. The claim stays, so that no process tries before it is old: go on under another
         owner. Raises as ``compact``, when ``TRIES_PER_TURN`` merges failed or the last one did.
         """
         try:
@@ -138,7 +147,7 @@ class Compactor:
                 return SetAside(desc=_span(claim.batches))
             for left in reversed(range(TRIES_PER_TURN)):
                 try:
-                    return await self._carry_out(shard, owner, claim, chosen, whole=False, report=report)
+                    return await self._fitting(shard, owner, claim, chosen, whole=False, report=report)
                 except Exception as error:
                     if not is_of_data(error):
                         raise
@@ -155,15 +164,15 @@ class Compactor:
         self._damage.note(batches)
         self._counts.count("persist_compaction_set_aside_total", by=len(batches))
         desc = _span(batches)
-        told = {"shard": shard, "lower": desc.lower, "upper": desc.upper, "kind": kind_of(error), "error": str(error)}
-        _log.warning("what cannot be merged is set aside: run persist fsck --deep", extra=told)
+        fields = {"shard": shard, "lower": desc.lower, "upper": desc.upper, "kind": kind_of(error), "error": str(error)}
+        _log.warning("what cannot be merged is set aside: run persist fsck --deep", extra=fields)
 
     async def close(self) -> None:
-        """Stop what runs beside compactions."""
+        """Stop background work."""
         await self._tasks.close()
 
     async def claim(self, shard: ShardId, owner: WriterId, *, whole: bool) -> CompactionClaimed | None:
-        """What the owner is to compact, claimed now or before; None when nothing is worth it. Raises LocationError."""
+        """The compaction the owner has claimed, now or before; None when nothing is worth it. Raises LocationError."""
         takeover_ms = self._place.settings.compaction_takeover_ms
         command = ClaimCompaction(owner=owner, takeover_ms=takeover_ms, whole=whole)
         attempts = self._place.attempts
@@ -176,6 +185,28 @@ class Compactor:
             self._fence_ms = max(self._fence_ms, int(fence) if fence.isdigit() else 0)
             raise
         return outcome if isinstance(outcome, CompactionClaimed) else None
+
+    async def _fitting(
+        self,
+        shard: ShardId,
+        owner: WriterId,
+        claim: CompactionClaimed,
+        chosen: tuple[HollowBatch, ...],
+        *,
+        whole: bool,
+        report: Report,
+    ) -> Compacted:
+        """Merge ``chosen``, or the first half of it for as long as the result could not be committed.
+
+        That shows while the merge runs, as soon as its parts are too many. Raises RequestTooLarge for two batches.
+        """
+        while True:
+            try:
+                return await self._carry_out(shard, owner, claim, chosen, whole=whole, report=report)
+            except RequestTooLarge:
+                if len(chosen) <= 2:
+                    raise
+                chosen = chosen[: (len(chosen) + 1) // 2]
 
     async def _carry_out(
         self,
@@ -202,7 +233,15 @@ class Compactor:
                 raise _lost(shard)
 
         report(Progress(batches=len(chosen), rows=rows, bytes=size))
-        merging = Merging(self._place, shard=shard, owner=owner, budget=self._budget, verify=verify, on_rows=on_rows)
+        merging = Merging(
+            self._place,
+            shard=shard,
+            owner=owner,
+            budget=self._budget,
+            verify=verify,
+            on_rows=on_rows,
+            on_part=_Described(self._described_max).add,
+        )
         try:
             parts = await self._merged(merging, shard, owner, claim, chosen, whole=whole)
         except BaseException:
@@ -245,7 +284,7 @@ class Compactor:
         try:
             await asyncio.wait({work, keeping}, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
-                # Keeping only ends by failing: the claim is somebody else's now.
+                # Keeping only ends by failing: the claim belongs to another process now.
                 await keeping
             parts: tuple[Part, ...] = await work
             return parts
@@ -260,7 +299,7 @@ class Compactor:
                 raise _lost(shard)
 
     async def _holds(self, shard: ShardId, owner: WriterId, claim: CompactionClaimed, *, whole: bool) -> bool:
-        """Whether these batches are still claimed. SUBTLE: what stands in their place may be claimed by now instead."""
+        """Whether these batches are still claimed. SUBTLE: by now the claim may be on what replaced them."""
         now = await self.claim(shard, owner, whole=whole)
         if now is None or now.incarnation != claim.incarnation:
             return False
@@ -295,6 +334,22 @@ class Compactor:
         with contextlib.suppress(PersistError, TimeoutError):
             async with asyncio.timeout(timeout):
                 await self._shards.apply(shard, ReleaseCompaction(owner=owner), timeout=timeout)
+
+
+class _Described:
+    """Counts what the parts of a merge take to describe."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._bytes = 0
+
+    def add(self, part: Part) -> None:
+        """Count one more. Raises RequestTooLarge once they could not be committed."""
+        self._bytes += described_bytes(part)
+        if self._bytes > self._most:
+            raise RequestTooLarge(
+                "the result of this merge has too many parts to be committed", hint="merge fewer batches at once"
+            )
 
 
 def batch_of(claim: CompactionClaimed, parts: tuple[Part, ...]) -> HollowBatch:

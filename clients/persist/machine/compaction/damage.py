@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from persist.core.shard.batch import HollowBatch, fingerprint
-from persist.errors import LeaseExpired, LocationError
+from persist.errors import LeaseExpired, LocationError, UnsafeConfiguration
 from persist.runtime import Runtime
 
 ASIDE_SECONDS: Final = 120.0
@@ -25,7 +25,7 @@ class _Aside:
 
 
 class Damage:
-    """Batches that could not be merged, and until when nobody here tries again."""
+    """Batches that could not be merged, and until when this process does not try again."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -43,7 +43,7 @@ class Damage:
                 self._aside.popitem(last=False)
 
     def workable(self, batches: tuple[HollowBatch, ...]) -> tuple[HollowBatch, ...]:
-        """Of batches side by side, the most that can be merged without those left alone. Empty: nothing can."""
+        """The longest row of adjacent batches without any that are left alone. Empty: there is none."""
         if not self._aside:
             return batches
         found: tuple[HollowBatch, ...] = ()
@@ -62,11 +62,11 @@ class Damage:
 
 def is_of_data(error: BaseException) -> bool:
     """Whether merging the same batches again would fail the same way: not a store, not a rival, not the end."""
-    return isinstance(error, Exception) and not isinstance(error, LocationError | LeaseExpired)
+    return isinstance(error, Exception) and not isinstance(error, LocationError | LeaseExpired | UnsafeConfiguration)
 
 
 def damaged(batches: Sequence[HollowBatch], error: BaseException) -> Sequence[HollowBatch]:
-    """Which of the batches a merge failed for: those with the part that the error names, or all of them."""
+    """The batches that made a merge fail: those with the part that the error names, or all of them."""
     key = getattr(error, "details", {}).get("key")
     named = [batch for batch in batches if key and any(part.key == key for part in batch.parts)]
     return named or batches

@@ -1,4 +1,4 @@
-"""One shard's turn: who asked for it, how far it is, and news of it for whoever listens."""
+"""One shard's compaction: who asked for it, how far it is, and its events for listeners."""
 
 import asyncio
 import copy
@@ -31,9 +31,9 @@ News = Queued | Running | Compacted
 
 
 class Job:
-    """A shard to compact. ``requested``: somebody asked for it, under ``name`` if that is given; else it was due.
+    """A shard to compact. ``requested``: a caller asked for it, under ``name`` if that is given; else it was due.
 
-    It goes on whether or not anybody listens. ``cancel`` at any time stops it; what it had written is deleted and its
+    It goes on with or without listeners. ``cancel`` at any time stops it; what it had written is deleted and its
     claim released in the background.
     """
 
@@ -47,7 +47,7 @@ class Job:
         name: str = "",
         withdraw: Callable[["Job"], None] = lambda job: None,
     ) -> None:
-        """``withdraw`` hears of it when the job is cancelled before its turn."""
+        """``withdraw`` is called when the job is cancelled before its turn."""
         self.shard = shard
         self.whole = whole
         self.requested = requested
@@ -66,18 +66,18 @@ class Job:
         self._error: BaseException | None = None
 
     async def news(self) -> AsyncIterator[News]:
-        """What happened from its beginning on, until the job is over; of progress the latest. For any number at once.
+        """Its events from the beginning until the job is over; of progress the latest. For any number of listeners.
 
         Raises what ended the job: ``failed`` says whether that was the work itself.
         """
-        told, progress = 0, None
+        yielded, progress = 0, None
         if self._queued is not None and self.task is None:
             yield self._queued
         while True:
             stirred = self._stirred
-            while told < len(self._results):
-                told += 1
-                yield self._results[told - 1]
+            while yielded < len(self._results):
+                yielded += 1
+                yield self._results[yielded - 1]
             if self.underway is not None and self.underway is not progress:
                 progress = self.underway
                 yield progress
@@ -90,7 +90,7 @@ class Job:
             await stirred.wait()
 
     def cancel(self) -> None:
-        """Nobody wants it any more. Returns at once; doing so again does nothing."""
+        """Stop it: it is not wanted any more. Returns at once; doing so again does nothing."""
         # SUBTLE: a task that is cancelled once more is cut short while it takes back what it had begun.
         if self.cancelled:
             return
@@ -101,16 +101,16 @@ class Job:
             self._withdraw(self)
 
     def waits(self, ahead: int) -> None:
-        """Say that others go first."""
+        """Report that others go first."""
         self._queued = Queued(ahead=ahead)
         self._stir()
 
     def begin(self) -> None:
-        """A claim is about to be asked for."""
+        """Report that a claim is about to be asked for."""
         self.underway = None
 
     def report(self, progress: Progress) -> None:
-        """Say how far the compaction is."""
+        """Report how far the compaction is."""
         now = self._runtime.monotonic()
         if self.underway is None:
             self._began = now
@@ -123,13 +123,13 @@ class Job:
         self._stir()
 
     def came_to(self, result: Compacted) -> None:
-        """Say what a compaction came to."""
+        """Report the result of a compaction."""
         self.underway = None
         self._results.append(result)
         self._stir()
 
     def end(self, error: BaseException | None = None, *, failed: bool = False) -> None:
-        """The job is over. ``error``: what ended it early; ``failed``: not because it was stopped.
+        """End the job. ``error``: what ended it early; ``failed``: not because it was stopped.
 
         A job is remembered for long, and its error without what was at work when it was raised.
         """
@@ -144,7 +144,7 @@ class Job:
 
 
 def _alone(error: BaseException | None) -> BaseException | None:
-    """The error without its traceback and its causes, which hold what the work had in its hands."""
+    """The error without its traceback and its causes, which keep the work's objects alive."""
     if isinstance(error, PersistError):
         return copy.copy(error)
     if error is not None:

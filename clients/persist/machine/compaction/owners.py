@@ -1,4 +1,4 @@
-"""Under which names a process compacts: one for each compaction, or the one its commits claim under."""
+"""The names a process compacts under: one for each compaction, or the one its commits claim under."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -38,7 +38,7 @@ class FreshOwners:
 class StandingOwners:
     """One name that commits of this process claim under, until a shard is better off with another.
 
-    ``on_renewal`` is told the name that commits of a shard are to claim under from then on.
+    ``on_renewal`` is called with the name that commits of a shard are to claim under from then on.
     """
 
     def __init__(self, new: Callable[[], WriterId], on_renewal: Callable[[ShardId, WriterId], None]) -> None:

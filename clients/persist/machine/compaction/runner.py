@@ -29,7 +29,7 @@ class CompactionRunner:
     """Does what jobs ask for, over a Compactor. ``place`` and ``shards`` are the location's. Owns the compactor."""
 
     def __init__(self, shards: Shards, place: Place, compactor: Compactor, owners: Owners, *, counts: Counts) -> None:
-        """``owners``: under whose names what is due is compacted. Requests are carried out under names of their own."""
+        """``owners``: names for compactions that are due. Requests are carried out under names of their own."""
         self._shards = shards
         self._place = place
         self._compactor = compactor
@@ -37,7 +37,7 @@ class CompactionRunner:
         self._counts = counts
 
     async def fulfil(self, job: Job) -> None:
-        """Compact until nothing is left of what was there at first. Raises ShardNotFound and what ``turn`` does."""
+        """Compact until everything that was there at first is merged. Raises ShardNotFound and what ``turn`` does."""
         attempts = self._place.attempts
         info = await attempts.repeat(
             attempts.deadline(None), lambda seconds: self._shards.open(job.shard, create=False, timeout=seconds)
@@ -46,7 +46,7 @@ class CompactionRunner:
         while (result := await self._counted(job, self._requested(job))) is not None:
             job.came_to(result)
             # A shard that is written to always has more to merge into one run: what came later is left to later.
-            if job.whole and _told(info.upper, result.desc, done):
+            if job.whole and _is_merged(info.upper, result.desc, done):
                 return
             done.append(result.desc)
 
@@ -63,8 +63,8 @@ class CompactionRunner:
                 raise
             result = await self._counted(job, self._due(job))
         if isinstance(result, SetAside):
-            told = {"shard": job.shard, "lower": str(result.desc.lower), "upper": str(result.desc.upper)}
-            _log.info("a range stays set aside", extra=told)
+            fields = {"shard": job.shard, "lower": str(result.desc.lower), "upper": str(result.desc.upper)}
+            _log.info("a range stays set aside", extra=fields)
             self._owners.renew(job.shard)
         return result is not None
 
@@ -108,11 +108,11 @@ class CompactionRunner:
         return result
 
     async def close(self) -> None:
-        """Stop what runs beside compactions."""
+        """Stop background work."""
         await self._compactor.close()
 
 
-def _told(upper: Antichain, desc: Description, done: list[Description]) -> bool:
+def _is_merged(upper: Antichain, desc: Description, done: list[Description]) -> bool:
     """Whether everything before ``upper`` is merged, or what was just merged of it had been merged already."""
     target = min(_time(desc.upper), _time(upper))
     whole = _time(desc.lower) == 0 and target == _time(upper)

@@ -1,4 +1,5 @@
-"""Which shard is compacted next: a few at a time, requests first, then what is due, in the order it was told of.
+"""Which shard is compacted next: a few at a time, requests first, then what is due, in the order in which it was
+offered.
 
 A shard that fails is put aside for a while, longer each time, and the others go on. While the stores fail, nothing
 that is merely due is begun. A shard takes one turn at a time, so a busy one does not keep the others waiting. The same
@@ -26,13 +27,13 @@ from persist.settings import Settings
 REQUESTS_WAITING_MAX: Final = 64
 """Requests that wait before the next is refused."""
 REQUESTS_REMEMBERED: Final = 1024
-"""Named requests that are over and can still be asked what they came to."""
+"""Named requests that are over and whose results can still be asked for."""
 DUE_MAX: Final = 10_000
-"""Shards that wait because they seem due. What is told beyond is told again by the next round."""
+"""Shards that wait because they seem due. What is offered beyond that is offered again by the next round."""
 ASIDE_SECONDS: Final = 1.0
 ASIDE_SECONDS_MAX: Final = 600.0
 CANCELLED_SECONDS: Final = 60.0
-"""Whoever cancels a request does not want the same merge to begin again at once, although it may be due."""
+"""After a request is cancelled the same merge must not begin again at once, although it may be due."""
 REST_SECONDS: Final = 0.1
 REST_SECONDS_MAX: Final = 16.0
 DRAIN_SECONDS: Final = 15.0
@@ -45,7 +46,7 @@ _log = logging.getLogger("persist.compaction")
 
 @dataclass(frozen=True, slots=True)
 class _Aside:
-    """A shard that failed is left alone until then; after another failure for longer than ``seconds``."""
+    """A shard that failed and is left alone for ``seconds``; after another failure for longer."""
 
     until: float
     seconds: float
@@ -89,7 +90,7 @@ class CompactionScheduler:
         return len(self._due)
 
     def request(self, shard: ShardId, *, whole: bool, name: str = "") -> Job:
-        """Compact this on somebody's behalf, soon. The job under way, or over, when one of that name was asked for.
+        """Compact this for a caller, soon. The job under way, or over, when one of that name was asked for.
 
         Raises Overloaded, InvalidArgument (the name is that of another request), Determinate (draining).
         """
@@ -123,7 +124,7 @@ class CompactionScheduler:
         return True
 
     def offer(self, shard: ShardId) -> None:
-        """Something may be due at this shard. Returns at once; may be forgotten, so offer it again some day.
+        """Note that something may be due at this shard. Returns at once; may be forgotten, so offer it again later.
 
         One that was put aside is looked at again by itself.
         """
@@ -154,14 +155,14 @@ class CompactionScheduler:
                 await self._tasks.close()
 
     async def close(self) -> None:
-        """Stop for good. Cuts short what ``drain`` left running."""
+        """Stop, and cancel what ``drain`` left running."""
         if not self._draining:
             await self.drain()
         await self._tasks.close()
         await self._carrier.close()
 
     def _withdraw(self, job: Job) -> None:
-        """It was cancelled before its turn: it waits no more."""
+        """Remove a job that was cancelled before its turn."""
         if job in self._requests:
             del self._requests[job]
             job.end(_withdrawn())
@@ -205,7 +206,7 @@ class CompactionScheduler:
         del self._running[job]
         self._turn_ms = 0.5 * self._turn_ms + 500.0 * (self._runtime.monotonic() - began)
         if task.cancelled():
-            # A caller that is gone hears nothing of it; one that is still there is being drained, or others stopped it.
+            # A caller that is gone gets nothing; one that is still there is being drained, or others stopped the job.
             job.end(_withdrawn() if job.cancelled else _leaving())
             self._put_aside(job.shard, CANCELLED_SECONDS)
         elif (error := task.exception()) is not None:
@@ -219,34 +220,34 @@ class CompactionScheduler:
         self._begin()
 
     def _remember(self, job: Job) -> None:
-        """Whoever asked may have been cut off: what the job came to is kept for a while."""
+        """The caller may have been cut off: what the job came to is kept for a while."""
         if job.name:
             self._remembered.append(job.name)
         while len(self._remembered) > REQUESTS_REMEMBERED:
             self._named.pop(self._remembered.popleft(), None)
 
     def _failed(self, job: Job, error: BaseException) -> None:
-        told = {"shard": job.shard, "kind": kind_of(error), "error": str(error)}
+        fields = {"shard": job.shard, "kind": kind_of(error), "error": str(error)}
         if isinstance(error, LeaseExpired):
-            _log.info("a compaction was lost to another process", extra=told)
+            _log.info("a compaction was lost to another process", extra=fields)
             return
         if not isinstance(error, PersistError):
-            _log.error("unexpected failure of a compaction", exc_info=error, extra=told)
+            _log.error("unexpected failure of a compaction", exc_info=error, extra=fields)
         elif not job.requested:
-            _log.warning("a compaction failed", extra=told)
+            _log.warning("a compaction failed", extra=fields)
         if not job.requested:
             self._put_aside(job.shard)
             if isinstance(error, LocationError):
                 self._rest()
 
     def _put_aside(self, shard: ShardId, at_least: float = 0.0) -> None:
-        """Leave a shard alone, unless somebody asks, for longer each time it fails."""
+        """Leave a shard alone, unless it is requested, for longer each time it fails."""
         before = self._aside.pop(shard, None)
         seconds = ASIDE_SECONDS if before is None else min(2 * before.seconds, ASIDE_SECONDS_MAX)
         if before is not None:
             before.again.cancel()
         rest = max(seconds, at_least)
-        # Something is due there by all that is known, and nobody need tell of it again.
+        # Something is due there as far as is known, and it may not be offered again.
         again = asyncio.get_running_loop().call_later(rest + 0.001, self.offer, shard)
         self._aside[shard] = _Aside(self._runtime.monotonic() + rest, seconds, again)
         # The release of its claim may have been a hint.
@@ -265,7 +266,7 @@ class CompactionScheduler:
             self._room.set()
 
     def _rest(self) -> None:
-        """Begin nothing that is merely due for a while."""
+        """For a while begin requests only, and nothing that is due."""
         self._rest_seconds = min(max(REST_SECONDS, 2 * self._rest_seconds), REST_SECONDS_MAX)
         self._rest_until = self._runtime.monotonic() + self._rest_seconds
         asyncio.get_running_loop().call_later(self._rest_seconds + 0.001, self._begin)

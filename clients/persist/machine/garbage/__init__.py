@@ -1,1 +1,1 @@
-"""Blobs and diffs that nobody reads: found by inventory, collected, swept."""
+"""Blobs and diffs that no reader needs: found by inventory, collected, swept."""

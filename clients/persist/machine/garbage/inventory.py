@@ -1,7 +1,7 @@
-"""What lies in Blob, held against what the live states of a shard name.
+"""The blobs in a store, compared with what the live states of a shard name.
 
-A live state is one whose diff is still in Consensus. A blob that none of them names is garbage only if nobody can come
-to name it: its writer was fenced off, or its rollup can never be linked. Source: reliability.md I8, I9 and I12.
+A live state is one whose diff is still in Consensus. A blob that none of them names is garbage only if no process can
+name it any more: its writer was fenced off, or its rollup can never be linked. Source: reliability.md I8, I9 and I12.
 """
 
 import contextlib
@@ -14,20 +14,21 @@ from persist.core.ids import ShardId, WriterId, check_blob_key, identity_of
 from persist.core.shard.retention import is_fenced
 from persist.core.shard.state import State
 from persist.errors import InvalidId
-from persist.machine.garbage.collector import let_go, named_by, taken_up
-from persist.machine.versions import Versions
+from persist.machine.garbage.collector import named_by
+from persist.machine.garbage.released import let_go, taken_up
+from persist.machine.versions import Version, Versions
 from persist.retry.attempts import Attempts
 from persist.retry.deadline import Deadline
 from persist.runtime import Runtime
 from persist.settings import Settings
 from persist.storage.ports import Entry
 
-_AGELESS: Final = "its writer's id does not tell its age"
+_AGELESS: Final = "its writer's id does not contain its age"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """What a blob's key tells: its shard, and who wrote the part or which seqno the rollup is of."""
+    """What a blob's key says: its shard, and who wrote the part or which seqno the rollup is of."""
 
     shard: ShardId
     writer_id: WriterId | None = None
@@ -35,7 +36,7 @@ class Place:
 
 
 def place_of(key: str) -> Place:
-    """What a key tells. Raises InvalidId for one that persist did not make."""
+    """What a key says. Raises InvalidId for one that persist did not make."""
     shard, folder, name = check_blob_key(key).split("/")
     if folder == "rollup":
         return Place(shard=ShardId.parse(shard), seqno=int(name.partition("-")[0]))
@@ -50,9 +51,9 @@ class Verdict(enum.Enum):
     HELD = "held"
     """Only older states name it: a reader holds them, or they are about to be collected."""
     UNLINKED = "unlinked"
-    """No state names it, and somebody may still publish it."""
+    """No state names it, and its writer may still publish it."""
     LEAKED = "leaked"
-    """No state names it, and nobody ever can."""
+    """No state names it, and none ever can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +70,7 @@ class Found:
 
     @property
     def ageless(self) -> bool:
-        """Only its writer's id stands in the way of telling what it is."""
+        """It cannot be classified only because its writer's id has no time."""
         return self.reason == _AGELESS
 
 
@@ -77,9 +78,14 @@ class Found:
 class Names:
     """The newest state of a shard, and the keys that it and the other live states name."""
 
-    state: State
+    version: Version
     current: frozenset[str]
     held: frozenset[str]
+
+    @property
+    def state(self) -> State:
+        """The newest state."""
+        return self.version.state
 
     def judge(self, key: str, size: int, *, fence_ms: int) -> Found:
         """What a blob of this shard is, once writers born before ``fence_ms`` are fenced off."""
@@ -136,7 +142,7 @@ class Inventory:
         async for change in self.versions.diffs(shard, version.seqno, deadline):
             held |= let_go(change) | taken_up(change) | {change.latest_rollup[1].key}
         current = frozenset(named_by(version.state))
-        return Names(state=version.state, current=current, held=frozenset(held - current))
+        return Names(version=version, current=current, held=frozenset(held - current))
 
     async def blobs(self, shard: ShardId) -> AsyncIterator[tuple[str, int]]:
         """Every blob under a shard's prefix, with its size."""
@@ -183,7 +189,7 @@ class Inventory:
 
 
 def _is_key(key: str) -> bool:
-    """Other things may lie in the bucket, too."""
+    """Whether it is a key of persist: other things may lie in the bucket, too."""
     try:
         check_blob_key(key)
     except InvalidId:

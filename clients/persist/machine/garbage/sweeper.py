@@ -1,8 +1,8 @@
-"""Sweeping: deleting blobs that no live state names and that nobody can ever publish.
+"""Sweeping: deleting blobs that no live state names and that no process can ever publish.
 
 The order makes it safe: fence writers of that age off, then read the state and every live diff, then list, then delete.
 A writer born before the fence that the state read does not know can publish nothing from then on, so what it left is
-garbage whatever it still does. Ids that do not tell their age are never swept. Source: reliability.md I9 and I12.
+garbage whatever it still does. Blobs of ids without a time are never swept. Source: reliability.md I9 and I12.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from persist.core.ids import ShardId
 from persist.core.shard.commands import FenceWriters
 from persist.errors import InvalidArgument, ShardNotFound
 from persist.machine.asking import Asking
-from persist.machine.garbage.inventory import Found, Inventory, Verdict
+from persist.machine.garbage.inventory import Found, Inventory, Names, Verdict
 from persist.machine.shards import Shards
 from persist.retry.attempts import Attempts
 from persist.retry.deadline import Deadline
@@ -21,7 +21,7 @@ from persist.runtime import Runtime
 from persist.settings import Settings
 
 SAFE_AGE_MS: Final = 86_400_000
-"""A write takes less: one that takes longer may be refused, and is then repeated."""
+"""Writes take less than this; one that takes longer may be refused, and is then repeated."""
 _DELETED_AT_ONCE: Final = 1_000
 
 
@@ -62,9 +62,10 @@ class Sweeper:
         commit: bool = False,
         report: Report = lambda found: None,
     ) -> Swept:
-        """Delete what is leaked; only find it without ``commit``. ``report`` hears of each blob that no state names.
+        """Delete what is leaked; only find it without ``commit``. ``report`` is called for each blob that no state
+        names.
 
-        Raises ShardNotFound, InvalidArgument, LocationError, CorruptData.
+        Raises ShardNotFound, InvalidArgument, LocationError, CorruptData (HistoryRewound: it was restored meanwhile).
         """
         fence_ms = self._runtime.now_ms() - safe_age_ms
         if safe_age_ms < 0 or fence_ms < 0:
@@ -89,11 +90,11 @@ class Sweeper:
                 continue
             report(found)
             if commit and len(dead) >= _DELETED_AT_ONCE:
-                await self._survey.versions.delete(dead, deadline)
+                await self._delete(names, dead, deadline)
             if len(dead) >= _DELETED_AT_ONCE:
                 dead.clear()
         if commit:
-            await self._survey.versions.delete(dead, deadline)
+            await self._delete(names, dead, deadline)
         return Swept(
             shard=shard,
             leaked=leaked,
@@ -105,13 +106,21 @@ class Sweeper:
             deleted=commit,
         )
 
+    async def _delete(self, names: Names, dead: list[str], deadline: Deadline) -> None:
+        """SUBTLE: what was listed is of the history of these names if that one stands after the listing.
+
+        A restore writes under keys of its own, once the history before it is gone; so a late request harms nobody.
+        """
+        await self._survey.versions.check_same(names.version, deadline)
+        await self._survey.versions.delete(dead, deadline)
+
     async def _fence(self, shard: ShardId, fence_ms: int) -> None:
         timeout = self._settings.timeout_ms / 1000
         await self._asking.open(shard, timeout=timeout)
         await self._asking.apply(shard, FenceWriters(born_before_ms=fence_ms), timeout=timeout)
 
     async def _uploads(self, prefix: str, safe_age_ms: int, *, commit: bool) -> int:
-        """Unfinished uploads nobody has gone on with for so long, given up."""
+        """Abort unfinished uploads that have not moved for so long; how many."""
         timeout = self._settings.blob_timeout_ms / 1000
         blob = self._survey.versions.blob
         return await blob.abort_uploads(prefix, older_than_ms=safe_age_ms, dry_run=not commit, timeout=timeout)

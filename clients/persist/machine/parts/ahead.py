@@ -21,9 +21,9 @@ AHEAD_BYTES = 4 << 20
 
 
 def ahead_in(pool: Executor, *, bytes_max: int = AHEAD_BYTES) -> Ahead:
-    """Makes batches in the pool, AHEAD_ROWS or ``bytes_max`` at a time, one step ahead of whoever asks for them.
+    """Makes batches in the pool, AHEAD_ROWS or ``bytes_max`` at a time, one step ahead of the consumer.
 
-    Errors reach whoever asks. Held are two steps, and a batch beyond.
+    Errors reach the consumer. Held are two steps, and a batch beyond.
     """
 
     def ahead(source: Batches) -> Batches:
@@ -36,7 +36,7 @@ def ahead_in(pool: Executor, *, bytes_max: int = AHEAD_BYTES) -> Ahead:
                     # What was handed out is its taker's to hold.
                     yield found.pop()
         finally:
-            # SUBTLE: not waited for. Whoever drops a read may be the very loop the step fetches from.
+            # SUBTLE: not waited for. A read may be dropped on the very loop the step fetches from.
             pending.cancel()
 
     return ahead

@@ -13,7 +13,8 @@ from typing import Final
 from persist.core.data.types import has_words
 from persist.core.shard.batch import Part
 from persist.machine.parts.fetch import RANGE_BYTES_MAX, WHOLE_BYTES_MAX
-from persist.machine.parts.reading import MergeSizes, Reading, RunView
+from persist.machine.parts.reading import MergeSizes, Reading
+from persist.machine.parts.runs import RunView
 from persist.settings import Settings
 from persist.wire.columnar import GROUP_BYTES
 
@@ -21,7 +22,7 @@ MEMORY_BYTES_MIN: Final = 64 << 20
 """The smallest bound there is: below it two runs of the widest row groups could not be merged."""
 
 _RESERVE: Final = 16 << 20
-"""For what no input makes larger: stacks of threads, compression contexts, the allocator's spare memory."""
+"""Memory that does not grow with the input: stacks of threads, compression contexts, the allocator's spare memory."""
 _PARTS: Final = 3.2
 """Parts held: one that grows, one being uploaded, and the copy some stores' clients make of it."""
 _ROWS: Final = 5

@@ -6,13 +6,13 @@ Source: persist-semantics.md feature row 46; performance.md A1.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from concurrent.futures import Future
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from persist.core.data.splits import KeyRange, blocks_in
 from persist.core.shard.batch import Block, Part
 from persist.errors import CorruptData
+from persist.retry.across import across
 from persist.retry.attempts import Attempts
 from persist.retry.tasks import Tasks
 from persist.settings import Settings
@@ -75,7 +75,7 @@ def _overlapping(part: Part, key_range: KeyRange | None) -> Sequence[Block]:
 class Fetcher:
     """Ranges of one read, fetched ahead. Made and closed on the event loop; ``read`` is for the decoding thread.
 
-    ``verify`` is awaited when a blob is gone, to tell an expired lease (it raises) from corruption.
+    ``verify`` is awaited when a blob is gone, to distinguish an expired lease (it raises) from corruption.
     """
 
     def __init__(
@@ -102,6 +102,7 @@ class Fetcher:
             self._of_key.setdefault(one.key, []).append(one)
         self._in_flight = 0
         self._held = 0
+        self._closed = False
         self._tasks = Tasks()
         self._pump()
 
@@ -125,7 +126,8 @@ class Fetcher:
         return read
 
     async def close(self) -> None:
-        """Stop fetching."""
+        """Stop fetching: a thread that still decodes is refused what it asks for from here on."""
+        self._closed = True
         self._pending = []
         await self._tasks.close()
         self._of_key = {}
@@ -134,19 +136,11 @@ class Fetcher:
         one = self._covering(key, start, end)
         data = one.data if one is not None else None
         if one is None or data is None:
-            data, one = self._asked(self._take(key, start, end)).result()
+            data, one = across(self._take(key, start, end), self._loop)
         self._loop.call_soon_threadsafe(self._consumed, one, end - start)
         if one.start == start and one.end == end:
             return data
         return memoryview(data)[start - one.start : end - one.start]
-
-    def _asked(self, taking: Coroutine[None, None, tuple[bytes, Range]]) -> "Future[tuple[bytes, Range]]":
-        try:
-            return asyncio.run_coroutine_threadsafe(taking, self._loop)
-        except RuntimeError:
-            # The loop was closed under a read that nobody wants any more.
-            taking.close()
-            raise
 
     def _covering(self, key: str, start: int, end: int) -> Range | None:
         for one in self._of_key.get(key, ()):
@@ -155,6 +149,8 @@ class Fetcher:
         return None
 
     async def _take(self, key: str, start: int, end: int) -> tuple[bytes, Range]:
+        if self._closed:
+            raise asyncio.CancelledError
         one = self._covering(key, start, end)
         if one is None:
             one = Range(key, start, end, b"", wanted=end - start)
@@ -201,7 +197,7 @@ class Fetcher:
         if data is None:
             if self._verify is not None:
                 await self._verify()
-            raise CorruptData("a part is missing", hint="persist fsck tells what else is missing", key=one.key)
+            raise CorruptData("a part is missing", hint="persist fsck shows what else is missing", key=one.key)
         if len(data) != one.end - one.start:
             raise CorruptData(
                 "a part is not as long as recorded",

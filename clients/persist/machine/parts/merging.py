@@ -2,7 +2,7 @@
 
 A part whose keys no other part overlaps, and whose times need no advancing, is kept by reference, unread. What lies
 between such parts is merged in one streaming pass, or in several where so many runs overlap that one pass would not fit
-the budget. Nothing names the new parts until somebody commits them: whoever gives up calls ``discard``.
+the budget. Nothing names the new parts until they are committed: a caller that gives up calls ``discard``.
 Source: kernel.md section 3; persist-semantics.md section 3, compaction memory rule.
 """
 
@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -22,9 +22,11 @@ from persist.machine.parts.ahead import ahead_in
 from persist.machine.parts.budget import Budget
 from persist.machine.parts.fetch import Fetcher, Verify, ranges
 from persist.machine.parts.place import Place
-from persist.machine.parts.reading import Reading, RunView
+from persist.machine.parts.reading import Reading
+from persist.machine.parts.runs import RunView, only, overlapping
 from persist.machine.parts.threads import ahead_pool, decode, may_block
 from persist.retry.tasks import Tasks
+from persist.storage.ports import DELETES_MAX
 from persist.wire.columnar import Encoded, encode_parts
 
 WRITER_VERSION = 1
@@ -40,7 +42,7 @@ def segments(reading: Reading, *, reuse_bytes_min: int) -> list[Part | Reading]:
     """
     done: list[Part | list[Part]] = []
     views = {id(part): run for run in reading.runs for part in run.parts}
-    for group in _overlapping(reading.parts):
+    for group in overlapping(reading.parts):
         alone = group[0]
         if len(group) == 1 and _may_stay(alone, views[id(alone)], reading, reuse_bytes_min):
             done.append(alone)
@@ -48,21 +50,9 @@ def segments(reading: Reading, *, reuse_bytes_min: int) -> list[Part | Reading]:
             done[-1].extend(group)
         else:
             done.append(list(group))
-    return [each if isinstance(each, Part) else _only(reading, each) for each in done]
-
-
-def _overlapping(parts: Iterable[Part]) -> Iterator[list[Part]]:
-    """The parts in groups whose key bounds touch; groups lie apart, in key order."""
-    group: list[Part] = []
-    reach: bytes | None = b""
-    for part in sorted(parts, key=lambda part: part.key_lower):
-        if group and reach is not None and part.key_lower > reach:
-            yield group
-            group, reach = [], b""
-        group.append(part)
-        reach = None if reach is None or part.key_upper is None else max(reach, part.key_upper)
-    if group:
-        yield group
+    return [
+        each if isinstance(each, Part) else dataclasses.replace(reading, runs=only(reading.runs, each)) for each in done
+    ]
 
 
 def _may_stay(part: Part, run: RunView, reading: Reading, reuse_bytes_min: int) -> bool:
@@ -77,14 +67,6 @@ def _may_stay(part: Part, run: RunView, reading: Reading, reuse_bytes_min: int) 
     )
 
 
-def _only(reading: Reading, parts: list[Part]) -> Reading:
-    wanted = {id(part) for part in parts}
-    runs = (
-        dataclasses.replace(run, parts=tuple(part for part in run.parts if id(part) in wanted)) for run in reading.runs
-    )
-    return dataclasses.replace(reading, runs=tuple(run for run in runs if run.parts))
-
-
 class Merging:
     """One merge: reads, writes new parts under ``owner``, and knows which of them to delete."""
 
@@ -97,14 +79,17 @@ class Merging:
         budget: Budget,
         verify: Verify | None = None,
         on_rows: Callable[[int], None] = lambda rows: None,
+        on_part: Callable[[Part], None] = lambda part: None,
     ) -> None:
-        """``on_rows`` is told how many rows were written since it was told last."""
+        """``on_rows`` is called with the rows written since its last call; ``on_part`` with each part of the result as
+        soon as it is known: what it raises ends the merge."""
         self._place = place
         self._shard = shard
         self._owner = owner
         self._budget = budget
         self._verify = verify
         self._on_rows = on_rows
+        self._on_part = on_part
         self._uploads = Tasks()
         self._writes = Tasks()
         self._keys: set[str] = set()
@@ -116,6 +101,7 @@ class Merging:
         parts: list[Part] = []
         for segment in segments(reading, reuse_bytes_min=self._budget.part_bytes // 2):
             if isinstance(segment, Part):
+                self._on_part(segment)
                 parts.append(segment)
                 self.reused += 1
             else:
@@ -136,11 +122,11 @@ class Merging:
         await self._delete(self._keys)
 
     async def _delete(self, keys: set[str]) -> None:
-        timeout = self._place.settings.store_timeout_ms / 1000
-        for key in sorted(keys):
+        timeout, names = self._place.settings.store_timeout_ms / 1000, sorted(keys)
+        for at in range(0, len(names), DELETES_MAX):
             # What stays behind is the sweeper's.
             with contextlib.suppress(LocationError):
-                await self._place.blob.delete(key, timeout=timeout)
+                await self._place.blob.delete_many(names[at : at + DELETES_MAX], timeout=timeout)
         self._keys -= keys
         keys.clear()
 
@@ -190,6 +176,8 @@ class Merging:
             step = _here if quick else functools.partial(decode, place.runtime)
             while (encoded := await step(next, encoder, None)) is not None:
                 part = dataclasses.replace(encoded.part, key=self._new_key(), consolidated_since=reading.since)
+                if last:
+                    self._on_part(part)
                 if upload is not None:
                     await upload
                 upload = self._uploads.start(self._upload(part, encoded))

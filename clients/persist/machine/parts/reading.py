@@ -6,6 +6,7 @@ is right alone, so ranges may be read apart. Source: architecture.md section 4; 
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from persist.core.data.merging.cursors import RUN_BYTES_MAX
-from persist.core.data.merging.merge import PartSource, merge
+from persist.core.data.merging.merge import LargeKey, PartSource, merge
 from persist.core.data.merging.pooling import pooled
 from persist.core.data.predicate import Predicate
 from persist.core.data.schema import Schema
@@ -23,9 +24,10 @@ from persist.core.shard.batch import HollowBatch, Part
 from persist.core.shard.commands import SchemaEntry
 from persist.errors import CorruptData, InvalidArgument, UsageError
 from persist.machine.parts.ahead import Ahead
+from persist.machine.parts.runs import RunView, groups
 from persist.machine.shards import ShardInfo
 from persist.settings import Settings
-from persist.wire.columnar import part_batches
+from persist.wire.columnar import only_adds, part_batches
 
 BATCH_ROWS_MAX = 65_536
 DECODE_ROWS = 4_096
@@ -41,6 +43,11 @@ _POOLED_RUN_BYTES_MAX = 64 << 10
 for it."""
 _POOL_BYTES_MAX = 8 << 20
 _ON_LOOP_BYTES_MAX = 256 << 10
+_LOOKED_AT_BYTES_MAX = 8 << 20
+"""Bytes held to find out whether parts only add, where their descriptions do not tell."""
+_SMALL_ROWS = 8_192
+_KEY_BYTES_MAX = 32 << 20
+"""What a merge without some val columns holds of one key."""
 PART_BYTES = 16 << 10
 """What opening a part costs, as decoded bytes that take as long."""
 
@@ -61,28 +68,16 @@ class MergeSizes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunView:
-    """Parts in one sorted sequence, of which updates at times in ``[lower, upper)`` count (upper None: no end)."""
-
-    parts: tuple[Part, ...]
-    lower: int
-    upper: int | None
-
-    def covers(self, part: Part) -> bool:
-        """No update of the part is to be dropped."""
-        return self.lower <= part.first_ts and (self.upper is None or part.last_ts < self.upper)
-
-    def touches(self, part: Part) -> bool:
-        """Some update of the part may count."""
-        return self.lower <= part.last_ts and (self.upper is None or part.first_ts < self.upper)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """One definite read: which updates, at which ``since``, of which keys. Picklable.
 
     ``times``: the rows keep their ts (a change feed); otherwise they are a snapshot's. ``schemas`` hold every schema
     the parts were written with; the last is what rows are shown in. ``decoded_bytes_max`` bounds one row group.
+
+    ``consolidated`` False: what repeats rows by their diffs asks. Where no update of overlapping parts takes anything
+    out, nothing cancels and they are not merged: a row may come in several, in any order, with diffs above 0 that sum
+    to its own. A snapshot's rows that are merged are then summed by the columns shown and their keys: the sums by what
+    is shown are those of the consolidated read, as a sum over rows does not depend on what is summed first.
     """
 
     schemas: tuple[SchemaEntry, ...]
@@ -92,6 +87,7 @@ class Reading:
     key_range: KeyRange | None = None
     where: tuple[Predicate, ...] = ()
     decoded_bytes_max: int
+    consolidated: bool = True
 
     @property
     def parts(self) -> Iterator[Part]:
@@ -179,11 +175,10 @@ class Reading:
         ``ahead``: how to decode runs that are merged before the merge asks for their rows. ``sizes``: what to hold.
         """
         output = self.output(columns)
-        if self.is_merged:
-            found = self._merged(reader, ahead, sizes or self._sizes())
-        else:
-            found = self._unmerged(reader, output.names, BATCH_ROWS_MAX if sizes is None else sizes.batch_rows)
-        for table in found:
+        # Compaction has cut what it merges already.
+        pieces = [self] if sizes is not None else self._groups()
+        found = itertools.chain.from_iterable(piece._tables(reader, output.names, ahead, sizes) for piece in pieces)
+        for table in found if self.consolidated else _gathered(found):
             if table.num_rows:
                 shown = pa.Table.from_arrays([table.column(name) for name in output.names], schema=output)
                 yield from shown.to_batches(max_chunksize=BATCH_ROWS_MAX)
@@ -196,7 +191,16 @@ class Reading:
 
     @property
     def is_merged(self) -> bool:
-        """Rows need to be merged or summed; not so when one run's updates are distinct as they will be shown."""
+        """Rows need to be merged or summed, as far as descriptions of parts tell."""
+        return any(piece._cancels and not piece._only_adds for piece in self._groups())
+
+    def _groups(self) -> list["Reading"]:
+        """The read cut between keys that no part crosses."""
+        return [dataclasses.replace(self, runs=runs) for runs in groups(self.runs)]
+
+    @property
+    def _cancels(self) -> bool:
+        """Updates may be equal as they will be shown. Not so of one run at one time: there they are distinct."""
         if len(self.runs) > 1:
             return True
         if self.times:
@@ -204,35 +208,91 @@ class Reading:
         times = {(part.min_ts, part.max_ts) for part in self.parts}
         return len(times) > 1 or any(first != last for first, last in times)
 
+    @property
+    def _only_adds(self) -> bool:
+        return not self.consolidated and all(part.only_adds for part in self.parts)
+
+    def _adds(self, reader: Reader) -> bool:
+        """As ``_only_adds``, and where descriptions do not tell, the rows of inline parts and footers are looked at."""
+        if self.consolidated or any(part.diffs_sum < part.rows for part in self.parts):
+            return False
+        unknown = [part for part in self.parts if not part.only_adds]
+        if sum(part.footer_bytes if part.blocks else part.encoded_bytes for part in unknown) > _LOOKED_AT_BYTES_MAX:
+            return False
+        return all(
+            only_adds(part, reader(part.key), self._written_with(part), decoded_bytes_max=self.decoded_bytes_max)
+            for part in unknown
+        )
+
+    def _tables(
+        self, reader: Reader, names: list[str], ahead: Ahead | None, sizes: MergeSizes | None
+    ) -> Iterator[pa.Table]:
+        """The rows of one group, with at least the columns of these names."""
+        if not self._cancels or self._adds(reader):
+            return self._unmerged(reader, names, BATCH_ROWS_MAX if sizes is None else sizes.batch_rows)
+        narrow = self._narrow(names)
+        if narrow is not None:
+            return self._projected(reader, narrow, ahead)
+        return self._merged(reader, ahead, sizes or self._sizes(), self.schema)
+
+    def _narrow(self, names: list[str]) -> Schema | None:
+        """The schema of what is merged in place of all columns, where not all are needed; else None."""
+        vals = [name for name in self.schema.val.names if name in names]
+        if self.consolidated or self.times or len(vals) == len(self.schema.val):
+            return None
+        return self.schema.project(vals)
+
+    def _projected(self, reader: Reader, narrow: Schema, ahead: Ahead | None) -> Iterator[pa.Table]:
+        """The rows merged without some val columns; from a key on of which too many rows differ, with them."""
+        try:
+            yield from self._merged(reader, ahead, self._sizes(), narrow)
+        except LargeKey as found:
+            rest = self.narrowed(key_range=KeyRange(lower=found.key))
+            yield from rest._merged(reader, ahead, self._sizes(), self.schema)
+
     def _unmerged(self, reader: Reader, names: Sequence[str], batch_rows: int) -> Iterator[pa.Table]:
-        wanted = {*names, "ts", "diff"}.union(*(predicate.columns for predicate in self.where))
         for run in self.runs:
             for part in run.parts:
-                names = self._written_with(part).updates.names
-                kept = [name for name in names if name in wanted]
-                yield from self._rows(run, part, reader, kept, batch_rows)
+                yield from self._rows(run, part, reader, self._read_for(part, names), batch_rows)
 
-    def _merged(self, reader: Reader, ahead: Ahead | None, sizes: MergeSizes) -> Iterator[pa.Table]:
+    def _merged(self, reader: Reader, ahead: Ahead | None, sizes: MergeSizes, schema: Schema) -> Iterator[pa.Table]:
+        """The rows in the columns of ``schema``: all, or without some val columns."""
         pools = _pools(self.runs)
+        by_val = len(schema.val) == len(self.schema.val)
         if len(pools) > AHEAD_RUNS_MAX:
             ahead = None
 
         def opened(run: RunView, part: Part) -> Iterator[pa.RecordBatch]:
-            source = self._source(run, part, reader, sizes.batch_rows)
+            source = self._source(run, part, reader, sizes.batch_rows, None if by_val else schema.updates.names)
             return source if ahead is None or part.inline is not None else ahead(source)
 
         def sources(run: RunView) -> list[PartSource]:
             return [PartSource(part.key_lower, functools.partial(opened, run, part)) for part in run.parts]
 
         runs = [
-            sources(*pool) if len(pool) == 1 else [pooled([*map(sources, pool)], self.schema, batch_rows=sizes.rows)]
+            sources(*pool) if len(pool) == 1 else [pooled([*map(sources, pool)], schema, batch_rows=sizes.rows)]
             for pool in pools
         ]
-        return merge(runs, self.schema, since=self.since, batch_rows=sizes.rows, batch_bytes=sizes.run_bytes)
+        return merge(
+            runs,
+            schema,
+            since=self.since,
+            batch_rows=sizes.rows,
+            batch_bytes=sizes.run_bytes,
+            by_val=by_val,
+            key_bytes_max=None if by_val else _KEY_BYTES_MAX,
+        )
 
-    def _source(self, run: RunView, part: Part, reader: Reader, rows: int) -> Iterator[pa.RecordBatch]:
-        for table in self._rows(run, part, reader, None, rows):
-            yield from table.to_batches()
+    def _source(
+        self, run: RunView, part: Part, reader: Reader, rows: int, names: list[str] | None
+    ) -> Iterator[pa.RecordBatch]:
+        for table in self._rows(run, part, reader, None if names is None else self._read_for(part, names), rows):
+            yield from (table if names is None else table.select(names)).to_batches()
+
+    def _read_for(self, part: Part, names: Sequence[str]) -> list[str]:
+        """The columns of a part that are needed to show those of these names, and to choose rows."""
+        wanted = {*names, "ts", "diff"}.union(*(predicate.columns for predicate in self.where))
+        return [name for name in self._written_with(part).updates.names if name in wanted]
 
     def _sizes(self) -> MergeSizes:
         """What to hold of each run: a merge takes about three times as much, keys included."""
@@ -329,6 +389,30 @@ def _reading(
         times=times,
         decoded_bytes_max=settings.decoded_bytes_max,
     )
+
+
+def _gathered(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """The rows with small tables put together: each that is passed on costs something, however few its rows."""
+    held: list[pa.Table] = []
+    rows = 0
+    for table in tables:
+        if held and (table.num_rows >= _SMALL_ROWS or table.schema != held[0].schema):
+            yield _joined(held)
+            held, rows = [], 0
+        if table.num_rows >= _SMALL_ROWS:
+            yield table
+            continue
+        held.append(table)
+        rows += table.num_rows
+        if rows >= _SMALL_ROWS:
+            yield _joined(held)
+            held, rows = [], 0
+    if held:
+        yield _joined(held)
+
+
+def _joined(tables: list[pa.Table]) -> pa.Table:
+    return tables[0] if len(tables) == 1 else pa.concat_tables(tables).combine_chunks()
 
 
 def _pools(runs: Sequence[RunView]) -> list[list[RunView]]:

@@ -1,1 +1,1 @@
-"""What keeps a shard well beside its commits: rollups, checks, repairs, upgrades, its end."""
+"""Maintenance of a shard beside its commits: rollups, checks, repairs, upgrades, its end."""

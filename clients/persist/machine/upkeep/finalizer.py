@@ -1,7 +1,7 @@
-"""What is left to do in the stores once a shard is a tombstone: one rollup stays, and the few diffs after it.
+"""Cleaning the stores once a shard is a tombstone: one rollup stays, and the few diffs after it.
 
 No state of a tombstone can come to name a part again: nothing can be appended, and a merge needs inputs. So whatever
-lies there may go, whoever wrote it.
+lies there may be deleted, whichever writer it came from.
 Source: design 001, TOMBSTONE; persist-semantics.md section 2.3; reliability.md I11.
 """
 
@@ -98,13 +98,18 @@ class Finalizer:
                 continue
             dead.add(key)
             if len(dead) >= _DELETED_AT_ONCE:
-                await self._versions.delete(dead, deadline)
+                await self._delete(state, dead, deadline)
                 dead.clear()
-        await self._versions.delete(dead, deadline)
+        await self._delete(state, dead, deadline)
+
+    async def _delete(self, state: State, dead: set[str], deadline: Deadline) -> None:
+        """Unless another history took the tombstone's place, whose blobs may have been listed."""
+        if (await self._applier.refresh(deadline)).incarnation == state.incarnation:
+            await self._versions.delete(dead, deadline)
 
 
 def _keeps_house(change: StateDiff) -> bool:
-    """It touches rollups and claims only: nothing that a rollup of a tombstone should know."""
+    """Whether a diff touches rollups and claims only, which a tombstone's rollup need not record."""
     moved = change.spine or change.since or change.upper or change.sessions or change.schemas
     return not moved and set(change.maps) <= {"rollups"}
 
@@ -114,5 +119,5 @@ def _is_dead(key: str, state: State) -> bool:
         place = place_of(key)
     except InvalidId:
         return False
-    # A later rollup may be linked by whoever is writing it: that commit then makes a collection due.
+    # A later rollup may be linked by the process that writes it: that commit then makes a collection due.
     return place.seqno is None or place.seqno < min(state.rollups) or place.seqno in state.rollups

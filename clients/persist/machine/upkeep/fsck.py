@@ -1,7 +1,7 @@
 """Checking a shard: every live state is rebuilt and verified, and everything it names is looked for.
 
 Walks from the rollup of the oldest diff to the newest state. Changes nothing; safe beside everything else: what it
-misses and somebody has collected meanwhile is not told. Source: reliability.md I8, I12, I13, I14 and I24.
+misses because it was collected meanwhile is not reported. Source: reliability.md I8, I12, I13, I14 and I24.
 """
 
 import contextlib
@@ -29,17 +29,17 @@ from persist.settings import Settings
 from persist.storage.ports import Entry
 from persist.wire.checksum import crc32c
 from persist.wire.columnar.verify import PartFlaw, verify_blob, verify_inline_run
-from persist.wire.state import decode_diff, encode_rollup
+from persist.wire.shard.state import decode_diff, encode_rollup
 
 BATCHES_MAX: Final = 64
 """Live batches a shard whose compaction keeps up has, and for each tier ``BATCHES_PER_TIER`` more."""
 BATCHES_PER_TIER: Final = 8
 COSTS: Final = ("I12", "I13")
-"""Invariants about what a shard costs: nothing that anybody reads is missing where they do not hold."""
+"""Invariants about what a shard costs: no reader misses anything where they do not hold."""
 ROLLUPS_BEHIND_MAX: Final = 4
-"""Rollup intervals of diffs that nobody holds."""
-TOLD_MAX: Final = 1_000
-"""Problems that are looked through for one that was told already."""
+"""Rollup intervals of diffs that no reader holds."""
+REPORTED_MAX: Final = 1_000
+"""Problems that are searched for one that was reported already."""
 _PAGE_DIFFS: Final = 512
 
 MISSING: Final = "a live state names it, and it is missing"
@@ -71,7 +71,7 @@ class Named:
 
 @dataclass(slots=True)
 class _Walk:
-    """The history as far as it could be rebuilt: its newest state, and what states that may be read name."""
+    """The history as far as it could be rebuilt: its newest state, and the keys that readable states name."""
 
     state: State | None = None
     named: dict[str, Named] | None = None
@@ -80,7 +80,7 @@ class _Walk:
 
 
 Report = Callable[[int], None]
-Tell = Callable[..., None]
+OnProblem = Callable[..., None]
 """Called with an invariant, where it does not hold, what is wrong, and next steps."""
 
 
@@ -105,7 +105,7 @@ class Fsck:
         """Everything wrong with a shard, and notes of what it costs too much; empty when it is sound.
 
         ``deep`` reads every blob and checks its bytes.
-        ``report`` is told each number of steps done: one per blob listed, live diff, and blob read. Raises
+        ``report`` is called with each number of steps done: one per blob listed, live diff, and blob read. Raises
         LocationError.
         """
         deadline = Deadline(self._runtime, self._settings.maintenance_timeout_ms / 1000)
@@ -115,8 +115,8 @@ class Fsck:
             report(1)
         problems: list[Problem] = []
 
-        def tell(invariant: str, where: object, what: str, *steps: NextStep) -> None:
-            if any((each.invariant, each.where) == (invariant, str(where)) for each in problems[-TOLD_MAX:]):
+        def on_problem(invariant: str, where: object, what: str, *steps: NextStep) -> None:
+            if any((each.invariant, each.where) == (invariant, str(where)) for each in problems[-REPORTED_MAX:]):
                 return
             note = invariant in COSTS
             problems.append(
@@ -128,29 +128,33 @@ class Fsck:
         if head is None:
             if sizes and all(place_of(key).seqno == 0 for key in sizes):
                 what = f"{len(sizes)} first rollups and no state: it was about to be made when that was interrupted"
-                tell("I12", shard, what, NextStep(text="nothing: whoever opens the shard makes it; then sweep it"))
+                on_problem(
+                    "I12", shard, what, NextStep(text="nothing: the next open of the shard makes it; then sweep it")
+                )
             elif sizes:
                 what = f"{len(sizes)} blobs and no state: it was never initialised, or Consensus has lost it"
                 steps = (next_step.rebuild(shard),)
                 problems.append(Problem(shard=shard, invariant="I12", where=shard, what=what, steps=steps))
             return problems
-        _check_rewound(sizes, head.seqno, tell)
-        walk = await self._walk(shard, head, deadline, tell, report)
+        _check_rewound(sizes, head.seqno, on_problem)
+        walk = await self._walk(shard, head, deadline, on_problem, report)
         rebuilt, walk.state = walk.state is not None, None
-        missing = await self._check_blobs(shard, walk, sizes, deep=deep, deadline=deadline, tell=tell, report=report)
+        missing = await self._check_blobs(
+            shard, walk, sizes, deep=deep, deadline=deadline, on_problem=on_problem, report=report
+        )
         if not rebuilt:
             for key in missing:
-                tell("I8", key, MISSING, *await self._lost(shard, key, deadline))
+                on_problem("I8", key, MISSING, *await self._lost(shard, key, deadline))
         else:
-            await self._check_missing(shard, missing, deadline, tell)
-            await self._check_leaks(shard, safe_age_ms, deadline, tell)
+            await self._check_missing(shard, missing, deadline, on_problem)
+            await self._check_leaks(shard, safe_age_ms, deadline, on_problem)
         return problems
 
     async def missing(self, shard: ShardId) -> list[str]:
-        """Keys that states which may be read name, and that are not there; of an unknown shard none.
+        """Missing keys that readable states name; of an unknown shard none.
 
-        Only the newest rollup when that is not there: once it is back, what it names can be told. Raises LocationError,
-        CorruptData.
+        Only the newest rollup when that is not there: once it is back, what it names can be found. Raises
+        LocationError, CorruptData.
         """
         deadline = Deadline(self._runtime, self._settings.maintenance_timeout_ms / 1000)
         rollup = await self._missing_rollup(shard, deadline)
@@ -201,9 +205,11 @@ class Fsck:
 
         return await self._attempts.read(deadline, call, limit_ms=self._settings.store_timeout_ms)
 
-    async def _walk(self, shard: ShardId, head: Entry, deadline: Deadline, tell: Tell, report: Report) -> _Walk:
+    async def _walk(
+        self, shard: ShardId, head: Entry, deadline: Deadline, on_problem: OnProblem, report: Report
+    ) -> _Walk:
         """Rebuild every live state in turn. Ends early at the first one that cannot be."""
-        newest = await self._newest(shard, deadline, tell)
+        newest = await self._newest(shard, deadline, on_problem)
         walk = _Walk() if newest is None else _Walk(named={}, schemas=schemas_of(newest.schemas))
         before: State | None = None
         at = 0
@@ -211,8 +217,8 @@ class Fsck:
             entries = await self._scan(shard, at, deadline)
             for entry in entries:
                 if newest is not None and entry.seqno > newest.seqno:
-                    return self._ended(walk, before, newest, tell)
-                change = _decoded(shard, entry, at, tell, next_step.BEYOND if newest is None else next_step.MOVE)
+                    return self._ended(walk, before, newest, on_problem)
+                change = _decoded(shard, entry, at, on_problem, next_step.BEYOND if newest is None else next_step.MOVE)
                 report(1)
                 if change is None:
                     return _of_newest(walk, newest)
@@ -220,44 +226,46 @@ class Fsck:
                 if newest is None:
                     continue
                 if before is None:
-                    before = await self._first(shard, change, newest, deadline, tell)
+                    before = await self._first(shard, change, newest, deadline, on_problem)
                 else:
-                    before = _next(before, change, tell)
-                    await self._check_rollup(before, newest, deadline, tell)
+                    before = _next(before, change, on_problem)
+                    await self._check_rollup(before, newest, deadline, on_problem)
                 if before is None:
                     return _of_newest(walk, newest)
-                await self._take_names(walk, before, change, newest, tell)
+                await self._take_names(walk, before, change, newest, on_problem)
             if len(entries) < _PAGE_DIFFS:
-                return self._ended(walk, before, newest, tell)
+                return self._ended(walk, before, newest, on_problem)
 
-    async def _newest(self, shard: ShardId, deadline: Deadline, tell: Tell) -> State | None:
+    async def _newest(self, shard: ShardId, deadline: Deadline, on_problem: OnProblem) -> State | None:
         try:
             version = await self._versions.load(shard, deadline)
         except VersionMismatch as error:
-            tell("I24", "newest state", error.message, next_step.after(error, shard))
+            on_problem("I24", "newest state", error.message, next_step.after(error, shard))
             return None
         except CorruptData as error:
-            await self._tell_unreadable(shard, error, deadline, tell)
+            await self._report_unreadable(shard, error, deadline, on_problem)
             return None
         return None if version is None else version.state
 
-    async def _tell_unreadable(self, shard: ShardId, error: CorruptData, deadline: Deadline, tell: Tell) -> None:
-        """Nobody can read the newest state: tell of its rollup that is missing, or of whatever is damaged."""
+    async def _report_unreadable(
+        self, shard: ShardId, error: CorruptData, deadline: Deadline, on_problem: OnProblem
+    ) -> None:
+        """The newest state cannot be read: report its missing rollup, or what is damaged."""
         with contextlib.suppress(CorruptData, VersionMismatch):
             gone = await self._missing_rollup(shard, deadline)
             if gone is not None:
-                tell("I8", gone, MISSING, *await self._lost(shard, gone, deadline, readable=False))
+                on_problem("I8", gone, MISSING, *await self._lost(shard, gone, deadline, readable=False))
                 return
         where = error.details.get("key") or (f"seqno {error.details['seqno']}" if "seqno" in error.details else shard)
-        tell("I24", where, f"the newest state cannot be read: {error.message}", next_step.BEYOND)
+        on_problem("I24", where, f"the newest state cannot be read: {error.message}", next_step.BEYOND)
 
-    def _ended(self, walk: _Walk, last: State | None, newest: State | None, tell: Tell) -> _Walk:
+    def _ended(self, walk: _Walk, last: State | None, newest: State | None, on_problem: OnProblem) -> _Walk:
         if last is None or newest is None:
             return walk
         if encode_rollup(last) != encode_rollup(newest):
             what = "the newest state differs from the one rebuilt from the start"
-            tell("I14", f"seqno {newest.seqno}", what, next_step.WRONG_STORE)
-        _check_bounds(newest, self._settings, tell)
+            on_problem("I14", f"seqno {newest.seqno}", what, next_step.WRONG_STORE)
+        _check_bounds(newest, self._settings, on_problem)
         walk.state = newest
         return walk
 
@@ -268,7 +276,7 @@ class Fsck:
         return await self._attempts.read(deadline, call, limit_ms=self._settings.store_timeout_ms)
 
     async def _first(
-        self, shard: ShardId, change: StateDiff, newest: State, deadline: Deadline, tell: Tell
+        self, shard: ShardId, change: StateDiff, newest: State, deadline: Deadline, on_problem: OnProblem
     ) -> State | None:
         """The state that the oldest diff made: it has a rollup, or is the first of all."""
         seqno = change.seqno_to
@@ -277,24 +285,26 @@ class Fsck:
             rollup = newest.rollups.get(seqno)
         if rollup is None:
             what = "no rollup is of the oldest diff: older states than the newest cannot be rebuilt"
-            tell("I8", f"seqno {seqno}", what, next_step.collect(shard))
+            on_problem("I8", f"seqno {seqno}", what, next_step.collect(shard))
             return None
         try:
             state = await self._versions.rollup(shard, seqno, rollup, deadline)
         except (CorruptData, VersionMismatch) as error:
-            tell("I24", rollup.key, error.message, *_damaged(shard, rollup.key))
+            on_problem("I24", rollup.key, error.message, *_damaged(shard, rollup.key))
             return None
         if state is None:
             what = "the rollup of the oldest diff is missing"
-            tell("I8", rollup.key, what, *await self._lost(shard, rollup.key, deadline))
+            on_problem("I8", rollup.key, what, *await self._lost(shard, rollup.key, deadline))
             return None
-        _check_sound(state, None, tell)
+        _check_sound(state, None, on_problem)
         return state
 
-    async def _take_names(self, walk: _Walk, state: State, change: StateDiff, newest: State, tell: Tell) -> None:
+    async def _take_names(
+        self, walk: _Walk, state: State, change: StateDiff, newest: State, on_problem: OnProblem
+    ) -> None:
         """What the state names, or ``change`` has added to what those before it do.
 
-        States before the oldest one that is held are read by nobody, and their blobs may be gone already.
+        States before the oldest one that is held have no readers, and their blobs may be gone already.
         """
         if walk.named is None or state.seqno < newest.seqno_since:
             return
@@ -311,11 +321,13 @@ class Fsck:
                 flaw = await self._runtime.offload(inline_flaw, batch, walk.schemas)
                 if flaw:
                     where = f"batch {batch.desc.lower} to {batch.desc.upper}"
-                    tell("I24", where, f"an inline part is damaged: {flaw}", next_step.repair(state.shard))
+                    on_problem("I24", where, f"an inline part is damaged: {flaw}", next_step.repair(state.shard))
         for rollup in state.rollups.values():
             _take_rollup(walk.named, rollup)
 
-    async def _check_rollup(self, state: State | None, newest: State, deadline: Deadline, tell: Tell) -> None:
+    async def _check_rollup(
+        self, state: State | None, newest: State, deadline: Deadline, on_problem: OnProblem
+    ) -> None:
         """Whether the rollup of this state, if there is one, is what was rebuilt."""
         rollup = None if state is None else newest.rollups.get(state.seqno)
         if state is None or rollup is None:
@@ -323,10 +335,10 @@ class Fsck:
         try:
             stored = await self._versions.rollup(state.shard, state.seqno, rollup, deadline)
         except (CorruptData, VersionMismatch) as error:
-            tell("I24", rollup.key, error.message, *_damaged(newest.shard, rollup.key))
+            on_problem("I24", rollup.key, error.message, *_damaged(newest.shard, rollup.key))
             return
         if stored is not None and encode_rollup(stored) != encode_rollup(state):
-            tell("I14", rollup.key, "a rollup differs from the state rebuilt by diffs", next_step.MOVE)
+            on_problem("I14", rollup.key, "a rollup differs from the state rebuilt by diffs", next_step.MOVE)
 
     async def _check_blobs(
         self,
@@ -336,10 +348,10 @@ class Fsck:
         *,
         deep: bool,
         deadline: Deadline,
-        tell: Tell,
+        on_problem: OnProblem,
         report: Report,
     ) -> list[str]:
-        """The named blobs that are not there; the damaged ones are told."""
+        """The named blobs that are not there; the damaged ones are reported."""
         missing = []
         for key, named in sorted((walk.named or {}).items()):
             size = sizes.get(key)
@@ -348,9 +360,9 @@ class Fsck:
                 continue
             if size != named.bytes:
                 what = f"it has {size:,} bytes, and must have {named.bytes:,}"
-                tell("I8", key, what, *_damaged(shard, key))
+                on_problem("I8", key, what, *_damaged(shard, key))
             elif deep:
-                await self._check_bytes(shard, key, named, walk.schemas, deadline, tell)
+                await self._check_bytes(shard, key, named, walk.schemas, deadline, on_problem)
                 report(1)
         return missing
 
@@ -361,7 +373,7 @@ class Fsck:
         named: Named,
         schemas: Sequence[Schema],
         deadline: Deadline,
-        tell: Tell,
+        on_problem: OnProblem,
     ) -> None:
         async def call(seconds: float) -> bytes | None:
             return await self._versions.blob.get(key, timeout=seconds)
@@ -369,21 +381,23 @@ class Fsck:
         limit = self._settings.blob_timeout_ms
         data = await self._attempts.read(deadline, call, limit_ms=limit)
         if data is None:
-            # Gone since it was listed: collected meanwhile, or the next check tells.
+            # Gone since it was listed: collected meanwhile, or the next check reports it.
             return
         flaw = await self._runtime.offload(_flaw, named, data, schemas)
         if flaw:
-            tell("I24", key, flaw, *_damaged(shard, key, deep=True))
+            on_problem("I24", key, flaw, *_damaged(shard, key, deep=True))
 
-    async def _check_missing(self, shard: ShardId, missing: list[str], deadline: Deadline, tell: Tell) -> None:
-        """Tell of those that states still name, and that are still not there."""
+    async def _check_missing(
+        self, shard: ShardId, missing: list[str], deadline: Deadline, on_problem: OnProblem
+    ) -> None:
+        """Report those that states still name, and that are still not there."""
         names = await self._survey.names(shard, deadline) if missing else None
         for key in missing:
             there = await self._is_there(key, deadline)
             if names is not None and key in names.current | names.held and not there:
-                tell("I8", key, MISSING, *await self._lost(shard, key, deadline))
+                on_problem("I8", key, MISSING, *await self._lost(shard, key, deadline))
 
-    async def _check_leaks(self, shard: ShardId, safe_age_ms: int, deadline: Deadline, tell: Tell) -> None:
+    async def _check_leaks(self, shard: ShardId, safe_age_ms: int, deadline: Deadline, on_problem: OnProblem) -> None:
         names = await self._survey.names(shard, deadline)
         if names is None:
             return
@@ -392,19 +406,19 @@ class Fsck:
             if found.verdict is Verdict.LEAKED:
                 count, size = count + 1, size + found.size
         if count:
-            tell("I12", f"{shard}/", f"{count:,} leaked blobs of {size:,} bytes", next_step.sweep(shard))
+            on_problem("I12", f"{shard}/", f"{count:,} leaked blobs of {size:,} bytes", next_step.sweep(shard))
 
 
-def _check_rewound(sizes: Iterable[str], head: int, tell: Tell) -> None:
+def _check_rewound(sizes: Iterable[str], head: int, on_problem: OnProblem) -> None:
     for key in sizes:
         seqno = place_of(key).seqno
         if seqno is not None and seqno > head:
             what = f"a rollup of seqno {seqno} is there, and Consensus ends at {head}: its history was rewound"
-            tell("I3", key, what, next_step.WRONG_STORE)
+            on_problem("I3", key, what, next_step.WRONG_STORE)
 
 
 def _of_newest(walk: _Walk, newest: State | None) -> _Walk:
-    """A walk that ended early: what the newest state names is looked for all the same."""
+    """The walk for one that ended early: what the newest state names is looked for all the same."""
     if newest is not None and walk.named is not None:
         for batch in newest.trace.batches:
             for part in batch.parts:
@@ -414,42 +428,44 @@ def _of_newest(walk: _Walk, newest: State | None) -> _Walk:
     return walk
 
 
-def _decoded(shard: ShardId, entry: Entry, at: int, tell: Tell, step: NextStep) -> StateDiff | None:
+def _decoded(shard: ShardId, entry: Entry, at: int, on_problem: OnProblem, step: NextStep) -> StateDiff | None:
     if at and entry.seqno != at:
-        tell("I1", f"seqno {at}", f"the diff is missing, the next one is {entry.seqno}", next_step.WRONG_STORE)
+        on_problem("I1", f"seqno {at}", f"the diff is missing, the next one is {entry.seqno}", next_step.WRONG_STORE)
         return None
     try:
         return decode_diff(entry.data, shard, entry.seqno)
     except (CorruptData, VersionMismatch) as error:
-        tell("I24", f"seqno {entry.seqno}", error.message, step)
+        on_problem("I24", f"seqno {entry.seqno}", error.message, step)
         return None
 
 
-def _next(before: State, change: StateDiff, tell: Tell) -> State | None:
+def _next(before: State, change: StateDiff, on_problem: OnProblem) -> State | None:
     where = f"seqno {change.seqno_to}"
     try:
         state = apply_diff(before, change)
     except PersistError as error:
-        tell("I14", where, f"the diff does not fit the state before it: {error.message}", next_step.MOVE)
+        on_problem("I14", where, f"the diff does not fit the state before it: {error.message}", next_step.MOVE)
         return None
-    _check_sound(state, before, tell)
+    _check_sound(state, before, on_problem)
     return state
 
 
-def _check_sound(state: State, before: State | None, tell: Tell) -> None:
-    """Whether a state is one that may be, after the one before it, which was told of if it may not."""
+def _check_sound(state: State, before: State | None, on_problem: OnProblem) -> None:
+    """Report a state that breaks invariants, alone or after the one before it."""
     try:
         if before is not None:
             check_cheap(before, state)
         check_state(state, after=before)
     except PersistError as error:
-        tell("state", f"seqno {state.seqno}", error.message, NextStep(text="report it: no release writes such a state"))
+        on_problem(
+            "state", f"seqno {state.seqno}", error.message, NextStep(text="report it: no release writes such a state")
+        )
 
 
 def _damaged(shard: ShardId, key: str, *, deep: bool = False, readable: bool = True) -> tuple[NextStep, ...]:
     """What to do about a blob whose bytes are not there; ``deep``: only reading it shows that.
 
-    A part is taken out. A rollup is not needed once a newer one is there and older states are let go of, if the newest
+    A part is taken out. A rollup is not needed once a newer one is there and older states are released, if the newest
     state is ``readable`` without it.
     """
     if place_of(key).seqno is None:
@@ -488,16 +504,16 @@ def _take_rollup(named: dict[str, Named], rollup: Rollup) -> None:
     named[rollup.key] = Named(bytes=rollup.encoded_bytes, checksum=rollup.checksum)
 
 
-def _check_bounds(state: State, settings: Settings, tell: Tell) -> None:
+def _check_bounds(state: State, settings: Settings, on_problem: OnProblem) -> None:
     batches = sum(len(each.batches) for each in state.trace.spine)
     limit = BATCHES_MAX + BATCHES_PER_TIER * state.trace.rows.bit_length()
     if batches > limit:
         what = f"{batches:,} live batches, {limit:,} at most when compaction keeps up"
-        tell("I13", f"seqno {state.seqno}", what, next_step.compact(state.shard))
+        on_problem("I13", f"seqno {state.seqno}", what, next_step.compact(state.shard))
     behind = state.seqno_since - min(state.rollups)
     if behind > ROLLUPS_BEHIND_MAX * settings.rollup_every + settings.gc_versions_max:
-        what = f"{behind:,} diffs that nobody holds are still there"
-        tell("I13", f"seqno {min(state.rollups)}", what, next_step.collect(state.shard))
+        what = f"{behind:,} diffs that no reader holds are still there"
+        on_problem("I13", f"seqno {min(state.rollups)}", what, next_step.collect(state.shard))
     if state.inline_bytes > settings.inline_total_bytes_max:
         what = f"{state.inline_bytes:,} inline bytes, at most {settings.inline_total_bytes_max:,} are allowed"
-        tell("I13", f"seqno {state.seqno}", what, next_step.compact(state.shard))
+        on_problem("I13", f"seqno {state.seqno}", what, next_step.compact(state.shard))

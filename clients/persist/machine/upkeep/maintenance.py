@@ -12,8 +12,10 @@ from typing import Final
 
 from persist.core.shard.commands import AddRollup, RollupAdded
 from persist.core.shard.compaction import claimed_by, compaction_due
+from persist.core.shard.diff import StateDiff
+from persist.core.shard.retention import gc_boundary
 from persist.core.shard.state import State
-from persist.errors import Indeterminate, LocationError
+from persist.errors import Indeterminate, LocationError, UnsafeConfiguration
 from persist.machine.applier import Applier
 from persist.machine.garbage.collector import Collector
 from persist.machine.hints import Hints
@@ -27,13 +29,17 @@ from persist.typed import Work
 
 PAUSE_SECONDS: Final = 0.1
 PAUSE_SECONDS_MAX: Final = 60.0
-"""Work that failed is not begun again for so long, at first and at most; each failure in a row doubles it."""
+"""The longest pause after failed work; each failure in a row doubles the pause."""
+RECLAIM_SECONDS_MAX: Final = 3600.0
+"""The longest time between two looks at a quiet shard for what may be deleted by then; each look doubles it."""
+STATES_WRITTEN: Final = 16
+"""A rollup for the sake of replaced bytes is written when they are so many times its own."""
 
 _log = logging.getLogger("persist.maintenance")
 
 
 class _Duty:
-    """One kind of work: under way at most once, and after failures ever more rarely."""
+    """One kind of work: at most one under way, and after failures ever more rarely."""
 
     def __init__(self, what: str) -> None:
         self.what = what
@@ -67,13 +73,30 @@ class Maintenance:
         self._rollups = _Duty("writing a rollup")
         self._collections = _Duty("collecting garbage")
         self._running: set[asyncio.Task[None]] = set()
+        self._look: asyncio.TimerHandle | None = None
+        self._look_seconds = 0.0
+        self._closed = False
         applier.on_commit = self.after_commit
 
-    def after_commit(self) -> None:
-        """Start what the newest state says is this process's to do, without waiting for it."""
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is left to do without a commit."""
+        return self._look is None
+
+    def close(self) -> None:
+        """Begin nothing by itself any more."""
+        self._closed = True
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
+
+    def after_commit(self, change: StateDiff) -> None:
+        """Start the work that this process has claimed in the newest state, without waiting for it."""
         state = self._applier.cached
-        if state is None:
+        if state is None or self._closed:
             return
+        self.collector.released.note(change, state.incarnation)
+        self._reclaim_soon(state)
         owner = self._applier.owner
         if state.active_rollup is not None and state.active_rollup.owner == owner:
             self._begin(self._rollups, lambda: self._roll_up(state))
@@ -81,7 +104,41 @@ class Maintenance:
             self._begin(self._collections, self._collect)
         mine = claimed_by(state.trace, self._applier.compactor) if self._applier.compactor else None
         if mine or compaction_due(state.trace, self._runtime.now_ms(), self._settings.compaction_takeover_ms):
-            self._hints.tell(state.shard)
+            self._hints.pass_on(state.shard)
+
+    def _reclaim_soon(self, state: State) -> None:
+        """Roll up for the sake of what was replaced since the last time, if that is much; look again later otherwise.
+
+        Not claimed: two processes that do so at once do no harm.
+        """
+        newest, rollup = state.latest_rollup
+        replaced = self.collector.released.replaced_bytes(newest)
+        if not replaced:
+            return
+        if replaced >= max(self._settings.reclaim_bytes, STATES_WRITTEN * rollup.encoded_bytes):
+            self._begin(self._rollups, lambda: self._roll_up(state))
+        if self._look is None:
+            self._look_seconds = self._settings.reclaim_after_ms / 1000
+            self._look_later()
+
+    def _look_later(self) -> None:
+        self._look = asyncio.get_running_loop().call_later(self._look_seconds, self._reclaim)
+
+    def _reclaim(self) -> None:
+        """Delete what was replaced since the last rollup, or go on with it: a quiet shard has no commit that would."""
+        self._look = None
+        state = self._applier.cached
+        if state is None or self._closed:
+            return
+        if self.collector.released.replaced_bytes(state.latest_rollup[0]):
+            self._begin(self._rollups, lambda: self._roll_up(state))
+        elif gc_boundary(state, versions_max=self._settings.gc_versions_max) is not None:
+            self._begin(self._collections, self._collect)
+        elif len(state.rollups) < 2:
+            return
+        # What readers hold, or a store refused to delete, may go later.
+        self._look_seconds = min(2 * self._look_seconds, RECLAIM_SECONDS_MAX)
+        self._look_later()
 
     async def settled(self, deadline: Deadline) -> None:
         """Return once what this process claimed is done, or the deadline has passed."""
@@ -97,14 +154,14 @@ class Maintenance:
         task.add_done_callback(self._running.discard)
 
     async def _done(self, duty: _Duty, work: Callable[[], Coroutine[object, object, object]]) -> None:
-        """A claim that was not made good stands: a later commit tries again, or another process when it is old."""
+        """Note that work has ended. After a failure its claim stays: a later commit or another process tries again."""
         try:
             await work()
-        except LocationError as error:
+        except (LocationError, UnsafeConfiguration) as error:
             self._put_off(duty)
             self._counts.count(FAILURES, (("work", duty.what),))
-            told = {"work": duty.what, "shard": self._applier.shard, "kind": kind_of(error), "error": str(error)}
-            _log.warning("maintenance failed", extra=told)
+            fields = {"work": duty.what, "shard": self._applier.shard, "kind": kind_of(error), "error": str(error)}
+            _log.warning("maintenance failed", extra=fields)
         except Exception as error:
             self._put_off(duty)
             failed(duty.what, error, self._counts, shard=self._applier.shard)
@@ -125,7 +182,7 @@ class Maintenance:
 
     async def roll_up(self, state: State, deadline: Deadline) -> bool:
         """Write ``state`` to Blob and link it. Whether it was linked. Raises LocationError."""
-        # A process that lives long hears in time that the location was upgraded, whoever writes to this shard.
+        # A long-lived process sees in time that the location was upgraded, whichever process writes to this shard.
         await self._versions.gate.look(deadline)
         rollup = await self._versions.write_rollup(state, deadline)
         try:

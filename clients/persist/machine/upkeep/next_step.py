@@ -1,6 +1,6 @@
 """What to do about something that is wrong: a sentence, and the command line that does it.
 
-A command is made of words, not of prose, so that whoever knows how the location is reached can complete it: what is
+A command is made of words, not of prose, so that code that knows how the location is reached can complete it: what is
 proposed can be typed as it stands. Source: docs/runbook.md, repair.
 """
 
@@ -12,7 +12,7 @@ from typing import Final
 from persist.errors import CorruptData, PersistError, VersionMismatch
 
 STORES: Final = ("--blob", "URI", "--consensus", "URI")
-"""The options of a location whose stores whoever types them has to name, as its servers have them."""
+"""The options that name a location's stores, to be typed as its servers have them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ BEYOND: Final = NextStep(
     text="no command mends a state: stop writing, and restore the newest whole backup into another location (persist "
     "backup list DEST shows them, persist backup restore DEST --to DIR restores one)"
 )
-"""Nobody can read the newest state."""
+"""The newest state cannot be read."""
 MOVE: Final = NextStep(
     text="no command mends a history, but the newest state can be read: take a backup now (persist backup create DEST) "
     "and restore it into another location (persist backup restore DEST --to DIR)"
@@ -82,7 +82,7 @@ def repair(shard: str, *, deep: bool = False) -> NextStep:
 def collect(shard: str) -> NextStep:
     """Write a rollup and let older states go."""
     return NextStep(
-        text="this writes a new rollup and lets older states go, once nobody holds them",
+        text="this writes a new rollup and releases older states, once no reader holds them",
         words=("admin", "gc", "--shard", shard, "--commit"),
     )
 
@@ -95,7 +95,7 @@ def compact(shard: str) -> NextStep:
 
 
 def sweep(shard: str) -> NextStep:
-    """Delete what nobody can publish."""
+    """Delete what no process can publish."""
     return NextStep(text="this deletes them", words=("admin", "sweep", "--shard", shard, "--commit"))
 
 
@@ -103,7 +103,7 @@ def rebuild(shard: str) -> NextStep:
     """Begin a shard that only Blob has."""
     return NextStep(
         text="is this the right Consensus? If it is, and lost the shard for ever, this says what beginning it from its "
-        "newest rollup would come to; if the shard was never made, whoever opens it makes it",
+        "newest rollup would come to; if the shard was never made, the next open makes it",
         words=("admin", "rebuild", "--shard", shard),
     )
 

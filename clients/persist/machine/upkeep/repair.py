@@ -1,4 +1,4 @@
-"""Repair: finding the parts of a shard that nobody can read, telling what goes with them, and taking them out.
+"""Repair: finding a shard's unreadable parts, reporting what is lost with them, and taking them out.
 
 Reading one damaged part fails the whole read, and compaction meets it, too. Once its bytes are certainly lost, the
 shard is worth more without it. It is one commit, which names what was looked at: what changed meanwhile stays.
@@ -30,7 +30,7 @@ LOOKS_MAX = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """A part nobody can read, and what is lost with it.
+    """An unreadable part, and what is lost with it.
 
     ``desc``: what its batch covers. ``key``: its blob, None when it was inline. ``rows``, ``diffs_sum``, the times
     ``[min_ts, max_ts]`` and the canonical key bounds are what its description says, as nothing else can.
@@ -66,9 +66,9 @@ class Repair:
     async def find(
         self, shard: ShardId, *, deep: bool = False, report: Report = lambda parts: None
     ) -> tuple[Loss, ...]:
-        """The parts of a shard that nobody can read: inline ones that are damaged, blobs that are gone or cut.
+        """The unreadable parts of a shard: inline ones that are damaged, blobs that are gone or cut.
 
-        ``deep``: blobs are read and decoded, too. ``report`` hears of each part looked at. Raises ShardNotFound,
+        ``deep``: blobs are read and decoded, too. ``report`` is called for each part looked at. Raises ShardNotFound,
         LocationError, CorruptData (the state itself is damaged).
         """
         deadline = Deadline(self._runtime, self._settings.maintenance_timeout_ms / 1000)
@@ -95,7 +95,7 @@ class Repair:
     async def take_out(self, shard: ShardId, losses: Sequence[Loss]) -> bool:
         """Take these parts out with one commit. False: nothing happened, as the shard has changed; look again.
 
-        Raises LocationError; after Indeterminate ``find`` tells whether it happened.
+        Raises LocationError; after Indeterminate ``find`` shows whether it happened.
         """
         places: dict[bytes, list[tuple[int, int]]] = {}
         for loss in losses:
@@ -137,7 +137,7 @@ class Repair:
         deep: bool,
         deadline: Deadline,
     ) -> str:
-        """Why nobody can read a part; empty: it can be read, as far as was looked."""
+        """Why a part cannot be read; empty: it can be read, as far as was looked."""
         if part.key is None:
             follows = before is not None and before.inline is not None
             parts = (before, part) if before is not None and follows else (part,)

@@ -1,9 +1,9 @@
-"""Bringing a location on: the write-version that its programs go by, and shards in a format that is only read.
+"""Upgrading a location: its write-version, and shards in a format that is no longer written.
 
 A location is upgraded once every program that uses it knows the new format: from then on those that do not refuse it.
-Who does not is told by the commits, each of which says which format its program knows. Shards in a format that is still
-written stay as they are, and move with the next commit. Those of an older one are moved here, by two commits each:
-nothing is rewritten, what lies there is read as before.
+Programs that do not are found by their commits, each of which names the newest format its program knows. Shards in a
+format that is still written stay as they are, and move with the next commit. Those of an older one are moved here, by
+two commits each: nothing is rewritten, what lies there is read as before.
 Source: reliability.md I26; docs/adr/0013; docs/formats.md, State.
 """
 
@@ -18,12 +18,12 @@ from persist.retry.attempts import Attempts
 from persist.retry.deadline import Deadline
 from persist.runtime import Runtime
 from persist.settings import Settings
-from persist.wire.state import decode_diff, encode_diff
+from persist.wire.shard.state import decode_diff, encode_diff
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OlderProgram:
-    """Who committed to a shard lately without knowing the newest format. ``known_format`` 0: it does not tell."""
+    """A recent committer to a shard that does not know the newest format. ``known_format`` 0: it does not say."""
 
     shard: ShardId
     hostname: str
@@ -57,7 +57,7 @@ class Upgrade:
         return raised
 
     async def older_programs(self, shard: ShardId, deadline: Deadline) -> list[OlderProgram]:
-        """Who committed within a reader's lease with a program that does not know ``STATE_FORMAT``, newest first.
+        """Programs that committed within a reader's lease and do not know ``STATE_FORMAT``, newest first.
 
         Programs that only read, and hold no lease, cannot be seen. Reads the diffs of the shard unless it was quiet.
         """
@@ -104,14 +104,14 @@ class Upgrade:
             if version is None:
                 return False
             await self._versions.identity.settle(deadline)
-            # What the older format remembered of appends is gone: who repeats one is told that nobody can tell.
+            # What the older format remembered of appends is gone: repeating one returns CannotTell.
             seqno = version.seqno
             moved = self._next(version.state).evolved(sessions_forgotten=seqno, tokens_forgotten=seqno)
             if await self._committed(version.state, moved, deadline):
                 break
         rollup = await self._versions.write_rollup(moved, deadline)
         rolled = self._next(moved).evolved(rollups={**moved.rollups, moved.seqno: rollup})
-        # Somebody who works with the shard by now writes rollups in this format too.
+        # A process that works with the shard by now writes rollups in this format too.
         await self._committed(moved, rolled, deadline)
         return True
 
@@ -125,7 +125,7 @@ class Upgrade:
         )
 
     async def _committed(self, before: State, after: State, deadline: Deadline) -> bool:
-        """Whether ``after`` is what follows ``before`` now. Raises Determinate: nobody knows, look again."""
+        """Whether ``after`` is what follows ``before`` now. Raises Determinate: unknown, look again."""
         data = encode_diff(diff(before, after), after.shard)
         timeout = deadline.slice(self._settings.store_timeout_ms)
         consensus = self._versions.consensus

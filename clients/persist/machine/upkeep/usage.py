@@ -26,7 +26,7 @@ _WRITES: Final = frozenset(
         "CompleteMultipartUpload",
     }
 )
-_FREE: Final = frozenset({"DeleteObject", "AbortMultipartUpload"})
+_FREE: Final = frozenset({"DeleteObject", "DeleteObjects", "AbortMultipartUpload"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ async def usage_of(
 ) -> Usage:
     """What a shard keeps; writers born before ``fence_ms`` count as dead unless it knows them. Changes nothing.
 
-    ``report`` is told each number of blobs counted. Raises ShardNotFound, LocationError, CorruptData.
+    ``report`` is called with each number of blobs counted. Raises ShardNotFound, LocationError, CorruptData.
     """
     names = await survey.names(shard, deadline)
     if names is None:

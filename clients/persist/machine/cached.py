@@ -1,0 +1,127 @@
+"""What this process keeps of shards, by what it takes in memory: any of it may be lost at any time.
+
+What a state takes is estimated from samples, and anew after so many commits as it takes to change much: the cost of an
+estimate is bounded, and small for each commit.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import Final, Generic, Protocol, TypeVar
+
+from persist.core.ids import ShardId
+from persist.core.shard.batch import HollowBatch
+from persist.core.shard.state import State
+
+SHARD_BYTES: Final = 10 << 10
+"""A shard without batches, readers and writers, with what works on it."""
+BATCH_BYTES: Final = 1_500
+PART_BYTES: Final = 4_500
+BLOCK_BYTES: Final = 400
+HOLDER_BYTES: Final = 1_000
+"""A reader, or a writer with some of its tokens."""
+SAMPLED_MAX: Final = 64
+"""Batches of one tier that are looked at."""
+AGAIN_COMMITS: Final = 64
+"""A state is estimated again after so many commits, or after a sixteenth as many as it has batches."""
+LOOKED_AT_MAX: Final = 16
+"""Shards in use that are passed over, for each one that is asked for."""
+
+
+class Kept(Protocol):
+    """What is kept for one shard."""
+
+    @property
+    def state(self) -> State | None:
+        """What is known of it."""
+        ...
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is under way that would miss it."""
+        ...
+
+
+K = TypeVar("K", bound=Kept)
+
+
+class ShardCache(Generic[K]):
+    """Shards in the order in which they were asked for last; the first ones are forgotten beyond ``bytes_max``."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._kept: OrderedDict[ShardId, K] = OrderedDict()
+        self._sizes: dict[ShardId, tuple[int, int]] = {}
+        self.bytes = 0
+        """The estimate of all of them."""
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._kept.values())
+
+    def get(self, shard: ShardId) -> K | None:
+        """What is kept of it, which is now the last to be forgotten."""
+        kept = self._kept.get(shard)
+        if kept is not None:
+            self._kept.move_to_end(shard)
+            self._measure(shard, kept)
+            self._make_room(shard)
+        return kept
+
+    def peek(self, shard: ShardId) -> K | None:
+        """What is kept of it, in whatever order."""
+        return self._kept.get(shard)
+
+    def put(self, shard: ShardId, kept: K) -> None:
+        """Keep it."""
+        self._kept[shard] = kept
+        self._measure(shard, kept)
+        self._make_room(shard)
+
+    def _measure(self, shard: ShardId, kept: K) -> None:
+        state = kept.state
+        before, due = self._sizes.get(shard, (0, 0))
+        if before and (state is None or state.seqno < due):
+            return
+        size, batches = (SHARD_BYTES, 0) if state is None else estimated(state)
+        seqno = 0 if state is None else state.seqno + max(AGAIN_COMMITS, batches // 16)
+        self._sizes[shard] = size, seqno
+        self.bytes += size - before
+
+    def _make_room(self, asked: ShardId) -> None:
+        passed = 0
+        while self.bytes > self._bytes_max and len(self._kept) > 1 and passed < LOOKED_AT_MAX:
+            shard, kept = next(iter(self._kept.items()))
+            if shard == asked or not kept.idle:
+                # Not looked at again with the next one that is asked for.
+                self._kept.move_to_end(shard)
+                passed += 1
+                continue
+            del self._kept[shard]
+            self.bytes -= self._sizes.pop(shard)[0]
+
+
+def estimated(state: State) -> tuple[int, int]:
+    """Bytes that a state takes in memory, about, and how many batches it has."""
+    size = SHARD_BYTES + HOLDER_BYTES * (len(state.leased_readers) + len(state.critical_readers) + len(state.writers))
+    batches = 0
+    for tier in state.trace.spine:
+        batches += len(tier.batches)
+        size += _of_batches(tier.batches) + tier.inline_bytes
+    return size, batches
+
+
+def _of_batches(batches: Sequence[HollowBatch]) -> int:
+    step = max(1, len(batches) // SAMPLED_MAX)
+    sampled = batches[::step]
+    return sum(map(_of_batch, sampled)) * len(batches) // max(1, len(sampled))
+
+
+def _of_batch(batch: HollowBatch) -> int:
+    size = BATCH_BYTES
+    for run in filter(lambda run: run.parts, batch.runs):
+        # The parts of one run are alike.
+        first = run.parts[0]
+        size += len(run.parts) * (PART_BYTES + BLOCK_BYTES * (len(first.blocks) + len(first.stats)))
+    return size

@@ -1,0 +1,81 @@
+"""Questions to a store that many ask at the same time: one answer for all that asked before it was begun.
+
+Who asks while an answer is under way waits for the next one: what was begun before shows what was true before.
+"""
+
+import asyncio
+import copy
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+from persist.errors import Determinate, PersistError
+from persist.retry.deadline import Deadline
+from persist.retry.tasks import Tasks, ended
+from persist.runtime import Runtime
+
+T = TypeVar("T")
+
+
+class _Round(Generic[T]):
+    """Those who wait for one answer, and the task that fetches it."""
+
+    def __init__(self, task: "asyncio.Task[T]") -> None:
+        self.task = task
+        self.members = 0
+        self.seconds = 0.0
+        """The longest that one of them waits."""
+
+
+class Rounds(Generic[T]):
+    """One question, asked in rounds. ``ask`` may use the time of the most patient member."""
+
+    def __init__(self, ask: Callable[[Deadline], Awaitable[T]], runtime: Runtime) -> None:
+        self._ask = ask
+        self._runtime = runtime
+        self._tasks = Tasks()
+        self._asking: asyncio.Task[T] | None = None
+        self._next: _Round[T] | None = None
+
+    async def answer(self, deadline: Deadline) -> T:
+        """An answer that is begun after this call. Raises what ``ask`` raises; Determinate when the time is up.
+
+        Who goes away takes nothing from the others; when all have gone nothing is asked any more.
+        """
+        seconds = deadline.slice()
+        round_ = self._joined(seconds)
+        round_.members += 1
+        try:
+            async with asyncio.timeout(seconds) as scope:
+                return await asyncio.shield(round_.task)
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            raise Determinate("no answer from the store in time", hint="nothing happened; retry") from None
+        except PersistError as error:
+            # One of its own for each: raising an error adds to it.
+            raise copy.copy(error) from error
+        finally:
+            round_.members -= 1
+            if not round_.members:
+                if self._next is round_:
+                    self._next = None
+                if not round_.task.done():
+                    await ended(round_.task)
+
+    def _joined(self, seconds: float) -> _Round[T]:
+        round_ = self._next
+        if round_ is None:
+            round_ = self._next = _Round(self._tasks.start(self._run()))
+        round_.seconds = max(round_.seconds, seconds)
+        return round_
+
+    async def _run(self) -> T:
+        me = asyncio.current_task()
+        while (before := self._asking) is not None:
+            await asyncio.wait({before})
+        self._asking = me
+        round_, self._next = self._next, None
+        try:
+            return await self._ask(Deadline(self._runtime, round_.seconds if round_ else 0.0, once=True))
+        finally:
+            self._asking = None

@@ -1,0 +1,117 @@
+"""A shard that goes quiet gives back what compaction replaced, and collecting reads nothing that is known here."""
+
+import asyncio
+import dataclasses
+import random
+from typing import Any
+
+from client.support import SCHEMA, SMALL, client_of, memory_place, some_rows, table
+from machine.support import empty_append, machine, new_shard
+
+from persist import ShardId
+from persist.machine.compaction.compactor import Compactor
+from persist.machine.garbage.collector import named_by
+from persist.machine.local_shards import LocalShards
+from persist.runtime import system
+from persist.settings import Settings
+from persist.storage.metered import Meter, MeteredBlob, MeteredConsensus
+from persist.storage.open import open_blob, open_consensus
+
+BLOBS = dataclasses.replace(SMALL, inline_part_bytes_max=0, compaction=False, reclaim_after_ms=3_600_000)
+"""Parts lie in Blob, tests compact, and nothing is given back because time passes."""
+SOON = dataclasses.replace(BLOBS, reclaim_after_ms=50)
+BYTES = dataclasses.replace(BLOBS, reclaim_bytes=1)
+
+
+async def filled(client: Any, shard: ShardId, lower: int = 0, count: int = 12, rows: int = 40) -> None:
+    entropy = random.Random(lower)
+    writer = await client.open_writer(shard, schema=SCHEMA)
+    for time in range(lower, lower + count):
+        await writer.append(table(some_rows(entropy, rows, time, time + 1)), time + 1)
+    await writer.expire()
+
+
+async def compacted(client: Any, shard: ShardId) -> None:
+    shards = client._location.shards
+    compactor = Compactor(shards, shards)
+    assert await compactor.compact(shard, compactor.new_owner(), whole=True)
+    await compactor.close()
+
+
+async def unnamed(client: Any, shard: ShardId) -> int:
+    """Blobs that the newest state does not name."""
+    location = client._location
+    named = named_by(await location.shards._of(shard).applier.refresh(location.shards._deadline(30)))
+    return len({key async for key, _ in location.blob.list(f"{shard}/", timeout=30)} - named)
+
+
+async def given_back(client: Any, shard: ShardId) -> None:
+    async with asyncio.timeout(60):
+        while await unnamed(client, shard):
+            await asyncio.sleep(0.01)
+
+
+async def test_a_shard_that_goes_quiet_gives_back_what_was_replaced():
+    async with client_of(memory_place(), settings=SOON) as client:
+        shard = ShardId.new()
+        await filled(client, shard)
+        await compacted(client, shard)
+        await given_back(client, shard)
+        known = client._location.shards._of(shard)
+        async with asyncio.timeout(60):
+            while not known.maintenance.idle:
+                await asyncio.sleep(0.01)
+
+
+async def test_much_that_was_replaced_is_given_back_at_once():
+    async with client_of(memory_place(), settings=BYTES) as client:
+        shard = ShardId.new()
+        await filled(client, shard, rows=2_000)
+        await compacted(client, shard)
+        await given_back(client, shard)
+
+
+async def test_little_that_was_replaced_costs_no_rollup_before_its_time():
+    async with client_of(memory_place(), settings=BLOBS) as client:
+        shard = ShardId.new()
+        await filled(client, shard)
+        await compacted(client, shard)
+        await client._location.shards._of(shard).maintenance.settled(client._location.shards._deadline(30))
+        assert await unnamed(client, shard) == 12
+
+
+async def test_what_a_reader_holds_is_given_back_once_it_lets_go():
+    async with client_of(memory_place(), settings=SOON) as client:
+        shard = ShardId.new()
+        await filled(client, shard)
+        reader = await client.open_reader(shard)
+        await compacted(client, shard)
+        await asyncio.sleep(0.3)
+        assert await unnamed(client, shard) >= 12
+        await reader.expire()
+        await given_back(client, shard)
+
+
+def metered(name: str, settings: Settings) -> tuple[LocalShards, Meter]:
+    meter = Meter()
+    blob = MeteredBlob(open_blob(name, settings=settings, runtime=system()), meter, system())
+    consensus = MeteredConsensus(open_consensus(name, settings=settings, runtime=system()), meter, system())
+    return machine(blob, consensus, settings), meter
+
+
+async def test_a_pass_reads_no_diffs_that_this_process_committed():
+    settings = dataclasses.replace(BLOBS, rollup_every=64)
+    shards, meter = metered(f"mem:{system().random_bytes(8).hex()}", settings)
+    shard = new_shard()
+    await shards.open(shard, timeout=30)
+    read: list[int] = []
+    for time in range(64 * 6):
+        await shards.apply(shard, empty_append(time, time + 1), timeout=30)
+        await shards._of(shard).maintenance.settled(shards._deadline(30))
+        tally = meter.tallies.get("consensus.scan")
+        read.append(tally.bytes if tally else 0)
+    left = await shards._versions.consensus.scan(shard, 0, 1 << 20, timeout=30)
+    size = sum(len(entry.data) for entry in left) / len(left)
+    passes = (64 * 6 - 200) / 64
+    assert 0 < (read[-1] - read[199]) / passes < 20 * size, "a pass over 64 diffs reads a few of them"
+    await shards.close()
