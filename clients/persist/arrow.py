@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     """A NumPy array of any numbers, or of truth values."""
 
     def py_buffer(data: Numbers | bytes | pa.Buffer) -> pa.Buffer:
-        """Arrow's, which takes whatever has Python's buffer protocol."""
+        """Arrow's ``py_buffer``: takes any object with Python's buffer protocol."""
         ...
 
     def frombuffer(buffer: pa.Buffer | None, dtype: npt.DTypeLike, count: int = -1, offset: int = 0) -> Numbers:
-        """NumPy's, which takes Arrow's buffers."""
+        """NumPy's ``frombuffer``, typed to take Arrow's buffers."""
         ...
 
     def array_of(values: object, type: pa.DataType | None = None, **options: object) -> ArrowArray:
-        """Arrow's ``array``: what it makes depends on the values."""
+        """Arrow's ``array``: the type of the result depends on the values."""
         ...
 
     Piece: TypeAlias = Any

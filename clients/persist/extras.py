@@ -1,4 +1,4 @@
-"""Parts that need more than every installation has: each is an extra, and what is missing says how to get it.
+"""Optional parts with more dependencies: each is an extra, and the error for a missing one says how to install it.
 
 with extra("redis"):
     from persist.storage.consensus.redis import RedisConsensus

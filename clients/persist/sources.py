@@ -13,17 +13,38 @@ from persist.core.binding.resumption import Export, offset_resumption, offsets_o
 from persist.core.data.encoding import encode_key
 from persist.core.source.source_frontier import SourceFrontier
 from persist.core.source.source_time import OFFSET_MAX, Lsn, Partition, Point, Range, SourceKind, SourceTime
-from persist.core.time.errors import ClockAhead, JumpTooLarge, UpstreamLost, UpstreamRegressed, UpstreamReplaced
+from persist.core.source.source_timeline import check_claim, claims_epoch, source_timeline
+from persist.core.time.errors import (
+    ClockAhead,
+    JumpTooLarge,
+    SourceQuarantined,
+    UpstreamLost,
+    UpstreamRegressed,
+    UpstreamReplaced,
+)
+from persist.core.time.timeline import (
+    EPOCH_MILLISECONDS,
+    CounterTimeline,
+    EpochMilliseconds,
+    ExternalTimeline,
+    Timeline,
+    UserTimeline,
+    timeline_of,
+)
 
 __all__ = [
+    "EPOCH_MILLISECONDS",
     "OFFSET_MAX",
     "Append",
     "Binding",
     "BindingLog",
     "Bound",
     "ClockAhead",
+    "CounterTimeline",
     "Covered",
+    "EpochMilliseconds",
     "Export",
+    "ExternalTimeline",
     "JumpTooLarge",
     "Lsn",
     "MintRules",
@@ -39,16 +60,23 @@ __all__ = [
     "ResumptionTold",
     "SourceFrontier",
     "SourceKind",
+    "SourceQuarantined",
     "SourceTime",
+    "Timeline",
     "UpstreamLost",
     "UpstreamRegressed",
     "UpstreamReplaced",
+    "UserTimeline",
     "check_available",
+    "check_claim",
+    "claims_epoch",
     "encode_key",
     "offset_resumption",
     "offsets_of",
     "reclock_frontier",
     "remap_since",
     "resumption",
+    "source_timeline",
     "source_upper_at_frontier",
+    "timeline_of",
 ]

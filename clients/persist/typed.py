@@ -13,9 +13,9 @@ Record: TypeAlias = dict[str, Any]
 Fields: TypeAlias = Mapping[str, Any]
 """A Record that is only read."""
 Json: TypeAlias = Any
-"""What a text of JSON says: records, lists, text, numbers, truth values, None. Whoever reads it looks what it is."""
+"""What a text of JSON says: records, lists, text, numbers, truth values, None. Its reader checks which."""
 Work: TypeAlias = Coroutine[Any, Any, T]
-"""A coroutine that nobody awaited yet; what it comes to."""
+"""A coroutine that was not awaited yet, and the type of its result."""
 
 AnyMessage: TypeAlias = Any
 """A protobuf message of any class: its fields are reached by names that a table holds."""

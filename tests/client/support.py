@@ -125,7 +125,7 @@ def some_rows(entropy: random.Random, count: int, lower: int, upper: int, *, key
 
 
 async def collect(listen: aio.Listen, until: int | None) -> tuple[list[tuple[Any, ...]], list[persist.Antichain]]:
-    """Updates and progress of a listen until it has told that ``until`` is complete (None: until it ends)."""
+    """Updates and progress of a listen until it has reported that ``until`` is complete (None: until it ends)."""
     updates: list[tuple[Any, ...]] = []
     progress: list[persist.Antichain] = []
     async for event in listen:

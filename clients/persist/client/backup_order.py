@@ -1,4 +1,4 @@
-"""In which order a backup reads the shards of a location, and when what it read does not fit together.
+"""The order in which a backup reads a location's shards, and the check that what it read fits together.
 
 A table holds what was copied to it from its transaction log, and a source's tables what its remap shard has bound: a
 log or remap shard older than they are would give out times anew that the tables have passed. So tables are read first.
@@ -28,7 +28,7 @@ _RANKS: Final = {WAL_SCHEMA: 1, REMAP_SCHEMA: 1, CATALOG_SCHEMA: 1, NO_ROWS: 2}
 
 
 class BackupOrder:
-    """What a backup must know of tables, sources and catalogs. Reads through ``client``, a client of the location."""
+    """The tables, sources and catalogs a backup must copy in order. Reads through ``client``, of that location."""
 
     def __init__(self, client: "Client") -> None:
         self._client = client
@@ -38,7 +38,7 @@ class BackupOrder:
         return _RANKS.get(Schema.from_bytes(schemas[0].schema), 0) if schemas else 0
 
     async def kept_all(self, shard: ShardId, lower: Antichain, upper: Antichain) -> bool:
-        """Whether a log forgot no row at times in ``[lower, upper)``; other shards never do."""
+        """Whether a log still has every row at times in ``[lower, upper)``; True for other shards."""
         if lower.time is None or not lower.less_than(upper):
             return True
         reader = await self._client.open_reader(shard, purpose="backup")

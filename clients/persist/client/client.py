@@ -4,10 +4,13 @@ Source: design 001, Client; architecture.md section 8.
 """
 
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
+from weakref import WeakSet
 
+from persist.client.collections.access import Access
+from persist.client.collections.late_items import LateItems
 from persist.client.shard.client import ShardClient
 from persist.client.shard.location import Location
 from persist.client.table.table import Mode, Table, open_table
@@ -24,8 +27,18 @@ from persist.extras import extra
 if TYPE_CHECKING:
     from persist.client.binding.port import Minter
     from persist.client.catalog.port import OpenableCatalog
+    from persist.client.collections.environment import Environment
+    from persist.client.collections.views.query import QueryRunner
+    from persist.client.sql.results import Result
+    from persist.client.sql.session import SqlSession
 
 T = TypeVar("T")
+
+
+def _kept_queries() -> "QueryRunner":
+    from persist.client.sql.keeping import KeptQueries
+
+    return KeptQueries()
 
 
 class Client(ShardClient):
@@ -41,6 +54,9 @@ class Client(ShardClient):
         self._oracles: dict[tuple[str, str], Oracle] = {}
         self._closers: list[Callable[[], Awaitable[None]]] = []
         self._logs: dict[str, Wal] = {}
+        self._environments: WeakSet[Environment] = WeakSet()
+        self._sessions: dict[tuple[str, str], list[SqlSession]] = {}
+        location.claims = self._items = LateItems(self.access, location.settings.environment)
 
     async def oracle(
         self,
@@ -53,8 +69,8 @@ class Client(ShardClient):
     ) -> Oracle:
         """The write times and the read time of a timeline, made if missing, after ``initially`` was applied.
 
-        One object per client and timeline, whose calls share RPCs. ``reference``: milliseconds since 1970 as somebody
-        else's clock has them; write times more than 10 s ahead of it are refused. ``endpoints``: ask TimestampOracle
+        One object per client and timeline, whose calls share RPCs. ``reference``: milliseconds since 1970 by another
+        machine's clock; write times more than 10 s ahead of it are refused. ``endpoints``: ask TimestampOracle
         servers (HOST:PORT, commas) instead of the timeline's shards, so that many clients share commits. Six RPCs at
         most. Raises InvalidArgument, ClockAhead, InvalidBounds.
         """
@@ -103,7 +119,7 @@ class Client(ShardClient):
     async def catalog(
         self, environment: str, *, endpoints: str = "", implementation: str = "persist", stash: str = ""
     ) -> "OpenableCatalog":
-        """The durable catalog of an environment: one per name and location. Nothing is opened, only found, yet.
+        """The durable catalog of an environment: one per name and location. This only finds it; ``open`` opens it.
 
         ``endpoints``: ask CatalogService servers (HOST:PORT, commas) instead of the catalog's shard. Borrows this
         client: close the catalog first. Three RPCs at most. ``implementation``: ``persist`` keeps it in that shard,
@@ -129,6 +145,73 @@ class Client(ShardClient):
         from persist.client.catalog.implementation import find_catalog
 
         return await find_catalog(self, environment, implementation, stash)
+
+    @property
+    def access(self) -> Access:
+        """What collections need of this client: for what is built on top of it."""
+        return Access(self, self.oracle, self.transaction_log, _kept_queries)
+
+    async def environment(
+        self,
+        name: str = "default",
+        *,
+        role: str = "persist",
+        endpoints: str = "",
+        take_over: bool = False,
+    ) -> "Environment":
+        """The environment of that name at this location: its items by name, and what changes them.
+
+        ``role``: in whose name statements are executed. ``endpoints``: CatalogService servers (HOST:PORT, commas); None
+        are needed in a directory, where whoever writes first leads and is found by the other processes. Nothing is made
+        before the first statement. ``take_over``: lead at shared stores where a program led that did not end in order:
+        only if it is gone for good. Borrows this client, and ends with it. Four RPCs. Raises InvalidArgument,
+        MissingExtra, IncompatibleDataVersion.
+        """
+        self._location.check_open()
+        from persist.client.collections.environment import Environment
+
+        servers = endpoints or self._location.settings.catalog_endpoints
+        opened = await Environment.open(self.access, name, role=role, endpoints=servers, take_over=take_over)
+        self._environments.add(opened)
+        return opened
+
+    async def session(
+        self, environment: str = "default", *, role: str = "persist", files: bool = False, endpoints: str = ""
+    ) -> "SqlSession":
+        """A session that runs SQL in an environment, with variables and transactions of its own. Close it.
+
+        ``files``: COPY may read and write files of this process. Needs the extra ``sql``. Raises as ``environment``.
+        """
+        with extra("sql"):
+            from persist.client.sql.session import SqlSession
+
+        opened = await self.environment(environment, role=role, endpoints=endpoints)
+        return SqlSession(opened, files=files, owns=True)
+
+    async def sql(
+        self, text: str, params: object = None, *, environment: str = "default", role: str = "persist"
+    ) -> "list[Result]":
+        """What became of each statement of a text: rows that are in memory, and Arrow streams.
+
+        ``params``: values for ``?`` and ``$1`` (a sequence), or for ``:name`` (a mapping). Each call has a session of
+        its own: BEGIN and COMMIT stand in one text, or in a ``session``. Needs the extra ``sql``. Raises as
+        ``SqlSession.execute``.
+        """
+        free = self._sessions.setdefault((environment, role), [])
+        session = free.pop() if free else await self.session(environment, role=role)
+        try:
+            return await session.execute(text, params)
+        finally:
+            await session.reset()
+            free.append(session)
+
+    async def item_names(self, *, timeout: float | None = None) -> Mapping[str, str]:
+        """What shards are called here: the full name of the item that has each, by id. Empty without an environment.
+
+        One RPC then; a few more, the first time, where there is one. Raises IncompatibleDataVersion.
+        """
+        self._location.check_open()
+        return await self._items.called(self._location.attempts.deadline(timeout))
 
     async def table(
         self,
@@ -191,7 +274,7 @@ class Client(ShardClient):
         ``transaction``: happens once for ever; other rows under its version, or a version before the newest, are
         InvalidArgument when the block ends. Three RPCs, however many tables. Raises InvalidArgument and, when the
         block ends, LocationError: after Indeterminate all of it may have happened, or nothing, which ``resolve`` of any
-        of the tables tells.
+        of the tables reports.
         """
         log = await self.transaction_log(timeline, timeout=timeout)
         collected = TableTransaction(log, marker=transaction, timeout=timeout)
@@ -207,9 +290,10 @@ class Client(ShardClient):
         transaction: Transaction | None = None,
         timeout: float | None = None,
     ) -> T:
-        """Reads and writes of tables of mode ``wal`` with nothing in between: serializable. What ``work`` returned.
+        """Reads and writes of tables of mode ``wal`` with nothing in between: serializable. Returns what ``work``
+        returned.
 
-        ``work`` runs again when somebody else committed first, so it must do nothing but what it does to its
+        ``work`` runs again when another transaction committed first, so it must do nothing but what it does to its
         transaction. ``transaction``: happens once for ever; AlreadyCommitted when that was before, and ``work`` is
         not run then. Raises what ``work`` raises, and NotYetAvailable when others were first until time was up.
         """
@@ -219,8 +303,9 @@ class Client(ShardClient):
     async def settle(self, timeline: TimelineLike = EPOCH_MILLISECONDS, *, timeout: float | None = None) -> None:
         """Copy everything from the log of a timeline to its tables, and let the log forget what is copied.
 
-        Needed by nobody: reading a table copies what is missing, and committing settles now and then. Any process may
-        do it at any time. About five RPCs, and ten for each table with something to copy. Raises LocationError.
+        No program needs to call this: reading a table copies what is missing, and committing settles now and then. Any
+        process may do it at any time. About five RPCs, and ten for each table with something to copy. Raises
+        LocationError.
         """
         await (await self.transaction_log(timeline, timeout=timeout)).settle(timeout=timeout)
 
@@ -229,6 +314,12 @@ class Client(ShardClient):
 
         Closing again does nothing. Raises nothing: leases that could not be expired run out by themselves.
         """
+        for free in self._sessions.values():
+            while free:
+                await free.pop().close()
+        for environment in list(self._environments):
+            await environment.close()
+        await self._items.close()
         for log in self._logs.values():
             await log.finish()
         await super().close()

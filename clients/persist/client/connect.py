@@ -3,7 +3,6 @@
 Source: architecture.md sections 2 and 8; reliability.md section 4 (refusing unsafe configurations).
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
@@ -16,8 +15,8 @@ from persist.machine.shards import Shards
 from persist.runtime import Runtime, system
 from persist.settings import Settings
 from persist.storage.layout import BLOB_NAME, CONSENSUS_NAME
-from persist.storage.open import check_safe, open_blob, open_consensus
-from persist.storage.ports import Blob, Consensus, Finding
+from persist.storage.open import READ_ONLY, home_of, open_blob, open_consensus, safe
+from persist.storage.ports import Blob
 
 
 async def embedded(
@@ -46,7 +45,8 @@ async def embedded(
     if read_only:
         return await _read_only(blob_uri, consensus_uri, chosen, clock)
     shards, store = await _local(blob_uri, consensus_uri, chosen, clock)
-    return Client(Location(shards, blob=store, settings=chosen, runtime=clock))
+    home = home_of(consensus_uri)
+    return Client(Location(shards, blob=store, settings=chosen, runtime=clock, home=home))
 
 
 async def connect(
@@ -81,7 +81,7 @@ async def connect(
     local, store = await _local(blob, consensus, chosen, clock)
     remote = RemoteShards(endpoints, settings=chosen, runtime=clock, watched=True, blob=store.uri)
     both = FailoverShards(remote, local, runtime=clock, away=lambda: remote.away)
-    return Client(Location(both, blob=store, settings=chosen, runtime=clock))
+    return Client(Location(both, blob=store, settings=chosen, runtime=clock, home=home_of(consensus)))
 
 
 def _uris(location: str | Path | None, blob: str | None, consensus: str | None) -> tuple[str, str]:
@@ -113,7 +113,7 @@ async def _read_only(blob_uri: str, consensus_uri: str, settings: Settings, runt
         await blob.close()
         raise
     shards = ReadOnlyShards(blob, consensus, settings=settings, runtime=runtime)
-    return Client(Location(shards, blob=shards.blob, settings=shards.settings, runtime=runtime))
+    return Client(Location(shards, blob=shards.blob, settings=shards.settings, runtime=runtime, home=READ_ONLY))
 
 
 async def _local(blob_uri: str, consensus_uri: str, settings: Settings, runtime: Runtime) -> tuple[Shards, Blob]:
@@ -124,13 +124,10 @@ async def _local(blob_uri: str, consensus_uri: str, settings: Settings, runtime:
         await blob.close()
         raise
     try:
-        check_safe(await _findings(blob, consensus), settings.allow_unsafe)
+        await safe((blob, consensus), settings=settings, runtime=runtime)
     except BaseException:
         await consensus.close()
         await blob.close()
         raise
-    return LocalShards(blob, consensus, settings=settings, runtime=runtime), blob
-
-
-async def _findings(blob: Blob, consensus: Consensus) -> Sequence[Finding]:
-    return [*await blob.findings(), *await consensus.findings()]
+    shards = LocalShards(blob, consensus, settings=settings, runtime=runtime)
+    return shards, shards.blob

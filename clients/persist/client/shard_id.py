@@ -16,7 +16,7 @@ class ShardId(ids.ShardId):
 
     @classmethod
     def new(cls) -> Self:
-        """A name nobody else has."""
+        """A new name, unlike all others."""
         return cls.of(system().random_bytes(16))
 
     @classmethod

@@ -1,9 +1,10 @@
-"""Bindings: minted once, the same for everybody, whoever mints and whatever happens to the clock."""
+"""Bindings: minted once, the same for every caller, by any minter and whatever happens to the clock."""
 
 import asyncio
 import contextlib
 import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from client.support import SMALL, Place, client_of
 from persist import aio
 from persist.client.binding.local_minter import LocalMinter
 from persist.client.binding.port import RemapSource
+from persist.client.binding.remap_shard import GATHER_SECONDS
 from persist.client.remote.minter import RemoteMinter
 from persist.core.binding.binding_log import MintRules
 from persist.core.data.schema import Schema
@@ -21,8 +23,8 @@ from persist.core.ids import ShardId
 from persist.core.source.source_frontier import SourceFrontier
 from persist.core.source.source_time import Lsn, Point, SourceKind
 from persist.core.time.errors import JumpTooLarge, UpstreamReplaced
-from persist.errors import NotReadable, SchemaMismatch, ShardNotFound
-from persist.runtime import system
+from persist.errors import LocationError, NotReadable, SchemaMismatch, ShardNotFound
+from persist.runtime import SystemRuntime, system
 from persist_host import Address, Host, Telemetry
 from persist_minter import MinterService
 
@@ -135,6 +137,59 @@ async def test_one_append_serves_all_that_wait(place: Place) -> None:
         before = minter.counters["minted"]
         await asyncio.gather(*(minter.get_binding(source, through(p0=offset)) for offset in range(40)))
         assert minter.counters["minted"] - before <= 3
+
+
+class SetBack(SystemRuntime):
+    """A clock that is set back by an hour once it has been asked ``asked`` times from now on."""
+
+    def __init__(self) -> None:
+        self.asked = 1 << 62
+
+    def now_ms(self) -> int:
+        self.asked -= 1
+        return super().now_ms() + (3_600_000 if self.asked >= 0 else 0)
+
+
+async def test_a_clock_that_is_set_back_while_one_waits_holds_up_nobody(tmp_path: Path) -> None:
+    """The tick at asking lies beyond the tick now: a minter that completes the one and waits for the other spins."""
+    stores = {"blob": f"file:{tmp_path}/blob", "consensus": f"sqlite:{tmp_path}/consensus.db"}
+    clock = SetBack()
+    async with await aio.embedded(**stores, runtime=clock) as client:
+        minter = LocalMinter(client)
+        await minter.mint(source_of())
+        await asyncio.sleep(0.01)
+        asked = clock.now_ms()
+        clock.asked = 1
+        bound = await minter.mint(source_of())
+        assert bound.upper.time > asked
+        await minter.close()
+
+
+class Leaping(SystemRuntime):
+    """A monotonic clock that goes on by a minute while asks gather."""
+
+    gathered = 0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + 60.0 * self.gathered
+
+    async def sleep(self, seconds: float) -> None:
+        self.gathered += seconds == GATHER_SECONDS
+        await super().sleep(seconds)
+
+
+async def test_time_that_runs_out_before_the_append_is_told_as_that(tmp_path: Path) -> None:
+    """Nothing is left after the pause in which asks gather: to append within no time was called a wrong argument."""
+    stores = {"blob": f"file:{tmp_path}/blob", "consensus": f"sqlite:{tmp_path}/consensus.db"}
+    async with await aio.embedded(**stores, runtime=Leaping()) as client:
+        minter = LocalMinter(client)
+        await minter.mint(source_of())
+        asks = (minter.get_binding(source_of(), through(p0=offset), timeout=30.0) for offset in range(3))
+        found = await asyncio.gather(*asks, return_exceptions=True)
+        late = [each for each in found if isinstance(each, BaseException)]
+        assert late
+        assert all(isinstance(each, LocationError) for each in late), late
+        await minter.close()
 
 
 async def test_watermarks_bind_and_idle_ticks_advance(place: Place, way: str) -> None:

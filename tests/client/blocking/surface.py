@@ -17,6 +17,7 @@ CLASSES = {
     "persist.sources": ("Minter",),
     "persist.client.blocking.catalog": ("Transaction",),
     "persist.client.blocking.compaction": ("Compaction",),
+    "persist.client.blocking.environment": ("Environment",),
 }
 PROTOCOLS = {"__iter__", "__next__", "__enter__", "__exit__", "__arrow_c_stream__"}
 

@@ -361,7 +361,7 @@ def test_reader_that_nobody_has_lets_go_without_the_collector_of_cycles(tmp_path
         try:
             reader.pin().release()
             del reader
-            # Leases end by commits, once what lets go of them has run.
+            # Leases end by commits, once what releases them has run.
             for upper in range(1, 2_000):
                 writer.append([], upper)
                 if not client.inspect(writer.shard)["leased_readers"]:

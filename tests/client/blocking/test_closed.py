@@ -1,4 +1,4 @@
-"""What is closed says so, in both flavours alike: a typed error with the next step, and letting go does nothing."""
+"""What is closed says so, in both flavours alike: a typed error with the next step, and releasing does nothing."""
 
 import asyncio
 import functools
@@ -64,7 +64,7 @@ def calls(of: Mapping[str, Any]) -> Calls:
 
 
 def ends(of: Mapping[str, Any]) -> Calls:
-    """What lets go of something."""
+    """What releases something."""
     listen = of["listen"]
     return {
         "reader": lambda: of["reader"].expire(),
@@ -145,21 +145,21 @@ GIVEN: Mapping[str, Any] = {
     "source": REMAP, "times": [], "exports": {}, "generation": 1, "kind": SETTING, "key": SettingKey("k"),
     "value": None, "objects": {}, "name": "user", "to": 1, "retention_ms": None, "boot_ms": 0,
     "shard": ShardId.new(), "schema": SCHEMA, "writer_id": "w" + "0" * 8 + "-0000" * 3 + "-" + "0" * 12,
-    "environment": "e", "work": lambda transaction: None,
+    "environment": "e", "names": ["t"], "text": "SELECT 1", "work": lambda transaction: None,
 }  # fmt: skip
 """What is given to parameters that need something, by their names."""
 ENDS = {"close", "expire", "__enter__", "__exit__", "__iter__"}
 
 
 def surface_calls(held: Any, given_too: Mapping[str, Any]) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Every public method of a handle but those that let go, called with as little as it takes."""
+    """Every public method of a handle but those that release something, called with as little as it takes."""
     for name, member in surface.members(type(held)):
         if name in ENDS or not inspect.isfunction(member):
             continue
         needed = [
             each
             for each in inspect.signature(member).parameters.values()
-            if each.default is each.empty and each.name != "self"
+            if each.default is each.empty and each.name != "self" and each.kind is not each.VAR_POSITIONAL
         ]
         values = {**GIVEN, **given_too}
         given = [values[each.name] for each in needed if each.kind is not each.KEYWORD_ONLY]
@@ -183,7 +183,8 @@ def opened_once() -> tuple[persist.Client, dict[str, Any]]:
     catalog = client.catalog("test")
     return client, {
         "Listen": reader.listen(9), "Minter": minter, "WritableCatalog": catalog.open(1),
-        "ReadableCatalog": catalog.open_read_only(), "Catalog": catalog, "Client": client,
+        "ReadableCatalog": catalog.open_read_only(), "Catalog": catalog,
+        "Environment": client.environment("another"), "Client": client,
     }  # fmt: skip
 
 
@@ -313,6 +314,18 @@ async def test_closing_a_client_tells_whoever_waits_for_a_listen():
     await client.close()
     with pytest.raises(persist.UsageError, match="the client is closed"):
         await waiting
+
+
+async def test_who_waits_for_a_listen_that_several_close_was_cancelled_by_none():
+    async with await aio.embedded(**place()) as client:
+        _, reader = await client.open(ShardId.new(), schema=SCHEMA)
+        listen = await reader.listen(0)
+        waiting = asyncio.ensure_future(anext(listen))
+        while listen._waiter is None:
+            await asyncio.sleep(0)
+        await asyncio.gather(*(listen.aclose() for _ in range(3)))
+        with pytest.raises(persist.UsageError, match="the listen is closed"):
+            await waiting
 
 
 def test_stream_of_rows_outlives_the_names_of_what_it_reads():

@@ -1,4 +1,4 @@
-"""Interrupted writes: whatever is stored and was not returned, ``resolve`` tells. Exactly once, guarantee 4."""
+"""Interrupted writes: whatever is stored and was not returned, ``resolve`` reports. Exactly once, guarantee 4."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ from persist.core.shard.commands import CloseCall, CompareAndAppend
 from persist.core.time.timeline import EPOCH_MILLISECONDS, oracle_shards
 
 TURNS = 1000
-"""Of the loop, more than whoever does not wait takes for its own."""
+"""Turns of the loop: more than a caller that does not wait takes."""
 
 Hook = Callable[[], Awaitable[None]]
 
@@ -142,7 +142,7 @@ def test_resolve_tells_of_what_an_interrupt_left_under_way(client, interrupt, wa
 
     async def hit() -> None:
         interrupt()
-        # Times are applied for several callers at once, whoever of them leaves.
+        # Times are applied for several callers at once, whichever of them leaves.
         await (lingering() if things.applied is None else turns())
 
     between.after(CompareAndAppend, hit, things.applied)
@@ -326,3 +326,17 @@ def test_interrupt_at_every_place_leaves_nothing_untold(client, way, more):
             break
     assert n > 20
     assert things.rows() == expected
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+def test_rows_that_end_the_process_reach_who_gave_them_and_nobody_else_waits_for_ever(client, error):
+    """sys.exit() in a generator once ended the thread that all blocking callers of a process wait for."""
+
+    def rows() -> Iterator[Any]:
+        yield (({"id": 1}, {"name": "a"}), 0, 1)
+        raise error
+
+    writer = client.open_writer(ShardId.new(), schema=SCHEMA)
+    with pytest.raises(error):
+        writer.append(rows(), 1)
+    assert isinstance(writer.append([(({"id": 2}, {"name": "a"}), 0, 1)], 1), persist.Appended)

@@ -126,7 +126,7 @@ def test_generated_code_is_what_the_asyncio_client_says(tmp_path: Path):
     text = handle.read_text()
     for changed in (
         text.replace("async def resolve(self, *, timeout", "async def resolve(self, *, limit"),
-        text.replace('"""What came of the calls', '"""All that came of the calls'),
+        text.replace('"""The outcome of this handle', '"""Every outcome of this handle'),
     ):
         assert changed != text
         handle.write_text(changed)
@@ -134,7 +134,7 @@ def test_generated_code_is_what_the_asyncio_client_says(tmp_path: Path):
         assert (code, "blocking/write.py differs" in told, "run `make proto`" in told) == (1, True, True)
     subprocess.run([sys.executable, str(tree / "deploy/blocking.py")], check=True)
     assert check(tree) == (0, "")
-    assert "All that came of" in (tree / "clients/persist/client/blocking/write.py").read_text()
+    assert "Every outcome of this handle" in (tree / "clients/persist/client/blocking/write.py").read_text()
 
 
 def check(tree: Path) -> tuple[int, str]:

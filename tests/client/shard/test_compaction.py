@@ -1,7 +1,7 @@
 """Reads beside compaction: the same rows before, during and after it, at every time that is readable.
 
-``MANUAL`` shards are compacted by the test alone, ``BUSY`` ones by whoever commits, all the time, with rollups and
-collections of garbage every few commits.
+``MANUAL`` shards are compacted by the test alone, ``BUSY`` ones by every process that commits, all the time, with
+rollups and collections of garbage every few commits.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ MANUAL = dataclasses.replace(SMALL, compaction=False)
 TINY = Budget(memory_bytes=1, part_bytes=1 << 16)
 """Every pass merges two runs, into parts of 64 KiB."""
 TIMES = 400 if FULL else 160
-"""Appends beside which somebody listens."""
+"""Appends beside a listen."""
 WIDER = persist.Schema(key={"id": pa.int64()}, val={"name": pa.string(), "age": pa.int32()})
 
 
@@ -177,7 +177,7 @@ async def test_listen_across_compactions_neither_skips_nor_repeats(stores: Place
         updates, progress = await following
         assert total(updates) == ledger.between(1, TIMES + 1)
         assert all(one.less_than(two) for one, two in itertools.pairwise(progress))
-        # One that begins when all is compacted, below what the other had been told to give up.
+        # One that begins when all is compacted, below what the other had been asked to give up.
         updates, progress = await collect(slow, until=TIMES)
         assert total(updates) == ledger.between(1, TIMES + 1)
         assert all(one.less_than(two) for one, two in itertools.pairwise(progress))
@@ -249,7 +249,7 @@ class Counting:
         self.keys: set[str] = set()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._shards.blob if name in {"uri", "set", "delete", "list"} else self._shards, name)
+        return getattr(self._shards.blob if name in {"uri", "set", "delete_many", "list"} else self._shards, name)
 
     async def get(self, key: str, **options: Any) -> bytes | None:
         self.keys.add(key)
@@ -316,3 +316,24 @@ async def test_rows_that_a_truncated_batch_hides_do_not_come_back():
         assert [batch["truncated"] for batch in await batches_of(client, shard)] == [False]
         for as_of in range(30):
             await check(reader, ledger, as_of)
+
+
+async def test_writers_wait_for_compaction_where_too_many_batches_wait_to_be_merged(stores: Place):
+    limited = dataclasses.replace(MANUAL, shard_batches_max=10, timeout_ms=3_000)
+    async with client_of(stores, settings=limited) as client:
+        shard = ShardId.new()
+        writer = await client.open_writer(shard, schema=SCHEMA)
+        ledger, entropy = Ledger(), random.Random(7)
+        for time in range(10):
+            ledger.updates += (rows := some_rows(entropy, 8, time, time + 1))
+            await writer.append(table(rows), time + 1)
+        more = some_rows(entropy, 8, 10, 11)
+        with pytest.raises(persist.Overloaded, match="batches that wait to be merged"):
+            await writer.append(table(more), 11)
+        waiting = asyncio.create_task(writer.append(table(more), 11))
+        await asyncio.sleep(0.2)
+        assert await compact(client, shard)
+        await waiting
+        ledger.updates += more
+        reader = await client.open_reader(shard)
+        assert rows_of(await (await reader.snapshot(10)).to_arrow()) == ledger.at(10)

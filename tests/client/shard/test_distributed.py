@@ -14,7 +14,7 @@ from forked import pool
 from persist import ShardId
 from persist.core.shard.commands import ApplyMerge, MergeApplied, MergeRefused
 from persist.errors import InvalidArgument, LeaseExpired, ShardNotFound, StoreReadOnly
-from persist.wire.batch import batch_from_bytes, batch_to_bytes
+from persist.wire.shard.batch import batch_from_bytes, batch_to_bytes
 
 MANUAL = dataclasses.replace(SMALL, compaction=False)
 
@@ -149,7 +149,7 @@ async def test_compaction_that_was_taken_over_is_refused_and_tells(place: Place)
         writer, reader, ledger = await grown(client)
         compaction = await client.begin_compaction(writer.shard)
         results = [await asyncio.to_thread(piece.run) for piece in compaction.pieces(2)]
-        # As if the process that began it had been paused: nobody renews its claim.
+        # As if the process that began it had been paused: its claim is not renewed.
         compaction._keeping.cancel()
         await asyncio.sleep(0.06)
         other = await client.begin_compaction(writer.shard)

@@ -1,4 +1,4 @@
-"""Finalizing through every way to a shard, and what clients are told afterwards."""
+"""Finalizing through every way to a shard, and which errors clients get afterwards."""
 
 import asyncio
 import dataclasses
@@ -159,7 +159,7 @@ async def test_whatever_fails_after_a_step_was_committed_is_in_doubt(failure: Pe
         assert await client.recent_upper(shard) == CLOSED
 
 
-@pytest.mark.parametrize("method", ["set", "delete", "list"])
+@pytest.mark.parametrize("method", ["set", "delete_many", "list"])
 async def test_store_without_answers_keeps_no_finalize_beyond_its_time(method: str):
     settings = dataclasses.replace(SMALL, inline_part_bytes_max=0)
     asked = list[float]()

@@ -1,4 +1,4 @@
-"""What lives through a restore of its location at the same address: nobody goes on with what it knew before."""
+"""What lives through a restore of its location at the same address: nothing goes on with what it knew before."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Self

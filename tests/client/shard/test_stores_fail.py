@@ -21,8 +21,8 @@ from persist.storage import open as stores
 from persist.testing import servers
 from persist.testing.faults import FaultProxy, Mode
 from persist.v1 import state_pb2
-from persist.wire import state
 from persist.wire.frame import framed
+from persist.wire.shard import state
 
 FIRST = [(1, "a", 0, 1)]
 NEXT = [(2, "b", 1, 1)]

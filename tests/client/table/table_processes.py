@@ -1,4 +1,4 @@
-"""Processes that make transfers between tables, what they told, and what is there after them."""
+"""Processes that make transfers between tables, what they reported, and what is there after them."""
 
 import asyncio
 from pathlib import Path
@@ -20,7 +20,7 @@ def told(*files: Path) -> set[int]:
 
 
 async def whole(place: Place) -> set[int]:
-    """The transfers that somebody who comes afterwards finds, and that are still there once the log is settled."""
+    """The transfers that a later reader finds, and that are still there once the log is settled."""
     async with client_of(place) as client:
         tables, oracle = await tables_of(client), await client.oracle()
         # Whatever was in the log without being applied is applied with the next write.

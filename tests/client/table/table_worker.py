@@ -2,8 +2,8 @@
 
 ``python -m client.table.table_worker BLOB CONSENSUS NUMBER TRANSFERS FILE DIE`` appends the number of each transfer to
 FILE once it is acknowledged. DIE says where it kills itself amid its last transfer: ``append`` (in the log, not
-applied), ``copy`` (before a table is written), ``copied`` (after one of two was), ``forget`` (before the log is told),
-or ``-``.
+applied), ``copy`` (before a table is written), ``copied`` (after one of two was), ``forget`` (before the log is
+notified), or ``-``.
 """
 
 import asyncio

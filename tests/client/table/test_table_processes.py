@@ -29,7 +29,7 @@ async def test_processes_killed_at_any_moment_leave_whole_transfers(place: Place
                 process.kill()
     found, acknowledged = await whole(place), told(*files)
     assert len(acknowledged) >= 4 + 15 + 15 + 10
-    # One transfer of the process that was killed may have happened without anybody being told.
+    # One transfer of the process that was killed may have happened unreported.
     assert acknowledged <= found
     assert len(found - acknowledged) <= 1
 
@@ -43,7 +43,7 @@ async def test_a_process_killed_between_log_and_tables_leaves_its_transfer_whole
     process = await start(place, 0, 2, file, where)
     assert await process.wait() == -signal.SIGKILL
     assert told(file) == {0, 1}
-    # The log had it, so it happened, whoever copies it.
+    # The log had it, so it happened, whichever process copies it.
     assert await whole(place) == {0, 1, 2}
 
 

@@ -468,13 +468,13 @@ async def test_a_time_up_within_transact_is_told():
         with pytest.raises(Determinate):
             await client.transact(overtaken, USER, timeout=0.2)
         assert {name for _, name, _ in await found(logged)} == {"theirs"}
-        # Only reading: what was found is applied before it is told.
+        # Only reading: what was found is applied before it is returned.
         rows = await client.transact(lambda txn: txn.snapshot(logged), USER)
         assert await (await client.oracle(USER)).read_ts() >= rows.as_of
 
 
 async def past_the_log(client: aio.Client, written: aio.Table) -> None:
-    """Append to a logged table's shard behind everything, as whoever only knows its id."""
+    """Append to a logged table's shard behind everything, as a program that only knows its id."""
     writer = await client.open_writer(written.shard)
     now = await (await client.oracle()).write_ts()
     await writer.append_at_upper([(({"id": 50}, {"name": "raw"}), 0, 1)], not_before=now)

@@ -1,4 +1,4 @@
-"""What ``resolve`` tells of writes of tables that are stored and that nobody was answered, and that it shows them."""
+"""What ``resolve`` reports of table writes that are stored and were not answered, and that it shows them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -171,3 +171,27 @@ async def test_nothing_is_sent_for_a_caller_that_has_left():
     waiting.begin(task)
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_each_table_of_a_log_is_told_of_its_own_writes_and_a_transaction_once():
+    async with client_of(memory_place()) as client:
+        one, other = [await client.table(name, schema=SCHEMA, mode="wal") for name in ("one", "other")]
+
+        async def insert_into_both() -> None:
+            async with client.transaction() as transaction:
+                transaction.insert(one, [{"id": 2, "name": "a"}])
+                transaction.insert(other, [{"id": 2, "name": "a"}])
+
+        way = Way(client, APPLIED)
+        way.failures = [VersionMismatch("newer")]
+        with pytest.raises(Indeterminate):
+            await other.insert([{"id": 1, "name": "a"}])
+        way.failures = [VersionMismatch("newer")]
+        with pytest.raises(Indeterminate):
+            await insert_into_both()
+        [both] = await one.resolve()
+        [own] = await other.resolve()
+        assert both.appended is not None
+        assert own.appended is not None
+        assert both.call != own.call
+        assert await one.resolve() == await other.resolve() == ()

@@ -1,4 +1,4 @@
-"""What is told of a write that has happened, when its time cannot be applied any more: never that nothing happened."""
+"""What is reported of a write whose time cannot be applied any more: never that nothing happened."""
 
 from contextlib import suppress
 from typing import Any
@@ -8,8 +8,17 @@ import pytest
 from client.support import client_of, file_place, memory_place
 
 import persist
+from persist import aio
 from persist.core.time.errors import ClockAhead
-from persist.errors import AlreadyCommitted, Determinate, Indeterminate, InvalidArgument, ShardClosed, UsageError
+from persist.errors import (
+    AlreadyCommitted,
+    Determinate,
+    Indeterminate,
+    InvalidArgument,
+    LeaseExpired,
+    ShardClosed,
+    UsageError,
+)
 
 SCHEMA = persist.Schema(key={"id": pa.int64()}, val={"name": pa.string()})
 AHEAD_MS = 3_600_000
@@ -158,3 +167,86 @@ def test_transaction_that_is_none_is_refused_where_it_is_made(wrong: dict[str, A
 
 async def _ids(table: Any) -> list[int]:
     return sorted((await (await table.snapshot()).to_arrow()).column("id").to_pylist())
+
+
+@pytest.mark.parametrize("mode", ["direct", "wal"])
+async def test_same_rows_under_the_same_version_are_a_replay_also_after_a_column_was_added(mode: Any):
+    wider = persist.Schema(key={"id": pa.int64()}, val={"name": pa.string(), "mail": pa.string(), "age": pa.int64()})
+    place, marker = memory_place(), persist.Transaction(app_id="job", version=7)
+    async with client_of(place) as client:
+        things = await client.table("things", schema=SCHEMA, mode=mode)
+        first = await things.insert(row(1), transaction=marker)
+        await client.evolve_schema(things.shard, wider)
+    async with client_of(place) as client:
+        things = await client.table("things", mode=mode)
+        assert await things.insert(row(1), transaction=marker) == first
+        for other in ({"id": 1, "name": "1", "mail": "m"}, {"id": 1, "name": "1", "age": 3}, {"id": 1, "mail": "1"}):
+            with pytest.raises(InvalidArgument, match="something else was committed"):
+                await things.insert([other], transaction=marker)
+        assert await rows_in(things) == [{"id": 1, "name": "1", "mail": None, "age": None}]
+
+
+async def rows_in(table: Any) -> list[dict[str, Any]]:
+    return (await (await table.snapshot()).to_arrow()).drop_columns(["diff"]).to_pylist()
+
+
+async def test_older_version_of_serializable_work_is_not_said_to_be_committed():
+    async with client_of(memory_place()) as client:
+        things = await client.table("things", schema=SCHEMA, mode="wal")
+
+        async def work(transaction: Any) -> None:
+            transaction.insert(things, row(7))
+
+        await client.transact(work, transaction=persist.Transaction(app_id="job", version=7))
+        with pytest.raises(AlreadyCommitted):
+            await client.transact(work, transaction=persist.Transaction(app_id="job", version=7))
+        with pytest.raises(InvalidArgument, match="not known any more"):
+            await client.transact(work, transaction=persist.Transaction(app_id="job", version=5))
+
+
+@pytest.mark.parametrize("mode", ["direct", "wal"])
+async def test_write_before_a_restore_that_cannot_be_applied_any_more_is_forgotten(mode: Any):
+    async with client_of(memory_place()) as client:
+        things = await client.table("things", schema=SCHEMA, mode=mode)
+        failures: list[Exception] = [Determinate("away"), LeaseExpired("the location was restored")]
+
+        async def refused(*_: object) -> None:
+            raise failures[0]
+
+        things._oracle._times.apply = refused  # type: ignore[method-assign]
+        with pytest.raises(Indeterminate) as raised:
+            await things.insert(row(1))
+        del failures[0]
+        [told] = await things.resolve()
+        assert (told.call, told.appended, told.forgotten) == (raised.value.details["call"], None, True)
+        assert await things.resolve() == ()
+
+
+@pytest.mark.parametrize("writes", [False, True])
+async def test_tables_that_a_transaction_reads_are_of_one_time_also_where_that_is_kept_no_more(writes: bool):
+    place = memory_place()
+    async with client_of(place) as one, client_of(place) as two:
+        here = [await one.table(name, schema=SCHEMA, mode="wal") for name in "ab"]
+        there = [await two.table(name, schema=SCHEMA, mode="wal") for name in "ab"]
+        await here[0].insert([{"id": 1, "name": "old"}])
+        await here[1].insert([{"id": 1, "name": "old"}])
+        runs = []
+
+        async def work(transaction: aio.TableTransaction) -> list[list[str]]:
+            runs.append(transaction)
+            names = [(await (await transaction.snapshot(here[0])).to_arrow())["name"].to_pylist()]
+            if len(runs) == 1:
+                async with two.transaction() as other:
+                    for table in there:
+                        other.retract(table, [{"id": 1, "name": "old"}])
+                        other.insert(table, [{"id": 1, "name": "new"}])
+                assert other.ts is not None
+                await there[1].snapshot()
+                await there[1].downgrade_since(other.ts)
+            names.append((await (await transaction.snapshot(here[1])).to_arrow())["name"].to_pylist())
+            if writes:
+                transaction.insert(here[0], [{"id": 2, "name": "seen"}])
+            return names
+
+        assert await one.transact(work) == [["new"], ["new"]]
+        assert len(runs) == 2

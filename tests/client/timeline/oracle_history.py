@@ -1,4 +1,4 @@
-"""What processes asked of an oracle and heard, and whether one oracle could have answered so.
+"""What processes asked of an oracle and got back, and whether one oracle could have answered so.
 
 ``python -m client.timeline.oracle_history BLOB CONSENSUS TIMELINE SEED CALLS FILE`` is such a process: it appends a
 line to FILE before each call and after each answer, so that its history survives being killed.
@@ -25,7 +25,7 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True)
 class Call:
-    """``kind``: write, read, peek or apply. ``value``: what was told, or applied; None when there was no answer."""
+    """``kind``: write, read, peek or apply. ``value``: what was returned, or applied; None when there was no answer."""
 
     kind: str
     asked: float
@@ -82,7 +82,7 @@ def calls_in(files: Iterable[Path]) -> list[Call]:
 
 
 class _Latest:
-    """The greatest value told before a moment."""
+    """The greatest value returned before a moment."""
 
     def __init__(self, calls: Iterable[Call]) -> None:
         told = sorted((call.answered, call.value) for call in calls if call.answered < NEVER and call.value is not None)

@@ -1,4 +1,4 @@
-"""Several processes at one oracle, some of them killed: together they hear what one oracle could have said."""
+"""Several processes at one oracle, some of them killed: together they get what one oracle could have answered."""
 
 import asyncio
 import signal

@@ -32,9 +32,9 @@ from persist.retry.deadline import Deadline
 SOURCES_MAX: Final = 256
 """Sources whose bindings are kept in memory; the one that was asked for least recently makes room."""
 INCARNATIONS_MAX: Final = 10_000
-"""Remap shards of which it is known whose they are."""
+"""Remap shards whose incarnation is kept in memory."""
 BINDINGS_BETWEEN: Final = 1_000
-"""Bindings that a watch tells before it looks which of them were forgotten."""
+"""Bindings that a watch yields before it looks which of them were forgotten."""
 
 _Key = tuple[ShardId, SourceKind, str]
 
@@ -145,7 +145,7 @@ class LocalMinter(Closes):
         return await (await self._shard(source, deadline)).compact(remap_since(trace, states), deadline)
 
     async def close(self) -> None:
-        """Let go of the readers' leases. The client stays open."""
+        """Release the readers' leases. The client stays open."""
         shards, self._shards = list(self._shards.values()), {}
         for shard in shards:
             await shard.close()
@@ -193,7 +193,7 @@ class LocalMinter(Closes):
             self._incarnations.popitem(last=False)
 
     async def _look(self, source: RemapSource, deadline: Deadline, *, begins: bool) -> None:
-        """Whoever asks for what is not there leaves nothing there. Raises ShardNotFound, UpstreamReplaced."""
+        """Asking for a source that is not there creates nothing. Raises ShardNotFound, UpstreamReplaced."""
         found = await incarnation_there(self._client, source, deadline)
         if found is None and not begins:
             raise await not_found(self._client, source, deadline)
@@ -219,6 +219,6 @@ class LocalMinter(Closes):
 
     async def _upper(self, shard: ShardId, deadline: Deadline) -> Antichain:
         try:
-            return await self._client.recent_upper(shard, timeout=deadline.remaining())
+            return await self._client.recent_upper(shard, timeout=deadline.slice())
         except ShardNotFound:
             return MINIMUM

@@ -1,4 +1,4 @@
-"""Looking at a remap shard before anything is registered in it: whoever asks about a source must not make one.
+"""Looking at a remap shard before anything is registered in it: asking about a source must not make one.
 
 Source: catalog-semantics.md section 5.2; reliability.md I18.
 """
@@ -30,7 +30,7 @@ async def incarnation_there(client: ShardClient, source: RemapSource, deadline: 
     """The incarnation that the bindings in a source's shard are about; None where there are none.
 
     No lease, no write. Of a shard that holds something else, or cannot be read without a lease, that of the source:
-    opening it tells what is wrong. One RPC, and a read of the bindings. Raises LocationError.
+    opening it shows what is wrong. One RPC, and a read of the bindings. Raises LocationError.
     """
     location = client.location
     location.check_open()
@@ -53,7 +53,7 @@ async def incarnation_there(client: ShardClient, source: RemapSource, deadline: 
 
 
 async def not_found(client: ShardClient, source: RemapSource, deadline: Deadline) -> ShardNotFound:
-    """The refusal of a source that nobody began, with the ids that may have been meant."""
+    """The error for a source that was never begun, with the ids that may have been meant."""
     location, ids = client.location, list[str]()
     with contextlib.suppress(PersistError):
         async with aclosing(

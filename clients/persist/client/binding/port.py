@@ -1,6 +1,6 @@
 """Minter: what a TimestampMinter does, here in this process or behind gRPC.
 
-Whoever asks names the source in full, so any number of minters serve any number of sources and know nothing between
+Each call names the source in full, so any number of minters serve any number of sources and know nothing between
 calls that the remap shard does not. Nothing is answered that is not committed.
 Source: design 003; catalog-semantics.md sections 4.2, 5.1 and 5.2; reliability.md I18-I20.
 """
@@ -66,7 +66,7 @@ class Minter(Protocol):
     """Bindings of sources. Every call may raise LocationError; repeating any of them is safe and gives the same.
 
     Calls raise UpstreamReplaced when the remap shard is about another incarnation, CorruptData when it is none. Only
-    ``mint`` begins a source: all others raise ShardNotFound for one that nobody began, and leave nothing there.
+    ``mint`` begins a source: all others raise ShardNotFound for one that was not begun, and leave nothing there.
     """
 
     async def get_binding(
@@ -79,7 +79,7 @@ class Minter(Protocol):
     ) -> list[Binding]:
         """For each source time (inclusive: of a message) the lowest binding beyond it, minted now if there is none.
 
-        The same for everybody, for ever. ``high``: what the upstream is known to have; without it no more than
+        The same for every caller, for ever. ``high``: what the upstream is known to have; without it no more than
         ``rules.max_jump`` is bound at once. Raises NotReadable (bound at since or before: its time is forgotten),
         JumpTooLarge, ClockAhead, InvalidArgument, ShardNotFound.
         """
@@ -95,7 +95,7 @@ class Minter(Protocol):
     ) -> Bound:
         """Bind everything before ``wanted`` (exclusive) unless it is; without it complete the present tick only.
 
-        A source that nobody began begins with this. Raises as ``get_binding``.
+        A source that was not begun yet begins with this. Raises as ``get_binding``.
         """
         ...
 
@@ -107,7 +107,7 @@ class Minter(Protocol):
         ...
 
     def watch(self, source: RemapSource, *, timeout: float | None = None) -> AsyncIterator[RemapTrace]:
-        """The trace now, and again whenever it has changed, until closed or ``timeout`` seconds have passed.
+        """The trace now, and again after each change, until closed or ``timeout`` seconds have passed.
 
         Raises ShardNotFound, UpstreamReplaced, CorruptData, LocationError, each while iterating.
         """
@@ -133,5 +133,5 @@ class Minter(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of what it holds: leases run out by themselves where that fails. Raises LocationError."""
+        """Release what it holds: leases run out by themselves where that fails. Raises LocationError."""
         ...

@@ -35,14 +35,15 @@ GATHER_FROM: Final = 2
 GATHER_SECONDS: Final = 0.001
 GATHER_PAUSES_MAX: Final = 40
 CONFIRM_SECONDS: Final = 1.0
-"""What is answered from memory was seen to be there so long ago at most."""
+"""How old an answer from memory may be."""
+EVERY_MS: Final = MintRules(interval_ms=1)
 LET_GO_SECONDS: Final = 5.0
-"""How often the reader of a minter lets go of what it has read."""
+"""How often the reader of a minter releases what it has read."""
 
 
 @dataclass(slots=True)
 class Counts:
-    """Of one minter, over all its sources. ``mismatches``: appends that another minter was faster than."""
+    """Counts of one minter, over all its sources. ``mismatches``: appends that another minter was faster than."""
 
     minted: int = 0
     mismatches: int = 0
@@ -50,7 +51,7 @@ class Counts:
 
 @dataclass(eq=False, slots=True)
 class Ask:
-    """Somebody waits until everything before ``wanted`` is bound; None: until the tick at asking is complete."""
+    """A caller waits until everything before ``wanted`` is bound; None: until the tick at asking is complete."""
 
     wanted: SourceFrontier | None
     high: SourceFrontier | None
@@ -60,7 +61,7 @@ class Ask:
     refusal: PersistError | None = None
 
     def is_covered(self, log: BindingLog) -> bool:
-        """Nothing is to be appended for it. Raises what keeps it from being bound."""
+        """Whether nothing needs to be appended for it. Raises what keeps it from being bound."""
         own = dataclasses.replace(log, rules=self.rules)
         if self.wanted is None:
             return isinstance(own.advance(self.asked_ms), Covered)
@@ -92,7 +93,7 @@ class RemapShard:
 
     @property
     def is_busy(self) -> bool:
-        """Somebody waits for it."""
+        """A caller waits for it."""
         return self._turn.locked() or bool(self._asks)
 
     @property
@@ -110,12 +111,12 @@ class RemapShard:
                 await self._load(deadline)
 
     async def sync(self, deadline: Deadline) -> BindingLog:
-        """What is committed at this moment."""
+        """Read what is committed now."""
         async with self._my_turn(deadline):
             return await self._sync(deadline)
 
     async def confirm(self, deadline: Deadline) -> None:
-        """See that what is known is still there, unless that was seen within ``CONFIRM_SECONDS``.
+        """Check that what is in memory is still there, unless checked within ``CONFIRM_SECONDS``.
 
         What is committed stays, but for a restore, which a minter that only answers from memory would never meet.
         """
@@ -143,12 +144,12 @@ class RemapShard:
             handle = self._since
             assert handle is not None
             if handle.since.less_than(since):
-                await handle.compare_and_downgrade(handle.opaque, since, timeout=deadline.remaining())
+                await handle.compare_and_downgrade(handle.opaque, since, timeout=deadline.slice())
             self._forget(handle.since)
             return handle.since
 
     async def close(self) -> None:
-        """Let go of the reader's lease."""
+        """Release the reader's lease."""
         reader, self._reader, self._log = self._reader, None, None
         if reader is not None:
             with contextlib.suppress(PersistError):
@@ -156,7 +157,7 @@ class RemapShard:
 
     @contextlib.asynccontextmanager
     async def _my_turn(self, deadline: Deadline) -> AsyncIterator[None]:
-        """Nobody else appends or reads on meanwhile. Raises Indeterminate when it does not come about in time."""
+        """No other call appends or reads on meanwhile. Raises Indeterminate when it does not come about in time."""
         try:
             async with asyncio.timeout(deadline.remaining()):
                 await self._turn.acquire()
@@ -168,7 +169,7 @@ class RemapShard:
             self._turn.release()
 
     async def _gather(self) -> None:
-        """Let asks come in that are on their way, where several came at once lately.
+        """Wait a moment for more asks, where several came at once lately.
 
         A server takes in few requests while it is busy appending: without a pause each append would serve two of them.
         """
@@ -181,7 +182,7 @@ class RemapShard:
                 return
 
     async def _round(self, deadline: Deadline) -> None:
-        """Settle whoever can be without an append; otherwise append for all that may be."""
+        """Settle the calls that need no append; otherwise append for all that may be."""
         await self._gather()
         if self._doubtful:
             await self._sync(deadline)
@@ -198,20 +199,28 @@ class RemapShard:
                 waiting.append(ask)
                 wanted = wanted if ask.wanted is None else wanted.join(ask.wanted)
         self._served = len(waiting)
-        if waiting and await self._append(dataclasses.replace(log, rules=waiting[0].rules), wanted, deadline):
+        if waiting and await self._append(wanted, self._latest_tick(waiting), deadline):
             for ask in waiting:
                 ask.settled = True
 
-    async def _append(self, log: BindingLog, wanted: SourceFrontier, deadline: Deadline) -> bool:
-        """Whether everything before ``wanted`` is bound now, and the present tick complete; if not, look again."""
+    def _latest_tick(self, waiting: list[Ask]) -> int:
+        """The time that completes what each asked for. SUBTLE: the clock may have been set back since one asked."""
+        now_ms = max(self._clock.now_ms(), *(ask.asked_ms for ask in waiting))
+        return max(ask.rules.rounded(now_ms) for ask in waiting)
+
+    async def _append(self, wanted: SourceFrontier, tick_ms: int, deadline: Deadline) -> bool:
+        """Append up to ``wanted``; whether all before it is bound and the tick complete. If not, look again.
+
+        It always does one or the other: a round that changed nothing would be repeated for ever.
+        """
+        # Each ask was checked by itself against what the upstream has, and the tick is rounded as its ask wants it.
+        log = dataclasses.replace(self.log, rules=EVERY_MS)
         if len(log.trace.bindings) > BINDINGS_MAX:
             raise Overloaded("too many bindings wait for the source's writers", hint="let them catch up")
-        now_ms = self._clock.now_ms()
-        # Each ask was checked by itself against what the upstream has.
-        plan = log.ensure(wanted, now_ms, high=wanted)
+        plan = log.ensure(wanted, tick_ms, high=wanted)
         if isinstance(plan, Covered):
-            plan = log.advance(now_ms)
-        return isinstance(plan, Append) and await self._commit(plan, deadline)
+            plan = log.advance(tick_ms)
+        return isinstance(plan, Covered) or await self._commit(plan, deadline)
 
     async def _commit(self, plan: Append, deadline: Deadline) -> bool:
         source, log = self._source, self.log
@@ -220,10 +229,10 @@ class RemapShard:
         self._doubtful = True
         try:
             outcome = await self._writer.compare_and_append(
-                rows, plan.expected_upper, plan.new_upper, timeout=deadline.remaining()
+                rows, plan.expected_upper, plan.new_upper, timeout=deadline.slice()
             )
         except LeaseExpired:
-            # The shard forgot this writer, which was silent for long, or somebody's clock is far ahead.
+            # The shard forgot this writer, which was silent for long, or a process's clock is far ahead.
             await self._load(deadline)
             return False
         if isinstance(outcome, Appended):
@@ -267,23 +276,23 @@ class RemapShard:
 
     async def _load_once(self, deadline: Deadline) -> None:
         source, client = self._source, self._client
-        self._writer = await client.open_writer(source.remap, schema=REMAP_SCHEMA, timeout=deadline.remaining())
+        self._writer = await client.open_writer(source.remap, schema=REMAP_SCHEMA, timeout=deadline.slice())
         # SUBTLE: before any lease that moves, as nothing else keeps the shard's since where the bindings begin.
         self._since = await client.open_since(
-            REMAP_SINCE, source.remap, purpose="bindings of a source", timeout=deadline.remaining()
+            REMAP_SINCE, source.remap, purpose="bindings of a source", timeout=deadline.slice()
         )
         self._reader = reader = await client.open_reader(
             source.remap,
             schema=REMAP_SCHEMA,
             purpose="minter",
             use_critical_since=True,
-            timeout=deadline.remaining(),
+            timeout=deadline.slice(),
         )
         info = await self._info(deadline)
         trace = RemapTrace(kind=source.kind)
         as_of = reader.since.time
         if info.upper != MINIMUM and as_of is not None:
-            snapshot = await reader.snapshot(as_of, timeout=deadline.remaining())
+            snapshot = await reader.snapshot(as_of, timeout=deadline.slice())
             trace = await self._trace_of(reader, await snapshot.to_arrow(), as_of, info.upper, deadline)
         self._log = BindingLog(trace=trace, incarnation=source.incarnation)
         self._doubtful = False
@@ -294,7 +303,7 @@ class RemapShard:
         source = self._source
         times = pa.repeat(pa.scalar(as_of, pa.uint64()), rows.num_rows)
         first = rows.append_column(REMAP_SCHEMA.updates.field("ts"), times).select(REMAP_SCHEMA.updates.names)
-        later = await reader.diffs([as_of + 1], upper, timeout=deadline.remaining())
+        later = await reader.diffs([as_of + 1], upper, timeout=deadline.slice())
         updates = [
             *from_table(source.kind, source.incarnation, first),
             *from_table(source.kind, source.incarnation, await later.to_arrow()),
@@ -306,7 +315,7 @@ class RemapShard:
         if reader is None or log.trace.upper == MINIMUM:
             await self._load(deadline)
             return
-        found = await reader.diffs(log.trace.upper, upper, timeout=deadline.remaining())
+        found = await reader.diffs(log.trace.upper, upper, timeout=deadline.slice())
         updates = from_table(source.kind, source.incarnation, await found.to_arrow())
         self._log = dataclasses.replace(log, trace=log.trace.extended(updates, upper))
 
@@ -323,7 +332,7 @@ class RemapShard:
             return
         self._let_go = now
         with contextlib.suppress(LeaseExpired):
-            await reader.downgrade_since([upper - 1], timeout=deadline.remaining())
+            await reader.downgrade_since([upper - 1], timeout=deadline.slice())
 
     async def _info(self, deadline: Deadline) -> ShardInfo:
         assert self._writer is not None

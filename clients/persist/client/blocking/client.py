@@ -4,7 +4,7 @@
 Source: architecture.md section 8; style.md rule 26.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from persist.client.blocking.write import SinceHandle, WriteHandle
 from persist.client.connect import connect as aio_connect
 from persist.client.connect import embedded as aio_embedded
 from persist.client.shard.write.prepared import BatchSpec
+from persist.client.sql.results import Result
 from persist.client.table.table import Mode
 from persist.core.data.schema import Schema
 from persist.core.frontier import Antichain
@@ -32,7 +33,9 @@ from persist.typed import Fields
 if TYPE_CHECKING:
     from persist.client.blocking.catalog import Catalog
     from persist.client.blocking.compaction import Compaction
+    from persist.client.blocking.environment import Environment
     from persist.client.blocking.minter import Minter
+    from persist.client.blocking.sql import SqlSession
 T = TypeVar("T")
 
 
@@ -101,7 +104,7 @@ class Client(Opened):
         """The shard of this name; an id is returned as it is, and not looked for. Makes nothing.
 
         ``create``, for who is going to write: of a name without a shard the id that its first write will give it,
-        instead of ShardNotFound, which tells near names. Three RPCs at once. Raises AmbiguousName, which lists all
+        instead of ShardNotFound, which names similar ones. Three RPCs at once. Raises AmbiguousName, which lists all
         shards of the name, InvalidArgument (no name; with ``create`` a table that is written through a log).
         """
         return self._run(self._inner.named(name, create=create, timeout=timeout))
@@ -181,7 +184,7 @@ class Client(Opened):
     ) -> SinceHandle:
         """The critical since called ``name``, made at the shard's since with ``opaque`` when there is none yet.
 
-        Two RPCs. Raises ShardNotFound, InvalidId, LeaseExpired (somebody removed it while it was being made).
+        Two RPCs. Raises ShardNotFound, InvalidId, LeaseExpired (another process removed it while it was being made).
         """
         return self._give(
             SinceHandle, self._run(self._inner.open_since(name, shard, opaque=opaque, purpose=purpose, timeout=timeout))
@@ -192,10 +195,10 @@ class Client(Opened):
         return self._run(self._inner.recent_upper(shard, timeout=timeout))
 
     def place(self, shard: ShardId | str, *, timeout: float | None = None) -> str:
-        """What tells this shard from those of its id at other locations, and from itself before a restore.
+        """Identifies this shard among those with its id at other locations, and from itself before a restore.
 
-        For whoever keeps times of a shard elsewhere: they mean nothing at another place. A location that is moved to
-        another Blob has another one, too. One RPC. Raises ShardNotFound.
+        For programs that keep times of a shard elsewhere: such times mean nothing at another place. A location that is
+        moved to another Blob has another one, too. One RPC. Raises ShardNotFound.
         """
         return self._run(self._inner.place(shard, timeout=timeout))
 
@@ -204,10 +207,11 @@ class Client(Opened):
         return self._run(self._inner.schema(shard, timeout=timeout))
 
     def evolve_schema(self, shard: ShardId | str, schema: Schema, *, timeout: float | None = None) -> SchemaEntry:
-        """Make ``schema`` the newest: it may only add nullable val columns at the end. The newest again is fine.
+        """Make ``schema`` the newest: it may only add nullable val columns at the end. Repeating the newest one is
+        allowed.
 
         Handles that are open go on with the schema they have. Two RPCs. Raises SchemaMismatch (incompatible, or
-        somebody else evolved it meanwhile), CodecMismatch, ShardNotFound.
+        another process evolved it meanwhile), CodecMismatch, ShardNotFound.
         """
         return self._run(self._inner.evolve_schema(shard, schema, timeout=timeout))
 
@@ -227,8 +231,8 @@ class Client(Opened):
         """Take away all that a closed shard still holds; its id is dead for ever, and nothing revives it.
 
         The shard must be closed for writing and for reading (upper and since ``[]``). ``force`` closes it first,
-        whoever uses it: readers and writers learn so at their next call. Afterwards a tombstone and one rollup remain.
-        Repeat it after an error, or any time: it goes on where it was. A few RPCs. Raises ShardNotFound,
+        even while it is in use: readers and writers see that at their next call. Afterwards a tombstone and one rollup
+        remain. Repeat it after an error, or any time: it goes on where it was. A few RPCs. Raises ShardNotFound,
         InvalidArgument (it is open: the message says how to close it). LocationError is Indeterminate once anything of
         it may be done.
         """
@@ -263,8 +267,8 @@ class Client(Opened):
     ) -> Oracle:
         """The write times and the read time of a timeline, made if missing, after ``initially`` was applied.
 
-        One object per client and timeline, whose calls share RPCs. ``reference``: milliseconds since 1970 as somebody
-        else's clock has them; write times more than 10 s ahead of it are refused. ``endpoints``: ask TimestampOracle
+        One object per client and timeline, whose calls share RPCs. ``reference``: milliseconds since 1970 by another
+        machine's clock; write times more than 10 s ahead of it are refused. ``endpoints``: ask TimestampOracle
         servers (HOST:PORT, commas) instead of the timeline's shards, so that many clients share commits. Six RPCs at
         most. Raises InvalidArgument, ClockAhead, InvalidBounds.
         """
@@ -289,7 +293,7 @@ class Client(Opened):
     def catalog(
         self, environment: str, *, endpoints: str = "", implementation: str = "persist", stash: str = ""
     ) -> "Catalog":
-        """The durable catalog of an environment: one per name and location. Nothing is opened, only found, yet.
+        """The durable catalog of an environment: one per name and location. This only finds it; ``open`` opens it.
 
         ``endpoints``: ask CatalogService servers (HOST:PORT, commas) instead of the catalog's shard. Borrows this
         client: close the catalog first. Three RPCs at most. ``implementation``: ``persist`` keeps it in that shard,
@@ -307,6 +311,54 @@ class Client(Opened):
                 self._inner.catalog(environment, endpoints=endpoints, implementation=implementation, stash=stash)
             ),
         )
+
+    def environment(
+        self, name: str = "default", *, role: str = "persist", endpoints: str = "", take_over: bool = False
+    ) -> "Environment":
+        """The environment of that name at this location: its items by name, and what changes them.
+
+        ``role``: in whose name statements are executed. ``endpoints``: CatalogService servers (HOST:PORT, commas); None
+        are needed in a directory, where whoever writes first leads and is found by the other processes. Nothing is made
+        before the first statement. ``take_over``: lead at shared stores where a program led that did not end in order:
+        only if it is gone for good. Borrows this client, and ends with it. Four RPCs. Raises InvalidArgument,
+        MissingExtra, IncompatibleDataVersion.
+        """
+        from persist.client.blocking.environment import Environment
+
+        return self._give(
+            Environment, self._run(self._inner.environment(name, role=role, endpoints=endpoints, take_over=take_over))
+        )
+
+    def session(
+        self, environment: str = "default", *, role: str = "persist", files: bool = False, endpoints: str = ""
+    ) -> "SqlSession":
+        """A session that runs SQL in an environment, with variables and transactions of its own. Close it.
+
+        ``files``: COPY may read and write files of this process. Needs the extra ``sql``. Raises as ``environment``.
+        """
+        from persist.client.blocking.sql import SqlSession
+
+        return self._give(
+            SqlSession, self._run(self._inner.session(environment, role=role, files=files, endpoints=endpoints))
+        )
+
+    def sql(
+        self, text: str, params: object = None, *, environment: str = "default", role: str = "persist"
+    ) -> list[Result]:
+        """What became of each statement of a text: rows that are in memory, and Arrow streams.
+
+        ``params``: values for ``?`` and ``$1`` (a sequence), or for ``:name`` (a mapping). Each call has a session of
+        its own: BEGIN and COMMIT stand in one text, or in a ``session``. Needs the extra ``sql``. Raises as
+        ``SqlSession.execute``.
+        """
+        return self._run(self._inner.sql(text, params, environment=environment, role=role))
+
+    def item_names(self, *, timeout: float | None = None) -> Mapping[str, str]:
+        """What shards are called here: the full name of the item that has each, by id. Empty without an environment.
+
+        One RPC then; a few more, the first time, where there is one. Raises IncompatibleDataVersion.
+        """
+        return self._run(self._inner.item_names(timeout=timeout))
 
     def table(
         self,
@@ -342,7 +394,7 @@ class Client(Opened):
         ``transaction``: happens once for ever; other rows under its version, or a version before the newest, are
         InvalidArgument when the block ends. Three RPCs, however many tables. Raises InvalidArgument and, when the
         block ends, LocationError: after Indeterminate all of it may have happened, or nothing, which ``resolve`` of any
-        of the tables tells.
+        of the tables reports.
         """
         return entered(
             self, TableTransaction, self._inner.transaction(timeline, transaction=transaction, timeout=timeout)
@@ -356,9 +408,10 @@ class Client(Opened):
         transaction: Transaction | None = None,
         timeout: float | None = None,
     ) -> T:
-        """Reads and writes of tables of mode ``wal`` with nothing in between: serializable. What ``work`` returned.
+        """Reads and writes of tables of mode ``wal`` with nothing in between: serializable. Returns what ``work``
+        returned.
 
-        ``work`` runs again when somebody else committed first, so it must do nothing but what it does to its
+        ``work`` runs again when another transaction committed first, so it must do nothing but what it does to its
         transaction. ``transaction``: happens once for ever; AlreadyCommitted when that was before, and ``work`` is
         not run then. Raises what ``work`` raises, and NotYetAvailable when others were first until time was up.
         """
@@ -371,8 +424,9 @@ class Client(Opened):
     def settle(self, timeline: TimelineLike = EPOCH_MILLISECONDS, *, timeout: float | None = None) -> None:
         """Copy everything from the log of a timeline to its tables, and let the log forget what is copied.
 
-        Needed by nobody: reading a table copies what is missing, and committing settles now and then. Any process may
-        do it at any time. About five RPCs, and ten for each table with something to copy. Raises LocationError.
+        No program needs to call this: reading a table copies what is missing, and committing settles now and then. Any
+        process may do it at any time. About five RPCs, and ten for each table with something to copy. Raises
+        LocationError.
         """
         self._run(self._inner.settle(timeline, timeout=timeout))
 

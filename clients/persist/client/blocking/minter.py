@@ -21,7 +21,7 @@ class Minter(Held):
     """Bindings of sources. Every call may raise LocationError; repeating any of them is safe and gives the same.
 
     Calls raise UpstreamReplaced when the remap shard is about another incarnation, CorruptData when it is none. Only
-    ``mint`` begins a source: all others raise ShardNotFound for one that nobody began, and leave nothing there.
+    ``mint`` begins a source: all others raise ShardNotFound for one that was not begun, and leave nothing there.
     """
 
     _inner: AioMinter
@@ -36,7 +36,7 @@ class Minter(Held):
     ) -> list[Binding]:
         """For each source time (inclusive: of a message) the lowest binding beyond it, minted now if there is none.
 
-        The same for everybody, for ever. ``high``: what the upstream is known to have; without it no more than
+        The same for every caller, for ever. ``high``: what the upstream is known to have; without it no more than
         ``rules.max_jump`` is bound at once. Raises NotReadable (bound at since or before: its time is forgotten),
         JumpTooLarge, ClockAhead, InvalidArgument, ShardNotFound.
         """
@@ -52,7 +52,7 @@ class Minter(Held):
     ) -> Bound:
         """Bind everything before ``wanted`` (exclusive) unless it is; without it complete the present tick only.
 
-        A source that nobody began begins with this. Raises as ``get_binding``.
+        A source that was not begun yet begins with this. Raises as ``get_binding``.
         """
         return self._run(self._inner.mint(source, wanted, high=high, timeout=timeout))
 
@@ -64,7 +64,7 @@ class Minter(Held):
         return self._run(self._inner.bindings(source, timeout=timeout))
 
     def watch(self, source: RemapSource, *, timeout: float | None = None) -> Iterator[RemapTrace]:
-        """The trace now, and again whenever it has changed, until closed or ``timeout`` seconds have passed.
+        """The trace now, and again after each change, until closed or ``timeout`` seconds have passed.
 
         Raises ShardNotFound, UpstreamReplaced, CorruptData, LocationError, each while iterating.
         """
@@ -90,5 +90,5 @@ class Minter(Held):
         return self._run(self._inner.compact(source, exports, timeout=timeout))
 
     def close(self) -> None:
-        """Let go of what it holds: leases run out by themselves where that fails. Raises LocationError."""
+        """Release what it holds: leases run out by themselves where that fails. Raises LocationError."""
         self._end(self._inner.close())

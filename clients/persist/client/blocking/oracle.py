@@ -17,8 +17,8 @@ class Oracle(Held):
 
     A write time is greater than every one given out, and every time read or applied, before it was asked for. A read
     time is at least every time whose ``apply_write`` had returned, and less than every write time asked for later.
-    This holds among all processes, whatever their clocks say and whoever dies. ``timeout`` is in seconds, None means
-    ``settings.timeout_ms``. Every call may raise LocationError, ShardClosed (somebody closed the timeline's shards),
+    This holds among all processes, whatever their clocks say and whichever die. ``timeout`` is in seconds, None means
+    ``settings.timeout_ms``. Every call may raise LocationError, ShardClosed (the timeline's shards were closed),
     LeaseExpired (the location was restored from a backup, which takes back the times after it: open the oracle again).
     """
 
@@ -35,7 +35,7 @@ class Oracle(Held):
         return self._inner.over
 
     def write_ts(self, *, timeout: float | None = None) -> int:
-        """A time nobody else is given, and not before the clock's on a timeline that has one.
+        """A time that no other caller is given, and not before the clock's on a timeline that has one.
 
         One RPC, shared. Raises ClockAhead (this clock is too far ahead of the reference), InvalidBounds (the end of
         time). After Indeterminate a time may be lost, which does no harm. A timeline that is more than 10 s ahead of

@@ -5,7 +5,7 @@ Source: architecture.md section 8; style.md rule 26.
 """
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
@@ -25,12 +25,16 @@ from persist.core.frontier import Antichain, AntichainLike
 from persist.core.ids import ReaderId, ShardId
 from persist.typed import Record
 
+if TYPE_CHECKING:
+    import pandas
+
 
 class ReadHandle(Held):
     """Reads one shard, holding its since under a lease that is renewed in the background.
 
-    Drop it, or call ``expire``, to let go. When the process dies the lease runs out by itself. A lost lease shows as
-    LeaseExpired on the next call: open another reader. ``timeout`` is in seconds, None means ``settings.timeout_ms``.
+    Drop it, or call ``expire``, to release it. When the process dies the lease runs out by itself. A lost lease shows
+    as LeaseExpired on the next call: open another reader. ``timeout`` is in seconds, None means
+    ``settings.timeout_ms``.
     """
 
     _inner: AioReadHandle
@@ -52,7 +56,7 @@ class ReadHandle(Held):
 
     @property
     def incarnation(self) -> int:
-        """Which history of its location this reads: another one after a restore, of which it returns nothing."""
+        """The history of its location that this reads. A restore begins another one, of which it returns nothing."""
         return self._inner.incarnation
 
     @property
@@ -62,7 +66,7 @@ class ReadHandle(Held):
 
     @property
     def upper(self) -> Antichain:
-        """The newest upper this handle was told; the shard may be further. No RPC."""
+        """The newest upper returned to this handle; the shard may be further. No RPC."""
         return self._inner.upper
 
     def downgrade_since(self, since: AntichainLike, *, timeout: float | None = None) -> Antichain:
@@ -84,14 +88,14 @@ class ReadHandle(Held):
         return self._run(self._inner.pin(timeout=timeout))
 
     def expire(self, *, timeout: float | None = None) -> None:
-        """Let go of everything this reader holds. One RPC. Expiring again does nothing.
+        """Release everything this reader holds. One RPC. Expiring again does nothing.
 
         Raises LocationError: the lease runs out by itself.
         """
         self._end(self._inner.expire(timeout=timeout))
 
     def snapshot(self, as_of: TimeLike | None = None, *, timeout: float | None = None) -> "Snapshot":
-        """The contents at ``as_of``: the same for everybody, for ever. Waits while ``as_of`` is not complete.
+        """The contents at ``as_of``: the same for every reader, for ever. Waits while ``as_of`` is not complete.
 
         Times are numbers, or what ``time_of`` understands: ``"2026-11-22T06:00"``, ``"-5m"``, a datetime.
 
@@ -126,7 +130,7 @@ class ReadHandle(Held):
         return self._give(Diffs, self._run(self._inner.diffs(lower, upper, timeout=timeout)))
 
     def changes_since(self, lower: AntichainLike, *, timeout: float | None = None) -> tuple[BatchSummary, ...]:
-        """The batches beyond ``lower``, oldest first: where a change feed may be cut, and how much lies between.
+        """The batches beyond ``lower``, oldest first: where a change feed may be cut, and how many updates lie between.
 
         Does not wait; may be empty. Two RPCs. Raises LeaseExpired, LocationError.
         """
@@ -175,22 +179,31 @@ class Snapshot(ArrowStream):
         return self._run(self._inner.to_arrow(columns, where, keys))
 
     def to_batches(
-        self, columns: Sequence[str] | None = None, where: object = None, keys: KeysLike | None = None
+        self,
+        columns: Sequence[str] | None = None,
+        where: object = None,
+        keys: KeysLike | None = None,
+        *,
+        consolidated: bool = True,
     ) -> pa.RecordBatchReader:
         """The rows in key order, at most 65,536 per batch, as they are decoded.
 
         ``columns``: these, in this order, and diff (rows equal in them are not summed). ``where``: a condition such as
         ``"id >= 5 and name = 'x'"`` or ``[("id", ">=", 5)]``; parts that cannot hold such rows are not read. ``keys``:
         ``(lower, upper)``, half-open, each a whole key or None. Cost: one GET per part of up to 1 MiB, about one per
-        4 MiB of larger ones; holds some 300 MB at most. Raises InvalidArgument, CorruptData, LeaseExpired,
-        LocationError, UsageError (the reader was expired, or its client closed; asked on after an interruption).
+        4 MiB of larger ones; holds some 300 MB at most. ``consolidated`` False, for what repeats rows by their diffs or
+        counts: in any order, a row perhaps in several whose diffs sum to its own, a snapshot's summed by the columns
+        shown and the key; much cheaper where nothing was taken out or ``columns`` are few.
+
+        Raises InvalidArgument, CorruptData, LeaseExpired, LocationError, UsageError (the reader was expired, or its
+        client closed; asked on after an interruption).
         """
         found = self._inner.to_batches(columns, where, keys)
         return record_batches(self, self._inner.output(columns), found)
 
     def to_pandas(
         self, columns: Sequence[str] | None = None, where: object = None, keys: KeysLike | None = None
-    ) -> Any:
+    ) -> "pandas.DataFrame":
         """All rows as a pandas DataFrame; needs pandas. Raises as ``to_arrow``."""
         return self.to_arrow(columns, where, keys).to_pandas()
 
@@ -198,7 +211,7 @@ class Snapshot(ArrowStream):
         self, columns: Sequence[str] | None = None, where: object = None, keys: KeysLike | None = None
     ) -> list[Record]:
         """All rows as dicts: for small reads. Raises as ``to_arrow``."""
-        found: list[dict[str, Any]] = self.to_arrow(columns, where, keys).to_pylist()
+        found: list[Record] = self.to_arrow(columns, where, keys).to_pylist()
         return found
 
     def splits(self, n: int, where: object = None, keys: KeysLike | None = None) -> list[Split]:
@@ -255,22 +268,31 @@ class Diffs(ArrowStream):
         return self._run(self._inner.to_arrow(columns, where, keys))
 
     def to_batches(
-        self, columns: Sequence[str] | None = None, where: object = None, keys: KeysLike | None = None
+        self,
+        columns: Sequence[str] | None = None,
+        where: object = None,
+        keys: KeysLike | None = None,
+        *,
+        consolidated: bool = True,
     ) -> pa.RecordBatchReader:
         """The rows in key order, at most 65,536 per batch, as they are decoded.
 
         ``columns``: these, in this order, and diff (rows equal in them are not summed). ``where``: a condition such as
         ``"id >= 5 and name = 'x'"`` or ``[("id", ">=", 5)]``; parts that cannot hold such rows are not read. ``keys``:
         ``(lower, upper)``, half-open, each a whole key or None. Cost: one GET per part of up to 1 MiB, about one per
-        4 MiB of larger ones; holds some 300 MB at most. Raises InvalidArgument, CorruptData, LeaseExpired,
-        LocationError, UsageError (the reader was expired, or its client closed; asked on after an interruption).
+        4 MiB of larger ones; holds some 300 MB at most. ``consolidated`` False, for what repeats rows by their diffs or
+        counts: in any order, a row perhaps in several whose diffs sum to its own, a snapshot's summed by the columns
+        shown and the key; much cheaper where nothing was taken out or ``columns`` are few.
+
+        Raises InvalidArgument, CorruptData, LeaseExpired, LocationError, UsageError (the reader was expired, or its
+        client closed; asked on after an interruption).
         """
         found = self._inner.to_batches(columns, where, keys)
         return record_batches(self, self._inner.output(columns), found)
 
     def to_pandas(
         self, columns: Sequence[str] | None = None, where: object = None, keys: KeysLike | None = None
-    ) -> Any:
+    ) -> "pandas.DataFrame":
         """All rows as a pandas DataFrame; needs pandas. Raises as ``to_arrow``."""
         return self.to_arrow(columns, where, keys).to_pandas()
 
@@ -278,7 +300,7 @@ class Diffs(ArrowStream):
         self, columns: Sequence[str] | None = None, where: object = None, keys: KeysLike | None = None
     ) -> list[Record]:
         """All rows as dicts: for small reads. Raises as ``to_arrow``."""
-        found: list[dict[str, Any]] = self.to_arrow(columns, where, keys).to_pylist()
+        found: list[Record] = self.to_arrow(columns, where, keys).to_pylist()
         return found
 
     def splits(self, n: int, where: object = None, keys: KeysLike | None = None) -> list[Split]:
@@ -300,7 +322,7 @@ class Listen(Events):
     A step that was interrupted (cancelled, timed out) or that failed is no end: the next one goes on where it was,
     without loss or repeat, and what it needs is kept until the listen is closed or dropped. Iterating raises
     LeaseExpired, CorruptData, LocationError, and UsageError when it or its client was closed, its reader expired, or
-    somebody else waits for it. Cost: one watch stream, asked for anew twice in ``settings.timeout_ms``; a GET per part
+    another task waits for it. Cost: one watch stream, asked for anew twice in ``settings.timeout_ms``; a GET per part
     that is not inline; one RPC before it ends as idle. Holds one batch of rows and up to 32 MiB fetched ahead.
     """
 
@@ -312,9 +334,9 @@ class Listen(Events):
         return self._inner.frontier
 
     def close(self) -> None:
-        """End the listen and let go of what it holds. Closing again does nothing. Raises nothing.
+        """End the listen and release what it holds. Closing again does nothing. Raises nothing.
 
-        Whoever waits for it at this moment is told that it is closed.
+        A task that waits for it at this moment gets UsageError: it is closed.
         """
         self._end(self._inner.aclose())
 

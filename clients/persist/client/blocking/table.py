@@ -25,8 +25,8 @@ class Table(Held):
     Every write happens at one time, which it returns, greater than that of all writes and reads that had ended before
     it began. A snapshot without ``as_of`` holds every write that had returned; one time shows all tables of the
     timeline together. ``timeout`` is in seconds, None means ``settings.timeout_ms``. Every call may raise
-    LocationError, ShardClosed. After Indeterminate a write may have happened, or may not be read yet: ``resolve`` tells
-    whether it did, and sees to the rest; with a ``transaction`` it may be repeated, ``upsert`` and ``delete`` anyway.
+    LocationError, ShardClosed. After Indeterminate a write may have happened, or may not be read yet: ``resolve`` finds
+    out, and sees to the rest; with a ``transaction`` it may be repeated, ``upsert`` and ``delete`` anyway.
     So does it after a cancelled or interrupted write. After OutcomeForgotten read whether it did.
     """
 
@@ -53,7 +53,7 @@ class Table(Held):
         return self._inner.mode
 
     def insert(self, rows: RowsLike, *, transaction: Transaction | None = None, timeout: float | None = None) -> int:
-        """Add rows: what an append takes, without times, or a list of dicts. The time at which they are there.
+        """Add rows: what an append takes, without times, or a list of dicts. Returns their time.
 
         ``transaction``: happens once for ever in this table. The same rows under its version are not added again: the
         time at which they were is returned. Other rows under it, or a version before the newest, of which nothing is
@@ -62,11 +62,12 @@ class Table(Held):
         return self._run(self._inner.insert(rows, transaction=transaction, timeout=timeout))
 
     def retract(self, rows: RowsLike, *, transaction: Transaction | None = None, timeout: float | None = None) -> int:
-        """Take whole rows away, which must be there: nobody looks. Raises as ``insert``."""
+        """Take whole rows away, which must be there: this is not checked. Raises as ``insert``."""
         return self._run(self._inner.retract(rows, transaction=transaction, timeout=timeout))
 
     def upsert(self, rows: RowsLike, *, timeout: float | None = None) -> int:
-        """Put rows in the place of those with the same keys, if any; nothing comes between looking and writing.
+        """Put rows in the place of those with the same keys, if any; no other write happens between looking and
+        writing.
 
         Repeated while others write at the same time, until ``timeout``. A time at which it is so: where nothing was to
         be changed it may be that of an earlier write. Five RPCs or more. Raises InvalidArgument (two rows with one
@@ -91,7 +92,7 @@ class Table(Held):
         return self._give(Snapshot, self._run(self._inner.snapshot(as_of, timeout=timeout)))
 
     def downgrade_since(self, since: AntichainLike, *, timeout: float | None = None) -> Antichain:
-        """Let go of the history before ``since``: until then this object keeps it once it has read. One RPC.
+        """Release the history before ``since``: until then this object keeps it once it has read. One RPC.
 
         Raises InvalidArgument, LeaseExpired, LocationError.
         """
@@ -100,14 +101,14 @@ class Table(Held):
     def resolve(self, *, timeout: float | None = None) -> tuple[Resolved, ...]:
         """What came of the writes that ended without an answer, of which nothing more comes then.
 
-        See WriteHandle.resolve. What is told to have happened every snapshot from then on shows. Of a table in a log
-        those of all its tables and transactions in this client are told. An upper is one past the time of the write.
+        See WriteHandle.resolve. What is returned as appended every snapshot from then on shows. A transaction over
+        several tables is returned by the first of them that is asked. An upper is one past the time of the write.
         One RPC more if any happened. Raises LocationError: repeat it.
         """
         return self._run(self._inner.resolve(timeout=timeout))
 
     def expire(self) -> None:
-        """Let go of everything this object holds for reading. One RPC at most.
+        """Release everything this object holds for reading. One RPC at most.
 
         Raises LocationError: it runs out by itself.
         """
@@ -137,7 +138,11 @@ class TableTransaction(Held):
         self._inner.retract(table._inner, rows)
 
     def snapshot(self, table: "Table", *, timeout: float | None = None) -> Snapshot:
-        """The table as this transaction finds it. Raises UsageError outside of ``Client.transact``."""
+        """The table as this transaction finds it: all of them at one time.
+
+        Raises UsageError outside of ``Client.transact``, and NotReadable (that time is kept no more): ``transact`` runs
+        its work again then, at a later one.
+        """
         return self._give(Snapshot, self._run(self._inner.snapshot(table._inner, timeout=timeout)))
 
     def upsert(self, table: "Table", rows: RowsLike) -> None:

@@ -44,20 +44,21 @@ class WriteHandle(Held):
 
     @property
     def incarnation(self) -> int:
-        """Which history of its location this writes: another one after a restore, to which it adds nothing."""
+        """The history of its location that this writes. A restore begins another one, to which it adds nothing."""
         return self._inner.incarnation
 
     @property
     def upper(self) -> Antichain:
-        """Where this handle's next append begins: the newest upper it has written or been told. No RPC."""
+        """Where this handle's next append begins: the newest upper it has written or was returned. No RPC."""
         return self._inner.upper
 
     def append(self, updates: UpdatesLike, new_upper: AntichainLike, *, timeout: float | None = None) -> Appended:
-        """Make sure that the updates of ``[self.upper, new_upper)`` are in the shard, whoever wrote them.
+        """Make sure that the updates of ``[self.upper, new_upper)`` are in the shard, no matter which process wrote
+        them.
 
-        Several writers may append the same definite data at once: the shard takes each time interval from whoever
-        comes first, and an upper that has passed it says that its updates are there. Not so ``[]``: where somebody
-        else closed or finalized the shard nothing says whose updates are there, and this is ShardClosed. ``[]`` as
+        Several writers may append the same definite data at once: the shard takes each time interval from the first
+        one, and an upper that has passed it says that its updates are there. Not so ``[]``: where another process
+        closed or finalized the shard nothing says whose updates are there, and this is ShardClosed. ``[]`` as
         ``new_upper`` closes the shard for writes; empty updates move the upper only, and with ``new_upper == upper``
         are a heartbeat. Rows are Arrow, dicts of columns or ``((key, val), time, diff)``; a
         column ``diff`` may be missing (+1), and ``ts`` in an interval of one time. Cost: one RPC, one upload per part
@@ -84,10 +85,10 @@ class WriteHandle(Held):
         its last 1024, for an hour; other updates under one it remembers are refused), or a ``transaction`` to make an
         append of an application happen once for ever. Cost: one RPC (two when the upper lies before
         ``expected_upper``), one upload per part unless inline; bounded memory. Raises as ``append`` does, and
-        InvalidArgument (other updates under the token, as far as they can be told: small ones by their rows, all by the
-        sum of their diffs), OutcomeForgotten (an earlier attempt may be forgotten: nothing happened now). After any
+        InvalidArgument (other updates under the token, as far as can be distinguished: small ones by their rows, all by
+        the sum of their diffs), OutcomeForgotten (an earlier attempt may be forgotten: nothing happened now). After any
         other Indeterminate repeat the call if it has a token; without one it may still happen: ``resolve`` ends that,
-        and tells whether it did. So does this handle's next append, before it sends anything.
+        and reports whether it did. So does this handle's next append, before it sends anything.
         """
         return self._run(
             self._inner.compare_and_append(
@@ -177,11 +178,11 @@ class WriteHandle(Held):
         )
 
     def resolve(self, *, timeout: float | None = None) -> tuple[Resolved, ...]:
-        """What came of the calls of this handle that ended without an answer, each told once.
+        """The outcome of this handle's calls that ended without an answer, each reported once.
 
-        Those are calls in doubt (Indeterminate), cancelled and interrupted ones. Whatever is not told of them did not
-        happen, and nothing more comes of any. Those that later appends or ``expire`` resolved are told, too; of more
-        than 10,000 the newest. Cost: one RPC for each call in doubt, all at once; none without one. Raises
+        Those are calls that may have applied (Indeterminate), cancelled and interrupted ones. What is not reported did
+        not happen, and nothing more comes of any. Those that later appends or ``expire`` resolved are reported, too; of
+        more than 10,000 the newest. Cost: one RPC for each call in doubt, all at once; none without one. Raises
         LocationError: repeat it.
         """
         return self._run(self._inner.resolve(timeout=timeout))
@@ -195,7 +196,7 @@ class WriteHandle(Held):
 
 
 class SinceHandle(Held):
-    """Holds a shard's since until someone says otherwise. Whoever changes ``opaque`` takes it over from the rest.
+    """Holds a shard's since until it is moved or removed. A process that changes ``opaque`` takes the hold over.
 
     It survives every process; only ``expire`` removes it. A hold that is registered under its name after that is
     another one, which this handle neither moves nor removes.
@@ -215,12 +216,12 @@ class SinceHandle(Held):
 
     @property
     def since(self) -> Antichain:
-        """What is held, as last told. No RPC."""
+        """What is held, as last returned. No RPC."""
         return self._inner.since
 
     @property
     def opaque(self) -> bytes:
-        """The token, as last told. No RPC."""
+        """The token, as last returned. No RPC."""
         return self._inner.opaque
 
     def compare_and_downgrade(
@@ -228,13 +229,16 @@ class SinceHandle(Held):
     ) -> CriticalDowngraded | OpaqueMismatch:
         """Move the since forward, and the token to ``opaque`` if given, iff the token is ``expected``.
 
-        The outcome is a value, and final; a mismatch changed nothing, and never will, and tells what stands. One RPC.
-        Raises InvalidArgument when the hold is gone, LeaseExpired when another one has its name or the location was
-        restored (nothing happened: open it again), OutcomeForgotten, LocationError: after Indeterminate ask again with
-        the same arguments (a mismatch that names your own ``opaque`` means that it happened).
+        The outcome is a value, and final; a mismatch changed nothing, and never will, and has the values that stand.
+        One RPC. Raises InvalidArgument when the hold is gone, LeaseExpired when another one has its name or the
+        location was restored (nothing happened: open it again), OutcomeForgotten, LocationError: after Indeterminate
+        ask again with the same arguments (a mismatch that names your own ``opaque`` means that it happened).
         """
         return self._run(self._inner.compare_and_downgrade(expected, since, opaque=opaque, timeout=timeout))
 
-    def expire(self, *, timeout: float | None = None) -> bool:
-        """Remove the hold for everybody; whether it was there. One RPC. Raises LeaseExpired: look, and ask anew."""
-        return self._run(self._inner.expire(timeout=timeout))
+    def expire(self, *, expected: bytes | None = None, timeout: float | None = None) -> bool:
+        """Remove the hold for everybody; whether it was there. One RPC. Raises LeaseExpired: look, and ask anew.
+
+        ``expected``: only while this is its token; whoever took it over keeps it.
+        """
+        return self._run(self._inner.expire(expected=expected, timeout=timeout))

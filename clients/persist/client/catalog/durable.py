@@ -59,6 +59,11 @@ class DurableCatalog(Closes):
         """See OpenableCatalog."""
         return (await self._frozen()).token
 
+    async def fence(self) -> tuple[FenceToken | None, int]:
+        """The token of whoever opened it last, and the incarnation of the fence: how often it was set back."""
+        frozen = await self._frozen()
+        return frozen.token, frozen.incarnation
+
     async def open(self, generation: int) -> OpenedCatalog:
         """See OpenableCatalog."""
         check_open(Mode.WRITABLE, generation, initialized=True)

@@ -2,5 +2,5 @@
 
 import os
 
-# Lines that nobody can act on who uses a library. gRPC looks once, when it is first imported: hence here.
+# Log lines that users of the library cannot act on. gRPC looks once, when it is first imported: hence here.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")

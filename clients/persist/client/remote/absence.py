@@ -1,7 +1,7 @@
-"""Whether anybody listens at the endpoints, which is asked before a client sends anything for the first time.
+"""Whether a server listens at the endpoints: asked before a client sends anything for the first time.
 
-Whoever mistypes an address, or has not started a server, hears so within seconds. What is found here is found before
-anything is sent, so that nothing is in doubt; and once a server was there, nothing is asked any more.
+With a mistyped address, or a server that was not started, the caller gets an error within seconds. It is found before
+anything is sent, so that nothing may have been applied; and once a server was there, nothing is asked any more.
 """
 
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ from persist.runtime import Runtime
 from persist.settings import Settings
 
 APART_SECONDS: Final = 2.0
-"""Attempts that are further apart than pauses between attempts are of different calls: the wait begins anew."""
+"""Attempts further apart than this belong to different calls: the wait begins anew."""
 
 
 class Absence:
-    """That no server was there yet. ``possible``: none was, as far as is known, and the caller is in haste."""
+    """The finding that no server is there. ``possible``: none was found before, and the client is hasty."""
 
     def __init__(self, endpoints: Sequence[str], *, settings: Settings, runtime: Runtime, hasty: bool) -> None:
         self.possible = hasty and settings.first_connection_ms > 0

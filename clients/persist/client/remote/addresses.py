@@ -1,4 +1,4 @@
-"""Addresses of servers as people write them, and whether anybody listens there.
+"""Addresses of servers as people write them, and whether a server listens there.
 
 Source: architecture.md section 8 (ports).
 """
@@ -6,16 +6,18 @@ Source: architecture.md section 8 (ports).
 import asyncio
 import re
 from typing import Final
+from urllib.parse import unquote
 
 from persist.errors import InvalidArgument
+from persist.typed import Work
 
 PORT: Final = 7100
-"""Of an address without one."""
+"""The port of an address without one."""
 
 _NAMED: Final = re.compile(r"(?P<host>[^\s:/\[\]]+|\[[0-9A-Fa-f:.%\w]+\])(:(?P<port>\d{1,5}))?")
 _BARE_IPV6: Final = re.compile(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*")
 _OF_GRPC: Final = re.compile(r"(dns|ipv4|ipv6|unix|unix-abstract|vsock|xds|passthrough):.+")
-"""What gRPC takes besides, for those who know it."""
+"""Other address forms that gRPC takes."""
 
 
 def endpoints_of(text: str) -> tuple[str, ...]:
@@ -27,13 +29,19 @@ def endpoints_of(text: str) -> tuple[str, ...]:
 
 
 async def is_listening(endpoint: str, seconds: float) -> bool:
-    """Whether a connection can be made; also True when that cannot be tried, because the address is not HOST:PORT."""
+    """Whether a connection can be made; True, too, when that cannot be tried: it is neither a socket nor HOST:PORT."""
+    if endpoint.startswith("unix:/"):
+        return await _opens(asyncio.open_unix_connection(unquote(endpoint.removeprefix("unix:"))), seconds)
     found = _NAMED.fullmatch(endpoint)
     if found is None or found["port"] is None:
         return True
+    return await _opens(asyncio.open_connection(found["host"].strip("[]"), int(found["port"])), seconds)
+
+
+async def _opens(connecting: Work[tuple[asyncio.StreamReader, asyncio.StreamWriter]], seconds: float) -> bool:
     try:
         async with asyncio.timeout(seconds):
-            _, writer = await asyncio.open_connection(found["host"].strip("[]"), int(found["port"]))
+            _, writer = await connecting
     except (OSError, TimeoutError):
         return False
     writer.close()

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 from google.protobuf.message import Message
 
 from persist.client.remote.catalog_status import STATUS_SECONDS, ask_all, leader_of
-from persist.client.remote.channel import Channel, offering
+from persist.client.remote.channel import Channel, Metadata, offering
 from persist.client.remote.endpoints import Endpoints
 from persist.core.catalog.errors import Fenced, NotWritable
 from persist.core.ids import ShardId
@@ -30,7 +30,7 @@ R = TypeVar("R")
 
 ENVELOPE_BYTES: Final = 1 << 10
 SILENT_SECONDS: Final = 5.0
-"""How long one that did not say what it is may take to lead, when all who did refuse."""
+"""How long a server without a known status may take to lead, when all others refuse."""
 FEED_SECONDS: Final = 600.0
 """A feed is renewed so often at least."""
 
@@ -51,7 +51,7 @@ class CatalogCalls:
 
     @property
     def endpoints(self) -> tuple[str, ...]:
-        """Of all servers."""
+        """The endpoints of all servers."""
         return self._endpoints.endpoints
 
     def deadline(self, timeout: float | None) -> Deadline:
@@ -59,7 +59,7 @@ class CatalogCalls:
         return self._attempts.deadline(timeout)
 
     async def status(self, *, timeout: float | None = None) -> AnyMessage:
-        """What the server that answers first is."""
+        """The status of the server that answers first."""
         deadline = self.deadline(timeout)
         backoff = self._endpoints.backoff(deadline)
         while True:
@@ -93,7 +93,7 @@ class CatalogCalls:
         return await self._endpoints.repeat(rpc, self._spread, attempt, self.deadline(timeout).remaining())
 
     async def watch(self, request: pb.WatchChangesRequest, seconds: float) -> AsyncGenerator[AnyMessage, None]:
-        """The changes as one server tells them, until ``seconds`` have passed. Raises LocationError when it breaks."""
+        """The changes as one server sends them, until ``seconds`` have passed. Raises LocationError when it breaks."""
         opened = self._endpoints.stream(
             "WatchChanges", request, self._spread, seconds, quiet=True, endless=not request.HasField("until")
         )
@@ -105,14 +105,14 @@ class CatalogCalls:
     async def watching(
         self, opened: Callable[[float], AsyncIterator[R]], *, timeout: float | None
     ) -> AsyncGenerator[R, None]:
-        """What feeds tell, one after the other, until the time is up; None: for ever. See retry/streams."""
+        """What feeds yield, one after the other, until the time is up; None: for ever. See retry/streams."""
         ends = None if timeout is None else self.deadline(timeout)
 
         def turn() -> Deadline:
             return Deadline(self.runtime, FEED_SECONDS if ends is None else min(FEED_SECONDS, ends.remaining()))
 
-        async with aclosing(watching(self._attempts, opened, ends=ends, turn=turn)) as told:
-            async for each in told:
+        async with aclosing(watching(self._attempts, opened, ends=ends, turn=turn)) as feed:
+            async for each in feed:
                 yield each
 
     def pauses(self, timeout: float | None) -> Callable[[], Awaitable[bool]]:
@@ -120,18 +120,25 @@ class CatalogCalls:
         return self._endpoints.backoff(self.deadline(timeout)).pause
 
     async def write(
-        self, rpc: str, request: AnyMessage, *, settled: bool = False, once: bool = False, timeout: float | None = None
+        self,
+        rpc: str,
+        request: AnyMessage,
+        *,
+        settled: bool = False,
+        once: bool = False,
+        timeout: float | None = None,
+        metadata: Metadata = (),
     ) -> AnyMessage:
         """The answer of the server that leads.
 
-        ``settled``: who leads later tells the outcome of an earlier leader's call. Otherwise a fence leaves a lost call
-        in doubt. ``once``: repeated it is told something else, so what may have happened is not, and it gets more time.
-        Raises Indeterminate then, and what the server refuses.
+        ``settled``: a later leader knows the outcome of an earlier leader's call. Otherwise, after a fence, a lost call
+        may have applied. ``once``: repeated it returns something else, so what may have happened is not, and it gets
+        more time. Raises Indeterminate then, and what the server refuses.
         """
         self._check_size(request)
         deadline = self.deadline(timeout)
         backoff = self._endpoints.backoff(deadline)
-        attempt = _unary(rpc, request)
+        attempt = _unary(rpc, request, metadata)
         asked, unsure = self._leader, None
         wait = self.settings.timeout_ms / 1000 if once or len(self.endpoints) == 1 else STATUS_SECONDS
         while True:
@@ -154,12 +161,13 @@ class CatalogCalls:
                 unsure = error if isinstance(error, Indeterminate) else unsure
                 if (once and unsure is not None) or not await backoff.pause():
                     raise unsure or error from error
-                # It may be slow, or another one may lead by now. What was asked goes on, and is told when asked again.
+                # It may be slow, or another one may lead by now. What was asked goes on, and its result is returned
+                # when asked again.
                 wait *= 2
                 asked = await self._find(deadline) or asked
 
     async def lead(self, request: pb.OpenSessionRequest, *, timeout: float | None = None) -> AnyMessage:
-        """A session of whoever leads; with a generation of whoever can. Raises NotWritable, Fenced."""
+        """A session of the leader; with a generation, of any server that can lead. Raises NotWritable, Fenced."""
         deadline = self.deadline(timeout)
         backoff = self._endpoints.backoff(deadline)
         attempt = _unary("OpenSession", request)
@@ -190,7 +198,7 @@ class CatalogCalls:
         await self._endpoints.close()
 
     async def _find(self, deadline: Deadline) -> str | None:
-        """Where the leader is, asking all, and which of them answer. None: nobody says that it leads."""
+        """Where the leader is, asking all, and which of them answer. None: no server says that it leads."""
         found, _ = await ask_all(
             self._status,
             self.endpoints,
@@ -205,7 +213,7 @@ class CatalogCalls:
         return leader
 
     def _in_order(self) -> Sequence[str]:
-        """The endpoints, those first who may well answer: the leader, if it did."""
+        """The endpoints, the likely ones first: the leader, if it answered."""
         first = [self._leader] if self._leader in self._answering or not self._answering else []
         return tuple(dict.fromkeys((*first, *self._answering, *self.endpoints)))
 
@@ -230,10 +238,10 @@ class CatalogCalls:
             )
 
 
-def _unary(rpc: str, request: AnyMessage) -> Callable[[Channel, float], Awaitable[AnyMessage]]:
+def _unary(rpc: str, request: AnyMessage, metadata: Metadata = ()) -> Callable[[Channel, float], Awaitable[AnyMessage]]:
     async def attempt(channel: Channel, seconds: float) -> AnyMessage:
         with _offered(channel.endpoint):
-            return await channel.unary(rpc, request, None, seconds)
+            return await channel.unary(rpc, request, None, seconds, metadata=metadata)
 
     return attempt
 

@@ -1,4 +1,4 @@
-"""Asking all servers of a catalog at once what they are: as quick as the one that answers, whoever else stands still.
+"""Asking all servers of a catalog at once what they are: as quick as the first answer, even if others stand still.
 
 Source: reliability.md section 5; protos/persist/v1/catalog.proto.
 """

@@ -1,4 +1,4 @@
-"""One server as a client sees it: a channel, its stub, the current session, and whether it answers.
+"""One server as a client sees it: a channel, its stub, its sessions, and whether it answers.
 
 Belongs to the event loop and the process that made it. Raises PersistError only.
 Source: reliability.md section 5.
@@ -7,8 +7,8 @@ Source: reliability.md section 5.
 import asyncio
 import contextlib
 import weakref
-from collections.abc import AsyncGenerator, Callable, Iterator
-from typing import Final
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from typing import Final, TypeAlias
 
 import grpc
 import grpc.aio
@@ -16,6 +16,7 @@ import grpc.aio
 from persist.client.remote.addresses import is_listening
 from persist.client.remote.pulse import Pulse
 from persist.client.remote.session import ClientSession, SessionUnsupported
+from persist.client.remote.sessions import Sessions, routed
 from persist.core.ids import ShardId
 from persist.errors import InvalidArgument, LocationError, PersistError, UsageError
 from persist.forks import after_fork
@@ -28,19 +29,21 @@ from persist.typed import AnyMessage, AnyStub
 from persist.wire.rpc import Method, outcome_of
 from persist.wire.rpc_errors import DETAILS_KEY, clean, error_of_status
 
-SHARD_HEADER: Final = "persist-shard-id"
 SECONDS_MAX: Final = 30 * 86_400.0
 WORDS_MAX: Final = 256
-"""Letters of what gRPC or a proxy said."""
+"""Letters kept of a message from gRPC or a proxy."""
 DOWN_SECONDS: Final = 1.0
-"""How long a server that failed is left before it is asked whether it is well; twice as long each further time."""
+"""How long a failed server is left alone before it is asked whether it is well; twice as long each further time."""
 DOWN_SECONDS_MAX: Final = 60.0
 LISTEN_SECONDS: Final = 1.0
-"""How long a connection to a server that nobody met may take, and a second look at whether anything listens."""
+"""How long a first connection to a server may take, and a second look at whether anything listens."""
+
+Metadata: TypeAlias = Sequence[tuple[str, str | bytes]]
+"""What goes beside a request: names and values."""
 
 
 # gRPC is one per process and does not survive a fork while a connection is open: the child would hang or crash. So the
-# child finds here what it inherited, keeps it for ever (letting go of it hangs, too), and is told.
+# child finds here what it inherited, keeps it for ever (releasing it hangs, too), and gets an error.
 _OPEN: "Final[weakref.WeakSet[Channel]]" = weakref.WeakSet()
 _INHERITED: "Final[list[Channel]]" = []
 
@@ -83,7 +86,7 @@ def channel_options(settings: Settings) -> list[tuple[str, int]]:
 
 
 class Channel:
-    """Calls to one endpoint. ``watched``: somebody else can be asked, so that a silent server is left.
+    """Calls to one endpoint. ``watched``: another server can be asked, so that a silent server is left.
 
     While ``down`` others are preferred. That ends when the server says that it is well, or answers a call all the same.
     """
@@ -101,17 +104,17 @@ class Channel:
         self.endpoint = endpoint
         self.down = False
         self.vetted = False
-        """It is known to be a server of the location that is meant."""
+        """Whether it is known to be a server of the right location."""
         self.left_at = 0.0
         """When it failed last, in monotonic seconds."""
         self._failures = 0
         self._runtime = runtime
-        self._sessions = sessions
+        self._sessions = Sessions() if sessions else None
         self._watched = watched
         self._channel = grpc.aio.insecure_channel(endpoint, options=channel_options(settings))
         self._stub = stub_of(self._channel)
-        self._session: ClientSession | None = None
-        self._retired: list[ClientSession] = []
+        self._unary = False
+        """Whether the server, or a proxy before it, is known to have no sessions."""
         self._pulse = Pulse(self._channel, runtime=runtime, watched=watched, on_silence=self.leave)
         self._tasks = Tasks()
         self._returning: asyncio.Task[None] | None = None
@@ -128,7 +131,7 @@ class Channel:
                 else:
                     return True
         except TimeoutError:
-            # A packet filter that is silent, or a server that stands still: the two are told apart below.
+            # A packet filter that is silent, or a server that stands still: the two are distinguished below.
             pass
         # One that takes connections and does not speak is there, and is waited for like others.
         left = min(ends.remaining(), LISTEN_SECONDS)
@@ -136,36 +139,48 @@ class Channel:
 
     @property
     def well(self) -> bool:
-        """Nothing speaks against asking it."""
+        """Whether there is no reason not to ask it."""
         return not self.down and not self.late
 
     @property
     def late(self) -> bool:
-        """It does not say that it is there, at least not at once."""
+        """Whether it does not answer, or not at once."""
         return self._pulse.late
 
     async def command(self, method: Method, request: AnyMessage, shard: ShardId, timeout: float) -> AnyMessage:
         """The outcome of one attempt at a command, over the session where the server has one."""
-        if self._sessions:
-            session = self._current()
+        streams = None if self._unary else self._sessions
+        session = None if streams is None else streams.of(shard, self._session)
+        if session is not None:
             try:
                 with self._pulse.open(session.leave):
                     return await session.call(method, request, timeout)
             except SessionUnsupported:
-                self._sessions = False
+                self._unary = True
             except LocationError:
-                # Whoever repeats this one makes unary calls.
-                self._sessions = not session.unsupported
+                # A repetition of this call is unary.
+                self._unary = session.unsupported
                 raise
         response = await self.unary(method.rpc, request, shard, timeout)
         return outcome_of(method, response)
 
     async def unary(
-        self, rpc: str, request: AnyMessage, shard: ShardId | None, timeout: float, *, reads: bool = True
+        self,
+        rpc: str,
+        request: AnyMessage,
+        shard: ShardId | None,
+        timeout: float,
+        *,
+        reads: bool = True,
+        metadata: Metadata = (),
     ) -> AnyMessage:
-        """The response of one unary call. ``reads`` False: this call of a method that may read does more."""
+        """The response of one unary call. ``reads`` False: this call of a method that may read does more.
+
+        ``metadata`` goes beside the request.
+        """
         repeat = repeat_of(rpc, reads=reads)
-        call = getattr(self._stub, rpc)(request, timeout=min(timeout, SECONDS_MAX), metadata=_routed(shard))
+        told = (*routed(shard), *metadata)
+        call = getattr(self._stub, rpc)(request, timeout=min(timeout, SECONDS_MAX), metadata=told)
         with self._pulse.open(call.cancel) as one:
             try:
                 response = await call
@@ -175,18 +190,18 @@ class Channel:
                 if one.left():
                     raise unanswered(repeat, f"{NO_ANSWER} {self.endpoint}") from None
                 raise
-        self._pulse.heard()
+        self._pulse.sign_of_life()
         return response
 
     async def stream(
         self, rpc: str, request: AnyMessage, shard: ShardId | None, timeout: float, *, quiet: bool = False
     ) -> AsyncGenerator[AnyMessage, None]:
-        """The messages of a streaming read. ``quiet``: that its time is up is an ordinary end."""
-        call = getattr(self._stub, rpc)(request, timeout=min(timeout, SECONDS_MAX), metadata=_routed(shard))
+        """The messages of a streaming read. ``quiet``: running out of time is an ordinary end."""
+        call = getattr(self._stub, rpc)(request, timeout=min(timeout, SECONDS_MAX), metadata=routed(shard))
         with self._pulse.open(call.cancel) as one:
             try:
                 async for message in call:
-                    self._pulse.heard()
+                    self._pulse.sign_of_life()
                     yield message
             except grpc.RpcError as error:
                 if quiet and _code(error) is grpc.StatusCode.DEADLINE_EXCEEDED:
@@ -200,7 +215,7 @@ class Channel:
                 call.cancel()
 
     def leave(self) -> None:
-        """Prefer others from now on, until the server says that it is well. For each time it failed, twice as long."""
+        """Prefer others from now on, until the server says that it is well. Twice as long for each failure."""
         self.left_at = self._runtime.monotonic()
         if not self.down:
             self.down = True
@@ -210,7 +225,7 @@ class Channel:
                 self._returning = self._tasks.start(self._return(pause))
 
     def answered(self) -> None:
-        """It answered a call: it is well."""
+        """Note that it answered a call, and is well."""
         self.down = False
         self._failures = 0
 
@@ -218,13 +233,13 @@ class Channel:
         """Cancel every call and close the channel."""
         await self._tasks.close()
         await self._pulse.close()
-        for session in (*self._retired, *([self._session] if self._session else [])):
-            await session.close()
+        if self._sessions is not None:
+            await self._sessions.close()
         await self._channel.close()
         _OPEN.discard(self)
 
     async def _return(self, pause: float) -> None:
-        """Ask, not with a user's call, until it is well."""
+        """Ask its health, not with a user's call, until it is well."""
         while self.down:
             await self._runtime.sleep(pause)
             pause = min(2 * pause, DOWN_SECONDS_MAX)
@@ -236,22 +251,17 @@ class Channel:
             return InvalidArgument(
                 "this is no persist server, or one of an older release", hint=_WHERE, endpoint=self.endpoint
             )
-        told = _told(error)
-        return told if told is not None else _unanswered(error, repeat, self.endpoint)
+        sent = _error_sent(error)
+        return sent if sent is not None else _unanswered(error, repeat, self.endpoint)
 
-    def _current(self) -> ClientSession:
-        session = self._session
-        if session is None or session.over:
-            if session is not None:
-                self._retired = [old for old in (*self._retired, session) if not old.ended]
-            self._session = session = ClientSession(
-                self._stub.Session,
-                endpoint=self.endpoint,
-                runtime=self._runtime,
-                error_of=lambda error: self._failure(error, Repeat.UNNUMBERED),
-                heard=self._pulse.heard,
-            )
-        return session
+    def _session(self, shard: ShardId) -> ClientSession:
+        return ClientSession(
+            lambda: self._stub.Session(metadata=routed(shard, exact=False)),
+            endpoint=self.endpoint,
+            runtime=self._runtime,
+            error_of=lambda error: self._failure(error, Repeat.UNNUMBERED),
+            on_frame=self._pulse.sign_of_life,
+        )
 
 
 _WHERE: Final = "is the address right? Shards are served by `persist serve shard` and `persist dev`"
@@ -278,17 +288,13 @@ def offering(service: str, command: str, endpoint: str) -> Iterator[None]:
         raise
 
 
-def _routed(shard: ShardId | None) -> tuple[tuple[str, str], ...]:
-    return ((SHARD_HEADER, shard),) if shard is not None else ()
-
-
 def _code(error: grpc.RpcError) -> grpc.StatusCode:
     code = getattr(error, "code", None)
     return code() if code is not None else grpc.StatusCode.UNKNOWN
 
 
-def _told(error: grpc.RpcError) -> PersistError | None:
-    """What a persist server said; None: none did, whoever ended the call."""
+def _error_sent(error: grpc.RpcError) -> PersistError | None:
+    """The error that a persist server sent; None: the call ended without one."""
     if not isinstance(error, grpc.aio.AioRpcError):
         return None
     details = None
@@ -299,7 +305,7 @@ def _told(error: grpc.RpcError) -> PersistError | None:
 
 
 def _unanswered(error: grpc.RpcError, repeat: Repeat, endpoint: str) -> LocationError:
-    """No answer of ours: the time was up, the connection broke, or a proxy or a library spoke."""
+    """The error of a call without an answer of persist: timeout, broken connection, or a proxy's message."""
     code = _code(error)
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return unanswered(repeat, f"{NO_ANSWER} {endpoint} in time")

@@ -35,7 +35,7 @@ Attempt = Callable[[Channel, float], Awaitable[R]]
 
 ATTEMPT_SECONDS_MIN: Final = 0.5
 LOOK_SECONDS: Final = 0.125
-"""How often it is looked whether the server that is asked says nothing at all."""
+"""How often a call checks whether its server is silent."""
 
 
 class Endpoints:
@@ -43,7 +43,7 @@ class Endpoints:
 
     For calls that may be repeated. ``sessions`` False: unary calls only.
     ``watched``: a silent server is left within two seconds even when it is the only one, as the caller has another way.
-    ``hasty``: for people, who should hear soon that they named an address where nothing listens: until a server was
+    ``hasty``: for people, who should see soon that nothing listens at the address they named: until a server was
     there, calls end with NoServer after ``settings.first_connection_ms``. Raises InvalidArgument (no endpoint).
     """
 
@@ -59,7 +59,7 @@ class Endpoints:
         hasty: bool = False,
         vet: Attempt[None] | None = None,
     ) -> None:
-        """``vet``: what a server is asked before it is asked anything else, once for each connection."""
+        """``vet``: a check of a server before any other call, once for each connection."""
         self.endpoints = endpoints_of(endpoints)
         self._stub_of = stub_of
         self._settings = settings
@@ -75,7 +75,7 @@ class Endpoints:
 
     @property
     def away(self) -> bool:
-        """None of the servers is known to be well. Says nothing before the first call."""
+        """Whether no server is known to be well. Not known before the first call."""
         return bool(self._connections) and all(channel.down for channel in self._connections)
 
     async def once(
@@ -97,7 +97,7 @@ class Endpoints:
         return await self._hedge(rule, shard, first, attempt, seconds)
 
     async def repeat(self, rpc: str, shard: ShardId | None, attempt: Attempt[R], timeout: float) -> R:
-        """``once``, repeated until it is answered or the time is up: for whoever the user called.
+        """``once``, repeated until it is answered or the time is up: for calls of users.
 
         Raises what an attempt raises; a LocationError only when there is no time for another attempt.
         """
@@ -183,7 +183,7 @@ class Endpoints:
         return answer
 
     async def _vetted(self, channel: Channel, seconds: float) -> float:
-        """The seconds that are left once the server is known to be one to ask. Raises Determinate: nothing was sent."""
+        """The seconds left after vetting the server. Raises Determinate: nothing was sent."""
         if self._vet is None or channel.vetted:
             return seconds
         deadline = Deadline(self._runtime, seconds)
@@ -215,9 +215,9 @@ class Endpoints:
     async def _after_long(
         self, rule: Rule, shard: ShardId | None, first: Channel, answer: "asyncio.Future[R]", ends: Deadline
     ) -> Channel | None:
-        """Wait for an answer. The server to be asked, too, when this one says nothing at all, or the budget allows it.
+        """Wait for an answer. Returns the server to ask as well, when this one is silent or the budget allows it.
 
-        Asking one that is well instead of one that says nothing costs nobody anything. Where nobody says anything at
+        Asking one that is well instead of one that says nothing costs little. Where none says anything at
         once, all are loaded.
         """
         if not rule.patient:
@@ -260,7 +260,7 @@ class Endpoints:
 
 
 async def _first_answer(asked: "set[asyncio.Task[R]] | set[asyncio.Future[R]]") -> R:
-    """The first answer, or what a caller must hear at once; a failure of the location only when all failed.
+    """The first answer, or an error that must be raised at once; a failure of the location only when all failed.
 
     Of failures one that leaves it open whether anything was done, if there is one.
     """

@@ -1,6 +1,6 @@
 """Shards that prefer a server and do without it while it is away.
 
-A call here is one attempt; whoever makes it repeats it, and then it goes to the other end. Both ends reach the same
+A call here is one attempt; its caller repeats it, and then it goes to the other end. Both ends reach the same
 stores, and commands are safe to repeat, so the same command may go to both. Mistakes of the caller, corruption and
 expired leases are the same everywhere and are never tried twice.
 Source: architecture.md section 5.
@@ -85,7 +85,8 @@ class FailoverShards(Shards):
             change = await self._once(
                 deadline.remaining(), lambda shards, seconds: shards.fetch(shard, frontier, timeout=seconds)
             )
-            if change.batches or deadline.remaining() < timeout * 0.1:
+            # Of a closed shard nothing more comes, which is told at once.
+            if change.batches or change.info.upper.is_empty or deadline.remaining() < timeout * 0.1:
                 return change
 
     async def watch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> AsyncIterator[Change]:
@@ -121,7 +122,7 @@ class FailoverShards(Shards):
         await self._local.close()
 
     async def _once(self, seconds: float, call: Callable[[Shards, float], Awaitable[R]]) -> R:
-        """One attempt: at the server unless it is away. Whoever repeats a failed one comes to the other end."""
+        """One attempt: at the server unless it is away. A repeated one goes to the other end."""
         if self.remote_is_away:
             return await call(self._local, seconds)
         try:

@@ -29,7 +29,6 @@ from persist.settings import Settings
 from persist.typed import AnyMessage
 from persist.v1 import minter_pb2 as pb
 from persist.v1.minter_pb2_grpc import TimestampMinterStub
-from persist.wire.batch import required_antichain
 from persist.wire.rpc_bindings import TraceJoiner
 from persist.wire.rpc_minter import (
     answers,
@@ -42,6 +41,7 @@ from persist.wire.rpc_minter import (
     standing_of,
     time_message,
 )
+from persist.wire.shard.batch import required_antichain
 
 ENVELOPE_BYTES: Final = 1 << 10
 WATCH_SECONDS: Final = 600.0

@@ -73,7 +73,7 @@ class RemoteTimes:
         known = self._known
         ts: int = (await self._ask("PeekWriteTs", request, deadline)).ts
         self._check(ts + 1, known)
-        return self._heard(ts)
+        return self._see(ts)
 
     async def applied(self, deadline: Deadline) -> int:
         request = pb.ReadTsRequest(shard_id=self._shard, timeline=self._timeline)
@@ -81,20 +81,20 @@ class RemoteTimes:
         ts: int = (await self._ask("ReadTs", request, deadline)).ts
         self._check(ts, applied)
         self._applied = max(self._applied, ts)
-        return self._heard(ts)
+        return self._see(ts)
 
     async def apply(self, ts: int, deadline: Deadline) -> None:
         request = pb.ApplyWriteRequest(shard_id=self._shard, timeline=self._timeline, ts=ts)
         await self._ask("ApplyWrite", request, deadline)
         self._applied = max(self._applied, ts)
-        self._heard(ts)
+        self._see(ts)
 
     async def close(self) -> None:
         """Close the connections. A later call makes new ones."""
         await self._endpoints.close()
 
     def _check(self, time: int, least: int) -> None:
-        """Refuse to go back: the servers go on with what a restore left, whoever was told more does not."""
+        """Refuse to go back: the servers go on with what a restore left, a client that saw later times does not."""
         if self.over or time < least:
             self.over = True
             raise LeaseExpired(
@@ -104,7 +104,7 @@ class RemoteTimes:
                 least=least,
             )
 
-    def _heard(self, ts: int) -> int:
+    def _see(self, ts: int) -> int:
         self._known = max(self._known, ts + 1)
         return ts
 

@@ -1,9 +1,9 @@
 """Whether a server still answers: asked in the background while calls or streams are open there.
 
 A frozen server, or one whose host is gone, breaks nothing: its connections stay open and say nothing, and a stream that
-waits for news cannot tell silence from quiet. So the health service is asked beside them, and when that does not answer
-either, whatever is open there is broken off at once: what was sent and may change something is Indeterminate, the rest
-Determinate, and whoever repeats it goes elsewhere.
+waits for news cannot distinguish a frozen server from an idle one. So the health service is asked beside them, and when
+that does not answer either, whatever is open there is broken off at once: what was sent and may change something is
+Indeterminate, the rest Determinate, and its caller repeats it elsewhere.
 Source: reliability.md section 5; grpc.health.v1.
 """
 
@@ -26,9 +26,9 @@ SILENCE_SECONDS: Final = 1.4
 LATE_SECONDS: Final = 0.25
 """A server that takes longer than this to say that it is well is not the first one to be asked."""
 LAG_SECONDS: Final = 0.25
-"""A question that took so much longer than it may says that this process stood still, not who was asked."""
+"""A question this much too late shows that this process stood still, not the server."""
 AGAIN_SECONDS: Final = 0.5
-"""It is asked again then, and has to answer at once. A third time nobody is so unlucky."""
+"""It is asked again then, and has to answer at once. Three times in a row is no coincidence."""
 
 _CHECK: Final = "/grpc.health.v1.Health/Check"
 _SERVING: Final = b"\x08\x01"
@@ -41,6 +41,9 @@ class Open:
     def __init__(self, break_off: Callable[[], AnyMessage]) -> None:
         self._break_off = break_off
         self.broken = False
+        task = asyncio.current_task()
+        # SUBTLE: a task may have been cancelled before and have gone on.
+        self._cancelling = 0 if task is None else task.cancelling()
 
     def end(self) -> None:
         """Break it off."""
@@ -48,15 +51,15 @@ class Open:
         self._break_off()
 
     def left(self) -> bool:
-        """Whether a cancellation seen by the current task is this end, and not one of the task."""
+        """Whether a cancellation in the current task comes from ``end``, and not from its own caller."""
         task = asyncio.current_task()
-        return self.broken and (task is None or not task.cancelling())
+        return self.broken and (task is None or task.cancelling() <= self._cancelling)
 
 
 class Pulse:
     """The signs of life of one server.
 
-    ``watched``: whether silence ends what is open there; for servers in whose place somebody else can be asked.
+    ``watched``: whether silence ends what is open there; for servers in whose place another can be asked.
     """
 
     def __init__(
@@ -67,21 +70,21 @@ class Pulse:
         self._watched = watched
         self._on_silence = on_silence
         self._open: set[Open] = set()
-        self._heard = runtime.monotonic()
+        self._last_sign = runtime.monotonic()
         self._waiting: asyncio.TimerHandle | None = None
         self._watching = False
         self._unanswered: float | None = None
-        """Since when a question has been open, in monotonic seconds."""
+        """When the open question was asked, in monotonic seconds."""
         self._tasks = Tasks()
 
     @property
     def late(self) -> bool:
-        """It was asked a moment ago, or longer, and has not answered since."""
+        """Whether it was asked a moment ago, or longer, and has not answered since."""
         return self._unanswered is not None and self._runtime.monotonic() - self._unanswered > LATE_SECONDS
 
-    def heard(self) -> None:
-        """A sign of life came."""
-        self._heard = self._runtime.monotonic()
+    def sign_of_life(self) -> None:
+        """Note a sign of life."""
+        self._last_sign = self._runtime.monotonic()
         self._unanswered = None
 
     @contextlib.contextmanager
@@ -104,7 +107,7 @@ class Pulse:
         return await self._ask() == _SERVING
 
     async def close(self) -> None:
-        """Stop asking, and let go of the channel."""
+        """Stop asking, and release the channel."""
         if self._waiting is not None:
             self._waiting.cancel()
         self._watched = False
@@ -122,9 +125,9 @@ class Pulse:
 
     async def _watch(self) -> None:
         try:
-            # One that was asked and said nothing is asked on, or nobody would ever know that it is well.
+            # One that was asked and said nothing is asked on, or it would never be found to be well.
             while self._open or self._unanswered is not None:
-                quiet = self._runtime.monotonic() - self._heard
+                quiet = self._runtime.monotonic() - self._last_sign
                 if quiet < EVERY_SECONDS:
                     await self._runtime.sleep(EVERY_SECONDS - quiet)
                 elif await self._is_silent():
@@ -133,12 +136,12 @@ class Pulse:
             self._watching = False
 
     async def _is_silent(self) -> bool:
-        """Whether nothing was heard while the server was asked. That it refuses connections breaks its calls anyway."""
+        """Whether the server said nothing while it was asked. That it refuses connections breaks its calls anyway."""
         for seconds in (SILENCE_SECONDS, AGAIN_SECONDS, AGAIN_SECONDS):
             began = self._runtime.monotonic()
             answer = await self._ask(seconds)
             took = self._runtime.monotonic() - began
-            if answer is not None or self._heard > began:
+            if answer is not None or self._last_sign > began:
                 return False
             if took < seconds - LAG_SECONDS:
                 # Refused: connections that are open may still be served to their end.
@@ -150,7 +153,7 @@ class Pulse:
         return True
 
     def _leave(self) -> None:
-        # From now on whoever left it asks whether it is well again.
+        # From now on the calls that left it ask whether it is well again.
         self._unanswered = None
         self._on_silence()
 
@@ -170,7 +173,7 @@ class Pulse:
             if error.code() in _UNANSWERED:
                 return None
             answer = _SERVING
-        self.heard()
+        self.sign_of_life()
         return answer
 
 

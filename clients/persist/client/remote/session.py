@@ -22,6 +22,8 @@ FRAME_CALLS_MAX: Final = 256
 FRAME_BYTES_MAX: Final = 1 << 20
 AGE_SECONDS_MAX: Final = 240.0
 """Servers end connections after five minutes; a fresh stream is taken before that."""
+IDLE_SECONDS_MAX: Final = 30.0
+"""A stream with nothing to say for so long is ended: sooner than servers do, who would be in doubt."""
 
 
 END_SECONDS: Final = 5.0
@@ -56,14 +58,14 @@ class ClientSession:
         endpoint: str,
         runtime: Runtime,
         error_of: Callable[[AnyMessage], PersistError],
-        heard: Callable[[], None] = lambda: None,
+        on_frame: Callable[[], None] = lambda: None,
     ) -> None:
-        """``open_stream`` starts the rpc; ``error_of`` translates how it broke; ``heard`` is called for each frame."""
+        """``open_stream`` starts the rpc; ``error_of`` translates how it broke; ``on_frame`` is called for each one."""
         self._open_stream = open_stream
         self._endpoint = endpoint
         self._runtime = runtime
         self._error_of = error_of
-        self._heard = heard
+        self._on_frame = on_frame
         self._born = runtime.monotonic()
         self._next_id = 0
         self._calls: dict[int, _Call] = {}
@@ -73,14 +75,17 @@ class ClientSession:
         self._stream: Any = None
         self._broken: PersistError | None = None
         self._answered = False
+        self._idle = False
         self.unsupported = False
-        """The server has no sessions, or what stands before it says so."""
+        """Whether the server, or a proxy before it, has no sessions."""
         self._tasks.spawn(self._run(), "a session")
 
     @property
     def over(self) -> bool:
-        """No further calls: broken, or old enough to be replaced."""
-        return self._broken is not None or self._runtime.monotonic() - self._born > AGE_SECONDS_MAX
+        """No further calls: broken, idle for long, or old enough to be replaced."""
+        if self._broken is not None or self._idle:
+            return True
+        return self._runtime.monotonic() - self._born > AGE_SECONDS_MAX
 
     @property
     def ended(self) -> bool:
@@ -109,7 +114,7 @@ class ClientSession:
                 self._stirred.set()
 
     def leave(self) -> None:
-        """Break off: the server does not answer. It is told, and once awake drops what it has not begun."""
+        """Break off: the server does not answer. It is notified, and once awake drops what it has not begun."""
         self._break(Determinate(f"{NO_ANSWER} {self._endpoint}", hint="retry"))
         if self._stream is not None:
             self._stream.cancel()
@@ -132,8 +137,7 @@ class ClientSession:
             forsake(reader)
             while not reader.done() and not (self.over and not self._calls):
                 if not self._outbox:
-                    self._stirred.clear()
-                    await self._stirred.wait()
+                    await self._something_to_do()
                     continue
                 frame = self._frame()
                 if frame:
@@ -158,18 +162,26 @@ class ClientSession:
             if self._stream is not None:
                 self._stream.cancel()
 
+    async def _something_to_do(self) -> None:
+        self._stirred.clear()
+        try:
+            async with asyncio.timeout(IDLE_SECONDS_MAX):
+                await self._stirred.wait()
+        except TimeoutError:
+            self._idle = not self._calls
+
     async def _read(self) -> None:
         # Raises the stream's status when that is an error.
         while (frame := await self._stream.read()) is not grpc.aio.EOF:
             self._answered = True
-            self._heard()
+            self._on_frame()
             for answer in frame.answers:
                 call = self._calls.get(answer.id)
                 if call is not None and not call.answer.done():
                     call.answer.set_result(answer)
 
     def _frame(self) -> list[_Call]:
-        """What is sent next, bounded in calls and bytes."""
+        """The next frame to send, bounded in calls and bytes."""
         frame: list[_Call] = []
         size = 0
         for position, id_ in enumerate(self._outbox):

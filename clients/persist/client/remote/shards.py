@@ -1,7 +1,7 @@
 """Shards over gRPC: commands on sessions, reads on streams, every attempt within the caller's timeout.
 
 A call here is one attempt, at a server that is not known to be down, and says truthfully how it ended: what was sent
-and got no answer is Indeterminate. Whoever makes it repeats it, and comes to another server then. Nothing is shared
+and got no answer is Indeterminate. Its caller repeats it, and comes to another server then. Nothing is shared
 with other processes: a pickled copy, or one forked before its first use or after ``close``, makes its own
 connections when first used.
 Source: architecture.md sections 5 and 6; reliability.md section 5; performance.md A3.
@@ -111,9 +111,9 @@ class RemoteShards(Shards):
         return self._blob_uri
 
     async def _vet(self, channel: Channel, seconds: float) -> None:
-        """Raise UnsafeConfiguration unless the server's Blob is the one that is meant: by the caller, or by the first.
+        """Raise UnsafeConfiguration unless the server's Blob is the one the caller, or the first server, named.
 
-        Parts that are written to one Blob and named in the Consensus of another location are lost for everybody.
+        Parts that are written to one Blob and named in the Consensus of another location are lost to all readers.
         """
         found = (await channel.unary("GetLocation", pb.GetLocationRequest(), None, seconds)).blob_uri
         if self._meant is None:
@@ -197,7 +197,7 @@ class RemoteShards(Shards):
         return await self._endpoints.once("Fetch", shard, attempt, timeout)
 
     async def watch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> AsyncIterator[Change]:
-        """See Shards.watch. One server stream; whoever listens opens the next one."""
+        """See Shards.watch. One server stream; the listener opens the next one."""
         request = pb.WatchRequest(shard_id=shard, frontier=frontier_message(frontier))
         async with aclosing(self._endpoints.stream("Watch", request, shard, timeout, quiet=True)) as messages:
             async for change in _changes(messages):

@@ -57,7 +57,7 @@ class ShardClient(Stays):
         """The shard of this name; an id is returned as it is, and not looked for. Makes nothing.
 
         ``create``, for who is going to write: of a name without a shard the id that its first write will give it,
-        instead of ShardNotFound, which tells near names. Three RPCs at once. Raises AmbiguousName, which lists all
+        instead of ShardNotFound, which names similar ones. Three RPCs at once. Raises AmbiguousName, which lists all
         shards of the name, InvalidArgument (no name; with ``create`` a table that is written through a log).
         """
         self._location.check_open()
@@ -166,7 +166,7 @@ class ShardClient(Stays):
     ) -> SinceHandle:
         """The critical since called ``name``, made at the shard's since with ``opaque`` when there is none yet.
 
-        Two RPCs. Raises ShardNotFound, InvalidId, LeaseExpired (somebody removed it while it was being made).
+        Two RPCs. Raises ShardNotFound, InvalidId, LeaseExpired (another process removed it while it was being made).
         """
         check_critical_id(name)
         deadline = self._location.attempts.deadline(timeout)
@@ -183,10 +183,10 @@ class ShardClient(Stays):
         ).upper
 
     async def place(self, shard: ShardId | str, *, timeout: float | None = None) -> str:
-        """What tells this shard from those of its id at other locations, and from itself before a restore.
+        """Identifies this shard among those with its id at other locations, and from itself before a restore.
 
-        For whoever keeps times of a shard elsewhere: they mean nothing at another place. A location that is moved to
-        another Blob has another one, too. One RPC. Raises ShardNotFound.
+        For programs that keep times of a shard elsewhere: such times mean nothing at another place. A location that is
+        moved to another Blob has another one, too. One RPC. Raises ShardNotFound.
         """
         deadline = self._location.attempts.deadline(timeout)
         info = await self._info(await shard_of(self._location, shard, deadline), create=False, deadline=deadline)
@@ -200,10 +200,11 @@ class ShardClient(Stays):
         return Schema.from_bytes(_newest(info).schema)
 
     async def evolve_schema(self, shard: ShardId | str, schema: Schema, *, timeout: float | None = None) -> SchemaEntry:
-        """Make ``schema`` the newest: it may only add nullable val columns at the end. The newest again is fine.
+        """Make ``schema`` the newest: it may only add nullable val columns at the end. Repeating the newest one is
+        allowed.
 
         Handles that are open go on with the schema they have. Two RPCs. Raises SchemaMismatch (incompatible, or
-        somebody else evolved it meanwhile), CodecMismatch, ShardNotFound.
+        another process evolved it meanwhile), CodecMismatch, ShardNotFound.
         """
         deadline = self._location.attempts.deadline(timeout)
         info = await self._info(await shard_of(self._location, shard, deadline), create=False, deadline=deadline)
@@ -245,8 +246,8 @@ class ShardClient(Stays):
         """Take away all that a closed shard still holds; its id is dead for ever, and nothing revives it.
 
         The shard must be closed for writing and for reading (upper and since ``[]``). ``force`` closes it first,
-        whoever uses it: readers and writers learn so at their next call. Afterwards a tombstone and one rollup remain.
-        Repeat it after an error, or any time: it goes on where it was. A few RPCs. Raises ShardNotFound,
+        even while it is in use: readers and writers see that at their next call. Afterwards a tombstone and one rollup
+        remain. Repeat it after an error, or any time: it goes on where it was. A few RPCs. Raises ShardNotFound,
         InvalidArgument (it is open: the message says how to close it). LocationError is Indeterminate once anything of
         it may be done.
         """
@@ -364,8 +365,8 @@ class ShardClient(Stays):
 
     def _newborn(self, info: ShardInfo) -> WriterId:
         runtime = self._location.runtime
-        # SUBTLE: behind the fence, which some clock further ahead than this one may have set: who is told of a fence
-        # begins after it.
+        # SUBTLE: behind the fence, which some clock further ahead than this one may have set: a process that was
+        # refused by a fence begins after it.
         return WriterId.born(max(runtime.now_ms(), info.writers_since_ms), runtime.random_bytes(16))
 
     def _fresh(self, kind: type[Any]) -> Any:

@@ -1,7 +1,7 @@
 """Compaction beyond one machine: pieces of disjoint key ranges, carried out anywhere, one commit at the end.
 
-The planning and the merge are those of every compaction; only where they run differs. Whoever began it keeps the claim
-fresh until it is committed or abandoned. Source: architecture.md section 6; persist-semantics.md section 2.4.
+The planning and the merge are those of every compaction; only where they run differs. The process that began it keeps
+the claim fresh until it is committed or abandoned. Source: architecture.md section 6; persist-semantics.md section 2.4.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from persist.retry.attempts import Attempts
 from persist.runtime import Runtime, system
 from persist.settings import Settings
 from persist.storage.ports import Blob
-from persist.wire.batch import batch_from_bytes, batch_to_bytes
+from persist.wire.shard.batch import batch_from_bytes, batch_to_bytes
 
 _REUSED_FROM = 2
 """A part of half the target size or more is kept as it is."""
@@ -36,7 +36,7 @@ _REUSED_FROM = 2
 class CompactionPiece:
     """One key range of a compaction. Picklable; ``run`` it in any process that reaches the blob store, once or more.
 
-    A piece that is run twice leaves parts behind that nobody names; the sweeper finds them.
+    A piece that is run twice leaves parts behind that no state names; the sweeper finds them.
     """
 
     blob_uri: str
@@ -92,7 +92,7 @@ class Compaction(Stays):
 
     @classmethod
     async def begin(cls, location: Location, shard: ShardId) -> "Compaction | None":
-        """Claim all of a shard that nobody else compacts; None when it is as compact as it can be.
+        """Claim all of a shard that no other process compacts; None when it is as compact as it can be.
 
         Raises LocationError.
         """

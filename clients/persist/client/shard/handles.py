@@ -1,4 +1,4 @@
-"""What all public handles have in common: they stay in their process, and once closed every call of them says so.
+"""What all public handles have in common: they stay in their process, and once closed every call raises UsageError.
 
 Both hold for a whole class, and for those made from it, whatever methods they have or get. Source: reliability.md
 section 5; style.md rule 26.

@@ -2,7 +2,7 @@
 
 import contextlib
 import weakref
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from persist.core.ids import ShardId
 from persist.errors import UsageError
@@ -13,6 +13,9 @@ from persist.runtime import Runtime
 from persist.settings import Settings
 from persist.storage.open import open_blob
 from persist.storage.ports import Blob
+
+if TYPE_CHECKING:
+    from persist.client.shard.naming import Claims
 
 
 class Closable(Protocol):
@@ -36,24 +39,35 @@ class Location:
     """A persist location as one client sees it. Owns ``shards`` and any blob store it opens."""
 
     def __init__(
-        self, shards: Shards, *, blob: Blob | None, settings: Settings, runtime: Runtime, owns_blob: bool = False
+        self,
+        shards: Shards,
+        *,
+        blob: Blob | None,
+        settings: Settings,
+        runtime: Runtime,
+        owns_blob: bool = False,
+        home: str = "",
     ) -> None:
+        """``home``: the directory where all processes of the location meet, see ``storage.open.home_of``."""
         self.shards = shards
+        self.home = home
+        self.claims: Claims | None = None
+        """Who says what names are before it follows from anything else."""
         self.settings = settings
         self.runtime = runtime
         self.attempts = Attempts(settings=settings, runtime=runtime)
         self.tasks = Tasks()
         self.closing = False
         self.callers: dict[ShardId, Any] = {}
-        """Who this client is to shards on which it has critical holds."""
+        """This client's sessions on shards where it has critical holds."""
         self.listens: weakref.WeakSet[Closable] = weakref.WeakSet()
         self._closed = False
         self._blob = blob
         self._owned = blob if owns_blob else None
 
     def __str__(self) -> str:
-        """Where its data is, and whether it is closed."""
-        where = "a place its servers tell" if self._blob is None else self._blob.uri
+        """The data's URI, and whether the client is closed."""
+        where = "a place its servers name" if self._blob is None else self._blob.uri
         return f"{where}{' closed' if self.closing else ''}"
 
     @property
@@ -64,7 +78,7 @@ class Location:
         return self._blob
 
     async def locate(self, *, timeout: float | None) -> None:
-        """Learn where parts are, before any shard was opened. One RPC to servers, the first time."""
+        """Find out where parts are, before any shard was opened. One RPC to servers, the first time."""
         shards = self.shards
         if self._blob is None and isinstance(shards, Locating):
             await self.attempts.repeat(self.attempts.deadline(timeout), lambda seconds: shards.locate(timeout=seconds))
@@ -75,9 +89,9 @@ class Location:
             raise UsageError("the client is closed", hint="open another client")
 
     async def end_listens(self) -> None:
-        """Close every listen that nobody is waiting for at this moment."""
+        """Close every listen that no caller is waiting for at this moment."""
         for listen in list(self.listens):
-            with contextlib.suppress(RuntimeError):  # somebody is: cancelling that somebody ends it
+            with contextlib.suppress(RuntimeError):  # a task waits: cancelling that task ends it
                 await listen.aclose()
 
     async def close(self) -> None:

@@ -1,8 +1,8 @@
 """One event loop in a thread of its own, for all blocking callers of a process.
 
-The thread runs while anybody uses it, is a daemon and holds no process alive. Its loop stays for as long as the
+The thread runs while it has users, is a daemon and holds no process alive. Its loop stays for as long as the
 process: gRPC binds itself to the loops it has seen, and complains of those that are gone. After a fork the child has no
-such thread: whoever asks gets a new one. At exit everybody who still uses the loop gets a moment to close what hangs
+such thread: the next caller gets a new one. At exit every user of the loop gets a moment to close what hangs
 on it.
 """
 
@@ -47,12 +47,12 @@ class _Shared:
 
     @property
     def runs(self) -> bool:
-        """Whether what is given to the loop is run: in this process, and not after its end."""
+        """Whether the loop still runs what it is given: in this process, and before its end."""
         # SUBTLE: not asked of the thread itself. An interrupt while it is asked would have it count as dead.
         return self.pid == os.getpid() and self._thread is not None
 
     def join(self) -> None:
-        """One user more."""
+        """Count one more user, and start the thread for the first."""
         with self._changed:
             self._users += 1
             if self._thread is None:
@@ -61,7 +61,7 @@ class _Shared:
             self._changed.notify_all()
 
     def leave(self) -> None:
-        """One user less. The last one waits for the end of the thread, unless that is where it is called."""
+        """Count one user less. The last one waits for the thread to end, unless called on it."""
         with self._changed:
             self._users -= 1
             thread = self._thread
@@ -76,12 +76,12 @@ class _Shared:
         thread.join(CLOSE_SECONDS)
 
     def close(self) -> None:
-        """Let go of the loop, if nobody uses it. For the end of the process."""
+        """Close the loop, if it has no users. For the end of the process."""
         if self._thread is None and not self.loop.is_closed():
             self.loop.close()
 
     async def _end(self) -> None:
-        """Stop the loop, once what nobody waits for any more has ended; unless there are users again."""
+        """Stop the loop, once the tasks without a caller have ended; unless there are users again."""
         if self._users:
             return
         rest = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
@@ -96,9 +96,9 @@ class _Shared:
         asyncio.set_event_loop(self.loop)
         try:
             while True:
-                self.loop.run_forever()
+                self._run_until_stopped()
                 with self._changed:
-                    # Somebody may have come while the last one left.
+                    # A user may have come while the last one left.
                     if not self._users:
                         self._gone()
                         return
@@ -107,13 +107,22 @@ class _Shared:
                 self._gone()
             raise
 
+    def _run_until_stopped(self) -> None:
+        while True:
+            try:
+                return self.loop.run_forever()
+            except (SystemExit, KeyboardInterrupt):
+                # SUBTLE: a caller's rows raised it, as sys.exit() does. The task that pulled them has it, and gives it
+                # to that caller once the loop goes on; without this thread every caller would wait for ever.
+                continue
+
     def _gone(self) -> None:
         self._thread = None
         self._changed.notify_all()
 
 
 class LoopThread:
-    """A place of one's own on the process's loop: runs coroutines of any thread. ``stop`` ends them; so does exit."""
+    """One client's share of the process's loop: runs coroutines for any thread. ``stop`` ends them; so does exit."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -141,7 +150,7 @@ class LoopThread:
     def run(self, work: Work[T]) -> T:
         """The result of a coroutine. An interrupt cancels it and waits for its end; another one leaves at once.
 
-        What the coroutine knows by then, and nobody here has taken, is its owner's: see ``Receiver``. Raises UsageError
+        What the coroutine knows by then, and was not taken here, is its owner's: see ``Receiver``. Raises UsageError
         from the loop's own thread, after ``stop``, and in a forked child; Indeterminate when the place is stopped
         meanwhile: what the coroutine has sent may happen.
         """
@@ -153,7 +162,7 @@ class LoopThread:
                     raise receiver.failure
                 result: T = receiver.result
                 receiver.result = None
-                # SUBTLE: signals are handled where something is called. From here on, up to the frame of whoever called
+                # SUBTLE: signals are handled where something is called. From here on, up to the frame that called
                 # the handle, nothing is: what is taken is returned.
                 receiver.took = True
                 return result
@@ -181,7 +190,8 @@ class LoopThread:
         self._closers.append(closer)
 
     def stop(self) -> None:
-        """Close what hangs on this place, and leave. Does nothing in a forked child or when done already.
+        """Close what was registered with ``at_stop``, and leave the loop. Does nothing in a forked child or when done
+        already.
 
         Called from the loop's own thread, as finalizers may be, it returns before that is done.
         """
@@ -204,7 +214,7 @@ class LoopThread:
             self._shared.leave()
 
     def _abandon(self, receiver: Receiver) -> None:
-        """Cancel what nobody waits for any more, and wait: at its end it has said what it leaves in doubt."""
+        """Cancel a task whose caller has left, and wait: at its end it has recorded what may have been applied."""
         with contextlib.suppress(RuntimeError):  # the loop was closed: there is nothing to end
             self._shared.loop.call_soon_threadsafe(receiver.end)
             receiver.wait()

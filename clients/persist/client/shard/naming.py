@@ -6,8 +6,8 @@ Source: docs/concepts.md, names.
 import asyncio
 from collections.abc import Iterable
 from contextlib import aclosing
+from typing import TYPE_CHECKING, Protocol
 
-from persist.client.shard.location import Location
 from persist.core import names
 from persist.core.ids import ShardId
 from persist.core.names import Named
@@ -16,27 +16,52 @@ from persist.machine.shards import ShardInfo
 from persist.retry.deadline import Deadline
 from persist.retry.streams import listing
 
+if TYPE_CHECKING:
+    from persist.client.shard.location import Location
+
 LISTING_SECONDS = 5.0
-"""For near names, when there is none of the name that was given."""
+"""Time for finding similar names, when the given name does not exist."""
 
 
-async def find(location: Location, name: str, deadline: Deadline, *, timelines: Iterable[str] = ()) -> Named | None:
-    """The shard of this name; None when there is none. Three RPCs at once. Raises AmbiguousName, InvalidArgument."""
+class Claims(Protocol):
+    """Who says what names are before it follows from anything: an environment."""
+
+    async def find(self, name: str, deadline: Deadline) -> Named | None:
+        """The shard that has this name; None: nobody claims it. Raises InvalidArgument: something without a shard."""
+        ...
+
+    async def near(self, name: str) -> list[str]:
+        """Names that are like this one."""
+        ...
+
+
+async def find(location: "Location", name: str, deadline: Deadline, *, timelines: Iterable[str] = ()) -> Named | None:
+    """The shard of this name; None when there is none. Four RPCs at once, and a few more where there is an environment,
+    the first time. What an item is called is that item. Raises AmbiguousName, InvalidArgument."""
     location.check_open()
+    claimed, found = await asyncio.gather(
+        _claimed(location, name, deadline), derived(location, name, deadline, timelines=timelines)
+    )
+    return names.only(name, found) if claimed is None else claimed
+
+
+async def derived(location: "Location", name: str, deadline: Deadline, *, timelines: Iterable[str] = ()) -> list[Named]:
+    """The shards there are whose ids follow from a name, whatever claims it; of closed ones none, if others live."""
     possible = names.possible(name, timelines)
     infos = await asyncio.gather(*(_look(location, each.shard, deadline) for each in possible))
     there = [(each, info) for each, info in zip(possible, infos, strict=True) if info is not None]
     living = [each for each, info in there if not (info.upper.is_empty and info.since.is_empty)]
-    return names.only(name, living or [each for each, _ in there])
+    return living or [each for each, _ in there]
 
 
 async def shard_of(
-    location: Location, given: ShardId | str, deadline: Deadline, *, create: bool = False, writes: bool = False
+    location: "Location", given: ShardId | str, deadline: Deadline, *, create: bool = False, writes: bool = False
 ) -> ShardId:
     """The shard of an id, which is not looked at, or of a name.
 
-    ``create``: for a name without a shard the id that it will have, instead of ShardNotFound, which tells near names.
-    ``writes``: rows are going to be written, so a table that is written through a log is refused with InvalidArgument.
+    ``create``: for a name without a shard the id that it will have, instead of ShardNotFound, which lists similar
+    names. ``writes``: rows are going to be written, so a table that is written through a log is refused with
+    InvalidArgument.
     """
     wanted = names.id_or_name(given)
     if isinstance(wanted, ShardId):
@@ -56,7 +81,11 @@ async def shard_of(
     return found.shard
 
 
-async def _look(location: Location, shard: ShardId, deadline: Deadline) -> ShardInfo | None:
+async def _claimed(location: "Location", name: str, deadline: Deadline) -> Named | None:
+    return None if location.claims is None else await location.claims.find(name, deadline)
+
+
+async def _look(location: "Location", shard: ShardId, deadline: Deadline) -> ShardInfo | None:
     try:
         return await location.attempts.read(
             deadline, lambda seconds: location.shards.open(shard, create=False, timeout=seconds)
@@ -65,8 +94,11 @@ async def _look(location: Location, shard: ShardId, deadline: Deadline) -> Shard
         return None
 
 
-async def _near(location: Location, name: str, deadline: Deadline) -> list[str]:
-    """Near names; none where telling them would take long."""
+async def _near(location: "Location", name: str, deadline: Deadline) -> list[str]:
+    """Near names, of items first; none where telling them would take long."""
+    items = [] if location.claims is None else await location.claims.near(name)
+    if items:
+        return items
     try:
         listed = listing(
             location.attempts, deadline, lambda seconds: location.shards.list(timeout=min(LISTING_SECONDS, seconds))

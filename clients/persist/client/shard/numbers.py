@@ -1,7 +1,7 @@
-"""The client's end of numbered calls: which session a handle is, and which of its numbers are open.
+"""The client's end of numbered calls: the session of a handle, and which of its numbers are open.
 
-A number is open from before its first attempt until its caller has an answer that is the last word, or has given up.
-One that was given up is held until somebody asks what came of it. The smallest that is open or held travels with every
+A number is open from before its first attempt until its caller has a final answer, or has given up.
+One that was given up is held until its outcome is asked for. The smallest that is open or held travels with every
 call: below it the shard need not remember anything.
 Source: core/shard/transitions/calls.py; docs/adr/0012-numbered-calls.md.
 """
@@ -73,12 +73,12 @@ class Session:
         self._held.add(number)
 
     def release(self, number: int) -> None:
-        """Nobody asks any more what became of a number that was held."""
+        """The outcome of a held number is not asked for any more."""
         self._held.discard(number)
         self._ended.set()
 
     def call(self, number: int) -> Call:
-        """What an attempt of the call ``number`` carries."""
+        """The ``Call`` that every attempt of ``number`` carries."""
         return Call(
             session=self._id,
             number=number,
@@ -94,9 +94,9 @@ class Session:
 
 
 class Caller:
-    """Who a handle is to its shard: its session of the moment, and the newest seqno it has heard of.
+    """A handle as its shard sees it: its current session, and the newest seqno it has seen.
 
-    ``incarnation``: the location's, as it was told.
+    ``incarnation``: the location's, as the server returned it.
     """
 
     def __init__(self, location: Location, shard: ShardId, *, seqno: int, incarnation: int) -> None:
@@ -104,35 +104,35 @@ class Caller:
         self._location = location
         self._shard = shard
         self.incarnation = incarnation
-        self._heard_at = self._clocks()
+        self._saw_at = self._clocks()
         self._session = self._new(seqno)
 
-    def heard(self, seqno: int) -> None:
-        """The shard has said something as of ``seqno``."""
-        self.seqno, self._heard_at = max(self.seqno, seqno), self._clocks()
+    def saw(self, seqno: int) -> None:
+        """Record that the shard answered as of ``seqno``."""
+        self.seqno, self._saw_at = max(self.seqno, seqno), self._clocks()
 
     async def session(self, deadline: Deadline) -> Session:
         """The session for a call that begins now. One RPC after a long silence. Raises LeaseExpired, LocationError."""
-        idle = max(now - then for now, then in zip(self._clocks(), self._heard_at, strict=True))
+        idle = max(now - then for now, then in zip(self._clocks(), self._saw_at, strict=True))
         if idle >= REFRESH_SECONDS:
             location, forgotten = self._location, idle * 2000 >= self._location.settings.writer_lease_ms
             info: ShardInfo = await location.attempts.repeat(
                 deadline, lambda seconds: location.shards.open(self._shard, create=False, timeout=seconds)
             )
-            self.heard(same_history(self.incarnation, info).seqno)
+            self.saw(same_history(self.incarnation, info).seqno)
             if forgotten:
                 self._session = self._new(info.seqno)
         return self._session
 
     def leave(self, session: Session, seqno: int) -> None:
-        """The shard has forgotten ``session``: go on with another one. ``seqno``: as of which it said so."""
-        self.heard(seqno)
+        """Go on with another session: the shard has forgotten this one. ``seqno``: as of its answer."""
+        self.saw(seqno)
         if self._session is session:
             self._session = self._new(seqno)
 
     def doubt(self) -> None:
-        """The shard may have forgotten the session: the next call asks where it is, and goes on with another one."""
-        self._heard_at = (float("-inf"), float("-inf"))
+        """Note that the shard may have forgotten the session: the next call asks where it is and starts another one."""
+        self._saw_at = (float("-inf"), float("-inf"))
 
     def _new(self, seqno: int) -> Session:
         location = self._location
@@ -144,6 +144,6 @@ class Caller:
         )
 
     def _clocks(self) -> tuple[float, float]:
-        """Both: one stands still while a machine sleeps, the other is set by hand. They only choose when to ask."""
+        """Both clocks: one stops while a machine sleeps, the other can be set. They only decide when to ask."""
         runtime = self._location.runtime
         return runtime.monotonic(), runtime.now_ms() / 1000

@@ -13,7 +13,7 @@ from persist.errors import Indeterminate
 
 
 class Receiver:
-    """Who waits for one task. ``took``: the frame has what came of it; ``left``: it was interrupted before."""
+    """The caller that waits for one task. ``took``: its frame has the result; ``left``: it was interrupted before."""
 
     def __init__(self) -> None:
         self.took = False
@@ -37,7 +37,7 @@ class Receiver:
             self._end.acquire()
 
     def begin(self, task: asyncio.Task[object]) -> None:
-        """This is the task."""
+        """Set the task to wait for."""
         self.begun, self._task = True, task
         task.add_done_callback(self._done)
 
@@ -82,6 +82,6 @@ _receiver: ContextVar[Receiver | None] = ContextVar("receiver", default=None)
 
 
 def receiver() -> Receiver | None:
-    """Who waits in another thread for what the running task returns; None: whoever awaits it has its answer at once."""
+    """The caller in another thread that waits for the running task; None: the caller awaits it in this one."""
     found = _receiver.get()
     return found if found is not None and found.is_here else None

@@ -1,9 +1,9 @@
-"""One history of a shard: whoever has heard of one must not go on with another.
+"""One history of a shard: a process that has seen one must not go on with another.
 
 A location that is restored from a backup begins another history, under the same address and the same ids, and says so
 by its incarnation. What a process remembers of the one before, its cache, its place in a feed, what it acknowledged, is
 true of that one only. So every handle keeps the incarnation it was opened in, and compares it here with that of all it
-is told. Whoever goes on after LeaseExpired opens anew, and forgets. Source: docs/guarantees.md, of backups.
+receives. A process that goes on after LeaseExpired opens anew, and forgets. Source: docs/guarantees.md, of backups.
 """
 
 from typing import Protocol, TypeVar
@@ -16,7 +16,7 @@ from persist.retry.deadline import Deadline
 
 
 class Handle(Protocol):
-    """What reads or writes one history of one shard."""
+    """A handle that reads or writes one history of one shard."""
 
     @property
     def incarnation(self) -> int:
@@ -33,21 +33,21 @@ H = TypeVar("H", bound=Handle)
 
 
 def same_history(incarnation: int, info: ShardInfo) -> ShardInfo:
-    """What the shard said, if it is of that incarnation. Raises LeaseExpired otherwise, for good."""
+    """The answer, if it is from that incarnation. Raises LeaseExpired otherwise, from then on."""
     if info.incarnation != incarnation:
         raise restored(info.shard)
     return info
 
 
 def renewed(incarnation: int, handle: H) -> H:
-    """A handle that was opened to go on with, if it is of that incarnation. Raises LeaseExpired otherwise, for good."""
+    """A reopened handle, if it is from that incarnation. Raises LeaseExpired otherwise, from then on."""
     if handle.incarnation != incarnation:
         raise restored(handle.shard)
     return handle
 
 
 def restored(shard: ShardId) -> LeaseExpired:
-    """The refusal of whoever was opened before the restore."""
+    """The refusal of a handle that was opened before the restore."""
     return LeaseExpired(
         "the location was restored from a backup since this was opened",
         hint="open it anew, and read anew what was read before",

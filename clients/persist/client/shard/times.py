@@ -1,4 +1,4 @@
-"""Times as people give them: plain numbers, ``now``, ``-5m``, ISO dates, datetimes. One grammar, for every door.
+"""Times as people give them: plain numbers, ``now``, ``-5m``, ISO dates, datetimes. One grammar for every interface.
 
 A shard's times are whatever its writers chose. Words and dates mean milliseconds since 1970, as tables and sources use.
 """
@@ -21,7 +21,7 @@ _AGO: Final = re.compile(r"-([0-9]+)(ms|s|m|h|d|w)")
 
 
 def time_of(time: TimeLike, now_ms: int | None = None) -> int:
-    """The time that is meant: a number as it is, words and dates in milliseconds since 1970. Raises InvalidArgument.
+    """The time as a number: a number as it is, words and dates in milliseconds since 1970. Raises InvalidArgument.
 
     Words are ``now``, and how long ago: ``-250ms``, ``-30s``, ``-5m``, ``-2h``, ``-1d``, ``-1w``. Dates without a zone
     are in UTC. ``now_ms``: the clock, unless it is given.

@@ -1,4 +1,4 @@
-"""TableShard: the data shard of a table, as whoever writes, completes or reads it holds it.
+"""TableShard: the data shard of a table, as its writers, completers and readers hold it.
 
 Source: catalog-semantics.md section 4.2, table writes.
 """
@@ -29,9 +29,9 @@ class TableShard:
         self.writer = writer
         self.upper = Register(client, writer)
         self.copied = 0
-        """The log of the table, if it has one, is in the shard until this time, at least."""
+        """The table's log, if it has one, is copied to the shard at least up to this time."""
         self.moved = 0
-        """Rows that a write past the log came before are at this time, or were moved by others."""
+        """Rows delayed by a write past the log are at this time, or were moved by other processes."""
         self.turn = asyncio.Lock()
         self._reader: ReadHandle | None = None
 
@@ -58,7 +58,7 @@ class TableShard:
             return await (await self._opened(deadline)).snapshot(as_of, timeout=seconds(deadline))
 
     async def downgrade_since(self, since: Antichain, deadline: Deadline) -> Antichain:
-        """Let go of the history before ``since``."""
+        """Release the history before ``since``."""
         return await (await self._opened(deadline)).downgrade_since(since, timeout=seconds(deadline))
 
     async def renew(self, deadline: Deadline) -> None:
@@ -68,7 +68,7 @@ class TableShard:
         self.writer = writer
 
     async def expire(self) -> None:
-        """Let go of the reader's lease."""
+        """Release the reader's lease."""
         reader, self._reader = self._reader, None
         if reader is not None:
             await reader.expire()
@@ -76,7 +76,7 @@ class TableShard:
     async def _opened(self, deadline: Deadline) -> "ReadHandle":
         reader = self._reader
         if reader is None:
-            # Of several opened at once the last stays; the others let go when their snapshots are dropped.
+            # Of several opened at once the last stays; the others are released when their snapshots are dropped.
             reader = await self.client.open_reader(self.shard, purpose="table", timeout=seconds(deadline))
             self._reader = renewed(self.writer.incarnation, reader)
         return reader

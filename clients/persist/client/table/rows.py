@@ -30,7 +30,7 @@ PAYLOAD_BYTES: Final = 16 << 20
 
 
 def updates_of(rows: RowsLike, schema: Schema, *, diff: int = 1) -> pa.Table:
-    """Rows as updates at time 0, each taken ``diff`` times. Checked: they can be appended, whoever does it when.
+    """Rows as updates at time 0, each taken ``diff`` times. Checked: they can be appended at any time, by any process.
 
     Raises InvalidArgument, SchemaMismatch.
     """
@@ -62,7 +62,7 @@ def keys_of(rows: RowsLike, schema: Schema) -> pa.LargeBinaryArray:
 
 
 def key_range(keys: pa.LargeBinaryArray) -> KeyRange:
-    """The least range of keys that holds all of these, of which there is one."""
+    """The smallest range of keys that holds all of these; there is at least one key."""
     ends = pc.min_max(keys)
     return KeyRange(lower=ends["min"].as_py(), upper=ends["max"].as_py() + b"\0")
 
@@ -81,7 +81,7 @@ def replacing(old: pa.Table, new: pa.Table, schema: Schema) -> pa.Table:
 
 
 def check_distinct(keys: pa.LargeBinaryArray) -> None:
-    """Raise InvalidArgument when a key appears twice: which row would stay?"""
+    """Raise InvalidArgument when a key appears twice: it is unclear which row stays."""
     if pc.count_distinct(keys).as_py() != len(keys):
         raise InvalidArgument("two of the rows have the same key", hint="give one row per key")
 
@@ -117,18 +117,28 @@ def from_payload(payload: bytes, ts: int, schema: Schema) -> pa.Table:
 
 
 def body_of(rows: Mapping[ShardId, pa.Table]) -> str:
-    """What tells one set of updates to tables from another: the same for the same rows, also in another process."""
-    told = hashlib.blake2b(digest_size=24)
+    """What distinguishes one set of updates to tables from another: the same for the same rows, in every process.
+
+    Also after columns were added: the last value columns count only from the last one on that has a value.
+    """
+    digest = hashlib.blake2b(digest_size=24)
     for shard in sorted(rows, key=str):
         updates = rows[shard]
-        told.update(f"{shard} {updates.num_rows} ".encode())
-        names = [name for name in updates.schema.names if name != TS.name]
+        digest.update(f"{shard} {updates.num_rows} ".encode())
+        names = _hashed_columns(updates)
         for batch in updates.select(names).to_batches(max_chunksize=PAYLOAD_ROWS):
             if batch.num_rows:
                 # Every column ends by itself here, so that the bytes of all rows can stand one behind the other.
                 encoded = encode(batch.columns, last=False)
-                told.update(_data_of(encoded))
-    return told.hexdigest()
+                digest.update(_data_of(encoded))
+    return digest.hexdigest()
+
+
+def _hashed_columns(updates: pa.Table) -> list[str]:
+    names = [name for name in updates.schema.names if name not in (TS.name, DIFF.name)]
+    while names and updates.num_rows and updates.column(names[-1]).null_count == updates.num_rows:
+        names.pop()
+    return [*names, DIFF.name]
 
 
 def _data_of(encoded: pa.LargeBinaryArray) -> memoryview:

@@ -52,8 +52,8 @@ class Table(Stays):
     Every write happens at one time, which it returns, greater than that of all writes and reads that had ended before
     it began. A snapshot without ``as_of`` holds every write that had returned; one time shows all tables of the
     timeline together. ``timeout`` is in seconds, None means ``settings.timeout_ms``. Every call may raise
-    LocationError, ShardClosed. After Indeterminate a write may have happened, or may not be read yet: ``resolve`` tells
-    whether it did, and sees to the rest; with a ``transaction`` it may be repeated, ``upsert`` and ``delete`` anyway.
+    LocationError, ShardClosed. After Indeterminate a write may have happened, or may not be read yet: ``resolve`` finds
+    out, and sees to the rest; with a ``transaction`` it may be repeated, ``upsert`` and ``delete`` anyway.
     So does it after a cancelled or interrupted write. After OutcomeForgotten read whether it did.
     """
 
@@ -64,7 +64,8 @@ class Table(Stays):
         self._location = client.location
         self._data = data
         self._oracle = oracle
-        self._doubts = writes_of(oracle) if wal is None else wal.doubts
+        self.doubts = writes_of(oracle)
+        """Its own writes, and the transactions that it takes part in."""
 
     @property
     def shard(self) -> ShardId:
@@ -89,7 +90,7 @@ class Table(Stays):
     async def insert(
         self, rows: RowsLike, *, transaction: Transaction | None = None, timeout: float | None = None
     ) -> int:
-        """Add rows: what an append takes, without times, or a list of dicts. The time at which they are there.
+        """Add rows: what an append takes, without times, or a list of dicts. Returns their time.
 
         ``transaction``: happens once for ever in this table. The same rows under its version are not added again: the
         time at which they were is returned. Other rows under it, or a version before the newest, of which nothing is
@@ -100,11 +101,12 @@ class Table(Stays):
     async def retract(
         self, rows: RowsLike, *, transaction: Transaction | None = None, timeout: float | None = None
     ) -> int:
-        """Take whole rows away, which must be there: nobody looks. Raises as ``insert``."""
+        """Take whole rows away, which must be there: this is not checked. Raises as ``insert``."""
         return await self._write(updates_of(rows, self.schema, diff=-1), transaction, timeout)
 
     async def upsert(self, rows: RowsLike, *, timeout: float | None = None) -> int:
-        """Put rows in the place of those with the same keys, if any; nothing comes between looking and writing.
+        """Put rows in the place of those with the same keys, if any; no other write happens between looking and
+        writing.
 
         Repeated while others write at the same time, until ``timeout``. A time at which it is so: where nothing was to
         be changed it may be that of an earlier write. Five RPCs or more. Raises InvalidArgument (two rows with one
@@ -137,13 +139,33 @@ class Table(Stays):
         return await self._complete(time, deadline)
 
     async def complete_at(self, as_of: int, *, timeout: float | None = None) -> "Snapshot":
-        """The contents at ``as_of``, at which nobody can write from now on. Raises ClockAhead for times far ahead."""
+        """The contents at ``as_of``, where nothing can be written from now on. Raises ClockAhead: it is far ahead."""
         deadline = self._location.attempts.deadline(timeout)
         await self._oracle.check_ahead(as_of, timeout=seconds(deadline))
         return await self._complete(as_of, deadline)
 
+    async def complete_to(self, as_of: int, *, timeout: float | None = None) -> int:
+        """``complete_at`` without the contents: for whoever reads the shard under a lease of its own.
+
+        The time returned is that to which rows moved that had been written by then: who reads at an earlier one does
+        not see all of them. Raises ClockAhead.
+        """
+        deadline = self._location.attempts.deadline(timeout)
+        await self._oracle.check_ahead(as_of, timeout=seconds(deadline))
+        await certain(self._reach(as_of, deadline))
+        return self._data.moved
+
+    async def complete_before(self, *, timeout: float | None = None) -> int:
+        """The upper the table can be completed to now: its shard's, or, through a log, the log's. One RPC or two.
+
+        Raises LocationError.
+        """
+        deadline = self._location.attempts.deadline(timeout)
+        upper = await self._data.upper.read(deadline)
+        return upper if self.wal is None else max(upper, await self.wal.upper.read(deadline))
+
     async def downgrade_since(self, since: AntichainLike, *, timeout: float | None = None) -> Antichain:
-        """Let go of the history before ``since``: until then this object keeps it once it has read. One RPC.
+        """Release the history before ``since``: until then this object keeps it once it has read. One RPC.
 
         Raises InvalidArgument, LeaseExpired, LocationError.
         """
@@ -152,15 +174,15 @@ class Table(Stays):
     async def resolve(self, *, timeout: float | None = None) -> tuple[Resolved, ...]:
         """What came of the writes that ended without an answer, of which nothing more comes then.
 
-        See WriteHandle.resolve. What is told to have happened every snapshot from then on shows. Of a table in a log
-        those of all its tables and transactions in this client are told. An upper is one past the time of the write.
+        See WriteHandle.resolve. What is returned as appended every snapshot from then on shows. A transaction over
+        several tables is returned by the first of them that is asked. An upper is one past the time of the write.
         One RPC more if any happened. Raises LocationError: repeat it.
         """
         self._location.check_open()
-        return await self._doubts.resolve(self._location.attempts.deadline(timeout))
+        return await self.doubts.resolve(self._location.attempts.deadline(timeout))
 
     async def expire(self) -> None:
-        """Let go of everything this object holds for reading. One RPC at most.
+        """Release everything this object holds for reading. One RPC at most.
 
         Raises LocationError: it runs out by itself.
         """
@@ -174,7 +196,9 @@ class Table(Stays):
             body = await self._location.runtime.offload(body_of, {self.shard: updates})
             transaction = of_table(transaction, self.shard if self.wal is not None else None).with_body(body)
         if self.wal is not None:
-            return await self.wal.commit({self.shard: updates}, marker=transaction, timeout=timeout)
+            return await self.wal.commit(
+                {self.shard: updates}, owners=[self.doubts], marker=transaction, timeout=timeout
+            )
         return await self._append(updates, transaction, timeout)
 
     async def _append(self, updates: pa.Table, transaction: Transaction | None, timeout: float | None) -> int:
@@ -184,7 +208,7 @@ class Table(Stays):
         ts = await certain(self._oracle.write_ts(timeout=seconds(deadline)))
         # It lands there at least. Once it has, that this cannot be applied comes too late.
         await self._oracle.check_ahead(max(ts, self._data.upper.known), timeout=seconds(deadline))
-        with self._doubts.call() as call:
+        with self.doubts.call() as call:
             appended = await self._data.writer.append_at_upper_as(
                 call, updates, not_before=ts, transaction=transaction, timeout=seconds(deadline)
             )
@@ -197,12 +221,15 @@ class Table(Stays):
         return await certain(self._completed(as_of, deadline))
 
     async def _completed(self, as_of: int, deadline: Deadline) -> "Snapshot":
+        await self._reach(as_of, deadline)
+        return await self._data.snapshot(as_of, deadline)
+
+    async def _reach(self, as_of: int, deadline: Deadline) -> None:
         # A write that has no answer yet and a time at or before ``as_of`` moves behind it: to it this read came first.
         if self.wal is None:
             await self._data.upper.raise_to(as_of + 1, deadline)
         else:
             await self.wal.catch_up(self._data, as_of + 1, deadline)
-        return await self._data.snapshot(as_of, deadline)
 
     async def _complete_now(self, deadline: Deadline) -> "Snapshot":
         while True:
@@ -213,7 +240,7 @@ class Table(Stays):
             # Rows that had been written by then were found to be later: they came behind a write past the log.
 
     async def _come(self, as_of: int, deadline: Deadline) -> None:
-        """Return when the read time has reached ``as_of``."""
+        """Wait until the read time has reached ``as_of``."""
         backoff = Backoff(self._location.runtime, self._location.settings, deadline)
         while (ts := await self._oracle.read_ts(timeout=seconds(deadline))) < as_of:
             if not await backoff.pause():
@@ -228,7 +255,7 @@ class Table(Stays):
             return done.ts
         deadline = self._location.attempts.deadline(timeout)
         backoff = Backoff(self._location.runtime, self._location.settings, deadline)
-        with self._doubts.call() as call:
+        with self.doubts.call() as call:
             async with self._data.turn:
                 while (ts := await self._replace_once(call, keys, new, deadline)) is None:
                     if not await backoff.pause():
@@ -239,7 +266,7 @@ class Table(Stays):
     async def _replace_once(
         self, call: OwnCall, keys: "pa.LargeBinaryArray", new: "pa.Table", deadline: Deadline
     ) -> int | None:
-        """The time of the write, unless somebody else wrote since the shard was read."""
+        """The time of the write, unless another process wrote since the shard was read."""
         schema, old = self.schema, self.schema.updates.empty_table()
         given = await certain(self._oracle.write_ts(timeout=seconds(deadline)))
         upper = await self._data.upper.read(deadline)
@@ -280,7 +307,7 @@ async def open_table(
         await wal.adopt(data, deadline)
     elif named.mode is None and data.upper.known:
         await check_direct(data, timeline, deadline)
-        # Rows that came through another door are at times that no oracle was told of: nobody would read them.
+        # Rows that were appended directly to the shard are at times that no oracle was given: no reader would see them.
         await oracle.apply_write(data.upper.known - 1, timeout=seconds(deadline))
     return Table(client, data, oracle, wal)
 

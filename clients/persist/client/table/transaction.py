@@ -15,13 +15,14 @@ from persist.client.timeline.register import seconds
 from persist.core.data.update import consolidate
 from persist.core.ids import ShardId
 from persist.core.shard.commands import Transaction
-from persist.errors import InvalidArgument, NotYetAvailable, UsageError
+from persist.errors import InvalidArgument, NotReadable, NotYetAvailable, UsageError
 from persist.retry.attempts import certain
 from persist.retry.deadline import Backoff, Deadline
 
 if TYPE_CHECKING:
     from persist.client.shard.location import Location
     from persist.client.shard.read.snapshot import Snapshot
+    from persist.client.shard.write.doubts import Doubts
     from persist.client.table.table import Table
     from persist.client.table.wal import Wal
 
@@ -51,6 +52,7 @@ class TableTransaction(Stays):
         self._pinned = pinned
         self._rows: dict[ShardId, list[pa.Table]] = {}
         self._tables: dict[ShardId, Table] = {}
+        self._owners: dict[int, Doubts] = {}
         self._over = False
 
     def insert(self, table: "Table", rows: RowsLike) -> None:
@@ -62,7 +64,11 @@ class TableTransaction(Stays):
         self._add(table, updates_of(rows, table.schema, diff=-1))
 
     async def snapshot(self, table: "Table", *, timeout: float | None = None) -> "Snapshot":
-        """The table as this transaction finds it. Raises UsageError outside of ``Client.transact``."""
+        """The table as this transaction finds it: all of them at one time.
+
+        Raises UsageError outside of ``Client.transact``, and NotReadable (that time is kept no more): ``transact`` runs
+        its work again then, at a later one.
+        """
         self._check(table)
         if self._pinned is None:
             raise UsageError("this transaction cannot read", hint="use client.transact(work)")
@@ -88,20 +94,23 @@ class TableTransaction(Stays):
         return self
 
     async def commit(self, deadline: Deadline) -> bool:
-        """Whether it is committed now; if not, somebody else committed since it began. Raises LocationError."""
+        """Whether it is committed now; if not, another one committed since it began. Raises LocationError."""
         rows = {
             shard: consolidate(pa.concat_tables(pieces), self._tables[shard].schema)
             for shard, pieces in self._rows.items()
         }
         rows = {shard: updates for shard, updates in rows.items() if updates.num_rows}
+        owners = list(self._owners.values())
         if self._pinned is None:
             if rows:
-                self.ts = await self._wal.commit(rows, marker=self._marker, timeout=self._timeout)
+                self.ts = await self._wal.commit(rows, owners=owners, marker=self._marker, timeout=self._timeout)
             return True
         if rows:
-            self.ts = await self._wal.commit_at(rows, self._pinned, marker=self._marker, deadline=deadline)
+            self.ts = await self._wal.commit_at(
+                rows, self._pinned, owners=owners, marker=self._marker, deadline=deadline
+            )
             return self.ts is not None
-        # What was read may not be applied yet. Nobody who asks later may find less.
+        # What was read may not be applied yet. A later reader must not find less.
         await certain(self._wal.oracle.apply_write(self._pinned - 1, timeout=seconds(deadline)))
         self.ts = self._pinned - 1
         return True
@@ -113,6 +122,7 @@ class TableTransaction(Stays):
     def _add(self, table: "Table", updates: pa.Table) -> None:
         self._check(table)
         self._tables[table.shard] = table
+        self._owners[id(table)] = table.doubts
         self._rows.setdefault(table.shard, []).append(updates)
 
     def _check(self, table: "Table") -> None:
@@ -125,7 +135,7 @@ class TableTransaction(Stays):
 
 @contextlib.contextmanager
 def collecting(transaction: TableTransaction) -> Iterator[TableTransaction]:
-    """The block in which it takes rows; none from its end on, in whatever way it ends."""
+    """The block in which it takes rows; after its end it takes none."""
     try:
         yield transaction
     finally:
@@ -140,7 +150,7 @@ async def transact(
     marker: Transaction | None = None,
     timeout: float | None = None,
 ) -> T:
-    """What ``work`` returned in the run that was committed with nothing between its reads and its writes.
+    """The result of the committed run of ``work``, with nothing between its reads and its writes.
 
     Raises AlreadyCommitted when the marker's version was committed before: what ``work`` returned then is not known
     here, and what it would return now is another run's. Raises NotYetAvailable when others committed first until time
@@ -150,12 +160,23 @@ async def transact(
     if marker is not None:
         await wal.check_new(marker, deadline)
     backoff = Backoff(location.runtime, location.settings, deadline)
+    is_late = False
     while True:
         pinned = await wal.upper.read(deadline)
         transaction = TableTransaction(wal, marker=marker, timeout=timeout, pinned=pinned)
-        with collecting(transaction):
-            answer = await work(transaction)
+        try:
+            with collecting(transaction):
+                answer = await work(transaction)
+        except NotReadable:
+            # SUBTLE: where nobody has written for a while the log ends before what its tables still tell. All reads are
+            # of one time, so the work runs again at a later one.
+            if is_late:
+                raise
+            is_late = True
+            await wal.upper.raise_to(await certain(wal.oracle.write_ts(timeout=seconds(deadline))), deadline)
+            continue
         if await transaction.commit(deadline):
             return answer
+        is_late = False
         if not await backoff.pause():
             raise NotYetAvailable("others committed first each time", hint="repeat it with a longer timeout")

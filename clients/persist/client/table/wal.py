@@ -1,7 +1,7 @@
 """Wal: the transaction log of one timeline. Being in it makes rows definite; copying them to their tables can wait.
 
-One append holds all rows of a transaction, for any number of tables, at one time. Whoever reads a table first copies
-what the log holds for it. A copy of ``[applied, upper)`` is the same whoever makes it and lands by compare-and-append,
+One append holds all rows of a transaction, for any number of tables, at one time. The first reader of a table copies
+what the log holds for it. A copy of ``[applied, upper)`` is the same from any process and lands by compare-and-append,
 so any number of processes may copy at once and die anywhere.
 Source: catalog-semantics.md section 4.2, table writes; docs/adr/0009-tables.md.
 """
@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from persist.client.shard.same_history import renewed
-from persist.client.shard.write.doubts import Doubts
+from persist.client.shard.write.doubts import Doubts, call_of
 from persist.client.table.data_shard import TableShard
 from persist.client.table.rows import body_of, from_payload, payloads
 from persist.client.table.wal_retention import live_rows
@@ -28,12 +28,14 @@ from persist.core.data.schema import Schema
 from persist.core.data.update import consolidate
 from persist.core.frontier import Antichain
 from persist.core.ids import ShardId
-from persist.core.shard.commands import Appended, Transaction
+from persist.core.shard.commands import Appended, Transaction, UpperMismatch
 from persist.core.time.timeline import Timeline
 from persist.errors import (
     AlreadyCommitted,
+    Indeterminate,
     InvalidArgument,
     LeaseExpired,
+    LocationError,
     NotReadable,
     OutcomeForgotten,
     PersistError,
@@ -69,13 +71,16 @@ WAL_APPLICATION: Final = "persist.wal:"
 """With the log's shard, the application whose newest version, in a table's shard, is until when the log is copied."""
 
 TIDY_COMMITS: Final = 64
-"""One in so many transactions, of whatever process, copies what nobody read, and forgets what is copied."""
+"""One in so many transactions, of whatever process, copies what was not read yet, and forgets what is copied."""
 
 TABLE_APPLICATION_LETTERS: Final = 200
-"""Longer names of applications are told by their hash where a table is told with them."""
+"""Longer application names are replaced by their hash where the table's name is added to them."""
 
 FINISH_SECONDS: Final = 5.0
-"""How long a process that ends waits for that."""
+"""How long a process waits for that at its end."""
+
+WORK_BODY: Final = "transact"
+"""Stands for what the work of ``transact`` does, which another run of it may do otherwise."""
 
 Rows = Mapping[ShardId, pa.Table]
 """What a transaction does to each table: updates at any time, checked."""
@@ -86,7 +91,6 @@ class Wal:
 
     def __init__(self, client: "ShardClient", oracle: Oracle, writer: "WriteHandle", hold: "SinceHandle") -> None:
         self.oracle = oracle
-        self.doubts = writes_of(oracle)
         self.upper = Register(client, writer)
         self._client = client
         self._writer = writer
@@ -111,19 +115,21 @@ class Wal:
 
     @property
     def over(self) -> bool:
-        """The location was restored: open the log and its tables again. No RPC."""
+        """Whether the location was restored: then open the log and its tables again. No RPC."""
         return self.upper.over or self.oracle.over
 
     @property
     def writer(self) -> "WriteHandle":
-        """What this process writes the log with."""
+        """The writer of this process to the log."""
         return self._writer
 
-    async def commit(self, rows: Rows, *, marker: Transaction | None, timeout: float | None) -> int:
+    async def commit(
+        self, rows: Rows, *, owners: Sequence[Doubts], marker: Transaction | None, timeout: float | None
+    ) -> int:
         """All of it at one time, which is returned: definite, and read by whoever asks for a read time from now on.
 
         Three RPCs. ``marker``: happens once for ever; what it was is told beside it, so that only the same rows are
-        taken for done. After Indeterminate ``doubts`` tell whether it did.
+        taken for done. After Indeterminate each of ``owners`` can find out whether it did.
         """
         deadline = self.deadline(timeout)
         # A time that was given out for nothing does no harm: nothing of this transaction has happened.
@@ -132,13 +138,15 @@ class Wal:
         await self.oracle.check_ahead(max(ts, self.upper.known), timeout=seconds(deadline))
         if marker is not None:
             marker = marker.with_body(await self._client.location.runtime.offload(body_of, rows))
-        with self.doubts.call() as call:
+        with call_of(owners) as call:
             appended = await self._writer.append_at_upper_as(
                 call, self._entries(rows), not_before=ts, transaction=marker, timeout=seconds(deadline)
             )
-            return await self._told(appended, deadline)
+            return await self._committed_at(appended, deadline)
 
-    async def commit_at(self, rows: Rows, upper: int, *, marker: Transaction | None, deadline: Deadline) -> int | None:
+    async def commit_at(
+        self, rows: Rows, upper: int, *, owners: Sequence[Doubts], marker: Transaction | None, deadline: Deadline
+    ) -> int | None:
         """As ``commit``, iff nothing was committed since the log ended at ``upper``; else None.
 
         Raises AlreadyCommitted when another run committed under the marker.
@@ -152,12 +160,12 @@ class Wal:
         entries = self._entries(rows)
         stamped = entries.append_column("ts", pa.array([ts] * entries.num_rows, pa.uint64()))
         stamped = stamped.append_column("diff", pa.array([1] * entries.num_rows, pa.int64()))
-        # What it does is told by its reads as well, so another run of it may do something else.
-        told = None if marker is None else marker.with_body("transact")
-        with self.doubts.call() as call:
+        # What it does depends on its reads as well, so another run of it may do something else.
+        marked = None if marker is None else marker.with_body(WORK_BODY)
+        with call_of(owners) as call:
             try:
                 outcome = await self._writer.compare_and_append_as(
-                    call, stamped, upper, ts + 1, transaction=told, timeout=seconds(deadline)
+                    call, stamped, upper, ts + 1, transaction=marked, timeout=seconds(deadline)
                 )
             except InvalidArgument:
                 if marker is not None:
@@ -165,16 +173,26 @@ class Wal:
                 raise
             if marker is not None and isinstance(outcome, Appended) and outcome.upper != Antichain.of(ts + 1):
                 raise _already_committed(marker, outcome)
-            return await self._told(outcome, deadline) if isinstance(outcome, Appended) else None
+            return await self._committed_at(outcome, deadline) if isinstance(outcome, Appended) else None
 
     async def check_new(self, marker: Transaction, deadline: Deadline) -> None:
-        """Raises AlreadyCommitted for a transaction that the log remembers, or that its application went beyond.
+        """Raises AlreadyCommitted for a transaction that the log remembers as committed.
 
-        One RPC, which changes nothing: the log has left its beginning behind, but asks for the marker first.
+        One RPC, which changes nothing: the log has left its beginning behind, but asks for the marker first. Raises
+        InvalidArgument when a later version was committed: whether this one was is not known any more.
         """
-        asked = await self._writer.compare_and_append([], 0, 0, transaction=marker, timeout=seconds(deadline))
+        try:
+            asked = await self._asked(marker.with_body(WORK_BODY), deadline)
+        except InvalidArgument as error:
+            if str(error.details.get("newest")) != str(marker.version):
+                raise
+            # Other rows, or another run: this version was committed all the same.
+            asked = await self._asked(marker, deadline)
         if isinstance(asked, Appended):
             raise _already_committed(marker, asked)
+
+    async def _asked(self, marker: Transaction, deadline: Deadline) -> Appended | UpperMismatch:
+        return await self._writer.compare_and_append([], 0, 0, transaction=marker, timeout=seconds(deadline))
 
     async def catch_up(self, table: TableShard, until: int, deadline: Deadline) -> None:
         """Return when the table holds all that the log holds before ``until``, which ends what can come before it.
@@ -195,6 +213,12 @@ class Wal:
                 await self.upper.raise_to(max(until, upper + 1), deadline)
                 await self._copy(table, upper, self.upper.known, deadline)
 
+    async def table(self, shard: ShardId, deadline: Deadline) -> TableShard:
+        """A shard that is a table of this log, or becomes one. Three RPCs. Raises ShardNotFound."""
+        table = await TableShard.open(self._client, shard, None, timeout=seconds(deadline))
+        await self.adopt(table, deadline)
+        return table
+
     async def adopt(self, table: TableShard, deadline: Deadline) -> None:
         """See that the table's shard records until when the log is copied, before anything for it is in the log.
 
@@ -209,14 +233,27 @@ class Wal:
                 await self._copy(table, upper, end, deadline)
                 upper = table.upper.known
 
-    async def settle(self, *, timeout: float | None = None) -> None:
-        """Copy everything to its table, and forget what is copied. Anybody may do it at any time."""
+    async def settle(self, *, timeout: float | None = None) -> tuple[ShardId, ...]:
+        """Copy everything to its table, and forget what is copied; which tables there was something for.
+
+        Anybody may do it at any time. What is wrong with one table keeps no other from its rows, and is raised then:
+        the log keeps all.
+        """
         deadline = self.deadline(timeout)
         async with self._turn:
             reader = await self._opened(deadline)
             live, end = await live_rows(reader, self.upper, deadline)
-            for shard in live.tables:
-                await self._copy_to(shard, end, deadline)
+            tables = tuple(live.tables)
+            failure: PersistError | None = None
+            for shard in tables:
+                try:
+                    await self._copy_to(shard, end, deadline)
+                except LocationError:
+                    raise
+                except PersistError as error:
+                    failure = failure or error
+            if failure is not None:
+                raise failure
             await live.retract(self._writer, reader, end, deadline)
             # Everything before ``end`` is copied now: what comes to the log later comes at or behind it.
             await self._hold.compare_and_downgrade(self._hold.opaque, end - 1, timeout=seconds(deadline))
@@ -224,6 +261,7 @@ class Wal:
             if self._reader is not None:
                 with contextlib.suppress(LeaseExpired):
                     await self._reader.downgrade_since(end - 1, timeout=seconds(deadline))
+            return tables
 
     async def _copy_to(self, shard: ShardId, end: int, deadline: Deadline) -> None:
         try:
@@ -231,7 +269,7 @@ class Wal:
                 await TableShard.open(self._client, shard, None, timeout=seconds(deadline)), end, deadline
             )
         except (ShardClosed, ShardNotFound):
-            return  # the table was dropped, and nobody will ever read what it would hold
+            return  # the table was dropped, and what it would hold will never be read
 
     def deadline(self, timeout: float | None) -> Deadline:
         """The deadline of a call."""
@@ -251,7 +289,7 @@ class Wal:
         return reader
 
     async def _copy(self, table: TableShard, upper: int, end: int, deadline: Deadline) -> None:
-        """SUBTLE: the rows of an interval never change once the log has passed it, so whoever comes first may write.
+        """SUBTLE: the rows of an interval never change once the log has passed it, so the first process may write.
 
         What is copied goes on from where the last copy ended, which the table's shard records with it, and not from the
         table's upper: if others wrote in between, the rows that they came before move behind what they wrote.
@@ -276,19 +314,20 @@ class Wal:
                 upper = await table.upper.read(deadline)
             else:
                 if isinstance(outcome, Appended):
-                    # Or what somebody else has copied, at least as much.
+                    # Or what another process has copied, at least as much.
                     table.copied = max(table.copied, outcome.upper.elements[0])
                     if not outcome.already_committed and copied < upper and rest.num_rows:
-                        # Whoever reads from now on finds what had to move.
+                        # Readers from now on find what had to move.
                         await acknowledge(self.oracle, upper, deadline)
                         table.moved = upper
                 upper = table.upper.heard(outcome.upper)
             copied = await self._copied(table, upper, deadline)
 
     async def _copied(self, table: TableShard, upper: int, deadline: Deadline) -> int:
-        """Until when the log is in the table whose upper was ``upper`` just now. No RPC if nobody else wrote, else one.
+        """Until when the log is in the table whose upper was ``upper`` just now. No RPC if no other process wrote, else
+        one.
 
-        SUBTLE: asked after ``upper`` was, so that both belong together for whoever then appends at ``upper``: every
+        SUBTLE: asked after ``upper`` was, so that both belong together when the caller then appends at ``upper``: every
         copy raises the upper. It cannot lie beyond the upper, so what is known to have reached it is up to date.
         """
         if upper and table.copied < upper:
@@ -301,7 +340,7 @@ class Wal:
         """What the log holds for a table from ``begin``, where its last copy ended, to ``end``."""
         reader = await self._reading(deadline)
         if not exact(begin, reader):
-            # Only this reader may have let go of what the log still has.
+            # Perhaps only this reader has released what the log still has.
             reader = await self._reading(deadline, anew=True)
         try:
             return await self._between(reader, table, begin, end, deadline)
@@ -331,7 +370,7 @@ class Wal:
                 await table.renew(deadline)
         raise AssertionError("unreachable")
 
-    async def _told(self, appended: Appended, deadline: Deadline) -> int:
+    async def _committed_at(self, appended: Appended, deadline: Deadline) -> int:
         self.upper.heard(appended.upper)
         ts = appended.upper.elements[0] - 1
         await acknowledge(self.oracle, ts, deadline)
@@ -341,7 +380,7 @@ class Wal:
         return ts
 
     async def finish(self) -> None:
-        """Wait for what runs in the background, but not for long: who commits once and ends may be whose turn it is."""
+        """Wait, but not for long, for background work: a process that commits once and ends may have the turn."""
         if self._settling is not None:
             await asyncio.wait([self._settling], timeout=FINISH_SECONDS)
 
@@ -349,7 +388,7 @@ class Wal:
         try:
             await self.settle()
         except PersistError as error:
-            # The next turn tries again; until then the log grows, which somebody should see.
+            # The next turn tries again; until then the log grows, which an operator should see.
             _log.warning("the transaction log %s was not settled: %s", self._writer.shard, error)
 
     def _entries(self, rows: Rows) -> pa.Table:
@@ -365,17 +404,26 @@ class Wal:
 
 
 def writes_of(oracle: Oracle) -> Doubts:
-    """The writes of one table, or log, of an oracle's timeline: one is over when its time is applied."""
+    """The writes of one table of an oracle's timeline: one is over when its time is applied.
+
+    Its ``resolve`` raises LeaseExpired when the location was restored: whether they are there is for a read to say.
+    """
 
     async def apply(written: list[Appended], deadline: Deadline) -> None:
         # Or nobody would read them before the next write.
-        await acknowledge(oracle, max(each.upper.elements[0] for each in written) - 1, deadline)
+        try:
+            await acknowledge(oracle, max(each.upper.elements[0] for each in written) - 1, deadline)
+        except Indeterminate as error:
+            if isinstance(error.__cause__, LeaseExpired):
+                raise error.__cause__ from None
+            raise
 
     return Doubts(finish=apply)
 
 
 def is_turn(seqno: int) -> bool:
-    """Whether whoever committed at this seqno of a log tidies it: one in ``TIDY_COMMITS``, however they are spaced.
+    """Whether the process that committed at this seqno of a log tidies it: one in ``TIDY_COMMITS``, however they are
+    spaced.
 
     The log decides, so that it stays short also when no process commits more than once. Multiples of the golden ratio
     are spread evenly, in whatever steps they are taken.
@@ -404,7 +452,7 @@ def of_table(transaction: Transaction, shard: ShardId | None) -> Transaction:
 
 
 def exact(lower: int, reader: "ReadHandle") -> bool:
-    """Whether the reader still tells times from ``lower`` on apart from those before."""
+    """Whether the reader still distinguishes times from ``lower`` on from those before."""
     since = reader.since.time
     return since is not None and (since == 0 or since < lower)
 
@@ -447,4 +495,6 @@ def _not_before(updates: pa.Table, time: int) -> pa.Table:
 
 
 def _past_the_log(table: TableShard) -> UsageError:
-    return UsageError("somebody wrote to a table past its log", hint="write through tables only", table=table.shard)
+    return UsageError(
+        "another program wrote to a table past its log", hint="write through tables only", table=table.shard
+    )

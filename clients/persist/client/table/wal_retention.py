@@ -47,7 +47,7 @@ class LiveRows:
             outcome = await writer.compare_and_append(self._updates(end), end, end + 1, timeout=seconds(deadline))
             if isinstance(outcome, Appended):
                 return True
-            # SUBTLE: somebody else may have taken the same ones back meanwhile: never twice.
+            # SUBTLE: another process may have taken the same ones back meanwhile: never twice.
             upper = self.upper.heard(outcome.upper)
             for row in (await (await reader.diffs(end, upper, timeout=seconds(deadline))).to_arrow()).to_pylist():
                 if row["diff"] < 0:

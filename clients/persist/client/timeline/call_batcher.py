@@ -66,7 +66,7 @@ class CallBatcher(Generic[A, R]):
                 await self._round(calls)
         finally:
             self._running = False
-            # Only cancellation leaves anybody behind: the client is being closed. What was sent may happen.
+            # Only cancellation leaves calls behind: the client is being closed. What was sent may happen.
             for call in [*calls, *self._waiting]:
                 if not call.answer.done():
                     call.answer.set_exception(self._late("the client was closed", hint="open another client"))

@@ -84,7 +84,7 @@ class Registers:
     follows_clock = True
 
     def __init__(self, write: Register, read: Register) -> None:
-        """The first time nobody was given or applied, and the first that was not applied."""
+        """The first time that was not given out or applied, and the first that was not applied."""
         self._write = write
         self._read = read
 
@@ -119,7 +119,7 @@ class Registers:
             # SUBTLE: it was applied. That it still is, only the shard knows: a restore takes back what came after it.
             await self._read.read(deadline)
             return
-        # SUBTLE: in this order. Once anybody reads ts, no write time may be ts or less.
+        # SUBTLE: in this order. Once a caller reads ts, no write time may be ts or less.
         await self._write.raise_to(ts + 1, deadline)
         await self._read.raise_to(ts + 1, deadline)
 
@@ -129,8 +129,8 @@ class Oracle(Stays):
 
     A write time is greater than every one given out, and every time read or applied, before it was asked for. A read
     time is at least every time whose ``apply_write`` had returned, and less than every write time asked for later.
-    This holds among all processes, whatever their clocks say and whoever dies. ``timeout`` is in seconds, None means
-    ``settings.timeout_ms``. Every call may raise LocationError, ShardClosed (somebody closed the timeline's shards),
+    This holds among all processes, whatever their clocks say and whichever die. ``timeout`` is in seconds, None means
+    ``settings.timeout_ms``. Every call may raise LocationError, ShardClosed (the timeline's shards were closed),
     LeaseExpired (the location was restored from a backup, which takes back the times after it: open the oracle again).
     """
 
@@ -177,18 +177,18 @@ class Oracle(Stays):
     ) -> "Oracle":
         """The oracle of a timeline, made if missing, after ``initially`` was applied. Two RPCs, six for a new one.
 
-        ``times``: whom to ask, the timeline's shards unless told. Raises ClockAhead, InvalidBounds, LocationError.
+        ``times``: what to ask, by default the timeline's shards. Raises ClockAhead, InvalidBounds, LocationError.
         """
         deadline = client.location.attempts.deadline(timeout)
         times = times or await Registers.open(client, timeline, deadline)
         oracle = cls(client, timeline, times, reference=reference)
-        # Time 0 is nobody's write time, so that there is a read time from the beginning.
+        # Time 0 is never a write time, so that there is a read time from the beginning.
         await oracle.check_ahead(_applicable(initially), timeout=seconds(deadline))
         await oracle._times.apply(initially, deadline)
         return oracle
 
     async def write_ts(self, *, timeout: float | None = None) -> int:
-        """A time nobody else is given, and not before the clock's on a timeline that has one.
+        """A time that no other caller is given, and not before the clock's on a timeline that has one.
 
         One RPC, shared. Raises ClockAhead (this clock is too far ahead of the reference), InvalidBounds (the end of
         time). After Indeterminate a time may be lost, which does no harm. A timeline that is more than 10 s ahead of
@@ -314,13 +314,13 @@ async def acknowledge(oracle: Oracle, ts: int, deadline: Deadline) -> None:
     try:
         await oracle.apply_write(ts, timeout=seconds(deadline))
     except PersistError as error:
-        # SUBTLE: whatever the error says of itself, the write it is told of has happened.
+        # SUBTLE: whatever the error says of itself, the write that it reports has happened.
         message = f"written, but perhaps not read yet: {error.message}"
         raise Indeterminate(message, hint="repeat resolve()", **{**error.details, "ts": ts}) from error
 
 
 def _fitting(calls: Sequence[int], first: int, not_after: int) -> list[int | _Later]:
-    """Who has to come later. A call for one time does not: else who is behind the timeline would never write again."""
+    """The counts; _Later for those beyond ``not_after``, never for a single time: or a slow clock could never write."""
     counts: list[int | _Later] = []
     for count in calls:
         excess = first + count - 1 - not_after

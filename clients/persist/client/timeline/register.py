@@ -26,7 +26,7 @@ NO_ROWS: Final = Schema(key={"nothing": pa.bool_()})
 """What the shard of a register would hold if it held rows."""
 
 TRIES: Final = 2
-"""Attempts to raise at the value last heard of, before the server is asked to raise wherever it is."""
+"""Attempts to raise from the value last seen, before the server is asked to raise from wherever it is."""
 
 
 class Register:
@@ -65,13 +65,13 @@ class Register:
     async def raise_to(self, value: int, deadline: Deadline) -> None:
         """Return when it is at least ``value``: it becomes exactly that, or it was that much already.
 
-        No RPC when that is known, one when nobody else raises it at the same time.
+        No RPC when that is known, one when no other process raises it at the same time.
         """
         while self._known < value:
             await self._moved(self._known, value, deadline)
 
     async def take(self, count: int, not_before: int, deadline: Deadline, *, not_after: int | None = None) -> range:
-        """Numbers that nobody else is ever given, at least one and at most ``count``, each at least ``not_before``.
+        """Numbers that no other caller is ever given, at least one and at most ``count``, each at least ``not_before``.
 
         Afterwards the register lies behind them. All are at least what it was when this call began. One RPC unless
         several processes take several at the same time, then three at most. Beyond ``not_after`` there is one at most.
@@ -91,7 +91,7 @@ class Register:
                         [], not_before=_in_time(not_before), timeout=seconds(deadline)
                     )
             except OutcomeForgotten:
-                continue  # a number may be lost, and nobody is given it
+                continue  # a number may be lost, and is then given to no caller
             last = self.heard(appended.upper) - 1
             return range(last, last + 1)
 
@@ -115,7 +115,7 @@ class Register:
             raise
 
     def heard(self, upper: Antichain) -> int:
-        """Somebody told what it was, which this returns as a number. Raises ShardClosed."""
+        """Take over an upper that was returned, as a number. Raises ShardClosed."""
         value = _number(upper, self._writer.shard)
         self._known = max(self._known, value)
         return value
@@ -131,7 +131,7 @@ def seconds(deadline: Deadline) -> float:
 
 def _number(upper: Antichain, shard: ShardId) -> int:
     if upper.time is None:
-        raise ShardClosed("somebody closed the shard of this register", hint="it is over for good", shard=shard)
+        raise ShardClosed("the shard of this register was closed", hint="it is over for good", shard=shard)
     return upper.time
 
 

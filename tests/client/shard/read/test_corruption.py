@@ -1,4 +1,4 @@
-"""Stored bytes that are not what was written are told apart before a row is used; gone ones are never "empty"."""
+"""Stored bytes that are not what was written are detected before a row is used; gone ones are never "empty"."""
 
 from collections.abc import Callable
 from typing import Any

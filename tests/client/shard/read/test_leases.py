@@ -43,13 +43,13 @@ async def held(client: Any, reader: Any) -> dict[str, Any]:
 
 
 async def expire(place: Place, reader: Any) -> None:
-    """End a reader's lease behind its back: as when it ran out and somebody committed."""
+    """End a reader's lease behind its back: as when it ran out and another process committed."""
     async with client_of(place) as other:
         await (await other.open_reader(reader.shard, reader_id=reader.reader_id)).expire()
 
 
 async def waiting_listen(reader: Any) -> Any:
-    """A listen that has told of everything up to 3."""
+    """A listen that has returned everything up to 3."""
     listen = await reader.listen(2)
     assert await anext(listen) == Progress(upper=Antichain.of(3))
     return listen

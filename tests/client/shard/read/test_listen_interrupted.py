@@ -127,10 +127,41 @@ async def test_listen_whose_store_was_away_for_too_long_says_so_and_goes_on_when
             assert heard.rows == [(1, "a", 1, 1), (2, "b", 2, 1)]
 
 
+async def test_waiter_that_was_cancelled_before_and_went_on_is_a_waiter_as_any_other(tmp_path: Path):
+    async with client_of(Place(f"file:{tmp_path}", f"sqlite:{tmp_path}/c.db")) as client:
+        _, reader = await client.open(ShardId.new(), schema=SCHEMA)
+        listen = await reader.listen(0)
+
+        async def wait() -> None:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(600)
+            while True:
+                await anext(listen)
+
+        first = asyncio.create_task(wait())
+        await asyncio.sleep(0)
+        first.cancel()
+        while listen._waiter is None or first.cancelling() == 0:
+            await asyncio.sleep(0)
+        with pytest.raises(UsageError, match="waits for this listen"):
+            await anext(listen)
+        await listen.aclose()
+        with pytest.raises(UsageError, match="closed"):
+            await first
+
+
 @pytest.fixture
 def blocking(tmp_path: Path) -> Iterator[tuple[persist.WriteHandle, persist.ReadHandle]]:
     with persist.embedded(tmp_path) as client:
         yield client.open(ShardId.new(), schema=SCHEMA)
+
+
+@pytest.fixture
+def ctrl_c_raises() -> Iterator[None]:
+    """What a fresh process does: others in this one, such as PySpark and asyncio, set what becomes of a Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def hear_all(listen: persist.Listen, heard: Heard) -> None:
@@ -138,6 +169,7 @@ def hear_all(listen: persist.Listen, heard: Heard) -> None:
         heard.took(event)
 
 
+@pytest.mark.usefixtures("ctrl_c_raises")
 def test_blocking_loop_over_a_listen_goes_on_after_ctrl_c(blocking: tuple[Any, Any]):
     writer, reader = blocking
     main, heard, listen = threading.main_thread().ident, Heard(), reader.listen(0)
@@ -146,7 +178,7 @@ def test_blocking_loop_over_a_listen_goes_on_after_ctrl_c(blocking: tuple[Any, A
     def press(over: threading.Event) -> None:
         while listen._inner._waiter is None:
             os.sched_yield()
-        # Again where nobody noticed: Python ignores an interrupt that meets a finalizer.
+        # Again where it went unnoticed: Python ignores an interrupt that meets a finalizer.
         signal.pthread_kill(main, signal.SIGINT)
         while not over.wait(10):
             signal.pthread_kill(main, signal.SIGINT)

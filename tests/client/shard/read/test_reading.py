@@ -16,7 +16,8 @@ from persist.core.shard.commands import SchemaEntry
 from persist.errors import CorruptData
 from persist.machine.parts import reading as reading_module
 from persist.machine.parts.ahead import AHEAD_ROWS, ahead_in
-from persist.machine.parts.reading import Reading, RunView
+from persist.machine.parts.reading import Reading
+from persist.machine.parts.runs import RunView
 from persist.wire.columnar import encode_inline, encode_parts
 
 PLAIN = Schema({"k": pa.binary()}, {"v": pa.int64()})

@@ -1,4 +1,4 @@
-"""Reads are Arrow streams for whoever takes those, tell what they are, and read the latest time unless told."""
+"""Reads are Arrow streams for consumers of those, show what they are, and by default read the latest time."""
 
 from importlib.metadata import version
 from pathlib import Path

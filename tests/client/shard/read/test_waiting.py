@@ -1,12 +1,15 @@
-"""What a read is told whose time does not come: how far the shard had come, if anybody said so."""
+"""The error of a read whose time does not come: how far the shard had come, if that is known."""
 
+import asyncio
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
-from client.support import SCHEMA, SMALL, client_of, memory_place, table
+from client.support import SCHEMA, SMALL, Place, client_of, memory_place, table
 
 from persist import ShardId
+from persist.core.frontier import CLOSED
 from persist.errors import Determinate, NotYetAvailable
 from persist.runtime import SystemRuntime
 
@@ -21,7 +24,7 @@ READS = pytest.mark.parametrize(
 
 
 class Clock(SystemRuntime):
-    """A clock that leaps when it is told to."""
+    """A clock that leaps on command."""
 
     leapt = 0.0
 
@@ -64,3 +67,14 @@ async def test_what_was_told_is_the_outcome_if_nobody_answers_at_the_very_end(re
             assert (failed.value.details["upper"], failed.value.__cause__.__class__) == ("[1]", Determinate)
         else:
             assert str(failed.value).startswith("away"), "it may have come since"
+
+
+async def test_of_a_closed_shard_a_client_with_stores_beside_is_told_at_once(tmp_path: Path) -> None:
+    """It asked again and again, without a pause, until its time was up."""
+    place = Place(f"file:{tmp_path}/blob", f"sqlite:{tmp_path}/consensus.db", access="failover")
+    async with client_of(place) as client:
+        writer = await client.open_writer(shard := ShardId.new(), schema=SCHEMA)
+        await writer.append([], [])
+        async with asyncio.timeout(20):
+            change = await client.location.shards.fetch(shard, CLOSED, timeout=60)
+        assert (change.batches, change.info.upper) == ((), CLOSED)

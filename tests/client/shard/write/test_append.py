@@ -94,7 +94,7 @@ async def test_append_takes_every_form_of_updates(place: Place, form):
 
 
 async def test_append_by_several_writers_of_the_same_data_writes_it_once(place: Place, entropy):
-    """Each writer cuts the same definite history at other times; whoever comes late is cut down to what is missing."""
+    """Each writer cuts the same definite history at other times; a late one is cut down to what is missing."""
     history = some_rows(entropy, 400, 0, 60)
     async with client_of(place) as client:
         shard = ShardId.new()

@@ -68,7 +68,7 @@ class Lossy:
         fault = self.faults.pop(0) if isinstance(command, CompareAndAppend) and self.faults else ""
         if fault == "before":
             raise Indeterminate("no answer")
-        # What is to take effect without telling does so, however little time is left.
+        # What is to take effect without an answer does so, however little time is left.
         outcome = await self._shards.apply(shard, command, timeout=30 if fault == "after" else timeout)
         if fault == "after":
             raise Indeterminate("no answer")
@@ -90,7 +90,7 @@ async def test_lost_answers_are_resolved_by_the_token(place: Place, faults: list
 
 
 async def test_append_in_doubt_never_deletes_its_blobs(place: Place):
-    """The first attempt took effect without telling; somebody else moves on; the retry must not take its data away."""
+    """The first attempt took effect without an answer; another writer moves on; the retry must not delete the data."""
     rows = [(key, "x" * 40, 0, 1) for key in range(100)]
     async with client_of(place) as client:
         writer, reader = await client.open(ShardId.new(), schema=SCHEMA)

@@ -1,4 +1,4 @@
-"""What callers above a write handle make of an append of which nobody can tell whether it happened."""
+"""What callers above a write handle make of an append of which it is not known whether it happened."""
 
 import asyncio
 import dataclasses
@@ -17,7 +17,7 @@ from persist.runtime import SystemRuntime
 
 
 async def overtaken(place: Place, shard: ShardId, upper: int) -> None:
-    """The shard moves on to ``upper`` and forgets whoever wrote it, who does not know."""
+    """The shard moves on to ``upper`` and forgets its writer, which does not know."""
     writer = await place.other.open_writer(shard)
     await writer.append([], upper)
     await place.forget(shard)
@@ -56,7 +56,7 @@ async def test_insert_says_so_and_is_there_once_when_it_is_repeated(mode: Any):
 
 
 async def test_what_a_log_holds_is_copied_once_by_a_writer_that_was_forgotten():
-    """Another process copies first, and the one that comes second is not even told so."""
+    """Another process copies first, and the second one gets no answer about that."""
     async with Place() as place:
         one = await place.client.table("t", schema=SCHEMA, mode="wal")
         two = await place.other.table("t", mode="wal")
@@ -112,7 +112,7 @@ async def test_transaction_of_a_table_whose_application_may_be_forgotten(mode: A
         written = await place.client.table("t", schema=SCHEMA, mode=mode)
         for number in range(2):
             await written.insert([{"id": number, "name": "a"}], transaction=Transaction(app_id=str(number), version=1))
-        with pytest.raises(OutcomeForgotten, match="nobody can tell") as forgotten:
+        with pytest.raises(OutcomeForgotten, match="not known") as forgotten:
             await written.insert([{"id": 0, "name": "a"}], transaction=Transaction(app_id="0", version=1))
         told = int(forgotten.value.details["new_since"])
         for _ in range(2):

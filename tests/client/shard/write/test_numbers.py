@@ -1,4 +1,4 @@
-"""Numbered calls from the client's end: windows, silence, forgetting, and what callers are told then."""
+"""Numbered calls from the client's end: windows, silence, forgetting, and what callers get then."""
 
 import asyncio
 import contextlib
@@ -68,7 +68,7 @@ class Place:
         """Let a process whose clock is far ahead commit, at a seqno at which it looks for what may be forgotten."""
         writer = await self.other.open_writer(shard)
         self.other.location.shards._runtime = ahead = Clock()
-        known = self.other.location.shards._shards[shard].applier
+        known = self.other.location.shards._shards.peek(shard).applier
         known._runtime = ahead
         few, known._context = known._context, lambda: dataclasses.replace(few(), sessions_kept=0)
         ahead.leapt = ahead_seconds
@@ -164,7 +164,7 @@ async def test_late_attempt_of_a_forgotten_session_does_nothing():
 
 @pytest.mark.parametrize("another", [False, True])
 async def test_append_at_the_upper_says_that_it_may_be_forgotten_only_when_it_may(another):
-    """What the handle heard last tells: nothing later than that is forgotten, unless others went with it."""
+    """What the handle saw last decides: nothing later than that is forgotten, unless others went with it."""
     async with Place() as place:
         shard = ShardId.new()
         writer = await place.client.open_writer(shard, schema=SCHEMA)
@@ -203,7 +203,7 @@ async def test_call_that_was_given_up_as_indeterminate_is_closed_by_the_next_one
 @pytest.mark.parametrize("arrives", ["before", "never", "forgotten"])
 @pytest.mark.parametrize("later", [False, True], ids=["asked at once", "asked after another append"])
 async def test_call_in_doubt_is_resolved(arrives, later):
-    """Nothing needs to be appended to find out, and what was appended meanwhile makes nobody forget."""
+    """Nothing needs to be appended to find out, and what was appended meanwhile makes no session forgotten."""
     async with Place(inline_part_bytes_max=0) as place:
         shard = ShardId.new()
         writer = await place.client.open_writer(shard, schema=SCHEMA)
@@ -502,7 +502,7 @@ async def test_append_whose_session_a_closed_shard_forgot_is_in_doubt_and_not_do
             raise Indeterminate("no answer")
 
         place.shards.apply = lost
-        # The next attempt is told that the shard cannot tell, and an upper that has passed everything.
+        # The next attempt is answered CannotTell, with an upper that has passed everything.
         with pytest.raises(OutcomeForgotten):
             await writer.append(table([(2, "b", 6, 1)]), 10)
 

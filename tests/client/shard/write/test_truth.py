@@ -1,4 +1,4 @@
-"""What is told of an append whose first attempt was applied, when later ones meet something else than its shard."""
+"""What is reported of an append whose first attempt was applied, when later ones meet something else than its shard."""
 
 import asyncio
 import dataclasses

@@ -44,7 +44,7 @@ class Held(Stays):
         return self._loop.run(call())
 
     def _end(self, work: Coroutine[object, object, None]) -> None:
-        """Let go of something. Once the client was closed that is done, as it is for asyncio."""
+        """Release something. After the client was closed this does nothing, as for asyncio."""
         if self._loop.alive or self._loop.is_foreign:
             self._loop.run(work)
         else:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from persist.client import client as aio
 from persist.client.blocking.bridge.held import H, Held
 from persist.client.shard.loop_thread import LoopThread
+from persist.threads import users
 
 T = TypeVar("T")
 
@@ -40,7 +41,7 @@ class Opened(Held):
         """``work`` as asyncio wants it. It runs in a thread of its own: its calls block there, not on the loop."""
 
         async def bridged(inner: object) -> T:
-            return await self._inner.location.runtime.offload(work, self._give(kind, inner))
+            return await users(self._inner.location.runtime, work, self._give(kind, inner))
 
         return bridged
 
@@ -57,6 +58,6 @@ def _opened(owner: Opened, opener: Opener) -> tuple[LoopThread, aio.Client]:
         loop.stop()
         raise
     loop.at_stop(core.close)
-    # Handles keep their client, so nobody uses the loop any more when the client is gone.
+    # Handles keep their client, so the loop has no users any more when the client is gone.
     weakref.finalize(owner, loop.stop).atexit = False
     return loop, core

@@ -27,6 +27,6 @@ def open_stash(stash: str, environment: str, *, settings: Settings | None = None
         raise
     catalog = Catalog(None, loop, inner)
     loop.at_stop(inner.close)
-    # What was opened from it keeps it, so nobody uses the loop any more when it is gone.
+    # What was opened from it keeps it, so the loop has no users any more when it is gone.
     weakref.finalize(catalog, loop.stop).atexit = False
     return catalog

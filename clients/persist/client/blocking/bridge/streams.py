@@ -49,10 +49,10 @@ class Events(Held):
 
 
 class ArrowStream(Held):
-    """A read that whoever takes Arrow streams can read: DuckDB, Polars, pyarrow, pandas."""
+    """A read for consumers of Arrow streams: DuckDB, Polars, pyarrow, pandas."""
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """All rows, as they are decoded, for whoever takes Arrow streams: DuckDB, Polars, pyarrow, pandas.
+        """All rows, as they are decoded, for consumers of Arrow streams: DuckDB, Polars, pyarrow, pandas.
 
         Each asking reads anew. Raises LeaseExpired, UsageError (closed or expired); while it is read, what Arrow makes
         of CorruptData and LocationError. Source: the Arrow PyCapsule interface.

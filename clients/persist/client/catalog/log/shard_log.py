@@ -15,11 +15,11 @@ from persist.client.shard.same_history import H
 from persist.client.timeline.register import Register
 from persist.core.catalog.rows import Row, RowUpdate
 from persist.core.ids import ShardId
+from persist.core.names import catalog_shard
 from persist.core.shard.commands import Appended
 from persist.errors import (
     HistoryRewound,
     Indeterminate,
-    InvalidArgument,
     LeaseExpired,
     LocationError,
     NotReadable,
@@ -36,26 +36,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SEED: Final = 1
-"""Another seed, another shard: should the catalog ever move, it takes a new one, and no old one again."""
-
 CATALOG_SINCE: Final = "catalog"
 """The critical since of every catalog shard: so that it forgets nothing when no process is there to read it."""
 
 FORGET_SECONDS: Final = 1.0
 """How often a log lets go of what it needs no more, which is a commit of its own."""
-
-
-def catalog_shard(environment: str) -> ShardId:
-    """The shard of the catalog of an environment, the same everywhere and for ever. Raises InvalidArgument."""
-    if not _is_name(environment):
-        raise InvalidArgument("an environment has a name", hint="text without NUL", got=repr(environment)[:80])
-    return ShardId.named("persist.catalog", environment, SEED)
-
-
-def _is_name(text: object) -> bool:
-    half = isinstance(text, str) and any("\ud800" <= char <= "\udfff" for char in text)
-    return isinstance(text, str) and text != "" and "\0" not in text and not half
 
 
 async def open_shard_log(client: "ShardClient", environment: str) -> "ShardLog":

@@ -14,7 +14,7 @@ from persist.errors import CorruptData, HistoryRewound, LocationError
 from persist.retry.attempts import Attempts, Call, Doubt
 from persist.runtime import Runtime, system
 from persist.settings import Settings
-from persist.storage.open import check_safe, open_stash
+from persist.storage.open import open_stash, safe
 from persist.storage.stash.port import Stash, StashRow, StashRows, check_environment
 from persist.wire.checksum import crc32c
 
@@ -44,7 +44,7 @@ async def open_stash_log(
     name = check_environment(environment)
     stash = open_stash(uri, runtime=clock)
     try:
-        check_safe(await stash.findings(), chosen.allow_unsafe)
+        await safe((stash,), settings=chosen, runtime=clock)
         log = StashLog(stash, name, settings=chosen, runtime=clock)
         await log.upper()
     except BaseException:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from persist.client.catalog.shadow.comparison import Outcome, by_object, outcome_of, same_outcome
 from persist.core.catalog.conflicts import Conflict
-from persist.core.catalog.kinds import Kind, Name
+from persist.core.catalog.kinds import AnyKind, Kind, Name
 from persist.core.catalog.rows import RowCodec
 from persist.core.catalog.snapshot import Snapshot
 from persist.core.catalog.transaction import Batch, Transaction, foreign
@@ -109,6 +109,28 @@ class ShadowTransaction(Transaction):
         """See Transaction. Whether it matters is compared, not how much came: one log may have merged it."""
         conflict: Conflict = self._run("refresh", lambda it: it.refresh(), type)
         return conflict
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """See Transaction. The first one's."""
+        return self.first.snapshot
+
+    def depend_on(self, kinds: Iterable[AnyKind]) -> None:
+        """See Transaction."""
+        wanted = list(kinds)
+        self._run("depend_on", lambda it: it.depend_on(wanted))
+
+    def savepoint(self) -> None:
+        """See Transaction."""
+        self._run("savepoint", lambda it: it.savepoint())
+
+    def rollback(self) -> None:
+        """See Transaction."""
+        self._run("rollback", lambda it: it.rollback())
+
+    def release(self) -> None:
+        """See Transaction."""
+        self._run("release", lambda it: it.release())
 
     def batch(self) -> Batch:
         """See Transaction."""

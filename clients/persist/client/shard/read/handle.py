@@ -25,9 +25,9 @@ from persist.machine.shards import Change, NotYet, Plan, ShardInfo
 from persist.retry.deadline import Deadline
 
 LAST_SECONDS = 0.02
-"""After an answer of "not yet" with less than this left, asking again could only fail."""
+"""With less time than this left after "not yet", asking again could only fail."""
 RECENT_SECONDS = 1.0
-"""An answer of "not yet" with less than this left is the last word, if none comes after it."""
+""""Not yet" with less time than this left is the outcome, if no answer comes after it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +43,9 @@ class BatchSummary:
 class ReadHandle(Stays):
     """Reads one shard, holding its since under a lease that is renewed in the background.
 
-    Drop it, or call ``expire``, to let go. When the process dies the lease runs out by itself. A lost lease shows as
-    LeaseExpired on the next call: open another reader. ``timeout`` is in seconds, None means ``settings.timeout_ms``.
+    Drop it, or call ``expire``, to release it. When the process dies the lease runs out by itself. A lost lease shows
+    as LeaseExpired on the next call: open another reader. ``timeout`` is in seconds, None means
+    ``settings.timeout_ms``.
     """
 
     schema: Schema
@@ -56,7 +57,7 @@ class ReadHandle(Stays):
         self._lease = lease
         self._upper = upper
         self._unreadable = not_readable(lease.shard, upper=upper) if lease.since.is_empty else None
-        """What was known from the start: the shard can be read at no time."""
+        """Set when the shard was already closed for reading at the open."""
         self._abandon = weakref.finalize(self, lease.abandon)
         self._abandon.atexit = False
 
@@ -72,7 +73,7 @@ class ReadHandle(Stays):
 
     @property
     def incarnation(self) -> int:
-        """Which history of its location this reads: another one after a restore, of which it returns nothing."""
+        """The history of its location that this reads. A restore begins another one, of which it returns nothing."""
         return self._lease.incarnation
 
     @property
@@ -82,7 +83,7 @@ class ReadHandle(Stays):
 
     @property
     def upper(self) -> Antichain:
-        """The newest upper this handle was told; the shard may be further. No RPC."""
+        """The newest upper returned to this handle; the shard may be further. No RPC."""
         return self._upper
 
     async def downgrade_since(self, since: AntichainLike, *, timeout: float | None = None) -> Antichain:
@@ -105,7 +106,7 @@ class ReadHandle(Stays):
         return self._lease.pin()
 
     async def expire(self, *, timeout: float | None = None) -> None:
-        """Let go of everything this reader holds. One RPC. Expiring again does nothing.
+        """Release everything this reader holds. One RPC. Expiring again does nothing.
 
         Raises LocationError: the lease runs out by itself.
         """
@@ -113,7 +114,7 @@ class ReadHandle(Stays):
         await self._lease.expire(timeout=timeout)
 
     async def snapshot(self, as_of: TimeLike | None = None, *, timeout: float | None = None) -> Snapshot:
-        """The contents at ``as_of``: the same for everybody, for ever. Waits while ``as_of`` is not complete.
+        """The contents at ``as_of``: the same for every reader, for ever. Waits while ``as_of`` is not complete.
 
         Times are numbers, or what ``time_of`` understands: ``"2026-11-22T06:00"``, ``"-5m"``, a datetime.
 
@@ -181,7 +182,7 @@ class ReadHandle(Stays):
         return Diffs(self._location, self._lease, pin, reading, lower=begin, upper=end, owner=self)
 
     async def changes_since(self, lower: AntichainLike, *, timeout: float | None = None) -> tuple[BatchSummary, ...]:
-        """The batches beyond ``lower``, oldest first: where a change feed may be cut, and how much lies between.
+        """The batches beyond ``lower``, oldest first: where a change feed may be cut, and how many updates lie between.
 
         Does not wait; may be empty. Two RPCs. Raises LeaseExpired, LocationError.
         """
@@ -255,7 +256,7 @@ class ReadHandle(Stays):
             self._lease.saw(answer.info.seqno)
             pin.move(answer.info.seqno)
             self._upper = answer.info.upper
-            wait.told(answer.info.upper)
+            wait.not_beyond(answer.info.upper)
 
     async def _changes_until(self, lower: Antichain, upper: Antichain, timeout: float | None) -> Change:
         """The changes beyond ``lower``, once the shard's upper is at least ``upper``."""
@@ -263,7 +264,7 @@ class ReadHandle(Stays):
         change = await self._fetch_now(lower, wait.deadline)
         while not upper.less_equal(change.info.upper):
             self._lease.check()
-            wait.told(change.info.upper)
+            wait.not_beyond(change.info.upper)
             # The last incomplete time: passing it is what is waited for. For [] that is whatever comes next.
             last = change.info.upper if upper.time is None else Antichain.of(upper.time - 1)
             with wait.asking():
@@ -317,7 +318,7 @@ class ReadHandle(Stays):
     def _check_exact(self, lower: Antichain, since: Antichain) -> None:
         if not _is_exact(lower, since):
             raise NotReadable(
-                "changes at and after lower are no longer told apart from those before",
+                "changes at and after lower can no longer be distinguished from those before",
                 hint="start at a time beyond since" if not since.is_empty else "the shard is closed for reading",
                 lower=lower,
                 since=since,
@@ -325,22 +326,22 @@ class ReadHandle(Stays):
 
 
 def _is_exact(lower: Antichain, since: Antichain) -> bool:
-    """Updates at and after ``lower`` are still told apart from those before."""
+    """Updates at and after ``lower`` can still be distinguished from those before."""
     return since.less_than(lower) or since == lower == Antichain.of(0)
 
 
 class _Wait:
-    """A read that waits for a frontier: what was told last is its outcome, when no other answer comes in time."""
+    """A read that waits for a frontier: the last answer is its outcome, when no other answer comes in time."""
 
     def __init__(self, wanted: Antichain, deadline: Deadline) -> None:
         self.deadline = deadline
         self._wanted = wanted
-        self._told: Antichain | None = None
+        self._last_upper: Antichain | None = None
         self._left = 0.0
 
-    def told(self, upper: Antichain) -> None:
-        """The shard is not further than ``upper``. Raises NotYetAvailable when asking again could only fail."""
-        self._told, self._left = upper, self.deadline.remaining()
+    def not_beyond(self, upper: Antichain) -> None:
+        """Note that the shard is not beyond ``upper``. Raises NotYetAvailable when asking again could only fail."""
+        self._last_upper, self._left = upper, self.deadline.remaining()
         if self._left < LAST_SECONDS:
             raise self._not_yet(upper)
 
@@ -350,9 +351,9 @@ class _Wait:
         try:
             yield
         except LocationError as error:
-            if self._told is None or self._left > RECENT_SECONDS:
+            if self._last_upper is None or self._left > RECENT_SECONDS:
                 raise
-            raise self._not_yet(self._told) from error
+            raise self._not_yet(self._last_upper) from error
 
     def _not_yet(self, upper: Antichain) -> NotYetAvailable:
         return NotYetAvailable(

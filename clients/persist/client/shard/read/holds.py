@@ -8,7 +8,7 @@ from collections import Counter, deque
 
 
 class Hold:
-    """One user of a seqno. Moved by the event loop, let go of by whoever drops it."""
+    """One user of a seqno. Moved by the event loop, released when its user drops it."""
 
     __slots__ = ("counted", "seqno")
 
@@ -18,7 +18,7 @@ class Hold:
 
 
 class Holds:
-    """The seqnos that somebody uses. ``let_go`` from any thread, everything else on the event loop."""
+    """The seqnos that are in use. ``let_go`` from any thread, everything else on the event loop."""
 
     def __init__(self) -> None:
         self._users: Counter[int] = Counter()
@@ -33,7 +33,7 @@ class Holds:
         return Hold(seqno)
 
     def move(self, hold: Hold, seqno: int) -> None:
-        """Use a newer seqno instead. Does nothing for one that was let go of."""
+        """Use a newer seqno instead. Does nothing for a released one."""
         if hold.counted and seqno > hold.seqno:
             self._users[seqno] += 1
             self._drop(hold.seqno)

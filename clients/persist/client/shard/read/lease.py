@@ -26,7 +26,7 @@ T = TypeVar("T")
 FOLLOW_SECONDS = 1.0
 BEATS_PER_LEASE = 4
 _REST = 4
-"""After a downgrade that was not a heartbeat, nothing for so many times as long as it took: it must not be the load."""
+"""After a downgrade that was no heartbeat, pause for this many times as long as it took, to keep the load low."""
 _AGAIN_SECONDS_MAX = 1.0
 
 
@@ -49,14 +49,14 @@ class Pin:
         self._holds.move(self._hold, seqno)
 
     def release(self) -> None:
-        """Let go. Doing so again does nothing. Safe from any thread."""
+        """Release it. Doing so again does nothing. Safe from any thread."""
         self._release()
 
 
 class Lease:
-    """One registered reader, as long as it lives. Expired means for ever.
+    """One registered reader, while it lives. Once expired it stays expired.
 
-    What it tells the shard to hold is always a seqno this process has been told of before, never "the newest": an
+    What it asks the shard to hold is always a seqno this process has already seen, never "the newest": an
     attempt may arrive long after a read was planned that needs older parts.
     """
 
@@ -85,7 +85,7 @@ class Lease:
         self._failure: PersistError | None = None
         self._waiting: set[asyncio.Timeout] = set()
         self._wanted = since
-        self._told_at = location.runtime.monotonic()
+        self._downgraded_at = location.runtime.monotonic()
         self._loop = asyncio.get_running_loop()
         self._stirred = asyncio.Event()
         self._beating: asyncio.Task[None] | None = location.tasks.spawn(self._beat(), "keeping a lease alive")
@@ -122,7 +122,7 @@ class Lease:
         return Pin(self._holds, self._seen)
 
     def check_history(self, info: ShardInfo) -> ShardInfo:
-        """What the shard said, if in the history that this lease is of. Raises LeaseExpired otherwise, for good."""
+        """The answer, if it is from the history of this lease. Raises LeaseExpired otherwise, from then on."""
         try:
             return same_history(self.incarnation, info)
         except LeaseExpired as error:
@@ -130,7 +130,8 @@ class Lease:
             raise
 
     def saw(self, seqno: int, *, busy: bool = False) -> None:
-        """The shard is at ``seqno`` or beyond; ``busy``: there was something to read, so garbage may be waiting.
+        """Record that the shard is at ``seqno`` or beyond; ``busy``: there was something to read, so garbage may be
+        waiting.
 
         SUBTLE: only reads stir the lease. Its downgrades are commits as well, and other readers see them.
         """
@@ -156,18 +157,18 @@ class Lease:
             self._fail(error)
             raise
         if answer.held_seqno > self._asked:
-            # Nobody moves this hold but its owner: it ran out, and the id was registered again since.
+            # Only its owner moves this hold: it ran out, and the id was registered again since.
             self._fail(_taken_over(self.reader_id))
             self.check()
         self.since = self.since.join(answer.since)
-        self._told_at = self._location.runtime.monotonic()
+        self._downgraded_at = self._location.runtime.monotonic()
         self.saw(answer.seqno)
         return self.since
 
     def follow(self, since: Antichain) -> None:
         """Downgrade to ``since`` in the background: now if the last RPC was a second ago, else with a later one."""
         self._wanted = self._wanted.join(since)
-        if self._location.runtime.monotonic() - self._told_at >= FOLLOW_SECONDS:
+        if self._location.runtime.monotonic() - self._downgraded_at >= FOLLOW_SECONDS:
             self._stirred.set()
 
     async def verify(self) -> None:
@@ -175,7 +176,7 @@ class Lease:
         await self.downgrade(self.since)
 
     async def expire(self, *, timeout: float | None = None) -> None:
-        """Let go of everything. One RPC, and none when it is gone already."""
+        """Release everything. One RPC, and none when it is gone already."""
         if self._failure is not None:
             return
         self._fail(UsageError("the reader was expired by its owner", hint="open a new reader", reader=self.reader_id))
@@ -188,7 +189,7 @@ class Lease:
         )
 
     def abandon(self) -> None:
-        """The owner is gone without ``expire``: expire in the background if the loop still runs. From any thread."""
+        """Expire in the background, if the loop still runs: the owner is gone without ``expire``. From any thread."""
         if self._failure is None and not self._location.closing:
             with contextlib.suppress(RuntimeError):  # the loop is closed: the lease runs out by itself
                 self._loop.call_soon_threadsafe(self._abandon)
@@ -214,7 +215,7 @@ class Lease:
             try:
                 await self.downgrade(self.since.join(self._wanted), timeout=max(pause, 1.0))
                 if not stirred and self._outstanding() - self._asked >= self._step:
-                    # A reader that rests learns where the shard is by its heartbeat alone.
+                    # An idle reader sees where the shard is by its heartbeat alone.
                     await self.downgrade(self.since, timeout=max(pause, 1.0))
             except LeaseExpired:
                 return

@@ -32,12 +32,12 @@ from persist.retry.tasks import Tasks
 Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
 
 log = logging.getLogger("persist.client.listen")
-"""Interruptions, at INFO: a listen goes on by itself, but whoever watches one wants to know why nothing comes."""
+"""Interruptions, at INFO: a listen goes on by itself, but an operator wants to know why nothing comes."""
 
 WATCH_SECONDS = 300.0
 """How long one watch lasts at most before it is asked for anew."""
 LOOKS_PER_TIMEOUT = 2
-"""Watches asked for within ``settings.timeout_ms``. Each begins with a look at the store; silence says nothing."""
+"""Watches per ``settings.timeout_ms``. Each begins with a look at the store, as silence proves nothing."""
 READ_AHEAD = 16
 """Small batches fetched at a time."""
 
@@ -65,7 +65,7 @@ class Listen(Stays):
     A step that was interrupted (cancelled, timed out) or that failed is no end: the next one goes on where it was,
     without loss or repeat, and what it needs is kept until the listen is closed or dropped. Iterating raises
     LeaseExpired, CorruptData, LocationError, and UsageError when it or its client was closed, its reader expired, or
-    somebody else waits for it. Cost: one watch stream, asked for anew twice in ``settings.timeout_ms``; a GET per part
+    another task waits for it. Cost: one watch stream, asked for anew twice in ``settings.timeout_ms``; a GET per part
     that is not inline; one RPC before it ends as idle. Holds one batch of rows and up to 32 MiB fetched ahead.
     """
 
@@ -90,15 +90,18 @@ class Listen(Stays):
         self._downgrade = downgrade
         self._snapshot = snapshot
         self._frontier = Antichain.of(as_of)
-        self._told: Antichain | None = None
+        self._given_upper: Antichain | None = None
         self._began = False
         self._closed = False
+        self._ended = False
+        """The step that is waited for was cancelled since this was closed."""
         self._waiter: asyncio.Task[Any] | None = None
+        self._cancelling = 0
         self._left = asyncio.Event()
         self._change: Change | None = None
-        """What is being given out."""
+        """The change that is being returned."""
         self._given = 0
-        """Rows given out of the snapshot, or of the batch at the frontier."""
+        """Rows returned so far of the snapshot, or of the batch at the frontier."""
         self._events: AsyncGenerator[Event, None] | None = None
         location.listens.add(self)
 
@@ -112,22 +115,25 @@ class Listen(Stays):
 
     async def __anext__(self) -> Event:
         task = asyncio.current_task()
-        while self._waiter is not None and self._waiter.cancelling():
-            # Whoever was interrupted a moment ago is still letting go.
+        while self._waiter is not None and self._waiter.cancelling() > self._cancelling:
+            # The task that was interrupted a moment ago is still cleaning up.
             await self._left.wait()
         if self._waiter is not None:
-            raise UsageError("somebody waits for this listen already", hint="one at a time; or listen once for each")
+            raise UsageError("a task waits for this listen already", hint="one at a time; or listen once for each")
         self._waiter = task
+        # SUBTLE: a task may have been cancelled before and have gone on; that is no cancellation of this step.
+        self._cancelling = 0 if task is None else task.cancelling()
+        self._ended = False
         self._left.clear()
         try:
             return await self._step()
         except StopAsyncIteration:
-            # An end that somebody made must not look like that of the shard, or of time.
+            # An end that a caller made must not look like that of the shard, or of time.
             self._check_not_closed()
             raise
         except asyncio.CancelledError:
-            # SUBTLE: whoever closed it meanwhile cancelled this once; any other cancellation is the task's own.
-            if self._closed and task is not None and not task.uncancel():
+            # SUBTLE: a task that closed it meanwhile cancelled this once; any other cancellation is the task's own.
+            if self._ended and task is not None and task.uncancel() <= self._cancelling:
                 self._check_not_closed()
             raise
         finally:
@@ -135,14 +141,17 @@ class Listen(Stays):
             self._left.set()
 
     async def aclose(self) -> None:
-        """End the listen and let go of what it holds. Closing again does nothing. Raises nothing.
+        """End the listen and release what it holds. Closing again does nothing. Raises nothing.
 
-        Whoever waits for it at this moment is told that it is closed.
+        A task that waits for it at this moment gets UsageError: it is closed.
         """
         self._closed = True
         waiter = self._waiter
         if waiter is not None and waiter is not asyncio.current_task():
-            waiter.cancel()
+            # Once, however many close it: the step takes one cancellation back.
+            if not self._ended:
+                self._ended = True
+                waiter.cancel()
             await self._left.wait()
         if self._events is not None:
             await self._events.aclose()
@@ -167,7 +176,7 @@ class Listen(Stays):
             ) from None
 
     async def _step(self) -> Event:
-        """The next event, from where the one before came to, however that ended."""
+        """The next event, from where the last one stopped, even if it was interrupted."""
         if self._events is None:
             self._check_not_closed()
             self._events = self._run()
@@ -192,7 +201,7 @@ class Listen(Stays):
                     yield event
         async with aclosing(self._changes()) as changes:
             async for change in changes:
-                # The parts must be held before this reader lets go of older versions.
+                # The parts must be held before this reader releases older versions.
                 self._lease.check_history(change.info)
                 self._pin.move(change.info.seqno)
                 self._lease.saw(change.info.seqno, busy=bool(change.batches))
@@ -210,11 +219,11 @@ class Listen(Stays):
                 columns = [times if field.name == "ts" else batch.column(field.name) for field in fields]
                 yield Updates(table=pa.Table.from_arrays(columns, schema=fields))
         self._snapshot, self._given = None, 0
-        self._told = _after(self._as_of)
-        yield Progress(upper=self._told)
+        self._given_upper = _after(self._as_of)
+        yield Progress(upper=self._given_upper)
 
     async def _rest(self, found: AsyncIterator[Rows]) -> AsyncGenerator[Rows, None]:
-        """What was not given out before an interruption. The same read gives the same rows in the same order."""
+        """The rows not returned before an interruption. The same read gives the same rows in the same order."""
         skip = self._given
         async for piece in found:
             rest = piece.slice(skip) if skip else piece
@@ -234,11 +243,11 @@ class Listen(Stays):
                         yield Updates(table=table)
                 previous, self._frontier = self._frontier, self._frontier.join(batch.desc.upper)
                 self._began, self._given = True, 0
-                if self._told is None or self._told.less_than(self._frontier):
-                    self._told = self._frontier
+                if self._given_upper is None or self._given_upper.less_than(self._frontier):
+                    self._given_upper = self._frontier
                     yield Progress(upper=self._frontier)
                 if self._downgrade:
-                    # One frontier back: whoever resumes must still tell the last frontier from the times before it.
+                    # One frontier back: a resumed reader must still distinguish the last frontier from earlier times.
                     self._lease.follow(previous)
         self._change = None
 
@@ -275,16 +284,17 @@ class Listen(Stays):
             await self._lease.verify()
             raise NotReadable(
                 "the changes at the listen's frontier were compacted away",
-                hint="downgrade the since of a reader only up to what its listens have told",
+                hint="downgrade the since of a reader only up to what its listens have returned",
                 frontier=self._frontier,
                 since=since,
             )
 
     async def _changes(self) -> AsyncGenerator[Change, None]:
-        """Changes from the frontier on, by push; by fetch while the push is broken. Raises LocationError in the end.
+        """Changes from the frontier on, by push; by fetch while the push is broken. Raises LocationError at last.
 
         SUBTLE: a push that says nothing may come from a server that is frozen, or whose store does not answer. Each
-        watch begins with an answer, so asking anew tells; and before silence counts as no news, the store is asked.
+        watch begins with an answer, so asking anew shows which; and before silence counts as no news, the store is
+        asked.
         """
         location, shard = self._location, self._lease.shard
         patience, quiet = _Patience(location), _Quiet(location, self._idle)
@@ -303,8 +313,8 @@ class Listen(Stays):
                     continue
                 answered = False
                 stream = location.shards.watch(shard, self._frontier, timeout=quiet.remaining(longest))
-                async with aclosing(_closable(stream)) as told:
-                    while (change := await self._lease.unless_lost(anext(told, None))) is not None:
+                async with aclosing(_closable(stream)) as pushed:
+                    while (change := await self._lease.unless_lost(anext(pushed, None))) is not None:
                         answered = True
                         patience.refill()
                         yield change
@@ -321,11 +331,11 @@ class Listen(Stays):
                 if fetched is not None and fetched.batches:
                     yield fetched
                     quiet.restart()
-        # Ending tells that there was no news; who lost the hold does not know.
+        # Ending says that there was no news; a reader that lost its hold cannot know.
         self._lease.check()
 
     async def _news(self, patience: "_Patience") -> Change | None:
-        """What the store has beyond the frontier at this moment; None: nothing, it says. Raises LocationError."""
+        """What the store has beyond the frontier now; None when it answers: nothing. Raises LocationError."""
         location, shard, asked = self._location, self._lease.shard, self._frontier
         info = await self._lease.unless_lost(location.shards.open(shard, create=False, timeout=patience.remaining()))
         self._lease.check_history(info)
@@ -342,7 +352,7 @@ class Listen(Stays):
 
 
 class _Patience:
-    """How long a listen goes on against a location that fails: ``settings.timeout_ms`` since it asked in vain."""
+    """How long a listen retries a failing location: ``settings.timeout_ms`` from its first unanswered question."""
 
     def __init__(self, location: Location) -> None:
         self._location = location
@@ -352,7 +362,7 @@ class _Patience:
         self._lost = False
 
     def ask(self) -> None:
-        """A question begins; the time runs from the first one that stays without an answer."""
+        """Begin a question; the time runs from the first unanswered one."""
         if self._deadline is None:
             self._deadline = self._attempts.deadline(None)
 
@@ -367,7 +377,7 @@ class _Patience:
         self._deadline = self._backoff = None
 
     def back(self) -> None:
-        """Something answers, though perhaps no push does."""
+        """Record that something answers, though perhaps no push does."""
         if self._lost:
             log.info("connected again; going on")
         self._lost = False
@@ -403,7 +413,7 @@ class _Quiet:
 
 
 async def _closable(stream: AsyncIterator[Change]) -> AsyncGenerator[Change, None]:
-    """A stream that is closed, if it can be, when this one is."""
+    """Close a stream, if it can be closed, at the end of the block."""
     try:
         async for change in stream:
             yield change

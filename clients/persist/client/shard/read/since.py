@@ -35,10 +35,10 @@ async def open_since(
     caller = _caller(location, info)
     deadline = location.attempts.deadline(timeout)
     session = await caller.session(deadline)
-    # Numbered: no late attempt brings back what somebody removed meanwhile.
+    # Numbered: no late attempt brings back what another process removed meanwhile.
     async with session.number(deadline) as number:
         command = RegisterCriticalReader(critical_id=name, opaque=opaque, purpose=purpose, call=session.call(number))
-        with _doubting(caller):
+        with _new_session_after_refusal(caller):
             answer = await location.attempts.repeat(
                 deadline, lambda seconds: location.shards.apply(info.shard, command, timeout=seconds)
             )
@@ -46,8 +46,8 @@ async def open_since(
 
 
 @contextlib.contextmanager
-def _doubting(caller: Caller) -> Iterator[None]:
-    """A refusal may mean that the session is forgotten: the next call is another session's."""
+def _new_session_after_refusal(caller: Caller) -> Iterator[None]:
+    """After a refusal the next call uses another session, as this one may be forgotten."""
     try:
         yield
     except LeaseExpired:
@@ -56,7 +56,7 @@ def _doubting(caller: Caller) -> Iterator[None]:
 
 
 def _caller(location: Location, info: ShardInfo) -> Caller:
-    """One for all holds of a client on a shard: whoever asks again closes what was asked before and got no answer."""
+    """One session for all holds of a client on a shard: a new call closes earlier calls that got no answer."""
     known = location.callers.get(info.shard)
     if known is None or known.incarnation != info.incarnation:
         known = Caller(location, info.shard, seqno=info.seqno, incarnation=info.incarnation)
@@ -65,7 +65,7 @@ def _caller(location: Location, info: ShardInfo) -> Caller:
 
 
 class SinceHandle(Stays):
-    """Holds a shard's since until someone says otherwise. Whoever changes ``opaque`` takes it over from the rest.
+    """Holds a shard's since until it is moved or removed. A process that changes ``opaque`` takes the hold over.
 
     It survives every process; only ``expire`` removes it. A hold that is registered under its name after that is
     another one, which this handle neither moves nor removes.
@@ -89,12 +89,12 @@ class SinceHandle(Stays):
 
     @property
     def since(self) -> Antichain:
-        """What is held, as last told. No RPC."""
+        """What is held, as last returned. No RPC."""
         return self._since
 
     @property
     def opaque(self) -> bytes:
-        """The token, as last told. No RPC."""
+        """The token, as last returned. No RPC."""
         return self._opaque
 
     async def compare_and_downgrade(
@@ -102,16 +102,16 @@ class SinceHandle(Stays):
     ) -> CriticalDowngraded | OpaqueMismatch:
         """Move the since forward, and the token to ``opaque`` if given, iff the token is ``expected``.
 
-        The outcome is a value, and final; a mismatch changed nothing, and never will, and tells what stands. One RPC.
-        Raises InvalidArgument when the hold is gone, LeaseExpired when another one has its name or the location was
-        restored (nothing happened: open it again), OutcomeForgotten, LocationError: after Indeterminate ask again with
-        the same arguments (a mismatch that names your own ``opaque`` means that it happened).
+        The outcome is a value, and final; a mismatch changed nothing, and never will, and has the values that stand.
+        One RPC. Raises InvalidArgument when the hold is gone, LeaseExpired when another one has its name or the
+        location was restored (nothing happened: open it again), OutcomeForgotten, LocationError: after Indeterminate
+        ask again with the same arguments (a mismatch that names your own ``opaque`` means that it happened).
         """
         location = self._location
         location.check_open()
         deadline = location.attempts.deadline(timeout)
         while True:
-            session, heard = await self._caller.session(deadline), self._caller.seqno
+            session, seen_seqno = await self._caller.session(deadline), self._caller.seqno
             async with session.number(deadline) as number:
                 command = CompareAndDowngradeSince(
                     critical_id=self.name,
@@ -126,11 +126,11 @@ class SinceHandle(Stays):
                 self._since, self._opaque = outcome.since, outcome.opaque
                 return outcome
             self._caller.leave(session, outcome.seqno)
-            if outcome.forgotten > heard:
+            if outcome.forgotten > seen_seqno:
                 raise OutcomeForgotten(
-                    "the shard may have forgotten this call: nothing more comes of it, and nobody can tell whether it"
+                    "the shard may have forgotten this call: nothing more comes of it, and it is not known whether it"
                     " happened",
-                    hint="open the hold again: it tells what stands",
+                    hint="open the hold again: it has the values that stand",
                     critical_id=self.name,
                 )
 
@@ -147,26 +147,29 @@ class SinceHandle(Stays):
             # SUBTLE: it may be registered again before a late attempt arrives.
             assert command.call is not None
             fence = CloseCall(call=command.call)
-            told = await location.attempts.repeat(
+            closed = await location.attempts.repeat(
                 deadline, lambda seconds: location.shards.apply(self.shard, fence, timeout=seconds)
             )
-            if isinstance(told, Done):
+            if isinstance(closed, Done):
                 return CriticalDowngraded(since=command.since, opaque=command.opaque)
-            if isinstance(told, CannotTell) and doubt.maybe_applied:
-                return told
+            if isinstance(closed, CannotTell) and doubt.maybe_applied:
+                return closed
             raise error from None
 
-    async def expire(self, *, timeout: float | None = None) -> bool:
-        """Remove the hold for everybody; whether it was there. One RPC. Raises LeaseExpired: look, and ask anew."""
+    async def expire(self, *, expected: bytes | None = None, timeout: float | None = None) -> bool:
+        """Remove the hold for everybody; whether it was there. One RPC. Raises LeaseExpired: look, and ask anew.
+
+        ``expected``: only while this is its token; whoever took it over keeps it.
+        """
         location = self._location
         location.check_open()
         deadline = location.attempts.deadline(timeout)
         session = await self._caller.session(deadline)
         async with session.number(deadline) as number:
             command = ExpireCriticalReader(
-                critical_id=self.name, call=session.call(number), registered=self._registered
+                critical_id=self.name, call=session.call(number), registered=self._registered, expected=expected
             )
-            with _doubting(self._caller):
+            with _new_session_after_refusal(self._caller):
                 outcome = await location.attempts.repeat(
                     deadline, lambda seconds: location.shards.apply(self.shard, command, timeout=seconds)
                 )

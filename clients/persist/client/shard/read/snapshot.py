@@ -3,8 +3,9 @@
 Source: design 001, snapshot; persist-semantics.md section 2.6.
 """
 
+import dataclasses
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -19,6 +20,9 @@ from persist.core.frontier import Antichain
 from persist.machine.parts.reading import Reading, parse_where
 from persist.machine.parts.stream import rows
 from persist.typed import Record
+
+if TYPE_CHECKING:
+    import pandas
 
 
 class _Read(Stays):
@@ -66,23 +70,32 @@ class _Read(Stays):
         return pa.Table.from_batches(found, schema=output)
 
     def to_batches(
-        self, columns: Sequence[str] | None = None, where: object = None, keys: KeysLike | None = None
+        self,
+        columns: Sequence[str] | None = None,
+        where: object = None,
+        keys: KeysLike | None = None,
+        *,
+        consolidated: bool = True,
     ) -> AsyncGenerator[pa.RecordBatch, None]:
         """The rows in key order, at most 65,536 per batch, as they are decoded.
 
         ``columns``: these, in this order, and diff (rows equal in them are not summed). ``where``: a condition such as
         ``"id >= 5 and name = 'x'"`` or ``[("id", ">=", 5)]``; parts that cannot hold such rows are not read. ``keys``:
         ``(lower, upper)``, half-open, each a whole key or None. Cost: one GET per part of up to 1 MiB, about one per
-        4 MiB of larger ones; holds some 300 MB at most. Raises InvalidArgument, CorruptData, LeaseExpired,
-        LocationError, UsageError (the reader was expired, or its client closed; asked on after an interruption).
+        4 MiB of larger ones; holds some 300 MB at most. ``consolidated`` False, for what repeats rows by their diffs or
+        counts: in any order, a row perhaps in several whose diffs sum to its own, a snapshot's summed by the columns
+        shown and the key; much cheaper where nothing was taken out or ``columns`` are few.
+
+        Raises InvalidArgument, CorruptData, LeaseExpired, LocationError, UsageError (the reader was expired, or its
+        client closed; asked on after an interruption).
         """
-        reading = self._narrowed(where, keys)
+        reading = dataclasses.replace(self._narrowed(where, keys), consolidated=consolidated)
         reading.output(columns)
         return Whole(rows(self._location, reading, columns, verify=self._lease.verify))
 
     async def to_pandas(
         self, columns: Sequence[str] | None = None, where: object = None, keys: KeysLike | None = None
-    ) -> Any:
+    ) -> "pandas.DataFrame":
         """All rows as a pandas DataFrame; needs pandas. Raises as ``to_arrow``."""
         return (await self.to_arrow(columns, where, keys)).to_pandas()
 

@@ -4,7 +4,7 @@ Source: design 001, snapshot; architecture.md section 4; spark.md section 2.3.
 """
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -63,19 +63,23 @@ class Split:
         return self.read(columns, where).read_all()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Its rows, as they are decoded, for whoever takes Arrow streams. Raises as ``read``.
+        """Its rows, as they are decoded, for consumers of Arrow streams. Raises as ``read``.
 
         Source: the Arrow PyCapsule interface.
         """
         return self.read().__arrow_c_stream__(requested_schema)  # type: ignore[no-untyped-call]  # untyped in the stubs
 
-    def read(self, columns: Sequence[str] | None = None, where: object = None) -> pa.RecordBatchReader:
+    def read(
+        self, columns: Sequence[str] | None = None, where: object = None, *, consolidated: bool = True
+    ) -> pa.RecordBatchReader:
         """The rows, at most 65,536 per batch, as they are decoded. Blocking; fetches ahead within 32 MiB.
 
-        ``columns``: these, in this order, and diff. ``where``: as in ``Snapshot.to_arrow``. Opens the blob store once
-        per process. Raises InvalidArgument, CorruptData, LocationError.
+        ``columns``: these, in this order, and diff. ``where``, ``consolidated``: as in ``Snapshot.to_batches``. Opens
+        the blob store once per process. Raises InvalidArgument, CorruptData, LocationError.
         """
         reading = self.reading.narrowed(where=parse_where(where))
+        if not consolidated:
+            reading = replace(reading, consolidated=False)
         output = reading.output(columns)
         return pa.RecordBatchReader.from_batches(output, WholeIterator(_rows(self, reading, columns)))
 

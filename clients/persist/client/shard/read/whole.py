@@ -1,4 +1,4 @@
-"""Reads whose end means that all of it was given: one that broke off before says so, however often it is asked.
+"""Reads whose end means that all rows were returned: one that broke off raises an error each time it is asked.
 
 A generator ends with whatever is raised in it, a cancellation or a Ctrl-C too, and asked again it would say that
 nothing more comes. Source: reliability.md I6; style.md rule 26.
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Whole(AsyncGenerator[T, None]):
-    """An asynchronous generator that ends only at its end, or when it was closed. Raises UsageError once broken off."""
+    """An asynchronous generator that ends only when complete or closed. Raises UsageError once broken off."""
 
     def __init__(self, found: AsyncGenerator[T, None]) -> None:
         self._found = found
@@ -44,7 +44,7 @@ class Whole(AsyncGenerator[T, None]):
         return await self._found.athrow(_raised(kind, value, trace))
 
     async def aclose(self) -> None:
-        """End it, and let go of what it holds."""
+        """End it, and release what it holds."""
         await self._found.aclose()
 
 
@@ -79,7 +79,7 @@ class WholeIterator(Generator[T, None, None]):
         return self._found.throw(_raised(kind, value, trace))
 
     def close(self) -> None:
-        """End it, and let go of what it holds."""
+        """End it, and release what it holds."""
         self._found.close()
 
 

@@ -1,8 +1,8 @@
-"""One append, until its answer is the last word: what a caller is told is so, and stays so.
+"""One append, until its answer is final: what is returned is true, and stays true.
 
-Every attempt carries the call's number, so a repeated one tells what the first did. What is not final by itself is
-made so before anybody hears of it: a refusal that a late attempt might still overturn is closed first. What ended
-without a last word stays in doubt until the handle appends again, or its owner is asked to resolve it.
+Every attempt carries the call's number, so a repeated one returns what the first did. What is not final by itself is
+made so before it is returned: a refusal that a late attempt might still overturn is closed first. What ended
+without a final answer stays in doubt until the handle appends again, or its owner is asked to resolve it.
 Source: docs/adr/0012-numbered-calls.md; reliability.md I4 and I9.
 """
 
@@ -51,7 +51,7 @@ from persist.typed import AnyOutcome
 
 @dataclass(slots=True)
 class TokenUse:
-    """How a handle used a token: what it had heard of before it first did, and for how many calls until now."""
+    """How a handle used a token: what it had seen before it first did, and for how many calls until now."""
 
     known_seqno: int
     calls: int = 0
@@ -59,10 +59,10 @@ class TokenUse:
 
 @dataclass(frozen=True, kw_only=True)
 class Append:
-    """What to append. ``builder`` made the parts and may delete them; None: they belong to somebody else.
+    """What to append. ``builder`` made the parts and may delete them; None: they belong to another owner.
 
-    ``known_seqno``: the newest seqno heard of before the token was first used; ``token_use``: by which of its calls.
-    ``definite``: whoever appends these bounds appends these updates.
+    ``known_seqno``: the newest seqno seen before the token was first used; ``token_use``: by which of its calls.
+    ``definite``: every writer of these bounds appends these updates.
     """
 
     writer_id: WriterId
@@ -96,19 +96,19 @@ class Append:
 
     @property
     def remedy(self) -> str:
-        """What to do when it ends in doubt."""
+        """The hint for an append that may have been applied."""
         if self.token or self.transaction or self.definite:
             return "repeat the same call"
-        return "await the handle's resolve(): it tells whether this call happened"
+        return "await the handle's resolve(): it reports whether this call happened"
 
     async def discard(self) -> None:
-        """Delete the parts. Only after an answer that is the last word on every attempt that named them."""
+        """Delete the parts. Only after an answer that is final for every attempt that named them."""
         if self.builder is not None:
             await self.builder.discard()
 
 
 Answer = Appended | UpperMismatch | Append
-"""What one call came to; another ``Append`` is to be tried under another number."""
+"""The outcome of one call; an ``Append`` is to be tried next, under another number."""
 
 
 class Appender:
@@ -124,13 +124,13 @@ class Appender:
         self._builder_for = builder_for
         self._doubts: dict[str, tuple[Append, _Numbered]] = {}
         self._received: dict[str, OwnCall] = {}
-        """Those under way for callers in other threads, who may leave at any time."""
+        """Appends under way for callers in other threads, which may leave at any time."""
         self._resolving = asyncio.Lock()
         self.closed: Appended | None = None
-        """The append of definite updates with which this handle closed the shard, where it ended in doubt at first."""
+        """The append of definite updates with which this handle closed the shard, if its outcome was unknown."""
 
     async def commit(self, append: Append, deadline: Deadline, call: OwnCall) -> Appended | UpperMismatch:
-        """The last word on an append, which ``call`` learns of, too. UpperMismatch: nothing was appended, nor will be.
+        """The final outcome of an append, recorded in ``call``, too. UpperMismatch: nothing was appended, nor will be.
 
         Raises UsageError (nor was anything then; its parts are deleted), LeaseExpired (nor then), LocationError:
         OutcomeForgotten when nothing more comes of it, and whether anything had is forgotten. After any other
@@ -143,7 +143,9 @@ class Appender:
             if not await session.room(deadline):
                 continue
             async with session.number(deadline) as number:
-                it = _Numbered(session=session, number=number, heard=self._caller.seqno, deadline=deadline, call=call)
+                it = _Numbered(
+                    session=session, number=number, seen_seqno=self._caller.seqno, deadline=deadline, call=call
+                )
                 answer = await self._certain(append, it)
             if not isinstance(answer, Append):
                 return answer
@@ -163,7 +165,8 @@ class Appender:
         )
 
     async def resolve_earlier(self, deadline: Deadline) -> None:
-        """``resolve`` before something new is sent. Raises Determinate: nothing is done on top of doubts.
+        """``resolve`` before something new is sent. Raises Determinate when calls stay unresolved: nothing new is sent
+        then.
 
         SUBTLE: before a number is taken. What is acknowledged later would have the shard forget what they came to.
         """
@@ -179,7 +182,7 @@ class Appender:
             ) from error
 
     async def resolve(self, deadline: Deadline) -> None:
-        """Find out what came of the calls in doubt, once nothing more can: their owners tell it.
+        """Settle the calls that may have applied, so that none can still happen: their owners report the outcome.
 
         One RPC for each, all at once. Raises LocationError: repeat it.
         """
@@ -211,7 +214,7 @@ class Appender:
         it.call.settle(appended, forgotten=forgotten)
 
     async def _certain(self, append: Append, it: "_Numbered") -> Answer:
-        """One call's answer. Without one it may happen yet, however the step failed: then it is kept in mind."""
+        """One call's final answer. Without one it may still happen, and is kept for ``resolve``."""
         lower, upper = append.bounds
         it.call.begins(self, Resolved(call=it.name, token=append.token, lower=lower, upper=upper))
         if it.call.received:
@@ -225,16 +228,16 @@ class Appender:
             it.call.settle(None, forgotten=True)
             raise
         except (LocationError, UsageError, LeaseExpired) as error:
-            # SUBTLE: whatever says nothing of the attempts before it is not the last word, whichever layer raised it.
+            # SUBTLE: an error that says nothing of earlier attempts is not final, whichever layer raised it.
             if not it.doubt.maybe_applied and getattr(error, "determinate", True):
                 it.call.drop()
                 raise
-            self._in_doubt(append, it)
+            self._maybe_applied(append, it)
             raise Indeterminate(error.message, hint=append.remedy, **{**error.details, "call": it.name}) from error
         except BaseException:
             # Cancelled, most likely: what was sent goes on without its caller.
             if it.sent:
-                self._in_doubt(append, it)
+                self._maybe_applied(append, it)
             else:
                 it.call.drop()
             raise
@@ -246,7 +249,7 @@ class Appender:
             it.call.drop()
         return answer
 
-    def _in_doubt(self, append: Append, it: "_Numbered") -> None:
+    def _maybe_applied(self, append: Append, it: "_Numbered") -> None:
         it.session.hold(it.number)
         self._doubts[it.name] = append, it
 
@@ -269,10 +272,10 @@ class Appender:
             case UsageError():
                 return await self._refused(append, it, outcome)
             case Appended():
-                self._caller.heard(outcome.seqno)
+                self._caller.saw(outcome.seqno)
                 return outcome
             case UpperMismatch() if append.bounds[0].less_than(outcome.upper):
-                self._caller.heard(outcome.seqno)
+                self._caller.saw(outcome.seqno)
                 return outcome
             case UpperMismatch():
                 # SUBTLE: the upper may reach the batch's lower before a late attempt does.
@@ -329,7 +332,7 @@ class Appender:
         raise _Final(error)
 
     async def _close(self, append: Append, it: "_Numbered") -> Appended | None:
-        """Make sure that nothing more comes of a call. None: nothing had. Raises LocationError.
+        """Make sure that nothing more comes of a call. None: it had not happened. Raises LocationError.
 
         Raises ShardClosed and InvalidArgument, which a state says of the call itself.
         """
@@ -342,28 +345,28 @@ class Appender:
             raise
         match outcome:
             case Appended():
-                self._caller.heard(outcome.seqno)
+                self._caller.saw(outcome.seqno)
                 return outcome
             case Closed():
-                self._caller.heard(outcome.seqno)
+                self._caller.saw(outcome.seqno)
             case CannotTell():
                 # SUBTLE: the session is dead, so nothing more comes of it. But what was refused may have happened after
                 # that, when it arrived again, and before the session was forgotten.
                 self._caller.leave(it.session, outcome.seqno)
-                if not _undone(append, outcome, it.heard):
-                    return _by_anybody(append, outcome)
+                if not _undone(append, outcome, it.seen_seqno):
+                    return _by_any_writer(append, outcome)
             case _:
                 raise InvalidArgument("this number was another call's", hint="report it")
         return None
 
-    async def _forgotten(self, append: Append, told: CannotTell, it: "_Numbered") -> Answer:
+    async def _forgotten(self, append: Append, cannot_tell: CannotTell, it: "_Numbered") -> Answer:
         """The append again, if it is certain that it did not happen. Raises OutcomeForgotten otherwise."""
-        if told.token:
+        if cannot_tell.token:
             return await self._token_forgotten(append, it)
-        if told.transaction:
-            return await self._application_forgotten(append, told, it)
-        self._caller.leave(it.session, told.seqno)
-        return append if _undone(append, told, it.heard) else _by_anybody(append, told)
+        if cannot_tell.transaction:
+            return await self._application_forgotten(append, cannot_tell, it)
+        self._caller.leave(it.session, cannot_tell.seqno)
+        return append if _undone(append, cannot_tell, it.seen_seqno) else _by_any_writer(append, cannot_tell)
 
     async def _token_forgotten(self, append: Append, it: "_Numbered") -> Answer:
         appended = await self._close(append, it)
@@ -374,30 +377,30 @@ class Appender:
             raise _unknowable(append)
         return replace(append, known_seqno=self._caller.seqno)
 
-    async def _application_forgotten(self, append: Append, told: CannotTell, it: "_Numbered") -> Appended:
-        """SUBTLE: closed first. A late attempt may find its application known, if somebody says that it is new."""
+    async def _application_forgotten(self, append: Append, cannot_tell: CannotTell, it: "_Numbered") -> Appended:
+        """SUBTLE: closed first. A late attempt may find its application known, if a caller says that it is new."""
         appended = await self._close(append, it)
         if appended is not None:
             return appended
         await append.discard()
         assert append.transaction is not None
         raise OutcomeForgotten(
-            "the shard does not know this application, and has forgotten others: nothing was appended now, and nobody"
-            " can tell whether this version was before",
+            "the shard does not know this application, and has forgotten others: nothing was appended now, and it is"
+            " not known whether this version was before",
             hint="read whether its rows are there; if the application committed nothing yet, give the transaction this"
             " new_since",
             app_id=append.transaction.app_id,
             version=append.transaction.version,
-            new_since=told.forgotten,
+            new_since=cannot_tell.forgotten,
         )
 
 
 _ELSEWHERE: Final = (ShardNotFound, VersionMismatch, UnsafeConfiguration)
-"""What a server says that does not see the shard's state: nothing about a call, and closing it helps as little."""
+"""Errors of a server that cannot see the shard's state: they say nothing of a call, and nor does closing it."""
 
 
 class _Final(Exception):
-    """A refusal that is the last word on every attempt of its call. What is not wrapped in it is not."""
+    """A refusal that is final for every attempt of its call. Other refusals are not."""
 
     def __init__(self, error: UsageError) -> None:
         self.error = error
@@ -405,11 +408,11 @@ class _Final(Exception):
 
 @dataclass(kw_only=True, eq=False)
 class _Numbered:
-    """One call under its number. ``heard``: the newest seqno before it was sent; ``doubt``: about all sent under it."""
+    """One call under its number. ``seen_seqno``: the newest seqno seen before; ``doubt``: of all attempts under it."""
 
     session: Session
     number: int
-    heard: int
+    seen_seqno: int
     deadline: Deadline
     call: OwnCall
     doubt: Doubt = field(default_factory=Doubt)
@@ -417,30 +420,30 @@ class _Numbered:
 
     @property
     def name(self) -> str:
-        """What tells this call from all others."""
+        """Identifies this call among all others."""
         return f"{self.session.id}.{self.number}"
 
 
-def _undone(append: Append, told: CannotTell, heard: int) -> bool:
-    """Whether a call of a forgotten session did not happen for sure. ``heard``: the newest seqno before it was sent."""
+def _undone(append: Append, cannot_tell: CannotTell, seen_seqno: int) -> bool:
+    """Whether a call of a forgotten session did not happen for sure. ``seen_seqno``: the newest seqno seen before."""
     lower, upper = append.bounds
-    beyond = not append.rebase and (lower == upper or not upper.less_equal(told.upper))
-    return beyond or told.forgotten <= heard
+    beyond = not append.rebase and (lower == upper or not upper.less_equal(cannot_tell.upper))
+    return beyond or cannot_tell.forgotten <= seen_seqno
 
 
-def _by_anybody(append: Append, told: CannotTell) -> Appended:
-    """Definite updates that the upper has passed are in the shard, whoever wrote them. Raises OutcomeForgotten.
+def _by_any_writer(append: Append, cannot_tell: CannotTell) -> Appended:
+    """Definite updates that the upper has passed are in the shard, no matter who wrote them. Raises OutcomeForgotten.
 
-    ``[]`` has passed nothing: the shard may have been closed or finalized by somebody who did not have them.
+    ``[]`` has passed nothing: the shard may have been closed or finalized by a process that did not have them.
     """
-    if not append.definite or told.upper.is_empty:
+    if not append.definite or cannot_tell.upper.is_empty:
         raise _unknowable(append)
-    return Appended(upper=append.bounds[1], seqno=told.seqno, already_committed=True)
+    return Appended(upper=append.bounds[1], seqno=cannot_tell.seqno, already_committed=True)
 
 
 def _unknowable(append: Append) -> OutcomeForgotten:
     return OutcomeForgotten(
-        "the shard may have forgotten this append: nothing more comes of it, and nobody can tell whether it happened",
+        "the shard may have forgotten this append: nothing more comes of it; it is not known whether it happened",
         hint="read whether it is there, and append it again if not",
         writer=append.writer_id,
         token=append.token or "",

@@ -29,6 +29,7 @@ from persist.retry.tasks import Tasks
 from persist.runtime import Runtime
 from persist.settings import Settings
 from persist.storage.ports import Blob
+from persist.threads import users
 from persist.wire.columnar import Encoded, decode_inline, encode_inline, encode_parts
 
 T = TypeVar("T")
@@ -62,7 +63,7 @@ class Target:
 class BatchBuilder:
     """Takes tables and makes runs of uploaded parts. Holds three chunks of at most 24 MiB, and what is being uploaded.
 
-    Nothing names the parts until somebody commits them: whoever gives up calls ``discard``.
+    Nothing names the parts until they are committed: a caller that gives up calls ``discard``.
     """
 
     def __init__(
@@ -171,7 +172,7 @@ class BatchBuilder:
     async def _pull(self, source: Iterator[pa.Table], instant: bool) -> pa.Table | None:
         if instant:
             return next(source, None)
-        return await self._runtime.offload(next, source, None)
+        return await users(self._runtime, next, source, None)
 
     async def _sorted(self, chunk: list[pa.Table], size: int) -> pa.Table:
         return await self._compute(size, sort_chunk, chunk, self._target.schema, self._bounds)
@@ -215,7 +216,7 @@ class BatchBuilder:
             self._encoding.release()
 
     async def _upload(self, key: str, encoded: Encoded) -> None:
-        # Nothing names the key yet: a lost answer leaves nothing in doubt that anybody could read.
+        # Nothing names the key yet: after a lost answer no reader can find what may be there.
         try:
             await certain(
                 self._attempts.repeat(
@@ -246,7 +247,7 @@ class BatchBuilder:
 
 
 def sort_chunk(chunk: list[pa.Table], schema: Schema, bounds: Bounds | None) -> pa.Table:
-    """The rows of a chunk normalised, checked, sorted and consolidated. Empties the list, to let go of its rows early.
+    """The rows of a chunk normalised, checked, sorted and consolidated. Empties the list, to free its rows early.
 
     Raises SchemaMismatch, InvalidArgument, InvalidBounds, EmptyInterval.
     """

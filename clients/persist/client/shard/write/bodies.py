@@ -1,4 +1,4 @@
-"""What tells one body of updates from another: so that a token used twice by mistake loses no rows.
+"""Distinguishes one body of updates from another, so that a token used twice by mistake loses no rows.
 
 Source: persist-semantics.md section 2.3.
 """
@@ -17,10 +17,11 @@ _HALF = BODY_BYTES // 2
 
 
 def body_of(runs: Sequence[Run], schema: Schema, *, timed: bool) -> bytes:
-    """32 bytes. The first half is the same however the same updates are cut into parts, the second tells small ones.
+    """32 bytes. The first half is the same however the same updates are cut into parts, the second differs for small
+    ones.
 
-    Bounds are not told: the same updates may be given again at others. ``timed`` False: they happen wherever there is
-    room, so that their times are not told either. Of what is in Blob only the sum of diffs is known here: the second
+    Bounds are left out: the same updates may be given again at others. ``timed`` False: they happen wherever there is
+    room, so their times are left out, too. Of what is in Blob only the sum of diffs is known here: the second
     half is zeros then. Empty, which is compared with nothing, when there are no updates.
     """
     parts = [part for run in runs for part in run.parts]

@@ -27,7 +27,7 @@ from persist.errors import InvalidBounds, ShardClosed, VersionMismatch
 from persist.retry.deadline import Deadline
 
 _TOKENS_MAX = 10_000
-"""Tokens a handle knows it has used, for whoever repeats them."""
+"""Tokens a handle knows it has used, in case they are repeated."""
 
 
 class WriteHandle(Stays):
@@ -54,7 +54,7 @@ class WriteHandle(Stays):
         fence_ms: int,
         owns_id: bool,
     ) -> None:
-        """``owns_id``: nobody else writes under this writer id. ``fence_ms``: the shard's, see ShardInfo."""
+        """``owns_id``: no other handle writes under this writer id. ``fence_ms``: the shard's, see ShardInfo."""
         self._shard = shard
         self._ids = WriterIds(
             writer_id, owned=owns_id, fence_ms=fence_ms, settings=location.settings, runtime=location.runtime
@@ -80,20 +80,21 @@ class WriteHandle(Stays):
 
     @property
     def incarnation(self) -> int:
-        """Which history of its location this writes: another one after a restore, to which it adds nothing."""
+        """The history of its location that this writes. A restore begins another one, to which it adds nothing."""
         return self._caller.incarnation
 
     @property
     def upper(self) -> Antichain:
-        """Where this handle's next append begins: the newest upper it has written or been told. No RPC."""
+        """Where this handle's next append begins: the newest upper it has written or was returned. No RPC."""
         return self._upper
 
     async def append(self, updates: UpdatesLike, new_upper: AntichainLike, *, timeout: float | None = None) -> Appended:
-        """Make sure that the updates of ``[self.upper, new_upper)`` are in the shard, whoever wrote them.
+        """Make sure that the updates of ``[self.upper, new_upper)`` are in the shard, no matter which process wrote
+        them.
 
-        Several writers may append the same definite data at once: the shard takes each time interval from whoever
-        comes first, and an upper that has passed it says that its updates are there. Not so ``[]``: where somebody
-        else closed or finalized the shard nothing says whose updates are there, and this is ShardClosed. ``[]`` as
+        Several writers may append the same definite data at once: the shard takes each time interval from the first
+        one, and an upper that has passed it says that its updates are there. Not so ``[]``: where another process
+        closed or finalized the shard nothing says whose updates are there, and this is ShardClosed. ``[]`` as
         ``new_upper`` closes the shard for writes; empty updates move the upper only, and with ``new_upper == upper``
         are a heartbeat. Rows are Arrow, dicts of columns or ``((key, val), time, diff)``; a
         column ``diff`` may be missing (+1), and ``ts`` in an interval of one time. Cost: one RPC, one upload per part
@@ -130,10 +131,10 @@ class WriteHandle(Stays):
         its last 1024, for an hour; other updates under one it remembers are refused), or a ``transaction`` to make an
         append of an application happen once for ever. Cost: one RPC (two when the upper lies before
         ``expected_upper``), one upload per part unless inline; bounded memory. Raises as ``append`` does, and
-        InvalidArgument (other updates under the token, as far as they can be told: small ones by their rows, all by the
-        sum of their diffs), OutcomeForgotten (an earlier attempt may be forgotten: nothing happened now). After any
+        InvalidArgument (other updates under the token, as far as can be distinguished: small ones by their rows, all by
+        the sum of their diffs), OutcomeForgotten (an earlier attempt may be forgotten: nothing happened now). After any
         other Indeterminate repeat the call if it has a token; without one it may still happen: ``resolve`` ends that,
-        and tells whether it did. So does this handle's next append, before it sends anything.
+        and reports whether it did. So does this handle's next append, before it sends anything.
         """
         with self._doubts.call() as call:
             return await self.compare_and_append_as(
@@ -151,7 +152,7 @@ class WriteHandle(Stays):
         transaction: Transaction | None = None,
         timeout: float | None = None,
     ) -> Appended | UpperMismatch:
-        """``compare_and_append`` as a part of somebody's write, who tells what came of it. Raises as that does."""
+        """``compare_and_append`` as a part of another owner's write, which reports its outcome. Raises as that does."""
         bounds = (Antichain.coerce(expected_upper), Antichain.coerce(new_upper))
         _check_bounds(*bounds, expected=True)
         writer_id = self._ids.for_append()
@@ -231,7 +232,7 @@ class WriteHandle(Stays):
         transaction: Transaction | None = None,
         timeout: float | None = None,
     ) -> Appended:
-        """``append_at_upper`` as a part of somebody's write, who tells what came of it. Raises as that does."""
+        """``append_at_upper`` as a part of another owner's write, which reports its outcome. Raises as that does."""
         bounds = _bounds_until(not_before)
         writer_id = self._ids.for_append()
         deadline, builder, runs = await self._build(writer_id, completed(updates, self.schema), bounds, timeout)
@@ -260,11 +261,11 @@ class WriteHandle(Stays):
             return await self._append_moved(call, self._ids.fixed(), runs, bounds, token, transaction, deadline, None)
 
     async def resolve(self, *, timeout: float | None = None) -> tuple[Resolved, ...]:
-        """What came of the calls of this handle that ended without an answer, each told once.
+        """The outcome of this handle's calls that ended without an answer, each reported once.
 
-        Those are calls in doubt (Indeterminate), cancelled and interrupted ones. Whatever is not told of them did not
-        happen, and nothing more comes of any. Those that later appends or ``expire`` resolved are told, too; of more
-        than 10,000 the newest. Cost: one RPC for each call in doubt, all at once; none without one. Raises
+        Those are calls that may have applied (Indeterminate), cancelled and interrupted ones. What is not reported did
+        not happen, and nothing more comes of any. Those that later appends or ``expire`` resolved are reported, too; of
+        more than 10,000 the newest. Cost: one RPC for each call in doubt, all at once; none without one. Raises
         LocationError: repeat it.
         """
         self._location.check_open()
@@ -294,7 +295,8 @@ class WriteHandle(Stays):
             try:
                 outcome = await self._commit(append, call, deadline)
             except ShardClosed:
-                # SUBTLE: its upper proves nothing. Whoever closed or finalized it may not have had these updates.
+                # SUBTLE: its upper proves nothing. The process that closed or finalized it may not have had these
+                # updates.
                 closed = self._appender.closed
                 if closed is None or not upper.is_empty:
                     raise
@@ -336,7 +338,7 @@ class WriteHandle(Stays):
         *,
         rebase: bool = False,
     ) -> Appended | UpperMismatch:
-        """``builder`` None: the parts belong to somebody else and are never deleted."""
+        """``builder`` None: the parts belong to another owner and are never deleted."""
         append = Append(
             writer_id=writer_id, runs=runs, bounds=bounds, builder=builder, transaction=transaction, rebase=rebase
         )

@@ -21,7 +21,7 @@ from persist.core.shard.batch import HollowBatch, Part, Run
 from persist.errors import InvalidArgument, InvalidBounds
 from persist.runtime import system
 from persist.settings import Settings
-from persist.wire.batch import batch_from_bytes, batch_to_bytes
+from persist.wire.shard.batch import batch_from_bytes, batch_to_bytes
 
 UNREGISTERED: Final = (1 << 32) - 1
 """The id of a schema that is not registered yet: no shard takes a part that names it."""
@@ -137,7 +137,7 @@ class PreparedBuilder:
         return PreparedBatch(shard=self._spec.shard, schema_id=self._spec.schema_id, runs=runs)
 
     def discard(self) -> None:
-        """Delete what was uploaded. Only when the batch was never handed to anybody."""
+        """Delete what was uploaded. Only when the batch was never handed to another process."""
         self._loop.run(self._builder.discard())
 
 

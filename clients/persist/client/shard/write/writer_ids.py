@@ -1,4 +1,4 @@
-"""Under which writer id a handle appends: one that is old enough to be fenced off gives way to a new one.
+"""The writer id of a handle: one that is old enough to be fenced off is replaced by a new one.
 
 A shard refuses writers that it does not know and that are older than its fence, so that what they left in Blob can be
 swept. An idle writer would meet that; a new id costs nothing. Source: reliability.md I12.
@@ -13,7 +13,7 @@ class WriterIds:
     """The writer id of one handle."""
 
     def __init__(self, first: WriterId, *, owned: bool, fence_ms: int, settings: Settings, runtime: Runtime) -> None:
-        """``owned``: nobody else writes under ``first``, so it may be given up. ``fence_ms``: no id is older."""
+        """``owned``: no other handle writes under ``first``, so it may be given up. ``fence_ms``: no id is older."""
         self._fence_ms = fence_ms
         self._current = first
         self._fixed = not owned
@@ -22,7 +22,7 @@ class WriterIds:
         self._known_at = runtime.monotonic()
 
     def fixed(self) -> WriterId:
-        """The id, kept for good: others may write under it from now on."""
+        """The id, which never changes again: others may write under it from now on."""
         self._fixed = True
         return self._current
 
@@ -45,11 +45,11 @@ class WriterIds:
             self._known_at = self._runtime.monotonic()
 
     def begin(self) -> float:
-        """An attempt is sent now; give what this returns to ``end``."""
+        """Note that an attempt is sent now; pass the result to ``end``."""
         return self._runtime.monotonic()
 
     def end(self, begun: float, *, committed: bool) -> None:
-        """The attempt ended. ``committed``: the shard knows the writer, for a lease from when it was sent."""
+        """Note that the attempt ended. ``committed``: the shard knows the writer, for a lease from when it was sent."""
         if committed:
             self._known_at = max(self._known_at, begun)
 

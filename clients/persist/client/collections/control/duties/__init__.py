@@ -1,0 +1,1 @@
+"""What a controller does again and again, one duty a module."""

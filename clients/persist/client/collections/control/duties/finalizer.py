@@ -1,0 +1,67 @@
+"""The duty that lets go of what was dropped: marked in the catalog first, then emptied, then forgotten.
+
+Source: collections: the controller (finalizer); reliability.md I11.
+"""
+
+import logging
+
+from persist.client.collections.control.room import Room
+from persist.client.collections.control.storage import release
+from persist.core.catalog.control.reconciling import leftovers
+from persist.core.catalog.kinds import UNFINALIZED_SHARD
+from persist.core.catalog.objects import UnfinalizedShardKey
+from persist.core.ids import ShardId
+from persist.errors import ShardNotFound
+
+_log = logging.getLogger("persist.control")
+
+FINALIZED = "persist_control_finalized_total"
+
+
+class Finalizer:
+    """Looks for what statements left: those of former leaders too."""
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+
+    async def work(self) -> None:
+        """One pass. A few RPCs for each shard that is let go of. Raises Fenced, LocationError: the rest is for later.
+
+        SUBTLE: the catalog is asked first whether this leader still leads. What a successor defines on a shard that is
+        nobody's here is not seen here, and must not be finalized.
+        """
+        room = self._room
+        begun = await room.begun.all()
+        dropped = {ShardId.parse(key.shard) for key in room.catalog.objects(UNFINALIZED_SHARD)}
+        if not begun and not dropped:
+            return
+        await room.catalog.confirm_leadership()
+        picture = room.picture()
+        dropped = {ShardId.parse(key.shard) for key in room.catalog.objects(UNFINALIZED_SHARD)}
+        left = leftovers(picture.collections, begun, dropped, self._under_way())
+        for shard in sorted(left.claimed):
+            _log.error("%s is marked as dropped, and an item has it: it is left alone", shard)
+        await room.begun.remove(left.settled)
+        for shard in sorted(left.release):
+            await room.apart("finalizer", lambda each: release(room, each), [shard])
+        for shard in sorted(left.finalize):
+            await room.apart("finalizer", self._finalize, [shard])
+
+    def _under_way(self) -> set[ShardId]:
+        effects = self._room.claims.under_way
+        made = {each.data for one in effects for each in one.created if each.data is not None}
+        return made | {shard for one in effects for shard in one.left}
+
+    async def _finalize(self, shard: ShardId) -> None:
+        room = self._room
+        # SUBTLE: its handle under this token says that nobody who led later has the shard.
+        try:
+            await room.handles.take_over(shard)
+            await room.client.finalize(shard, force=True)
+        except ShardNotFound:
+            pass
+        transaction = room.catalog.transaction()
+        transaction.set(UNFINALIZED_SHARD, UnfinalizedShardKey(str(shard)), None)
+        await room.catalog.commit(transaction)
+        room.handles.forget(shard)
+        room.gauges.count(FINALIZED)

@@ -1,0 +1,161 @@
+"""Storage over shards: what statements need before and after their commit. See ``collections.ports``.
+
+What keeps history longer is done before the commit, what gives it up after it. Source: collections: the controller.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+
+from persist.client.collections.control.room import Room, at_once
+from persist.core.catalog.control.capability import Known, implied
+from persist.core.catalog.control.controlled import DERIVED, Controlled, controlled, stored_inputs
+from persist.core.catalog.ddl.described import Described, Frontiers
+from persist.core.catalog.ddl.effects import Effects
+from persist.core.catalog.values import Id
+from persist.core.frontier import MINIMUM, Antichain
+from persist.core.ids import ShardId
+from persist.core.time.timeline import Timeline
+from persist.errors import NotReadable, PersistError, ShardNotFound
+
+_log = logging.getLogger("persist.control")
+
+
+class ShardStorage:
+    """Of one controller. ``wake`` starts the duties that go on with what a statement left."""
+
+    def __init__(self, room: Room, wake: Callable[[], None]) -> None:
+        self._room = room
+        self._wake = wake
+
+    async def frontiers(self, collections: Iterable[Described]) -> Mapping[Id, Frontiers]:
+        """See Storage. What is told stays true for some seconds. One RPC each."""
+        stored = [each for each in collections if each.data is not None]
+        described = controlled(stored, self._room.view.timed())
+        answers = await at_once(self._known, described.values())
+        return {id: each for id, each in zip(described, answers, strict=True)}
+
+    async def prepare(self, effects: Effects) -> None:
+        """See Storage. Two RPCs for each shard that this leader has not taken over yet, a few for one that is made."""
+        room = self._room
+        room.handles.check()
+        places = {id: each.shard for id, each in room.picture().collections.items()}
+        places |= {each.id: each.data for each in effects.created if each.data is not None}
+        wanted = self._wanted(effects)
+        # SUBTLE: before the handles are looked at. No since that is decided on from here on passes these times.
+        room.claims.begin(effects, wanted)
+        try:
+            new = [each for each in effects.created if each.data is not None]
+            if new or effects.left:
+                await room.begun.add([*(each.data for each in new if each.data is not None), *effects.left])
+            begins, born = dict(effects.begins), {each.id: each.at for each in effects.born}
+            await at_once(lambda each: self._make(each, begins.get(each.id), born.get(each.id)), new)
+            touched = {places[id] for id in (*wanted, *effects.changed) if id in places}
+            await at_once(room.handles.take_over, sorted(touched))
+            self._check(wanted, places)
+            await self._apply(effects)
+        except BaseException:
+            room.claims.end(effects)
+            raise
+
+    async def settle(self, effects: Effects) -> None:
+        """See Storage."""
+        self._room.claims.end(effects)
+        self._wake()
+
+    async def undo(self, effects: Effects) -> None:
+        """See Storage. Only for a commit that surely did not happen: of one in doubt the claims stay."""
+        self._room.claims.end(effects)
+        self._wake()
+
+    async def _known(self, each: Controlled) -> Frontiers:
+        room = self._room
+        info = await room.frontiers.look(each.shard)
+        if info is None:
+            return Frontiers(MINIMUM, MINIMUM)
+        # SUBTLE: after the RPC, and with nothing awaited until it is told: what is given up later counts what was told.
+        given = room.handles.given(each.shard)
+        known = Known(info.since if given is None else given, info.upper)
+        told = implied(each, known, room.applied.get(each.timeline))
+        if told.time is not None:
+            room.claims.tell(each.id, told.time)
+        return Frontiers(told, info.upper)
+
+    def _wanted(self, effects: Effects) -> dict[Id, int]:
+        """By object the least time wanted of it: of what is held, and of what computed ones begin with."""
+        wanted: dict[Id, int] = {}
+
+        def want(id: Id, time: int) -> None:
+            wanted[id] = min(time, wanted.get(id, time))
+
+        begins = dict(effects.begins)
+        items = {each.id: each for each in self._room.view.items()}
+        fed: dict[Id, list[Id]] = {}
+        for item in items.values():
+            if item.fed_by is not None:
+                fed.setdefault(item.fed_by, []).append(item.id)
+        for held in effects.held:
+            for id in held.objects:
+                want(id, held.at)
+                for each in fed.get(id, ()):
+                    want(each, held.at)
+        for new in effects.created:
+            if new.kind in DERIVED and new.id in begins:
+                for id in stored_inputs(new, items | {each.id: each for each in effects.created}):
+                    want(id, begins[new.id])
+        return wanted
+
+    async def _make(self, each: Described, begins: int | None, born: int | None) -> None:
+        """Its shard, with the schema of its rows, readable from ``begins`` on; or if it is new, from ``born`` on."""
+        room, shard = self._room, each.data
+        assert shard is not None
+        there = await room.frontiers.look(shard)
+        if each.schema is not None:
+            await room.client.open_writer(shard, schema=each.schema)
+        since = await room.handles.take_over(shard)
+        if begins is None and there is None:
+            begins = born
+        if begins is None:
+            return
+        if not since.less_equal_time(begins):
+            raise _gone(begins, since, [str(each.id)])
+        await room.handles.move(shard, Antichain.of(begins))
+
+    async def _apply(self, effects: Effects) -> None:
+        """Read times reach where new collections begin, or a log over them could not be read before the first tick."""
+        first: dict[Timeline, int] = {}
+        now_ms = self._room.runtime.now_ms()
+        for each in effects.born:
+            first[each.timeline] = max(min(each.at, now_ms), first.get(each.timeline, 0))
+        for timeline, at in first.items():
+            oracle = await self._room.access.oracle_of(timeline)
+            await oracle.apply_write(at)
+
+    def _check(self, wanted: Mapping[Id, int], places: Mapping[Id, ShardId]) -> None:
+        for id, time in wanted.items():
+            if id not in places:
+                continue
+            given = self._room.handles.given(places[id])
+            if given is None or not given.less_equal_time(time):
+                raise _gone(time, given, [str(id)])
+
+
+def _gone(time: int, since: Antichain | None, objects: list[str]) -> NotReadable:
+    return NotReadable(
+        "this time is no longer readable, whatever was computed",
+        hint="repeat the statement, or take a time from since on",
+        as_of=time,
+        since=since,
+        objects=", ".join(objects),
+    )
+
+
+async def release(room: Room, shard: ShardId) -> None:
+    """Remove the handle on a shard that no item has any more, and forget that a statement began there."""
+    try:
+        await room.handles.release(shard)
+    except ShardNotFound:
+        room.handles.forget(shard)
+    except PersistError as error:
+        _log.warning("the handle on %s is not released yet: %s", shard, error)
+        raise
+    await room.begun.remove([shard])

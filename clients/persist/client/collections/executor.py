@@ -1,0 +1,226 @@
+"""Executor: statements that define, carried out by whoever leads a catalog, each request once.
+
+What keeps history longer is done before the commit, what gives it up after: a crash in between leaves history too long,
+and never too short. A request whose statements lost against a commit is planned again. Positions that move, of holds
+and cursors, wait a little and go together: see ``advances``. Source: collections: the flow of DDL; docs/catalog.md.
+"""
+
+import asyncio
+import contextlib
+import re
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from persist.client.catalog.port import ReadWriteCatalog
+from persist.client.collections.advances import Advances, Asked
+from persist.client.collections.ports import Storage
+from persist.core.catalog.ddl.bootstrap import bootstrap
+from persist.core.catalog.ddl.described import Session
+from persist.core.catalog.ddl.effects import Effects, Executed
+from persist.core.catalog.ddl.plan import plan, plan_advances, touched
+from persist.core.catalog.ddl.statements import Acknowledge, AdvanceHold, QualifiedName, Statement
+from persist.core.catalog.ddl.view import CatalogView
+from persist.core.catalog.errors import OutOfSync
+from persist.core.catalog.fingerprints import first_outcome
+from persist.core.catalog.kinds import COMMIT
+from persist.core.catalog.objects import CommitKey
+from persist.core.catalog.transaction import Transaction
+from persist.core.ids import Token
+from persist.errors import Indeterminate, InvalidArgument
+from persist.retry.deadline import Backoff, Deadline
+from persist.retry.tasks import Tasks, outcome_of
+from persist.runtime import Runtime
+from persist.settings import Settings
+from persist.wire.catalog.ddl import Outcome, body_of
+
+STATEMENTS_MAX: Final = 1_000
+"""In one request."""
+REMEMBERED_MAX: Final = 10_000
+"""Outcomes that this process tells again; the catalog knows later that there was one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    body: bytes
+    task: "asyncio.Task[Outcome]"
+
+
+class Executor:
+    """Of one open catalog, whose end it outlives. Safe for many tasks; ``close`` ends what it does."""
+
+    def __init__(
+        self, catalog: ReadWriteCatalog, storage: Storage, environment: str, *, settings: Settings, runtime: Runtime
+    ) -> None:
+        self._environment = environment
+        self._catalog = catalog
+        self._storage = storage
+        self._settings = settings
+        self._runtime = runtime
+        self._is_begun = False
+        self._turn = asyncio.Lock()
+        self._tasks = Tasks()
+        self._known: OrderedDict[Token, _Known] = OrderedDict()
+        self._advances = Advances(self._flush, runtime=runtime, tasks=self._tasks)
+
+    async def execute(
+        self, statements: Sequence[Statement], session: Session, *, token: Token | None = None
+    ) -> Outcome:
+        """Carry out statements as one transaction; with a ``token`` once, however often it is asked.
+
+        Goes on when the caller is cancelled, which a repetition with the token tells. Raises UnknownObject,
+        PrivilegeMissing, DependentObjects, UniquenessViolation and others that say what is wrong with a statement,
+        InvalidArgument (the token was that of others), Fenced, LocationError (Indeterminate: closed meanwhile).
+        """
+        statements = tuple(statements)
+        if not 0 < len(statements) <= STATEMENTS_MAX:
+            raise InvalidArgument(
+                "a request has statements", hint=f"one to {STATEMENTS_MAX}", statements=len(statements)
+            )
+        token = token or Token.of(self._runtime.random_bytes(16))
+        body = body_of(statements, session)
+        known = self._known.get(token)
+        if known is None:
+            known = _Known(body, self._tasks.start(self._execute(statements, session, token, body)))
+            self._remember(token, known)
+        elif known.body != body:
+            raise InvalidArgument(
+                "other statements came under this token", hint="each request has a token of its own", token=token
+            )
+        return await outcome_of(known.task, "who led was ended while it carried this out")
+
+    async def begin(self) -> None:
+        """Make what an environment begins with, unless it is there. Raises Fenced, LocationError."""
+        async with self._turn:
+            await self._begun()
+
+    async def close(self) -> None:
+        """End what is under way; its outcome is that of the catalog."""
+        await self._tasks.close()
+
+    def _remember(self, token: Token, known: _Known) -> None:
+        self._known[token] = known
+
+        def ended(task: "asyncio.Task[Outcome]") -> None:
+            # What was refused may be asked again: nothing of it happened, or it is found in the catalog.
+            if (task.cancelled() or task.exception() is not None) and self._known.get(token) is known:
+                del self._known[token]
+
+        known.task.add_done_callback(ended)
+        while len(self._known) > REMEMBERED_MAX:
+            oldest, first = next(iter(self._known.items()))
+            if not first.task.done():
+                break
+            del self._known[oldest]
+
+    async def _execute(self, statements: tuple[Statement, ...], session: Session, token: Token, body: bytes) -> Outcome:
+        if len(statements) == 1 and isinstance(statements[0], AdvanceHold | Acknowledge):
+            return await self._advances.put(statements[0], session)
+        async with self._turn:
+            await self._begun()
+            return await self._transact(statements, session, token, body)
+
+    async def _transact(
+        self, statements: tuple[Statement, ...], session: Session, token: Token, body: bytes
+    ) -> Outcome:
+        backoff = self._backoff()
+        while True:
+            done = self._catalog.get(COMMIT, CommitKey(str(token)))
+            if done is not None:
+                first_outcome(token, done, body)
+                return Outcome(self._again(statements, session), self._catalog.upper)
+            transaction = self._catalog.transaction(token=token)
+            transaction.told_body = body
+            try:
+                effects, executed = await self._planned(transaction, statements, session)
+                return Outcome(executed, await self._committed(transaction, effects))
+            except OutOfSync:
+                if not await backoff.pause():
+                    raise
+
+    def _again(self, statements: tuple[Statement, ...], session: Session) -> tuple[Executed, ...]:
+        """What is known of statements that another leader committed: their tags, and what has their names by now."""
+        view = CatalogView.at(self._catalog.transaction().snapshot)
+        found = []
+        for statement in statements:
+            name = getattr(statement, "name", None)
+            id = view.find(name, session) if isinstance(name, QualifiedName) else None
+            full = "" if id is None else str(view.name_of(id))
+            found.append(Executed(tag_of(statement), id, full, "this was done before"))
+        return tuple(found)
+
+    async def _flush(self, asked: "Sequence[Asked]") -> "Sequence[Outcome | Exception]":
+        """Positions that move, in one transaction; what is wrong with one of them is the outcome of that one."""
+        async with self._turn:
+            await self._begun()
+            backoff = self._backoff()
+            while True:
+                transaction = self._catalog.transaction(token=Token.of(self._runtime.random_bytes(16)))
+                try:
+                    return await self._flushed(transaction, asked)
+                except OutOfSync:
+                    if not await backoff.pause():
+                        raise
+
+    async def _flushed(self, transaction: Transaction, asked: "Sequence[Asked]") -> "Sequence[Outcome | Exception]":
+        view = CatalogView.at(transaction.snapshot)
+        objects = {item.id: item for each, session in asked for item in touched(view, (each,), session)}
+        frontiers = await self._storage.frontiers(objects.values())
+        effects, outcomes = plan_advances(
+            transaction, asked, frontiers, self._runtime.now_ms(), environment=self._environment
+        )
+        upper = self._catalog.upper
+        if any(isinstance(each, Executed) for each in outcomes):
+            upper = await self._committed(transaction, effects)
+        return [Outcome((each,), upper) if isinstance(each, Executed) else each for each in outcomes]
+
+    async def _begun(self) -> None:
+        while not self._is_begun:
+            transaction = self._catalog.transaction()
+            with contextlib.suppress(OutOfSync):
+                bootstrap(transaction)
+                await self._catalog.commit(transaction)
+                self._is_begun = True
+
+    async def _planned(
+        self, transaction: Transaction, statements: tuple[Statement, ...], session: Session
+    ) -> tuple[Effects, tuple[Executed, ...]]:
+        objects = touched(CatalogView.at(transaction.snapshot), statements, session)
+        frontiers = await self._storage.frontiers(objects)
+        now_ms = self._runtime.now_ms()
+        return plan(transaction, statements, session, frontiers, now_ms, environment=self._environment)
+
+    async def _committed(self, transaction: Transaction, effects: Effects) -> int:
+        """The upper once it is committed and settled. Raises OutOfSync and others; nothing is held for it then."""
+        try:
+            await self._storage.prepare(effects)
+            upper = await self._commit(transaction)
+        except (Indeterminate, asyncio.CancelledError):
+            # It may have happened: what was held for it stays held, and whoever leads next reconciles.
+            raise
+        except BaseException:
+            await self._storage.undo(effects)
+            raise
+        await self._storage.settle(effects)
+        return upper
+
+    async def _commit(self, transaction: Transaction) -> int:
+        backoff = self._backoff()
+        while True:
+            try:
+                return await self._catalog.commit(transaction)
+            except Indeterminate:
+                # The token of the transaction tells, when it is committed again, whether it was.
+                if transaction.token is None or not await backoff.pause():
+                    raise
+
+    def _backoff(self) -> Backoff:
+        return Backoff(self._runtime, self._settings, Deadline(self._runtime, self._settings.timeout_ms / 1000))
+
+
+def tag_of(statement: Statement) -> str:
+    """What a statement is called: CREATE TABLE."""
+    words = re.findall("[A-Z][a-z]*", type(statement).__name__)
+    kind = getattr(statement, "kind", None)
+    return " ".join([*words, *([kind.words] if kind is not None else [])]).upper()

@@ -1,0 +1,171 @@
+"""Names of items, for whoever names a shard: what an environment says a name is, where there is an environment.
+
+The first name of a process reads the few kinds of objects that say what names are, and nothing else; from the second on
+the environment is kept in memory, and followed. Source: collections: names.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+from persist.client.catalog.log.shard_log import open_shard_log
+from persist.client.collections.access import Access
+from persist.client.collections.naming import name_of
+from persist.core.catalog.ddl.described import Described, Session
+from persist.core.catalog.ddl.view import CatalogView
+from persist.core.catalog.errors import IncompatibleDataVersion, Uninitialized
+from persist.core.catalog.kinds import CONFIG, DATABASE, ITEM, SCHEMA, STORAGE_COLLECTION_METADATA, Kind
+from persist.core.catalog.open_rules import DATA_VERSION
+from persist.core.catalog.values import ObjectType
+from persist.core.names import EPOCH_TIMELINE, Named, catalog_shard
+from persist.errors import InvalidArgument, ShardNotFound
+from persist.retry.deadline import Deadline
+from persist.typed import AnyKey, AnyValue
+from persist.wire.catalog.migrations import MIGRATIONS
+from persist.wire.catalog.rows import CODEC
+
+if TYPE_CHECKING:
+    from persist.client.collections.environment import Environment
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+Objects: TypeAlias = Mapping[str, Mapping[AnyKey, AnyValue]]
+"""Objects by the tag of their kind and their key."""
+
+_NAMING = (CONFIG, DATABASE, SCHEMA, ITEM, STORAGE_COLLECTION_METADATA)
+
+
+class Items:
+    """The items of one environment of a location, as shards that have names. Makes nothing."""
+
+    def __init__(self, access: Access, environment: str) -> None:
+        self._access = access
+        self._name = environment
+        self._once: CatalogView | None = None
+        self._environment: Environment | None = None
+        self._turn = asyncio.Lock()
+
+    async def find(self, name: str, deadline: Deadline) -> Named | None:
+        """The shard of the item of this name; None: no item has it, or there is no environment.
+
+        Raises InvalidArgument: what has this name has no shard.
+        """
+        try:
+            wanted = name_of(name)
+        except InvalidArgument:
+            return None
+        async with asyncio.timeout(deadline.remaining()):
+            view = await self._seen()
+        if view is None:
+            return None
+        found = view.find(wanted, Session())
+        return None if found is None else _named(view.get(found))
+
+    async def near(self, name: str) -> list[str]:
+        """Full names of items that are like this one, or are called so elsewhere."""
+        try:
+            wanted = name_of(name)
+            view = await self._seen()
+        except InvalidArgument:
+            return []
+        if view is None:
+            return []
+        told: str = view.no_such(wanted, Session()).details.get("near", "")
+        return told.split(" or ") if told else []
+
+    async def called(self) -> Mapping[str, str]:
+        """What shards are called: the full name of the item that has each. Empty without an environment."""
+        view = await self._seen()
+        if view is None:
+            return {}
+        items = [item for item in view.items() if item.data is not None]
+        names = {str(item.data): str(item.name) for item in items}
+        return names | {str(item.remap): f"{item.name} (bindings)" for item in items if item.remap is not None}
+
+    async def close(self) -> None:
+        """Stop following."""
+        if self._environment is not None:
+            await self._environment.close()
+
+    async def _seen(self) -> CatalogView | None:
+        async with self._turn:
+            if self._environment is not None:
+                return await self._strict(self._environment)
+            if self._once is None:
+                self._once = await self._read()
+                return self._once
+            # One name is all that most processes ask for: what follows an environment is more to import than to read.
+            from persist.client.collections.environment import Environment
+
+            self._environment = Environment(self._access, self._name)
+            return await self._strict(self._environment)
+
+    async def _strict(self, environment: "Environment") -> CatalogView | None:
+        try:
+            return await environment.strict_view()
+        except Uninitialized:
+            return None
+
+    async def _read(self) -> CatalogView | None:
+        client = self._access.client
+        try:
+            await client.recent_upper(catalog_shard(self._name))
+        except ShardNotFound:
+            return None
+        log = await open_shard_log(client, self._name)
+        try:
+            read = await log.snapshot([kind.tag for kind in _NAMING])
+        finally:
+            await log.close()
+        objects: dict[str, dict[AnyKey, AnyValue]] = {kind.tag: {} for kind in _NAMING}
+        rows = [update.row for update in read.updates if update.diff > 0]
+        for row in rows:
+            if row.kind == CONFIG.tag:
+                key, value = CODEC.decode(row)
+                objects[row.kind][key] = value
+        version = objects[CONFIG.tag].get(DATA_VERSION)
+        if version is None:
+            return None
+        if version.value != MIGRATIONS.current:
+            raise IncompatibleDataVersion(
+                "the catalog that says what names are is of another release",
+                hint="open it for writing with this release, or name shards by their ids",
+                found=version.value,
+                current=MIGRATIONS.current,
+            )
+        for row in rows:
+            if row.kind != CONFIG.tag:
+                key, value = CODEC.decode(row)
+                objects[row.kind][key] = value
+        return CatalogView(_Few(objects))
+
+
+class _Few:
+    """A reader of these objects, and no others."""
+
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+
+    def get(self, kind: Kind[K, V], key: K) -> V | None:
+        """See Reader."""
+        return self.objects(kind).get(key)
+
+    def objects(self, kind: Kind[K, V]) -> Mapping[K, V]:
+        """See Reader."""
+        return self._objects.get(kind.tag, {})
+
+
+def _named(item: Described) -> Named:
+    if item.data is None:
+        raise InvalidArgument(
+            "what has this name has no rows of its own in a shard",
+            hint="read it by name with client.read or SQL",
+            name=item.name,
+            kind=item.kind.words,
+        )
+    timeline = EPOCH_TIMELINE if item.timeline is None else str(item.timeline)
+    # What others feed is in its shard at the times they give; a table that is written directly may have come there by
+    # any door.
+    mode = None if item.kind is not ObjectType.TABLE or item.mode != "wal" else "wal"
+    return Named(item.data, mode, timeline)

@@ -1,0 +1,32 @@
+"""What executing statements needs of whoever controls the shards of an environment."""
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from persist.core.catalog.ddl.described import Described, Frontiers
+from persist.core.catalog.ddl.effects import Effects
+from persist.core.catalog.values import Id
+
+
+class Storage(Protocol):
+    """The shards of collections, and the handles that hold them. Every method may be repeated without harm."""
+
+    async def frontiers(self, collections: Iterable[Described]) -> Mapping[Id, Frontiers]:
+        """The frontiers of stored collections, as their shards have them now. Raises LocationError."""
+        ...
+
+    async def prepare(self, effects: Effects) -> None:
+        """Before the commit: shards made, handles taken over under this leader's token, new times held.
+
+        Raises NotReadable (a time is no longer there, whatever was computed), Fenced (a newer leader holds a handle),
+        LocationError; nothing that readers see has changed then.
+        """
+        ...
+
+    async def settle(self, effects: Effects) -> None:
+        """After the commit: what is not needed is given up. Raises nothing: what fails is done by the loops."""
+        ...
+
+    async def undo(self, effects: Effects) -> None:
+        """The commit was refused: what was held for it is given up. Raises nothing."""
+        ...

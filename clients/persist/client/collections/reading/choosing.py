@@ -1,0 +1,409 @@
+"""The one way to a time: what is read together is of one timeline, held, and read at one time of it.
+
+Every path that reads goes through ``Readers.at_one_time``: queries, reads of names, subscriptions, cursors, EXPLAIN.
+Source: collections: queries; catalog-semantics.md sections 3.2 and 6.2; design 004.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from persist.client.collections.access import Access
+from persist.client.collections.reading.computed import Computed, computed
+from persist.client.collections.reading.explaining import Explanation
+from persist.client.collections.reading.inputs import Held, Names, Tables, hold, is_computed, stored
+from persist.client.shard.read.snapshot import Snapshot
+from persist.client.timeline.oracle import Oracle
+from persist.client.timeline.register import seconds
+from persist.core.catalog.ddl.described import Described
+from persist.core.catalog.values import Id, ObjectType
+from persist.core.frontier import Antichain
+from persist.core.time.collections import TimelineContext, reached, timeline_context, timeline_read_in
+from persist.core.time.read_time import AsOf, Choice, Isolation, Query, choose, readable_at
+from persist.core.time.timeline import EPOCH_MILLISECONDS, Timeline
+from persist.errors import LeaseExpired, NotReadable, NotYetAvailable, PersistError, ShardNotFound, StoreReadOnly
+from persist.retry.deadline import Backoff, Deadline
+
+KEPT_UP: Final = frozenset({ObjectType.MATERIALIZED_VIEW, ObjectType.INDEX})
+"""What only a leader brings forward."""
+CHOICES: Final = 8
+"""Times chosen for one query before it is an error: again only when rows moved behind the one that was chosen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a query asks of its time. ``transaction``: the timeline of the transaction that it is in, if that has one.
+
+    ``recency``: the time by which all is here that was upstream when this was asked. ``purpose``: what its leases say.
+    ``lease``: seconds after which they are gone when this process is; None: as the settings have it.
+    """
+
+    as_of: AsOf | None = None
+    isolation: Isolation = Isolation.STRICT_SERIALIZABLE
+    transaction: Timeline | None = None
+    recency: int | None = None
+    purpose: str = "query"
+    lease: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AtOneTime:
+    """Collections that are held, and the one time at which they are read. ``context``: what time that takes."""
+
+    explanation: Explanation
+    context: TimelineContext
+    held: Mapping[Id, Held] = field(default_factory=dict)
+    snapshots: Mapping[Id, Snapshot] = field(default_factory=dict)
+    """The contents at the time, by the id of what was asked for; nothing where it was only explained."""
+    computed: Mapping[Id, Computed] = field(default_factory=dict)
+    """The rows that the system computes, as they are now."""
+
+    @property
+    def ts(self) -> int:
+        """The time."""
+        return self.explanation.query_ts
+
+    async def release(self) -> None:
+        """Let go of all of it; what was read is read."""
+        await asyncio.gather(*(each.expire() for each in self.held.values()))
+
+
+def timed(names: Names, roots: Iterable[Described]) -> TimelineContext:
+    """What time it takes to read these together. Raises MultipleTimelines, which names each object and the way to it.
+
+    No RPC: what cannot be read together is refused before anything is waited for.
+    """
+    return timeline_context(names.timed(), [str(root.id) for root in roots])
+
+
+async def _nothing() -> None:
+    """Nothing leads here, or has to."""
+
+
+class Readers:
+    """Reads of one client by name and time. Safe for many tasks."""
+
+    def __init__(self, access: Access, attend: Callable[[], Awaitable[None]] = _nothing) -> None:
+        """``attend`` sees that a process leads, where one may: only a leader keeps up views and indexes."""
+        self.location = access.client.location
+        self.attend = attend
+        self._access = access
+        self._tables = Tables(access)
+
+    @asynccontextmanager
+    async def reading(
+        self, names: Names, roots: Sequence[Described], asked: Asked, *, timeout: float | None = None
+    ) -> AsyncIterator[AtOneTime]:
+        """``at_one_time``, let go of at the end of the block."""
+        found = await self.at_one_time(names, roots, asked, timeout=timeout)
+        try:
+            yield found
+        finally:
+            await found.release()
+
+    async def at_one_time(
+        self, names: Names, roots: Sequence[Described], asked: Asked, *, timeout: float | None = None
+    ) -> AtOneTime:
+        """What is read when ``roots`` are read, held and complete at one time: that is in it which isolation demands.
+
+        About five RPCs for each collection, those of all at once, and one to the oracle. Raises MultipleTimelines at
+        once; BelowHold, HoldOverdue, NotReadable (an exact AS OF before what is kept; both boundaries are in details);
+        NotYetAvailable (not complete in time; ``details['objects']`` names what lags); ShardClosed, ShardNotFound,
+        InvalidArgument (it has no rows), LocationError.
+        """
+        return await self._read(names, roots, asked, self.location.attempts.deadline(timeout))
+
+    async def explain(
+        self, names: Names, roots: Sequence[Described], asked: Asked, *, timeout: float | None = None
+    ) -> Explanation:
+        """The time that would be read at now, and why, without waiting for it. Raises as ``at_one_time``."""
+        deadline = self.location.attempts.deadline(timeout)
+        found = await self.held(names, roots, asked, deadline, attended=False)
+        await found.release()
+        return found.explanation
+
+    async def held(
+        self,
+        names: Names,
+        roots: Sequence[Described],
+        asked: Asked,
+        deadline: Deadline,
+        *,
+        beside: Sequence[Described] = (),
+        attended: bool = True,
+    ) -> AtOneTime:
+        """Held, and the time chosen, but not waited for: what subscriptions and transactions begin from.
+
+        ``beside``: held as well, if it can be; the time is one at which that is readable, too. Raises as
+        ``at_one_time``.
+        """
+        context = timed(names, roots)
+        timeline = timeline_read_in(context, asked.transaction)
+        inputs = stored(names, roots)
+        exact = asked.as_of is not None and not asked.as_of.at_least
+        shown = [each for each in _reached(names, roots) if is_computed(each)]
+        if shown and exact:
+            raise NotReadable(
+                "what the system computes has no history",
+                hint="read it without AS OF",
+                objects=", ".join(str(each.name) for each in shown),
+            )
+        rows = {each.id: await computed(self._access.client, names, each) for each in shown}
+        held = await hold(self._tables, [(each, each) for each in inputs], deadline, asked.purpose, asked.lease)
+        try:
+            held += await self._held_beside(beside, inputs, asked, deadline)
+            if exact:
+                assert asked.as_of is not None
+                held = await self._readable(names, held, asked.as_of.time, deadline, asked.purpose)
+            choice = await self._chosen(names, context, timeline, held, asked, deadline)
+            behind = (each for each in held if not each.upper.beyond(choice.query_ts))
+            if attended and any(each.described.kind in KEPT_UP for each in behind):
+                await self.attend()
+        except BaseException:
+            await asyncio.gather(*(each.expire() for each in held))
+            raise
+        explanation = Explanation(
+            choice=choice,
+            timeline=timeline,
+            isolation=asked.isolation,
+            inputs=tuple(each.input for each in held if not each.is_beside),
+            refreshed=tuple(_refreshed(held, choice.query_ts)),
+        )
+        return AtOneTime(explanation, context, {each.stands_for.id: each for each in held}, computed=rows)
+
+    async def reach(self, found: AtOneTime, deadline: Deadline) -> int:
+        """Wait until an answer at the time may be given, and complete the tables in it. See ``complete``."""
+        await self._arrive(found, deadline)
+        return await self.complete(found, found.ts, deadline)
+
+    async def complete(self, found: AtOneTime, ts: int, deadline: Deadline) -> int:
+        """Return once all tables in it are complete at ``ts``; the time to which rows moved that belong before it."""
+        tables = [each.table for each in found.held.values() if each.table is not None]
+        moved = await asyncio.gather(*(table.complete_to(ts, timeout=seconds(deadline)) for table in tables))
+        return max(moved, default=0)
+
+    def forget(self) -> None:
+        """Open tables anew from now on: this process slept for longer than what they hold."""
+        self._tables.forget()
+
+    async def oracle(self, timeline: Timeline) -> Oracle:
+        """The oracle of a timeline."""
+        return await self._access.oracle_of(timeline)
+
+    async def _read(
+        self, names: Names, roots: Sequence[Described], asked: Asked, deadline: Deadline, tries: int = CHOICES
+    ) -> AtOneTime:
+        found = await self.held(names, roots, asked, deadline)
+        try:
+            choice = found.explanation.choice
+            moved = await self.reach(found, deadline)
+            exact = asked.as_of is not None and not asked.as_of.at_least
+            if moved <= choice.query_ts or exact or not tries:
+                return await self.snapshots(found, deadline)
+        except LeaseExpired:
+            self.forget()
+            await found.release()
+            if not tries:
+                raise
+        except BaseException:
+            await found.release()
+            raise
+        else:
+            # Rows that had been written by then were found to be later: they came behind a write past the log.
+            await found.release()
+        return await self._read(names, roots, asked, deadline, tries - 1)
+
+    async def _held_beside(
+        self, beside: Sequence[Described], inputs: Sequence[Described], asked: Asked, deadline: Deadline
+    ) -> list[Held]:
+        """Leases on these, without those that cannot be read at all, or not at the time that was asked for."""
+        known = {each.id for each in inputs}
+        wanted = [(each, each) for each in beside if each.id not in known]
+        found = await hold(self._tables, wanted, deadline, asked.purpose, asked.lease, all_of_them=False)
+        as_of = None if asked.as_of is None or asked.as_of.at_least else asked.as_of.time
+        late = [each for each in found if each.reader.since.time is None or not readable(each, as_of)]
+        await asyncio.gather(*(each.expire() for each in late))
+        return [replace(each, is_beside=True) for each in found if each not in late]
+
+    async def _readable(
+        self, names: Names, held: list[Held], as_of: int, deadline: Deadline, purpose: str
+    ) -> list[Held]:
+        """The same, with indexes in the place of what does not reach back to ``as_of``. Raises NotReadable."""
+        late = [each for each in held if not each.reader.since.less_equal_time(as_of)]
+        instead: dict[Id, Held] = {}
+        for each in late:
+            wanted = [(index, each.described) for index in _indexes(names, each.described)]
+            for index in await hold(self._tables, wanted, deadline, purpose) if wanted else []:
+                if each.described.id not in instead and readable_at([index.input], as_of):
+                    instead[each.described.id] = index
+                else:
+                    await index.expire()
+        rest = [each for each in held if each.described.id not in instead]
+        try:
+            self._check_kept(names, rest, as_of)
+        except PersistError:
+            await asyncio.gather(*(each.expire() for each in instead.values()))
+            raise
+        await asyncio.gather(*(each.expire() for each in late if each.described.id in instead))
+        return [instead.get(each.described.id, each) for each in held]
+
+    def _check_kept(self, names: Names, held: Sequence[Held], as_of: int) -> None:
+        """Raise as ``Holds.check_as_of`` for the first of these that is not kept readable at the time."""
+        holds = names.holds({each.described.id: implied(each) for each in held})
+        for each in held:
+            holds.check_as_of(str(each.described.id), as_of, each.reader.since)
+            if not each.reader.since.less_equal_time(as_of):
+                raise NotReadable(
+                    "this time is no longer readable",
+                    hint="read from since on",
+                    as_of=as_of,
+                    object=each.described.name,
+                    since=each.reader.since,
+                    physical_since=each.reader.since,
+                )
+
+    async def _chosen(
+        self,
+        names: Names,
+        context: TimelineContext,
+        timeline: Timeline | None,
+        held: Sequence[Held],
+        asked: Asked,
+        deadline: Deadline,
+    ) -> Choice:
+        query = Query(
+            context=context,
+            inputs=tuple(each.input for each in held),
+            isolation=asked.isolation,
+            as_of=asked.as_of,
+            recency=asked.recency,
+        )
+        if query.needs_oracle:
+            assert timeline is not None
+            oracle = await self.oracle(timeline)
+            if not timeline.has_clock:
+                await self._observe(names, timeline, oracle, deadline)
+            oracle_ts = await oracle.read_ts(timeout=seconds(deadline))
+            if timeline.has_clock:
+                oracle_ts = await self._brought(oracle, held, oracle_ts, deadline)
+            query = replace(query, oracle_ts=oracle_ts)
+        return choose(query)
+
+    async def _brought(self, oracle: Oracle, held: Sequence[Held], read_ts: int, deadline: Deadline) -> int:
+        """The read time with what sources have brought by now, where no leader drives it by the clock.
+
+        Applied before anybody is answered at it, so that no later read goes back. Tables are complete at any time.
+        """
+        uppers = [each.upper.time for each in held if each.table is None and not each.is_beside]
+        complete = [time - 1 for time in uppers if time is not None]
+        brought = min([*complete, self.location.runtime.now_ms()])
+        if not uppers or brought <= read_ts:
+            return read_ts
+        with contextlib.suppress(StoreReadOnly):
+            await oracle.apply_write(brought, timeout=seconds(deadline))
+            return brought
+        return read_ts
+
+    async def _observe(self, names: Names, timeline: Timeline, oracle: Oracle, deadline: Deadline) -> None:
+        """Drive a timeline without a clock by what its sources have brought, as whoever controls them does, too.
+
+        Tables are complete whenever a reader says so, and hold nothing up.
+        """
+        brought = [
+            each.data
+            for each in names.items()
+            if each.data is not None and _timeline_of(names, each) == timeline and _brings_times(each)
+        ]
+        # A source that has not begun has no shard, and nothing is complete in it.
+        with contextlib.suppress(ShardNotFound):
+            await oracle.observe(brought, timeout=seconds(deadline))
+
+    async def _arrive(self, found: AtOneTime, deadline: Deadline) -> None:
+        """Wait until the answer may be given, and tables may be completed, at the time. Raises NotYetAvailable.
+
+        A clock's times come without anybody's doing: whoever waits for one applies it when it has passed.
+        """
+        timeline, choice = found.explanation.timeline, found.explanation.choice
+        tables = any(each.table is not None and not each.upper.beyond(choice.query_ts) for each in found.held.values())
+        if timeline is None or (choice.answer_after is None and not tables):
+            return
+        if choice.oracle_ts is not None and choice.query_ts <= choice.oracle_ts:
+            return
+        oracle, runtime = await self.oracle(timeline), self.location.runtime
+        backoff = Backoff(runtime, self.location.settings, deadline)
+        while (read_ts := await oracle.read_ts(timeout=seconds(deadline))) < choice.query_ts:
+            early = choice.query_ts - runtime.now_ms()
+            if timeline.has_clock and early <= 0:
+                await oracle.apply_write(choice.query_ts, timeout=seconds(deadline))
+                return
+            if (early / 1000 > deadline.remaining() and timeline.has_clock) or not await backoff.pause():
+                raise NotYetAvailable(
+                    "this time is still to come",
+                    hint="wait longer, or read at the read time of the timeline",
+                    as_of=choice.query_ts,
+                    read_ts=read_ts,
+                    timeline=timeline,
+                )
+
+    async def snapshots(self, found: AtOneTime, deadline: Deadline) -> AtOneTime:
+        """The same with the contents at its time. Waits for them. Raises NotYetAvailable, which names what lags."""
+        ids = list(found.held)
+        ts = found.ts
+        answers = await asyncio.gather(*(found.held[id].snapshot(ts, deadline) for id in ids), return_exceptions=True)
+        late = [(id, each) for id, each in zip(ids, answers, strict=True) if isinstance(each, NotYetAvailable)]
+        other = [each for each in answers if isinstance(each, BaseException) and not isinstance(each, NotYetAvailable)]
+        if other:
+            raise other[0]
+        if late:
+            uppers = {str(found.held[id].stands_for.name): error.details.get("upper", "") for id, error in late}
+            raise NotYetAvailable(
+                "not complete at this time yet",
+                hint="see that what feeds these objects runs; wait longer; or read with isolation serializable",
+                as_of=ts,
+                objects=", ".join(f"{name} (upper {upper})" for name, upper in sorted(uppers.items())),
+                timeline=found.explanation.timeline,
+            )
+        contents = {id: each for id, each in zip(ids, answers, strict=True) if isinstance(each, Snapshot)}
+        return replace(found, snapshots=contents)
+
+
+def _refreshed(held: Iterable[Held], ts: int) -> Iterator[tuple[str, int]]:
+    for each in held:
+        refresh = each.described.refresh
+        if not each.is_beside and refresh is not None and refresh.every is not None:
+            yield str(each.described.name), ts - ts % refresh.every
+
+
+def _reached(names: Names, roots: Iterable[Described]) -> list[Described]:
+    """What is read when these are read, views and what they are made of among it."""
+    return [names.get(Id.parse(each.id)) for each in reached(names.timed(), [str(root.id) for root in roots])]
+
+
+def readable(held: Held, as_of: int | None) -> bool:
+    """Whether it is readable at the time; None: at some time."""
+    return as_of is None or readable_at([held.input], as_of) is not None
+
+
+def implied(held: Held) -> Antichain:
+    """From here on the policy of a collection keeps it readable, as a reader sees it: never before its since."""
+    since, retain = held.reader.since, held.described.retain
+    if retain is None or retain.by is None or held.upper.time is None:
+        return since
+    return since.join(Antichain.of(max(held.upper.time - 1 - retain.by, 0)))
+
+
+def _indexes(names: Names, of: Described) -> list[Described]:
+    return [each for each in names.items(ObjectType.INDEX) if of.id in each.depends_on and each.data is not None]
+
+
+def _brings_times(each: Described) -> bool:
+    return each.kind is not ObjectType.TABLE or each.fed_by is not None
+
+
+def _timeline_of(names: Names, each: Described) -> Timeline:
+    if each.fed_by is not None:
+        return names.get(each.fed_by).timeline or EPOCH_MILLISECONDS
+    return each.timeline or EPOCH_MILLISECONDS

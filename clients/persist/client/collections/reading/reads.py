@@ -1,0 +1,275 @@
+"""Reads of names: what an environment reads, explains and subscribes to, for one session.
+
+Source: collections: readers, queries.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from persist.client.collections.naming import name_of
+from persist.client.collections.reading.choosing import KEPT_UP, Asked, AtOneTime, Readers, timed
+from persist.client.collections.reading.contents import Contents
+from persist.client.collections.reading.explaining import Explanation
+from persist.client.collections.reading.inputs import Held, Names, is_computed
+from persist.client.collections.reading.subscribing import Attending, Completing, CompletingTable, Subscription
+from persist.client.shard.times import TimeLike, time_of
+from persist.core.catalog.ddl.described import Described, Session
+from persist.core.catalog.ddl.privileges import check_may
+from persist.core.catalog.ddl.statements import QualifiedName
+from persist.core.catalog.ddl.view import CatalogView
+from persist.core.catalog.errors import UnknownObject
+from persist.core.catalog.values import Space
+from persist.core.data.predicate import PredicateLike
+from persist.core.time.read_time import AsOf, Isolation
+from persist.errors import InvalidArgument
+from persist.retry.deadline import Deadline
+
+NameLike = str | QualifiedName
+STRICT: Final = Isolation.STRICT_SERIALIZABLE
+
+
+class Reads:
+    """Reads by name and time. ``names``: the catalog as it is known, or, if that is asked for, as it is now."""
+
+    def __init__(
+        self,
+        readers: Readers,
+        names: Callable[[bool], Awaitable[Names]],
+        session: Session,
+    ) -> None:
+        self.readers = readers
+        self.session = session
+        self._names = names
+
+    async def names(self, *, strict: bool) -> Names:
+        """The catalog; ``strict``: with all that was committed before this call."""
+        return await self._names(strict)
+
+    def resolve(self, names: Names, name: NameLike) -> Described:
+        """The item of a name, which the session's role may read. Raises UnknownObject, PrivilegeMissing."""
+        found = names.resolve(name_of(name), self.session)
+        self.check_may_read(names, found)
+        return found
+
+    def check_may_read(self, names: Names, item: Described) -> None:
+        """Raise PrivilegeMissing unless the session's role may. What the system has everybody may read."""
+        if isinstance(names, CatalogView) and item.id.space is not Space.SYSTEM:
+            check_may(names, names.role(self.session.role), "r", item.kind, str(item.name), item)
+
+    async def check_there(self, *items: Described) -> None:
+        """Raise UnknownObject when one of these was dropped: its end is not that of what it had to tell."""
+        names = await self.names(strict=True)
+        for item in items:
+            try:
+                names.get(item.id)
+            except UnknownObject:
+                raise UnknownObject(
+                    "this was dropped while it was followed",
+                    hint="what was committed just before may be missing; what has its name now begins anew",
+                    name=item.name,
+                    kind=item.kind,
+                ) from None
+
+    async def read(
+        self,
+        name: NameLike,
+        *,
+        as_of: TimeLike | None = None,
+        at_least: TimeLike | None = None,
+        isolation: Isolation | str = STRICT,
+        columns: Sequence[str] | None = None,
+        where: PredicateLike = None,
+        timeout: float | None = None,
+    ) -> Contents:
+        """The rows of a name at one time. See ``Environment.read``."""
+        (contents,) = await self._read(
+            [name], self._asked(as_of, at_least, isolation), columns=columns, where=where, timeout=timeout
+        )
+        return contents
+
+    async def read_together(
+        self,
+        names: Sequence[NameLike],
+        *,
+        as_of: TimeLike | None = None,
+        at_least: TimeLike | None = None,
+        isolation: Isolation | str = STRICT,
+        timeout: float | None = None,
+    ) -> dict[str, Contents]:
+        """The rows of several names at one time, by the names given. See ``Environment.read_together``."""
+        found = await self._read(names, self._asked(as_of, at_least, isolation), timeout=timeout)
+        return {str(name): contents for name, contents in zip(names, found, strict=True)}
+
+    async def explain(
+        self,
+        names: Sequence[NameLike],
+        *,
+        as_of: TimeLike | None = None,
+        at_least: TimeLike | None = None,
+        isolation: Isolation | str = STRICT,
+        timeout: float | None = None,
+    ) -> Explanation:
+        """The time at which these would be read together now, and why. Raises as ``read_together``."""
+        view = await self.names(strict=True)
+        roots = [self.resolve(view, name) for name in names]
+        return await self.readers.explain(view, roots, self._asked(as_of, at_least, isolation), timeout=timeout)
+
+    async def subscribe(
+        self,
+        name: NameLike,
+        *,
+        as_of: TimeLike | None = None,
+        at_least: TimeLike | None = None,
+        isolation: Isolation | str = STRICT,
+        snapshot: bool = True,
+        progress: bool = True,
+        up_to: int | None = None,
+        columns: Sequence[str] | None = None,
+        timeout: float | None = None,
+    ) -> Subscription:
+        """The rows of a name at a time, and its updates from then on. See ``Environment.subscribe``."""
+        view = await self.names(strict=True)
+        root = self.resolve(view, name)
+        timed(view, [root])
+        _check_rows(root)
+        if is_computed(root):
+            raise InvalidArgument("what the system computes has no updates", hint="read it again", name=root.name)
+        asked = self._asked(as_of, at_least, isolation, purpose="subscription")
+        deadline = self.readers.location.attempts.deadline(timeout)
+        found = await self.readers.held(view, [root], asked, deadline)
+        try:
+            return await self._subscribed(found, root, snapshot, progress, up_to, columns, deadline)
+        except BaseException:
+            await found.release()
+            raise
+
+    async def _subscribed(
+        self,
+        found: AtOneTime,
+        root: Described,
+        snapshot: bool,
+        progress: bool,
+        up_to: int | None,
+        columns: Sequence[str] | None,
+        deadline: Deadline,
+    ) -> Subscription:
+        held = found.held[root.id]
+        if up_to is not None and up_to <= found.ts:
+            raise InvalidArgument("UP TO lies before the time it begins at", up_to=up_to, as_of=found.ts)
+        chosen = columns_of(held, columns)
+        if chosen is not None:
+            unknown = [name for name in chosen if name not in _names_of(held.described)]
+            if unknown:
+                raise InvalidArgument("no such column", hint=", ".join(_names_of(held.described)), columns=unknown)
+        if snapshot:
+            await self.readers.reach(found, deadline)
+            listen = await held.reader.subscribe(found.ts, downgrade=True)
+        else:
+            listen = await held.reader.listen(found.ts, downgrade=True)
+        return Subscription(
+            held,
+            listen,
+            found.explanation,
+            completing=await self.completing(held, up_to),
+            at_end=lambda: self.check_there(root),
+            columns=chosen,
+            progress=progress,
+            up_to=up_to,
+        )
+
+    async def completing(self, held: Held, up_to: int | None = None) -> Completing | None:
+        """What brings a collection forward, for whoever waits for its updates; None: something else does."""
+        runtime = self.readers.location.runtime
+        if held.described.kind in KEPT_UP:
+            return Attending(self.readers.attend, runtime)
+        if held.table is None:
+            return None
+        return CompletingTable(held.table, await self.readers.oracle(held.table.timeline), runtime, up_to)
+
+    async def _read(
+        self,
+        names: Sequence[NameLike],
+        asked: Asked,
+        *,
+        columns: Sequence[str] | None = None,
+        where: PredicateLike = None,
+        timeout: float | None,
+    ) -> list[Contents]:
+        view = await self.names(strict=True)
+        roots = [self.resolve(view, name) for name in names]
+        timed(view, roots)
+        for root in roots:
+            _check_rows(root)
+        found = await self.readers.at_one_time(view, roots, asked, timeout=timeout)
+        try:
+            return [self._contents(found, root, columns, where) for root in roots]
+        except BaseException:
+            await found.release()
+            raise
+
+    def _contents(
+        self, found: AtOneTime, root: Described, columns: Sequence[str] | None, where: PredicateLike
+    ) -> Contents:
+        if (rows := found.computed.get(root.id)) is not None:
+            return Contents(root.name, rows, found.explanation, _nothing, columns=columns, where=where)
+        held = found.held[root.id]
+        return Contents(
+            root.name,
+            found.snapshots[root.id],
+            found.explanation,
+            held.expire,
+            shard=held.described.data,
+            columns=columns_of(held, columns),
+            where=where,
+        )
+
+    def _asked(
+        self,
+        as_of: TimeLike | None,
+        at_least: TimeLike | None,
+        isolation: Isolation | str,
+        purpose: str = "query",
+    ) -> Asked:
+        if as_of is not None and at_least is not None:
+            raise InvalidArgument("AS OF is exact, AT LEAST is a bound", hint="give one of as_of and at_least")
+        given = as_of if as_of is not None else at_least
+        time = None if given is None else time_of(given, self.readers.location.runtime.now_ms())
+        return Asked(
+            as_of=None if time is None else AsOf(time, at_least=at_least is not None),
+            isolation=_isolation(isolation),
+            purpose=purpose,
+        )
+
+
+async def _nothing() -> None:
+    """Nothing is held."""
+
+
+def _isolation(given: Isolation | str) -> Isolation:
+    try:
+        return Isolation(given)
+    except ValueError:
+        hint = " or ".join(each.value for each in Isolation)
+        raise InvalidArgument("no such isolation", hint=hint, got=repr(given)[:80]) from None
+
+
+def _check_rows(root: Described) -> None:
+    if root.data is None and not is_computed(root):
+        raise InvalidArgument(
+            "this has no stored rows of its own",
+            hint="read a view by sql(), or make a materialized view of it",
+            name=root.name,
+            kind=root.kind,
+        )
+
+
+def columns_of(held: Held, columns: Sequence[str] | None) -> list[str] | None:
+    """The columns to read; of an index that answers for another item the columns of that, in its order."""
+    if columns is not None:
+        return list(columns)
+    return None if held.described.id == held.stands_for.id else _names_of(held.stands_for)
+
+
+def _names_of(described: Described) -> list[str]:
+    schema = described.schema
+    return [] if schema is None else [*schema.key.names, *schema.val.names]

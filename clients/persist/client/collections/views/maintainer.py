@@ -1,0 +1,232 @@
+"""All materialized views and indexes of an environment, kept up by whoever leads it: a duty of the controller.
+
+One that cannot go on is stalled with a reason, and the others go on. Source: collections: the controller (views).
+"""
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import pyarrow as pa
+
+from persist.client.collections.views.feeding import Shards
+from persist.client.collections.views.index import Index
+from persist.client.collections.views.materialized import Definition, MaterializedView, Passed
+from persist.client.collections.views.query import Asked, QueryRunner
+from persist.core.catalog.control.controlled import stored_inputs
+from persist.core.catalog.ddl.described import Described
+from persist.core.catalog.ddl.statements import QualifiedName, Refresh
+from persist.core.catalog.values import Id, ObjectType
+from persist.core.frontier import Antichain
+from persist.core.ids import ShardId
+from persist.errors import LeaseExpired, PersistError, UsageError
+
+_log = logging.getLogger("persist.views")
+
+EACH_COMMIT: Final = Refresh(None)
+
+
+class View(Protocol):
+    """What keeping views up needs of a catalog; see ``CatalogView``."""
+
+    def items(self, kind: ObjectType | None = None) -> Iterable[Described]:
+        """All items."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Stalled:
+    """Why a view or an index does not go on at ``upper``, and since when: milliseconds since 1970."""
+
+    name: QualifiedName
+    reason: str
+    upper: Antichain
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is kept up, and from which items: one that was defined anew is begun anew."""
+
+    item: Described
+    definition: Definition | None
+    on: ShardId | None
+
+
+class Maintainer:
+    """Of one process. ``view`` gives the catalog as it is now."""
+
+    def __init__(
+        self, client: Shards, view: Callable[[], View], queries: Callable[[], QueryRunner], *, now_ms: Callable[[], int]
+    ) -> None:
+        """``queries`` is called once there is a view: it may raise MissingExtra, and then the view is stalled."""
+        self._client = client
+        self._view = view
+        self._runner = _Late(queries)
+        self._now_ms = now_ms
+        self._at_work: dict[Id, tuple[Plan, MaterializedView | Index]] = {}
+        self._stalled: dict[Id, Stalled] = {}
+        self._uppers: dict[Id, Antichain] = {}
+
+    @property
+    def stalled(self) -> Mapping[Id, Stalled]:
+        """What does not go on, by id."""
+        return dict(self._stalled)
+
+    @property
+    def uppers(self) -> Mapping[Id, Antichain]:
+        """How far each was, when it was looked at last."""
+        return dict(self._uppers)
+
+    async def work(self) -> bool:
+        """Bring each up to what its inputs have; whether any moved. May be cancelled at any point, and repeated.
+
+        Inputs come before what is computed from them. Raises LocationError, after all others had their turn.
+        """
+        items = {each.id: each for each in self._view().items()}
+        await self._follow(items)
+        moved, doubt = False, None
+        for id in _in_order(self._at_work, items):
+            plan, keeper = self._at_work[id]
+            try:
+                passed = await keeper.work()
+            except LeaseExpired:
+                await keeper.close()  # opened anew at its next turn
+            except UsageError as error:
+                await keeper.close()
+                self._stall(plan.item, str(error), self._uppers.get(id, Antichain.of(0)))
+            except PersistError as error:
+                await keeper.close()
+                doubt = error
+            else:
+                moved |= bool(passed.appended)
+                self._passed(plan.item, passed)
+        if doubt is not None:
+            raise doubt
+        return moved
+
+    async def close(self) -> None:
+        """Let go of all inputs."""
+        for _, keeper in self._at_work.values():
+            await keeper.close()
+        self._at_work.clear()
+        self._runner.close()
+
+    def _passed(self, item: Described, passed: Passed) -> None:
+        self._uppers[item.id] = passed.upper
+        if passed.failed:
+            self._stall(item, passed.failed, passed.upper)
+        else:
+            self._stalled.pop(item.id, None)
+
+    def _stall(self, item: Described, reason: str, upper: Antichain) -> None:
+        before = self._stalled.get(item.id)
+        if before is None or before.reason != reason:
+            _log.warning("%s does not go on at %s: %s", item.name, upper, reason)
+        since = self._now_ms() if before is None else before.since_ms
+        self._stalled[item.id] = Stalled(item.name, reason, upper, since)
+
+    async def _follow(self, items: Mapping[Id, Described]) -> None:
+        plans = {each.id: plan for each in items.values() if (plan := planned(each, items)) is not None}
+        for id in [id for id, (plan, _) in self._at_work.items() if plans.get(id) != plan]:
+            _, keeper = self._at_work.pop(id)
+            with contextlib.suppress(PersistError):
+                await keeper.close()
+            self._stalled.pop(id, None)
+            self._uppers.pop(id, None)
+        for id, plan in plans.items():
+            if id not in self._at_work:
+                self._at_work[id] = plan, self._keeper(plan)
+
+    def _keeper(self, plan: Plan) -> MaterializedView | Index:
+        if plan.definition is not None:
+            return MaterializedView(self._client, plan.definition, self._runner)
+        assert plan.on is not None
+        assert plan.item.data is not None
+        assert plan.item.schema is not None
+        return Index(self._client, plan.item.data, plan.item.schema, plan.on)
+
+
+class _Late:
+    """A QueryRunner that is made at its first query."""
+
+    def __init__(self, made: Callable[[], QueryRunner]) -> None:
+        self._made = made
+        self._runner: QueryRunner | None = None
+
+    async def run(self, asked: Asked) -> pa.Table:
+        """See QueryRunner."""
+        if self._runner is None:
+            self._runner = self._made()
+        return await self._runner.run(asked)
+
+    def close(self) -> None:
+        """Let go of it."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            runner.close()
+
+
+def planned(item: Described, items: Mapping[Id, Described]) -> Plan | None:
+    """How an item is kept up; None: it is not. An index on a view that is not stored runs that view's query."""
+    if item.data is None or item.schema is None:
+        return None
+    if item.kind is ObjectType.MATERIALIZED_VIEW:
+        return Plan(item, _definition(item, item.query, item.refresh or Refresh(), items), None)
+    if item.kind is not ObjectType.INDEX or len(item.depends_on) != 1:
+        return None
+    on = items.get(item.depends_on[0])
+    if on is None:
+        return None
+    if on.data is not None:
+        return Plan(item, None, on.data)
+    columns = ", ".join(
+        '"' + name.replace('"', '""') + '"' for name in [*item.schema.key.names, *item.schema.val.names]
+    )
+    return Plan(item, _definition(item, f"SELECT {columns} FROM {on.name}", EACH_COMMIT, items), None)
+
+
+def _definition(item: Described, query: str, refresh: Refresh, items: Mapping[Id, Described]) -> Definition:
+    assert item.data is not None
+    assert item.schema is not None
+    stored = [items[id] for id in stored_inputs(item, items)]
+    return Definition(
+        shard=item.data,
+        schema=item.schema,
+        query=query,
+        refresh=refresh,
+        inputs={each.id: each.data for each in stored if each.data is not None},
+        items=(*stored, *_unstored(item, items)),
+        asks_time=item.asks_time,
+    )
+
+
+def _unstored(item: Described, items: Mapping[Id, Described]) -> list[Described]:
+    """The views that are not stored and that an item is made of."""
+    found: dict[Id, Described] = {}
+    waiting = list(item.depends_on)
+    while waiting:
+        each = items.get(waiting.pop())
+        if each is not None and each.data is None and each.kind is ObjectType.VIEW and each.id not in found:
+            found[each.id] = each
+            waiting.extend(each.depends_on)
+    return list(found.values())
+
+
+def _in_order(wanted: Iterable[Id], items: Mapping[Id, Described]) -> list[Id]:
+    """What others are computed from first. Dependencies have no cycles, as they are there before what names them."""
+    order: dict[Id, None] = {}
+
+    def visit(id: Id, seen: frozenset[Id]) -> None:
+        if id in order or id in seen or id not in items:
+            return
+        for each in items[id].depends_on:
+            visit(each, seen | {id})
+        order[id] = None
+
+    chosen = list(wanted)
+    for id in chosen:
+        visit(id, frozenset())
+    return [id for id in order if id in set(chosen)]

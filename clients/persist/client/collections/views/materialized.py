@@ -1,0 +1,167 @@
+"""One materialized view at work: its query is computed at its refresh times, and the difference appended.
+
+Nothing is remembered but what its shard holds. A result that cannot be had (a division by zero) ends nothing: the view
+stays complete up to there, and goes on at its next refresh time at which the query can be answered.
+Source: collections: queries (materialized view, plain); design 004, description.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from persist.client.collections.views.difference import difference
+from persist.client.collections.views.feeding import Feeding, Shards, horizon
+from persist.client.collections.views.kept import Kept
+from persist.client.collections.views.query import Asked, QueryFailed, QueryRunner
+from persist.client.collections.views.times import Until, last_refresh, next_refresh, plan
+from persist.core.catalog.ddl.described import Described
+from persist.core.catalog.ddl.statements import Refresh
+from persist.core.catalog.values import Id
+from persist.core.data.schema import Schema
+from persist.core.frontier import Antichain
+from persist.core.ids import ShardId
+from persist.errors import NotReadable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Definition:
+    """``inputs``: the stored collections that the query reads; ``items``: see ``Asked``.
+
+    ``asks_time``: its rows differ from time to time even if no input changes.
+    """
+
+    shard: ShardId
+    schema: Schema
+    query: str
+    refresh: Refresh
+    inputs: Mapping[Id, ShardId]
+    items: tuple[Described, ...]
+    asks_time: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """What one pass did. ``upper``: of what is computed; ``queries`` run, ``appended`` results.
+
+    ``failed``: why it does not go on at its refresh time ``upper``; empty while it does.
+    """
+
+    upper: Antichain
+    queries: int = 0
+    appended: int = 0
+    failed: str = ""
+
+
+class MaterializedView:
+    """Of one process. Any number of processes may do the same."""
+
+    def __init__(self, client: Shards, definition: Definition, runner: QueryRunner) -> None:
+        self.definition = definition
+        self._runner = runner
+        self._kept = Kept(client, definition.shard, definition.schema)
+        self._inputs = {id: Feeding(client, shard) for id, shard in definition.inputs.items()}
+        self._failures: dict[int, str] = {}
+
+    async def work(self) -> Passed:
+        """Compute what can be computed now. May be cancelled at any point, and repeated.
+
+        Raises LocationError, LeaseExpired (again, anew), NotReadable (an input was given up before it was read).
+        """
+        upper = await self._kept.upper()
+        if upper.time is None:
+            return Passed(upper)
+        complete = await horizon(self._inputs.values())
+        begun = Passed(upper)
+        if not upper.time:
+            begun = await self._begin(complete)
+            if not begun.upper.time:
+                return begun
+        time = begun.upper.time or upper.time
+        steps = plan(time, complete.time, self.definition.refresh, await self._changes(time, complete))
+        passed = await self._carry(time, steps)
+        await self._release(passed.upper)
+        return replace(passed, queries=begun.queries + passed.queries, appended=begun.appended + passed.appended)
+
+    async def close(self) -> None:
+        """Let go of the inputs."""
+        for each in self._inputs.values():
+            await each.close()
+        self._kept.forget()
+
+    async def _begin(self, complete: Antichain) -> Passed:
+        """The first result, at the time from which on its shard is to be readable."""
+        time = await self._kept.since()
+        if complete.time is not None and complete.time <= time:
+            return Passed(Antichain.of(0))
+        for id, each in self._inputs.items():
+            since = await each.since()
+            if since > time:
+                raise NotReadable(
+                    "an input cannot be read any more at the time at which the view is to begin",
+                    hint="drop the view and create it again",
+                    input=id,
+                    since=since,
+                    begins=time,
+                )
+        after = None if not self._inputs else next_refresh(self.definition.refresh, time + 1)
+        return await self._carry(0, [Until(time, after)])
+
+    async def _changes(self, upper: int, complete: Antichain) -> set[int]:
+        """Times of changes since the last refresh. Where that cannot be seen any more, the next refresh time is one."""
+        refresh = self.definition.refresh
+        after, changes = last_refresh(refresh, upper), set[int]()
+        if self.definition.asks_time and refresh.every is not None and complete.time is not None:
+            changes.update(range(next_refresh(refresh, upper), complete.time, refresh.every))
+        single = next_refresh(refresh, upper + 1)
+        for each in self._inputs.values():
+            lower = after + 1
+            if (since := await each.since()) >= lower:
+                changes.add(upper)
+                lower = since + 1
+            if complete.time is not None and complete.time <= single:
+                if await each.changed(lower):
+                    changes.add(upper)
+            else:
+                changes |= await each.change_times(lower)
+        return changes
+
+    async def _carry(self, upper: int, steps: list[Until]) -> Passed:
+        at: Antichain = Antichain.of(upper)
+        queries = appended = 0
+        failed = ""
+        for step in steps:
+            rows = None
+            if step.at is not None:
+                failed = self._failures.get(step.at, "")
+                if failed:
+                    continue
+                queries += 1
+                try:
+                    rows = await self._difference(step.at, at.time or 0)
+                except QueryFailed as error:
+                    failed = self._failures[step.at] = str(error)
+                    continue
+            if not await self._kept.append(rows, at.time or 0, step.upper):
+                # Another process was first, with the same: from where that is.
+                return Passed(await self._kept.upper(), queries, appended)
+            appended += 1
+            at = Antichain(()) if step.upper is None else Antichain.of(step.upper)
+        self._failures = {time: why for time, why in self._failures.items() if at.time is not None and time >= at.time}
+        return Passed(at, queries, appended, failed)
+
+    async def _difference(self, time: int, upper: int) -> pa.Table:
+        definition = self.definition
+        inputs = {id: await each.snapshot(time) for id, each in self._inputs.items()}
+        asked = Asked(query=definition.query, as_of=time, items=definition.items, inputs=inputs)
+        new = await self._runner.run(asked)
+        current = await self._kept.contents(upper) if upper else None
+        return difference(new, current, definition.schema, time)
+
+    async def _release(self, upper: Antichain) -> None:
+        """Inputs are read from the last refresh time on, so that what changed since can be told."""
+        if upper.time is None:
+            return
+        time = max(0, last_refresh(self.definition.refresh, upper.time))
+        for each in self._inputs.values():
+            await each.release(time)

@@ -1,0 +1,251 @@
+"""A query with every name in full: what it reads, and as what DuckDB finds it.
+
+Each place where a collection is named is a relation of its own, so that columns and conditions are pushed into each
+by itself. Views are put in the place of their names. Source: collections: queries.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+from persist.client.sql.bind import functions
+from persist.client.sql.bind.positions import where
+from persist.client.sql.errors import SqlError, SqlNotSupported
+from persist.client.sql.parse.statements import Select
+from persist.client.sql.parse.text import one
+from persist.core.catalog.ddl.described import Described, Session
+from persist.core.catalog.ddl.statements import QualifiedName
+from persist.core.catalog.errors import UnknownObject
+from persist.core.catalog.values import ObjectType
+from persist.core.data.predicate import Condition
+from persist.core.data.schema import Schema
+from persist.extras import extra
+
+with extra("sql"):
+    from sqlglot import exp
+
+PREFIX: Final = "persist_relation_"
+TARGET: Final = "persist_target"
+"""What the table is marked with that a statement changes."""
+
+DEPTH_MAX: Final = 32
+"""Views that are made of views."""
+
+_TABLE_PARTS: Final = frozenset({"this", "db", "catalog", "alias", "joins", "laterals", "pivots", "sample"})
+_BYTES: Final = {"uint1": "utinyint", "uint2": "usmallint", "uint4": "uinteger", "uint8": "ubigint"}
+
+
+class Resolving(Protocol):
+    """Where names are looked up."""
+
+    def resolve(self, name: QualifiedName, session: Session) -> Described:
+        """The item of a name. Raises UnknownObject."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A place where a query names a collection. ``columns`` None: all of them; ``conditions``: rows that are enough.
+
+    ``target``: it is what the statement changes.
+    """
+
+    name: str
+    described: Described
+    columns: tuple[str, ...] | None = None
+    conditions: tuple[Condition, ...] = ()
+    target: bool = False
+
+    @property
+    def schema(self) -> Schema:
+        """Of its rows."""
+        assert self.described.schema is not None
+        return self.described.schema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """A query whose names are known.
+
+    ``named``: as it was written, with names in full, in the dialect of PostgreSQL. ``query``: over ``relations``.
+    ``reads``: what it names, each once, in order.
+    """
+
+    named: str
+    query: exp.Expr
+    reads: tuple[Described, ...]
+    relations: Mapping[str, Relation] = field(default_factory=dict)
+    asks_time: bool = False
+
+    def sql(self, ts: int) -> str:
+        """The query as DuckDB has it, read at a time."""
+        return functions.with_time(self.query, ts).sql(dialect="duckdb")
+
+
+def bind(query: exp.Expr, names: Resolving, session: Session, *, definite: bool = False) -> Bound:
+    """The query, with what its names mean to the session.
+
+    ``definite``: it gives the same rows whenever it is computed, or it is refused. Raises UnknownObject, with near
+    names and the place; SqlNotSupported; SqlError (a name that has no rows).
+    """
+    functions.check(query, definite=definite)
+    binding = _Binding(names, session, definite)
+    named, bound = binding.bound(query.copy(), 0)
+    return Bound(
+        named=named.sql(dialect="postgres"),
+        query=bound,
+        reads=tuple({each.id: each for each in binding.reads}.values()),
+        relations=binding.relations,
+        asks_time=functions.asks_time(bound),
+    )
+
+
+class _Binding:
+    def __init__(self, names: Resolving, session: Session, definite: bool) -> None:
+        self._names = names
+        self._session = session
+        self._definite = definite
+        self.relations: dict[str, Relation] = {}
+        self.reads: list[Described] = []
+
+    def bound(self, query: exp.Expr, depth: int) -> tuple[exp.Expr, exp.Expr]:
+        """The query with names in full, and over relations."""
+        if depth > DEPTH_MAX:
+            raise SqlError("views are made of views too deeply", hint=f"at most {DEPTH_MAX} levels")
+        found = []
+        for table in list(query.find_all(exp.Table)):
+            self._check(table)
+            if isinstance(table.this, exp.Identifier) and not _is_local(table):
+                found.append((table, self._resolved(table)))
+        for table, described in found:
+            _name(table, described)
+            if depth == 0:
+                self.reads.append(described)
+        _unqualified(query)
+        named = query.copy()
+        for table, described in found:
+            self._place(table, described, depth)
+        return named, query.transform(_types)
+
+    def _check(self, table: exp.Table) -> None:
+        strange = sorted(name for name, value in table.args.items() if value and name not in _TABLE_PARTS)
+        if strange:
+            hint = "times are given at the end: … AS OF t" if "version" in strange else ""
+            raise SqlNotSupported("this way to name a table is not supported", hint=hint, got=_text(table))
+        if not isinstance(table.this, exp.Identifier) and not functions.is_table(table.this):
+            raise SqlNotSupported(
+                "this function gives no rows here",
+                hint="COPY reads files; generate_series and unnest give rows",
+                got=_text(table),
+                **where(table),
+            )
+
+    def _resolved(self, table: exp.Table) -> Described:
+        name = QualifiedName(*(_part(table.args.get(part)) for part in ("this", "db", "catalog")))  # type: ignore[arg-type]  # the first is there
+        try:
+            described = self._names.resolve(name, self._session)
+        except UnknownObject as error:
+            raise UnknownObject(error.message, hint=error.hint, **error.details, **where(table)) from error
+        if described.schema is None or described.kind in (ObjectType.SINK, ObjectType.HOLD, ObjectType.CURSOR):
+            raise SqlError(
+                "this has no rows to read",
+                hint="name a table, source, view or index",
+                name=described.name,
+                kind=described.kind,
+                **where(table),
+            )
+        return described
+
+    def _place(self, table: exp.Table, described: Described, depth: int) -> None:
+        if not table.alias:
+            table.set("alias", exp.TableAlias(this=exp.to_identifier(described.name.item, quoted=True)))
+        if described.kind is ObjectType.VIEW:
+            statement = one(described.query).statement
+            assert isinstance(statement, Select)
+            _, inner = self.bound(statement.query.copy(), depth + 1)
+            rest = {name: value for name, value in table.args.items() if name not in ("this", "db", "catalog")}
+            columns = described.schema
+            if columns is not None and not (rest.get("alias") and rest["alias"].args.get("columns")):
+                names = [exp.to_identifier(name, quoted=True) for name in _names(columns)]
+                rest["alias"] = exp.TableAlias(this=rest["alias"].this, columns=names)
+            table.replace(exp.Subquery(this=inner, **rest))
+            return
+        relation = Relation(f"{PREFIX}{len(self.relations)}", described, target=bool(table.meta.get(TARGET)))
+        self.relations[relation.name] = relation
+        table.set("this", exp.to_identifier(relation.name))
+        table.set("db", None)
+        table.set("catalog", None)
+
+
+def _names(schema: Schema) -> list[str]:
+    return [*schema.key.names, *schema.val.names]
+
+
+def _part(identifier: exp.Expr | None) -> str | None:
+    if identifier is None:
+        return None
+    return str(identifier.this) if identifier.args.get("quoted") else str(identifier.this).lower()
+
+
+def _text(node: exp.Expr) -> str:
+    return node.sql(dialect="postgres")[:80]
+
+
+def _name(table: exp.Table, described: Described) -> None:
+    """The full name: what goes by the item's name in the query still does."""
+    for part, text in zip(("this", "db", "catalog"), described.name, strict=True):
+        table.set(part, exp.to_identifier(text, quoted=True) if text else None)
+
+
+def _unqualified(query: exp.Expr) -> None:
+    """``schema.table.column`` as ``table.column``: every table goes by its alias now."""
+    for column in query.find_all(exp.Column):
+        if column.args.get("db") or column.args.get("catalog"):
+            column.set("db", None)
+            column.set("catalog", None)
+
+
+def _is_local(table: exp.Table) -> bool:
+    """Whether a bare name is that of a WITH around it, which hides whatever else has the name."""
+    if table.args.get("db") or table.args.get("catalog"):
+        return False
+    name = _part(table.this)
+    inside: exp.Expr | None = None
+    node: exp.Expr | None = table
+    while node is not None:
+        if isinstance(node, exp.CTE):
+            inside = node
+        clause = node.args.get("with_")
+        if isinstance(clause, exp.With) and name in _seen(clause, inside):
+            return True
+        node = node.parent
+    return False
+
+
+def _seen(clause: exp.With, inside: exp.Expr | None) -> set[str | None]:
+    """The names of a WITH, as one of its own queries sees them: those before it, and itself if it is recursive."""
+    seen: set[str | None] = set()
+    for each in clause.expressions:
+        if each is inside and not clause.args.get("recursive"):
+            return seen
+        seen.add(_part(each.args["alias"].this))
+        if each is inside:
+            return seen
+    return seen
+
+
+def _types(node: exp.Expr) -> exp.Expr:
+    """Unsigned integers by what they are called in PostgreSQL's manner: DuckDB counts bits there."""
+    if isinstance(node, exp.DataType) and node.this == exp.DataType.Type.USERDEFINED:
+        kind = node.args.get("kind")
+        name = str(getattr(kind, "name", kind)).lower()
+        if name in _BYTES:
+            return exp.DataType(this=exp.DataType.Type.USERDEFINED, kind=exp.to_identifier(_BYTES[name]))
+    return node
+
+
+def pushed(bound: Bound) -> Bound:
+    """The same query, whose relations say which columns and rows of them it needs."""
+    from persist.client.sql.bind.pushdown import pushdown
+
+    return replace(bound, relations=pushdown(bound))

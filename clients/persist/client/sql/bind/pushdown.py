@@ -1,0 +1,180 @@
+"""Which columns and rows of its inputs a query needs: only what is sure, as DuckDB checks every condition again.
+
+A scope of the query is asked at a time; where its columns cannot be told apart, its inputs are read as they are.
+"""
+
+import datetime
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Final
+
+import pyarrow as pa
+
+from persist.client.sql.bind.binding import Bound, Relation
+from persist.core.data.predicate import Condition
+from persist.core.data.types import T
+from persist.extras import extra
+
+with extra("sql"):
+    from sqlglot import exp
+    from sqlglot.errors import SqlglotError
+    from sqlglot.optimizer.scope import Scope, traverse_scope
+
+_OPS: Final[dict[type[exp.Expr], str]] = {exp.EQ: "=", exp.GT: ">", exp.GTE: ">=", exp.LT: "<", exp.LTE: "<="}
+_SWAPPED: Final = {"=": "=", ">": "<", ">=": "<=", "<": ">", "<=": ">="}
+_OUTER: Final = ("RIGHT", "FULL")
+
+
+def pushdown(bound: Bound) -> Mapping[str, Relation]:
+    """The relations of a query with the columns and conditions that it needs of them."""
+    relations = dict(bound.relations)
+    try:
+        scopes = list(traverse_scope(bound.query))
+    except (SqlglotError, AttributeError, ValueError, KeyError):
+        # A shape of query that sqlglot does not analyse: all of its inputs are read.
+        return relations
+    for scope in scopes:
+        for alias, table in _tables(scope):
+            relation = relations.get(table.name)
+            if relation is None:
+                continue
+            columns = _columns(scope, alias, relation)
+            conditions = tuple(_conditions(scope, alias, relation)) if isinstance(scope.expression, exp.Select) else ()
+            relations[relation.name] = replace(relation, columns=columns, conditions=conditions)
+    return relations
+
+
+def _tables(scope: Scope) -> Iterator[tuple[str, exp.Table]]:
+    for alias, (_, source) in scope.selected_sources.items():
+        if isinstance(source, exp.Table):
+            yield alias, source
+
+
+def _columns(scope: Scope, alias: str, relation: Relation) -> tuple[str, ...] | None:
+    """The columns that are used of a relation. None: all."""
+    known = {name.lower(): name for name in (*relation.schema.key.names, *relation.schema.val.names)}
+    query = scope.expression
+    if not isinstance(query, exp.Select) or _is_open(query, scope):
+        return None
+    used: set[str] = set()
+    for column in scope.columns:
+        name = column.name.lower()
+        if isinstance(column.this, exp.Star):
+            return None
+        if column.table.lower() == alias.lower() or (not column.table and name in known):
+            if name not in known:
+                # The table itself as a value, or one of its parts.
+                return None
+            used.add(known[name])
+        elif name == alias.lower():
+            return None
+    # Something is needed to count rows by.
+    return tuple(name for name in known.values() if name in used) or (next(iter(known.values())),)
+
+
+def _is_open(query: exp.Select, scope: Scope) -> bool:
+    """Columns are used that are not named: ``*``, USING and NATURAL, or functions over columns."""
+    if any(True for _ in scope.find_all(exp.Star) if not isinstance(_.parent, exp.Count)):
+        return True
+    joins = query.args.get("joins") or ()
+    if any(join.args.get("using") or join.args.get("method") == "NATURAL" for join in joins):
+        return True
+    return any(True for _ in scope.find_all(exp.Columns, exp.Pivot, exp.Lateral))
+
+
+def _conditions(scope: Scope, alias: str, relation: Relation) -> Iterator[Condition]:
+    query = scope.expression
+    clause = query.args.get("where")
+    if clause is None or not _is_inner(query, alias):
+        return
+    types: dict[str, tuple[str, pa.DataType]] = {
+        field.name.lower(): (field.name, field.type) for field in [*relation.schema.key, *relation.schema.val]
+    }
+    alone = len(scope.selected_sources) == 1
+    for part in _parts(clause.this):
+        for column, op, values in _comparison(part):
+            named = column.table.lower() == alias.lower() or (not column.table and alone)
+            found = types.get(column.name.lower()) if named else None
+            if found is None:
+                continue
+            name, given = found
+            if op.startswith("is "):
+                yield Condition(name, op)
+                continue
+            read = [_value(value, given) for value in values]
+            if read and None not in read:
+                yield Condition(name, op, tuple(read) if op == "in" else read[0])
+
+
+def _is_inner(query: exp.Expr, alias: str) -> bool:
+    """Whether a row that its WHERE refuses cannot show up in another way: as nulls of an outer join."""
+    for join in query.args.get("joins") or ():
+        side, kind = (join.args.get("side") or "").upper(), (join.args.get("kind") or "").upper()
+        if side in _OUTER or kind in ("ANTI", "SEMI") or (side == "LEFT" and join.this.alias_or_name == alias):
+            return False
+    return True
+
+
+def _parts(condition: exp.Expr) -> Iterator[exp.Expr]:
+    while isinstance(condition, exp.Paren):
+        condition = condition.this
+    if isinstance(condition, exp.And):
+        yield from _parts(condition.left)
+        yield from _parts(condition.right)
+    else:
+        yield condition
+
+
+def _comparison(part: exp.Expr) -> Iterable[tuple[exp.Column, str, list[exp.Expr]]]:
+    """A column, an operator and the values it is compared with, of conditions that are so simple."""
+    op = _OPS.get(type(part))
+    if op is not None and isinstance(part, exp.Binary):
+        if isinstance(part.left, exp.Column):
+            yield part.left, op, [part.right]
+        elif isinstance(part.right, exp.Column):
+            yield part.right, _SWAPPED[op], [part.left]
+    elif isinstance(part, exp.Between) and isinstance(part.this, exp.Column):
+        if not part.args.get("symmetric"):
+            yield part.this, ">=", [part.args["low"]]
+            yield part.this, "<=", [part.args["high"]]
+    elif isinstance(part, exp.In) and isinstance(part.this, exp.Column):
+        if part.expressions and not part.args.get("query"):
+            yield part.this, "in", list(part.expressions)
+    elif isinstance(part, exp.Is) and isinstance(part.this, exp.Column) and isinstance(part.expression, exp.Null):
+        yield part.this, "is null", []
+
+
+def _value(node: exp.Expr, given: pa.DataType) -> object:
+    """A value in the type of its column, if both compare here as they do in DuckDB; else None."""
+    negative = isinstance(node, exp.Neg)
+    literal = node.this if negative else node
+    if isinstance(literal, exp.Boolean):
+        return bool(literal.this) if T.is_boolean(given) and not negative else None
+    if isinstance(literal, exp.Cast) and isinstance(literal.this, exp.Literal):
+        wanted = literal.to.this
+        if wanted != exp.DataType.Type.DATE or not T.is_date(given):
+            return None
+        literal = literal.this
+    if not isinstance(literal, exp.Literal):
+        return None
+    if T.is_integer(given):
+        return _integer(literal, given, negative)
+    if T.is_string(given) and literal.is_string and not negative:
+        return str(literal.this)
+    if T.is_date(given) and literal.is_string and not negative:
+        try:
+            return datetime.date.fromisoformat(str(literal.this))
+        except ValueError:
+            return None
+    return None
+
+
+def _integer(literal: exp.Literal, given: pa.DataType, negative: bool) -> int | None:
+    text = str(literal.this)
+    if literal.is_string or not text.isdecimal():
+        return None
+    number = -int(text) if negative else int(text)
+    width = given.bit_width
+    signed = T.is_signed_integer(given)
+    least = -(1 << (width - 1)) if signed else 0
+    return number if least <= number < (1 << (width - 1 if signed else width)) else None

@@ -1,0 +1,434 @@
+"""INSERT, UPDATE and DELETE, and transactions of them: what is read at one time, what is written, and the commit.
+
+A transaction reads at the time of its first read, and sees what it wrote. It commits with nothing in between: none of
+the rows that it asked for may have changed since, and no primary key may be there twice. A statement outside of BEGIN
+is a transaction of its own, which begins again when another was first. Source: collections: queries.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from persist.arrow import ArrowField
+from persist.client.collections.reading.choosing import Asked, AtOneTime
+from persist.client.collections.reading.inputs import Tables, stored
+from persist.client.collections.reading.transaction import ReadTransaction
+from persist.client.shard.read.snapshot import Snapshot
+from persist.client.shard.write.inputs import with_defaults
+from persist.client.sql.bind.binding import TARGET, Bound, bind, pushed
+from persist.client.sql.bind.binding import Relation as Named
+from persist.client.sql.errors import SqlConflict, SqlError, SqlFailed, SqlNotSupported
+from persist.client.sql.parse.queries import table_of
+from persist.client.sql.parse.statements import Delete, Dml, Insert, InsertRows, Select, Update
+from persist.client.sql.querying import Queries, arrow, streamed
+from persist.client.sql.results import Result
+from persist.client.sql.run.engine import Relation
+from persist.client.sql.run.relations import Rows, repeated
+from persist.client.sql.system import Names, system_collection, system_rows
+from persist.client.table.rows import key_range, keys_of, times, updates_of, with_keys
+from persist.client.table.table import Table
+from persist.client.table.transaction import TableTransaction, transact
+from persist.core.catalog.ddl.described import Described
+from persist.core.catalog.ddl.view import CatalogView
+from persist.core.catalog.values import Id, ObjectType
+from persist.core.data.encoding import encode_key
+from persist.core.data.predicate import Predicate
+from persist.core.data.schema import DIFF, TS, Schema
+from persist.core.data.update import consolidate, normalise
+from persist.core.time.read_time import AsOf, Isolation
+from persist.errors import NotYetAvailable
+from persist.extras import extra
+
+if TYPE_CHECKING:
+    from persist.retry.deadline import Deadline
+
+with extra("sql"):
+    from sqlglot import exp
+
+Column: TypeAlias = "pa.ChunkedArray[Any]"
+Nulls: TypeAlias = "pa.Array[Any]"
+CONDITIONS_MAX: Final = 16
+"""A transaction that asked for rows of one table in more ways is taken to have asked for all."""
+ROW: Final = "persist_row"
+"""Which row of its table a statement changes."""
+
+_LETTERS: Final = {Insert: "a", InsertRows: "a", Update: "w", Delete: "d"}
+_TAGS: Final = {Insert: "INSERT", InsertRows: "INSERT", Update: "UPDATE", Delete: "DELETE"}
+
+
+@dataclass(slots=True)
+class Written:
+    """What a transaction does to one table: updates at time 0."""
+
+    described: Described
+    updates: pa.Table
+
+
+@dataclass(slots=True)
+class Changed:
+    """A transaction while it lasts. ``ts`` None: it has not read yet.
+
+    ``explicit``: it was begun by BEGIN; then ``reader`` holds what it may read later, too.
+    """
+
+    isolation: Isolation
+    explicit: bool = False
+    ts: int | None = None
+    reader: ReadTransaction | None = None
+    reads: list[AtOneTime] = field(default_factory=list)
+    rows: dict[Id, list[Predicate]] = field(default_factory=dict)
+    """Which rows of each collection its answers depend on: those of any of these."""
+    writes: dict[Id, Written] = field(default_factory=dict)
+
+    def depend_on(self, relations: Iterable[Named]) -> None:
+        """Its answers depend on the rows that these need; of many conditions, on all."""
+        for each in relations:
+            known = self.rows.setdefault(each.described.id, [])
+            predicate = Predicate(each.conditions)
+            if predicate not in known:
+                known.append(predicate)
+            if len(known) > CONDITIONS_MAX or not each.conditions:
+                known[:] = [Predicate()]
+
+    async def release(self) -> None:
+        """Let go of what it reads."""
+        reads, self.reads = self.reads, []
+        if self.reader is not None:
+            await self.reader.end()
+        else:
+            await asyncio.gather(*(each.release() for each in reads))
+
+
+class Changes:
+    """Runs what changes rows, for one session."""
+
+    def __init__(self, queries: Queries) -> None:
+        self._queries = queries
+        self._tables = Tables(queries.access)
+
+    def deadline(self) -> "Deadline":
+        """Of a statement that begins now."""
+        return self._queries.access.client.location.attempts.deadline(self._queries.variables.timeout)
+
+    async def alone(self, statement: Dml) -> Result:
+        """A statement as a transaction of its own. Raises as ``within`` and ``commit``; NotYetAvailable (others first).
+
+        Nothing has happened after an error, unless it is Indeterminate.
+        """
+        deadline = self.deadline()
+        while True:
+            work = Changed(self._queries.variables.isolation)
+            try:
+                result = await self.within(work, statement)
+                ts = await self.commit(work, deadline)
+                return Result(result.tag, result.table, ts)
+            except SqlConflict as error:
+                if deadline.remaining() <= 0:
+                    raise NotYetAvailable(
+                        "others committed first each time", hint="repeat it with a longer statement_timeout"
+                    ) from error
+            finally:
+                await work.release()
+
+    async def select(self, work: Changed, select: Select) -> Result:
+        """A query within a transaction. Raises as ``Queries.answer``, and SqlNotSupported (AS OF)."""
+        if select.as_of is not None:
+            raise SqlNotSupported("a transaction reads at one time of its own", hint="AS OF outside of BEGIN … COMMIT")
+        bound, names = await self._queries.bound(select.query)
+        table, ts = await self._run(work, pushed(bound), names)
+        return Result(f"SELECT {table.num_rows}", table, ts)
+
+    async def within(self, work: Changed, statement: Dml) -> Result:
+        """A statement of a transaction: what it changes is seen by those after it, and by others once it commits.
+
+        Raises UnknownObject, PrivilegeMissing, SqlError and those of it (a table that is not written so, a value that
+        does not fit, null where none may be, a primary key that is there twice), and what reading raises.
+        """
+        target = await self._target(statement)
+        schema = target.schema
+        assert schema is not None
+        if isinstance(statement, Insert | InsertRows):
+            rows = await self._inserted(work, statement, target, schema)
+            old, new = schema.updates.empty_table(), updates_of(rows, schema)
+            shown = rows
+        else:
+            old, shown, count_new = await self._matched(work, statement, target, schema)
+            new = updates_of(shown, schema) if count_new else schema.updates.empty_table()
+        returned = await self._returned(statement, target, shown) if statement.returning else None
+        if target.mode != "wal":
+            await self._direct(work, target, new)
+        else:
+            before = work.writes.get(target.id)
+            pieces = [times(old, -1), new] if before is None else [before.updates, times(old, -1), new]
+            updates = consolidate(pa.concat_tables(pieces), schema)
+            _check_keys(updates, target)
+            work.writes[target.id] = Written(target, updates)
+        return Result(f"{_TAGS[type(statement)]} {shown.num_rows}", returned)
+
+    async def commit(self, work: Changed, deadline: "Deadline") -> int | None:
+        """Let everything happen at one time, which is returned; None: there was nothing.
+
+        Raises SqlConflict (another was first; nothing happened), SqlFailed (a primary key is there already),
+        LocationError: after Indeterminate it may have happened.
+        """
+        writes = {id: each for id, each in work.writes.items() if each.updates.num_rows}
+        if not writes:
+            return work.ts
+        opened = {id: await self._opened(each.described, deadline) for id, each in writes.items()}
+        timeline = next(iter(opened.values())).timeline
+
+        async def happen(transaction: TableTransaction) -> TableTransaction:
+            await self._check_unchanged(work, transaction, deadline)
+            for id, each in writes.items():
+                await _check_free(transaction, opened[id], each)
+                transaction.insert(opened[id], each.updates.drop_columns([TS.name]))
+            return transaction
+
+        access = self._queries.access
+        log = await access.log_of(timeline)
+        timeout = self._queries.variables.timeout
+        done = await transact(access.client.location, log, happen, timeout=timeout)
+        return done.ts
+
+    async def _check_unchanged(self, work: Changed, transaction: TableTransaction, deadline: "Deadline") -> None:
+        """Raise SqlConflict when rows that were asked for have changed since. What is no table is read as it was."""
+        for read in work.reads:
+            for held in read.held.values():
+                if held.table is None or held.table.wal is None:
+                    continue
+                now = await transaction.snapshot(held.table)
+                if now.as_of <= read.ts:
+                    continue
+                changes = await held.reader.diffs(read.ts + 1, now.as_of + 1)
+                for rows in work.rows.get(held.stands_for.id, []):
+                    if (await changes.to_arrow(where=rows)).num_rows:
+                        raise SqlConflict(
+                            "another transaction was first",
+                            hint="nothing of this one happened: repeat it from BEGIN",
+                            table=held.stands_for.name,
+                        )
+
+    async def _target(self, statement: Dml) -> Described:
+        """The table that a statement changes. Raises UnknownObject, PrivilegeMissing, SqlError."""
+        queries = self._queries
+        letter = _LETTERS[type(statement)]
+        view = await queries.names(strict=True)
+        found = Names(view, letter).resolve(statement.table, queries.variables.session)
+        if found.kind is not ObjectType.TABLE or found.fed_by is not None or found.data is None:
+            raise SqlError(
+                "only tables are written by statements", hint="name a table", name=found.name, kind=found.kind
+            )
+        if found.mode != "wal" and not isinstance(statement, Insert | InsertRows):
+            raise SqlNotSupported(
+                "this table is written directly: rows are only added",
+                hint="CREATE TABLE makes tables that are changed, too; table.upsert and table.delete change it by key",
+                name=found.name,
+            )
+        return found
+
+    async def _inserted(
+        self, work: Changed, statement: Insert | InsertRows, target: Described, schema: Schema
+    ) -> pa.Table:
+        if isinstance(statement, InsertRows):
+            found = statement.rows
+        else:
+            bound, names = await self._queries.bound(statement.query)
+            found, _ = await self._run(work, pushed(bound), names)
+        every = [*schema.key, *schema.val]
+        wanted = statement.columns or tuple(field.name for field in every)[: found.num_columns]
+        known = {field.name.lower(): field.name for field in every}
+        unknown = [name for name in wanted if name.lower() not in known]
+        if unknown or len(set(wanted)) < len(wanted):
+            raise SqlError(
+                "no such column, or twice", hint=f"of {', '.join(known.values())}", columns=", ".join(unknown or wanted)
+            )
+        if len(wanted) != found.num_columns:
+            raise SqlError(
+                "as many values as columns are needed", columns=len(wanted or every), values=found.num_columns
+            )
+        given = {known[name.lower()]: found.column(at) for at, name in enumerate(wanted)}
+        return fitted(given, every, found.num_rows)
+
+    async def _matched(
+        self, work: Changed, statement: Update | Delete, target: Described, schema: Schema
+    ) -> tuple[pa.Table, pa.Table, bool]:
+        """The rows a statement takes away, as updates; what it puts there instead, or took; whether it puts any."""
+        table = table_of(statement.table)
+        table.meta[TARGET] = True
+        table.set("alias", exp.TableAlias(this=exp.to_identifier(statement.alias, quoted=True)))
+        assignments = dict(statement.assignments) if isinstance(statement, Update) else {}
+        every = [*schema.key, *schema.val]
+        known = {field.name.lower(): field.name for field in every}
+        if unknown := [name for name in assignments if name.lower() not in known]:
+            raise SqlError("no such column", hint=f"of {', '.join(known.values())}", columns=", ".join(unknown))
+        query = exp.select(exp.column(ROW, statement.alias, quoted=True).as_(ROW))
+        for at, expression in enumerate(assignments.values()):
+            query = query.select(exp.alias_(expression.copy(), f"persist_new_{at}"))
+        query = query.from_(table)
+        for other in statement.others:
+            query = query.join(other.copy(), join_type="CROSS") if not isinstance(other, exp.Join) else query
+            if isinstance(other, exp.Join):
+                query.append("joins", other.copy())
+        if statement.where is not None:
+            query = query.where(statement.where.copy())
+        bound, names = await self._queries.bound(query)
+        bound = pushed(bound)
+        rows = await self._target_rows(work, bound, names, target)
+        found, _ = await self._run(work, bound, names, rows)
+        # A row that several rows of others match is changed once.
+        first = pc.index_in(pc.unique(found.column(0)), found.column(0).combine_chunks())
+        found = found.take(first)
+        taken = rows.take(found.column(0))
+        old = updates_of(taken, schema)
+        if isinstance(statement, Delete):
+            return old, taken, False
+        given = {field.name: taken.column(field.name) for field in every}
+        for at, name in enumerate(assignments, 1):
+            given[known[name.lower()]] = found.column(at)
+        return old, fitted(given, every, taken.num_rows), True
+
+    async def _target_rows(self, work: Changed, bound: Bound, names: CatalogView | None, target: Described) -> pa.Table:
+        relation = next(each for each in bound.relations.values() if each.target)
+        snapshots = await self._snapshots(work, bound, names)
+        work.depend_on([relation])
+        written = work.writes.get(target.id)
+        where = Predicate(relation.conditions) if written is None and relation.conditions else None
+        return _present(await snapshots[target.id].to_arrow(None, where), written, relation.schema)
+
+    async def _run(
+        self, work: Changed, bound: Bound, names: CatalogView | None, target: pa.Table | None = None
+    ) -> tuple[pa.Table, int]:
+        """The answer to a query as the transaction sees it, and the time it is of."""
+        snapshots = await self._snapshots(work, bound, names)
+        work.depend_on(bound.relations.values())
+        made: dict[str, Relation] = {}
+        for name, each in bound.relations.items():
+            system = system_collection(each.described)
+            written = work.writes.get(each.described.id)
+            if system is not None:
+                rows = await system_rows(system, self._queries.access.client, names)
+                made[name] = Rows(rows.select(arrow(each, each.columns).names))
+            elif each.target and target is not None:
+                numbers = pa.array(range(target.num_rows), pa.int64())
+                made[name] = Rows(target.append_column(ROW, numbers))
+            elif written is not None:
+                found = await snapshots[each.described.id].to_arrow(None)
+                made[name] = Rows(_present(found, written, each.schema))
+            else:
+                made[name] = streamed(each, snapshots[each.described.id])
+        ts = work.ts if work.ts is not None else await self._queries.now(bound, Asked())
+        return await self._queries.engine.table(bound.sql(ts), made), ts
+
+    async def _snapshots(self, work: Changed, bound: Bound, names: CatalogView | None) -> Mapping[Id, Snapshot]:
+        """What a query reads, at the time of the transaction; that is chosen when it reads for the first time."""
+        known = {id: each for read in work.reads for id, each in read.snapshots.items()}
+        roots = [each for each in bound.reads if system_collection(each) is None]
+        if names is None or all(each.id in known for each in stored(names, roots)):
+            return known
+        timeout = self._queries.variables.timeout
+        asked = Asked(isolation=work.isolation, purpose="transaction")
+        if work.explicit:
+            work.reader = work.reader or ReadTransaction(self._queries.readers, names, asked)
+            found = await work.reader.read(roots, timeout=timeout)
+        else:
+            at = None if work.ts is None else AsOf(work.ts)
+            found = await self._queries.readers.at_one_time(names, roots, replace(asked, as_of=at), timeout=timeout)
+        work.reads.append(found)
+        work.ts = found.ts
+        return {**known, **found.snapshots}
+
+    async def _returned(self, statement: Dml, target: Described, rows: pa.Table) -> pa.Table:
+        """RETURNING: of the rows that were put in, or taken away."""
+        alias = statement.table.item if isinstance(statement, Insert | InsertRows) else statement.alias
+        table = table_of(target.name)
+        table.set("alias", exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
+        query = exp.select(*(each.copy() for each in statement.returning)).from_(table)
+        bound = bind(query, Names(await self._queries.names()), self._queries.variables.session)
+        if len(bound.relations) != 1:
+            raise SqlNotSupported("RETURNING reads the rows of its statement only", hint="SELECT afterwards")
+        return await self._queries.engine.table(bound.sql(0), dict.fromkeys(bound.relations, Rows(rows)))
+
+    async def _direct(self, work: Changed, target: Described, new: pa.Table) -> None:
+        """SUBTLE: rows of a table that is written directly are there at once, and no COMMIT can take part in that."""
+        if work.explicit:
+            raise SqlNotSupported(
+                "a table that is written directly takes no part in transactions",
+                hint="INSERT outside of BEGIN … COMMIT",
+                name=target.name,
+            )
+        table = await self._opened(target, self.deadline())
+        work.ts = await table.insert(new.drop_columns([TS.name]), timeout=self._queries.variables.timeout)
+
+    async def _opened(self, described: Described, deadline: "Deadline") -> Table:
+        table = await self._tables.get(described, deadline)
+        assert table is not None
+        return table
+
+
+def fitted(given: Mapping[str, Column], fields: Sequence[ArrowField], rows: int) -> pa.Table:
+    """Columns in the types of a table; those that are not given are null. Raises SqlFailed: a value does not fit."""
+    columns: list[Column | Nulls] = []
+    for each in fields:
+        column = given.get(each.name)
+        try:
+            columns.append(_nulls(rows, each.type) if column is None else column.cast(each.type))
+        except (pa.ArrowException, ValueError) as error:
+            raise SqlFailed(
+                "a value does not fit its column",
+                hint=f"it holds {each.type}; CAST converts",
+                column=each.name,
+                why=" ".join(str(error).split())[:200],
+            ) from error
+        if not each.nullable and columns[-1].null_count:
+            raise SqlFailed("null where none may be", hint="give a value for this column", column=each.name)
+    return pa.table(columns, schema=pa.schema(fields))
+
+
+def _nulls(rows: int, kind: pa.DataType) -> Nulls:
+    return pa.nulls(rows, kind)  # type: ignore[call-overload,no-any-return]  # the stubs list concrete types only
+
+
+def _present(rows: pa.Table, written: Written | None, schema: Schema) -> pa.Table:
+    """The rows of a snapshot as a transaction sees them, each as often as it is there."""
+    if written is not None:
+        updates = normalise(with_defaults(rows), schema)
+        rows = consolidate(pa.concat_tables([updates, written.updates]), schema)
+    columns = pa.schema([*schema.key, *schema.val])
+    return pa.Table.from_batches([repeated(each, columns) for each in rows.to_batches()], schema=columns)
+
+
+def _check_keys(updates: pa.Table, target: Described) -> None:
+    """Raise SqlFailed when two rows with one primary key would be there."""
+    schema = target.schema
+    assert schema is not None
+    if target.multiset or not updates.num_rows:
+        return
+    there = updates.filter(pc.greater(updates.column(DIFF.name), 0))
+    keys = encode_key([there.column(name) for name in schema.key.names])
+    if pc.max(there.column(DIFF.name)).as_py() in (None, 1) and pc.count_distinct(keys).as_py() == len(keys):
+        return
+    counts = pc.value_counts(keys).to_pylist()
+    twice = next((each["values"] for each in counts if each["counts"] > 1), None)
+    at = 0 if twice is None else keys.to_pylist().index(twice)
+    raise SqlFailed(
+        "a primary key would be there twice",
+        hint="UPDATE the row that has it, or DELETE it first",
+        table=target.name,
+        key=str(there.select(schema.key.names).slice(at, 1).to_pylist()[0])[:200],
+    )
+
+
+async def _check_free(transaction: TableTransaction, table: Table, written: Written) -> None:
+    """Raise SqlFailed when a primary key is there already, of a row that the transaction does not take away."""
+    schema = table.schema
+    added = written.updates.filter(pc.greater(written.updates.column(DIFF.name), 0))
+    if written.described.multiset or not added.num_rows:
+        return
+    keys = keys_of(added.select(schema.key.names), schema)
+    there = await (await transaction.snapshot(table)).to_arrow(keys=key_range(keys))
+    both = pa.concat_tables([with_keys(there, keys, schema), written.updates])
+    _check_keys(consolidate(both, schema), written.described)

@@ -1,0 +1,110 @@
+"""Definitions with queries: bound where they are typed, executed by the leader.
+
+Source: collections: the flow of DDL.
+"""
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+import pyarrow as pa
+
+from persist.client.sql.errors import SqlError, SqlNotSupported
+from persist.client.sql.parse.printing import printed
+from persist.client.sql.parse.statements import DefineCursor, DefineView, Definition, Select, Statement
+from persist.client.sql.querying import Queries
+from persist.core.catalog.ddl import statements as ddl
+from persist.core.data.schema import Schema
+
+_SECRET: Final = re.compile(r"passw|secret|token|://[^/]*:[^/]*@", re.IGNORECASE)
+_DEFINING = ddl.CreateTable | ddl.CreateIndex | ddl.CreateHold
+
+
+async def defined(
+    statement: ddl.Statement | Definition, queries: Queries, before: Sequence[ddl.Statement] = ()
+) -> ddl.Statement:
+    """A definition as the leader executes it, ``before`` it others of its transaction.
+
+    Raises as ``bind``, and SqlError (columns that cannot be kept).
+    """
+    # A name alone would be a promise that nothing keeps: nothing would ingest, or deliver.
+    if isinstance(statement, ddl.CreateSource):
+        raise SqlNotSupported(
+            "sources are not made by SQL yet",
+            hint=f"in a shell: {_created(statement)}; then persist source run {shlex.quote(statement.name.item)}",
+            source=statement.name,
+        )
+    if isinstance(statement, ddl.CreateSink):
+        raise SqlNotSupported(
+            "sinks are not made by SQL yet",
+            hint="CREATE CURSOR, and deliver it from Python: cursor.deliver(persist.sinks.SqliteSink(…))",
+            sink=statement.name,
+        )
+    if not isinstance(statement, DefineView | DefineCursor):
+        return replace(statement, sql=printed(statement)) if isinstance(statement, _DEFINING) else statement
+    bound, is_new = await queries.defining(statement.query, before)
+    schema = _schema(await queries.schema(bound))
+    reads = tuple(each.name for each in bound.reads)
+    text = printed(statement)
+    if isinstance(statement, DefineCursor):
+        at = statement.at
+        if at is None and not is_new:
+            # What it begins with is what a query finds now, and not what there was as far back as can be read.
+            at = (await queries.explanation(Select(statement.query))).query_ts
+        return ddl.CreateCursor(
+            statement.name,
+            bound.named,
+            reads,
+            schema,
+            at,
+            statement.max_lag,
+            statement.on_lag,
+            statement.if_not_exists,
+            text,
+        )
+    if statement.refresh is None:
+        return ddl.CreateView(
+            statement.name,
+            bound.named,
+            reads,
+            schema,
+            bound.asks_time,
+            statement.replace,
+            statement.if_not_exists,
+            text,
+        )
+    return ddl.CreateMaterializedView(
+        statement.name,
+        bound.named,
+        reads,
+        schema,
+        statement.refresh,
+        bound.asks_time,
+        statement.retain,
+        statement.if_not_exists,
+        text,
+    )
+
+
+def _created(source: ddl.CreateSource) -> str:
+    """The command that makes a source. Where secrets may be, values are left to whoever types it."""
+    given = " ".join(
+        f"-o {shlex.quote(f'{name}={value}')}" if not _SECRET.search(f"{name}={value}") else f"-o {name}=…"
+        for name, value in source.options
+    )
+    return f"persist source create {shlex.quote(source.name.item)} --type {source.type} {given}".rstrip()
+
+
+def is_definition(statement: Statement) -> bool:
+    """Whether the leader executes it."""
+    return isinstance(statement, DefineView | DefineCursor | ddl.Statement)
+
+
+def _schema(columns: pa.Schema) -> Schema:
+    """The columns of a query as those of a collection, all keys. Raises SqlError, TypeNotSupported, InvalidArgument."""
+    if len(set(columns.names)) < len(columns.names):
+        twice = next(name for name in columns.names if columns.names.count(name) > 1)
+        raise SqlError("two columns of one name", hint="name them: SELECT a.id AS a_id, …", column=twice)
+    return Schema(columns)

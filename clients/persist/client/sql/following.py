@@ -1,0 +1,180 @@
+"""SUBSCRIBE and FETCH: the updates of a collection as rows, with their times.
+
+What is followed is one stored collection, with all or some of its columns: of a query a materialized view is made, and
+followed. Source: collections: cursors; design document 5.
+"""
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Final, Self
+
+import pyarrow as pa
+
+from persist.client.collections.cursors.cursor import Cursor, open_cursor
+from persist.client.collections.reading.inputs import Names
+from persist.client.collections.reading.reads import Reads
+from persist.client.collections.reading.subscribing import Subscription
+from persist.client.shard.read.listen import Progress
+from persist.client.sql.bind.binding import Bound
+from persist.client.sql.errors import SqlNotSupported
+from persist.client.sql.parse.statements import Fetch, Subscribe
+from persist.client.sql.results import Result
+from persist.core.catalog.ddl.statements import QualifiedName
+from persist.core.catalog.errors import Uninitialized
+from persist.core.catalog.values import Id, ObjectType
+from persist.core.data.schema import DIFF, TS
+from persist.core.frontier import TIME_MAX
+from persist.extras import extra
+
+if TYPE_CHECKING:
+    from persist.client.sql.querying import Queries
+
+with extra("sql"):
+    from sqlglot import exp
+
+PROGRESSED: Final = pa.field("progressed", pa.bool_(), nullable=False)
+_HINT: Final = "make a materialized view of the query, and subscribe to that"
+
+
+class Following:
+    """The rows of SUBSCRIBE, as they come: ``ts``, ``progressed`` (with PROGRESS), ``diff``, and the columns.
+
+    A row of progress says that everything before ``ts`` was given; its columns are null. Close it, or use it as a
+    context manager.
+    """
+
+    def __init__(self, subscription: Subscription, schema: pa.Schema, progress: bool) -> None:
+        """``open`` makes them. ``schema``: of the rows."""
+        self.schema = schema
+        self._subscription = subscription
+        self._progress = progress
+
+    @classmethod
+    async def open(cls, queries: "Queries", statement: Subscribe) -> Self:
+        """Begin. Raises UnknownObject, SqlNotSupported (a query, not a collection), and as ``Reads.subscribe``."""
+        bound, _ = await queries.bound(statement.query, definite=True)
+        name, columns = followed(bound)
+        as_of = statement.as_of
+        subscription = await reads_of(queries).subscribe(
+            name,
+            as_of=as_of.time if as_of is not None and not as_of.at_least else None,
+            at_least=as_of.time if as_of is not None and as_of.at_least else None,
+            isolation=queries.variables.isolation,
+            snapshot=statement.snapshot,
+            progress=statement.progress,
+            up_to=statement.up_to,
+            columns=columns,
+            timeout=queries.variables.timeout,
+        )
+        described = bound.reads[0].schema
+        assert described is not None
+        fields = [field for field in [*described.key, *described.val] if columns is None or field.name in columns]
+        if columns is not None:
+            fields.sort(key=lambda field: columns.index(field.name))
+        shown = [field.with_nullable(True) for field in fields]
+        told = [TS, PROGRESSED] if statement.progress else [TS]
+        return cls(subscription, pa.schema([*told, DIFF, *shown]), statement.progress)
+
+    @property
+    def as_of(self) -> int:
+        """The time it began at."""
+        return self._subscription.as_of
+
+    async def batches(self) -> AsyncIterator[pa.Table]:
+        """Rows, as they come, until UP TO, or until it is closed. Raises what subscriptions raise."""
+        async for event in self._subscription:
+            if isinstance(event, Progress):
+                yield self._progressed(TIME_MAX if event.upper.time is None else event.upper.time)
+                continue
+            rows = event.table
+            if self._progress:
+                rows = rows.append_column(PROGRESSED, pa.array([False] * rows.num_rows))
+            yield rows.select(self.schema.names).cast(self.schema)
+
+    async def close(self) -> None:
+        """End it."""
+        await self._subscription.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _progressed(self, ts: int) -> pa.Table:
+        told: dict[str, object] = {TS.name: ts, PROGRESSED.name: True, DIFF.name: 0}
+        return pa.Table.from_pylist([told], self.schema)
+
+
+class Cursors:
+    """The cursors that a session reads from, each from where it came to."""
+
+    def __init__(self, queries: "Queries") -> None:
+        self._queries = queries
+        self._opened: dict[Id, Cursor] = {}
+
+    async def fetch(self, statement: Fetch) -> Result:
+        """FETCH: updates by rising ts, and the position to acknowledge, which is the result's ``ts``.
+
+        Raises UnknownObject, InvalidArgument (no cursor), NotReadable, BelowHold, LocationError.
+        """
+        cursor = await self._cursor(statement.cursor)
+        timeout = 0.0 if statement.timeout_ms is None else statement.timeout_ms / 1000
+        found = await cursor.fetch(statement.count, timeout=timeout)
+        rows = found.updates
+        rest = [name for name in rows.schema.names if name not in (TS.name, DIFF.name)]
+        table = rows.select([TS.name, DIFF.name, *rest])
+        return Result(
+            f"FETCH {table.num_rows}",
+            table,
+            found.position,
+            notice=f"ACKNOWLEDGE {cursor.name} UP TO {found.position} once these rows are taken over",
+        )
+
+    async def close(self) -> None:
+        """Let go of what they hold; the cursors themselves stay."""
+        opened, self._opened = self._opened, {}
+        for each in opened.values():
+            await each.aclose()
+
+    async def _cursor(self, name: QualifiedName) -> Cursor:
+        """SUBTLE: by what has the name now. A cursor that was dropped and made anew begins anew."""
+        reads = reads_of(self._queries)
+        names = await reads.names(strict=True)
+        item = names.resolve(name, reads.session)
+        known = self._opened.get(item.id)
+        if known is None:
+            known = self._opened[item.id] = await open_cursor(reads, self._queries.environment.execute, item.name)
+        else:
+            reads.check_may_read(names, names.get(item.depends_on[0]))
+        return known
+
+
+def followed(bound: Bound) -> tuple[QualifiedName, list[str] | None]:
+    """The collection that a query is, and which columns of it; None: all. Raises SqlNotSupported."""
+    query = bound.query
+    relation = next(iter(bound.relations.values()), None)
+    rest = {name for name, value in query.args.items() if value and name not in ("expressions", "from_", "kind")}
+    if relation is None or len(bound.relations) != 1 or rest or not isinstance(query, exp.Select):
+        raise SqlNotSupported("only collections are followed", hint=_HINT)
+    source = query.args["from_"].this
+    if not isinstance(source, exp.Table) or source.args.get("joins") or relation.described.kind is ObjectType.VIEW:
+        raise SqlNotSupported("only collections are followed", hint=_HINT)
+    if [type(each) for each in query.expressions] == [exp.Star]:
+        return relation.described.name, None
+    known = {name.lower(): name for name in (*relation.schema.key.names, *relation.schema.val.names)}
+    columns = [known.get(each.name.lower(), "") for each in query.expressions if isinstance(each, exp.Column)]
+    if len(columns) < len(query.expressions) or "" in columns or len(set(columns)) < len(columns):
+        raise SqlNotSupported("only columns of a collection are followed", hint=_HINT)
+    return relation.described.name, columns
+
+
+def reads_of(queries: "Queries") -> Reads:
+    """Reads by name, for the session of these queries."""
+
+    async def names(strict: bool) -> Names:
+        found = await queries.names(strict=strict)
+        if found is None:
+            raise Uninitialized("this environment does not exist yet", hint="its first statement makes it")
+        return found
+
+    return Reads(queries.readers, names, queries.variables.session)

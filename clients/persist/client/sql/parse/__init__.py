@@ -1,0 +1,1 @@
+"""Texts into statements, and statements into texts."""

@@ -1,0 +1,213 @@
+"""Statements that change, drop, allow and comment on what there is, and those of sessions."""
+
+from typing import Final
+
+from persist.client.sql.parse import values
+from persist.client.sql.parse.statements import Begin, SetVariable, Show, Statement
+from persist.client.sql.parse.tokens import Tokens
+from persist.core.catalog.ddl import statements as ddl
+from persist.core.catalog.ddl.statements import QualifiedName
+from persist.core.catalog.values import ObjectType
+from persist.core.time.read_time import Isolation
+
+KINDS: Final = {
+    "DATABASE": ObjectType.DATABASE,
+    "SCHEMA": ObjectType.SCHEMA,
+    "ROLE": ObjectType.ROLE,
+    "TABLE": ObjectType.TABLE,
+    "SOURCE": ObjectType.SOURCE,
+    "VIEW": ObjectType.VIEW,
+    "MATERIALIZED VIEW": ObjectType.MATERIALIZED_VIEW,
+    "INDEX": ObjectType.INDEX,
+    "HOLD": ObjectType.HOLD,
+    "CURSOR": ObjectType.CURSOR,
+    "SINK": ObjectType.SINK,
+    "CLUSTER": ObjectType.CLUSTER,
+}
+WORDS: Final = {kind: word for word, kind in KINDS.items()}
+
+PRIVILEGES: Final = {"SELECT": "r", "INSERT": "a", "UPDATE": "w", "DELETE": "d", "USAGE": "U", "CREATE": "C"}
+
+LISTS: Final = (
+    "DATABASES", "SCHEMAS", "ROLES", "OBJECTS", "TABLES", "SOURCES", "VIEWS", "MATERIALIZED VIEWS", "INDEXES",
+    "HOLDS", "CURSORS", "SINKS",
+)  # fmt: skip
+"""What SHOW lists."""
+
+
+def kind_of(tokens: Tokens) -> ObjectType:
+    """A kind of object. Raises SqlSyntax."""
+    found = tokens.one_of(*KINDS)
+    return KINDS[found] if found else tokens.fail(f"a kind of object: {', '.join(KINDS)}")
+
+
+def named(tokens: Tokens, kind: ObjectType) -> QualifiedName:
+    """The name of an object of a kind; a schema's may have its database before it."""
+    if kind is ObjectType.SCHEMA:
+        *database, schema = tokens.dotted(2)
+        return QualifiedName(schema, None, database[0] if database else None)
+    if kind in (ObjectType.DATABASE, ObjectType.ROLE, ObjectType.CLUSTER):
+        return QualifiedName(tokens.name())
+    return tokens.qualified()
+
+
+def drop(tokens: Tokens) -> Statement:
+    """DROP kind [IF EXISTS] names [CASCADE | RESTRICT]."""
+    tokens.expect("DROP")
+    kind = kind_of(tokens)
+    exists = tokens.word("IF", "EXISTS")
+    names = tokens.listed(lambda: named(tokens, kind))
+    cascade = tokens.one_of("CASCADE", "RESTRICT") == "CASCADE"
+    tokens.end()
+    return ddl.Drop(kind, names, cascade, exists)
+
+
+def alter(tokens: Tokens, now_ms: int) -> Statement:
+    """ALTER SYSTEM …; ALTER kind name RENAME TO | SWAP WITH | OWNER TO | SET (RETAIN HISTORY …) | ADVANCE [TO]."""
+    tokens.expect("ALTER")
+    if tokens.word("SYSTEM"):
+        return _alter_system(tokens)
+    kind = kind_of(tokens)
+    exists = tokens.word("IF", "EXISTS")
+    name = named(tokens, kind)
+    if kind is ObjectType.HOLD and tokens.word("ADVANCE"):
+        to = values.time(tokens, now_ms) if tokens.word("TO") else None
+        return _ended(tokens, ddl.AdvanceHold(name, to))
+    if tokens.word("RENAME", "TO"):
+        return _ended(tokens, ddl.Rename(kind, name, tokens.name(), False, exists))
+    if tokens.word("SWAP", "WITH"):
+        return _ended(tokens, ddl.Rename(kind, name, tokens.name(), True, exists))
+    if tokens.word("OWNER", "TO"):
+        return _ended(tokens, ddl.SetOwner(kind, name, tokens.name("the name of a role")))
+    if tokens.word("SET", "(", "RETAIN", "HISTORY"):
+        retain = values.retain(tokens)
+        tokens.expect(")")
+        return _ended(tokens, ddl.SetRetain(kind, name, retain))
+    tokens.fail(
+        "RENAME TO, SWAP WITH, OWNER TO, SET (RETAIN HISTORY …)"
+        + (" or ADVANCE" if kind is ObjectType.HOLD else "")
+    )  # fmt: skip
+
+
+def _alter_system(tokens: Tokens) -> Statement:
+    if tokens.word("RESET"):
+        return _ended(tokens, ddl.SetSystem(tokens.name("a system variable"), None))
+    tokens.expect("SET")
+    name = tokens.name("a system variable")
+    if not tokens.word("="):
+        tokens.expect("TO")
+    return _ended(tokens, ddl.SetSystem(name, values.value(tokens)))
+
+
+def _ended(tokens: Tokens, statement: Statement) -> Statement:
+    tokens.end()
+    return statement
+
+
+def acknowledge(tokens: Tokens, now_ms: int) -> Statement:
+    """ACKNOWLEDGE cursor UP TO time."""
+    tokens.expect("ACKNOWLEDGE")
+    name = tokens.qualified("the name of a cursor")
+    tokens.expect("UP", "TO", hint="a position that FETCH gave")
+    return _ended(tokens, ddl.Acknowledge(name, values.time(tokens, now_ms)))
+
+
+def grant(tokens: Tokens) -> Statement:
+    """GRANT privileges ON [kind] name TO roles; REVOKE … FROM roles."""
+    revoke = tokens.one_of("GRANT", "REVOKE") == "REVOKE"
+    if tokens.word("ALL"):
+        tokens.word("PRIVILEGES")
+        letters = "".join(PRIVILEGES.values())
+    else:
+        asked = tokens.listed(
+            lambda: tokens.one_of(*PRIVILEGES) or tokens.fail(f"a privilege: {', '.join(PRIVILEGES)}")
+        )
+        letters = "".join(letter for word, letter in PRIVILEGES.items() if word in asked)
+    tokens.expect("ON")
+    found = tokens.one_of(*KINDS)
+    kind = KINDS[found] if found else ObjectType.TABLE
+    name = named(tokens, kind)
+    tokens.expect("FROM" if revoke else "TO")
+    roles = tokens.listed(lambda: tokens.name("the name of a role"))
+    return _ended(tokens, ddl.Grant(letters, kind, name, roles, revoke))
+
+
+def comment(tokens: Tokens) -> Statement:
+    """COMMENT ON kind name IS text | NULL; COMMENT ON COLUMN name.column IS …: of whatever has columns."""
+    tokens.expect("COMMENT", "ON")
+    column = None
+    if tokens.word("COLUMN"):
+        *parts, column = tokens.dotted(4)
+        if not parts:
+            tokens.fail(". and the name of a column")
+        kind, name = ObjectType.TABLE, QualifiedName(*reversed(parts))
+    else:
+        kind = kind_of(tokens)
+        name = named(tokens, kind)
+    tokens.expect("IS")
+    text = None if tokens.word("NULL") else tokens.string()
+    return _ended(tokens, ddl.CommentOn(kind, name, text, column))
+
+
+def begin(tokens: Tokens) -> Statement:
+    """BEGIN | START TRANSACTION [ISOLATION LEVEL …]."""
+    if not tokens.word("START", "TRANSACTION"):
+        tokens.expect("BEGIN")
+        tokens.one_of("TRANSACTION", "WORK")
+    level = None
+    if tokens.word("ISOLATION", "LEVEL"):
+        found = tokens.one_of("STRICT SERIALIZABLE", "SERIALIZABLE")
+        level = Isolation(found.lower()) if found else tokens.fail("STRICT SERIALIZABLE or SERIALIZABLE")
+    return _ended(tokens, Begin(level))
+
+
+def setting(tokens: Tokens) -> Statement:
+    """SET [SESSION] name = | TO values; RESET name."""
+    if tokens.word("RESET"):
+        return _ended(tokens, SetVariable(tokens.name("a variable")))
+    tokens.expect("SET")
+    tokens.one_of("SESSION", "LOCAL")
+    if tokens.word("TRANSACTION", "ISOLATION", "LEVEL"):
+        name = "isolation"
+    else:
+        name = tokens.name("a variable")
+        if not tokens.word("="):
+            tokens.expect("TO")
+    return _ended(tokens, SetVariable(name, tokens.listed(lambda: _value(tokens))))
+
+
+def _value(tokens: Tokens) -> str:
+    text = tokens.optional_string()
+    if text is not None:
+        return text
+    words = [values.value(tokens)]
+    while tokens.peek is not None and not tokens.is_word(","):
+        dot = tokens.word(".")
+        if dot or words[-1:] == ["."]:
+            words[-1] += f".{values.value(tokens)}"
+        else:
+            words.append(values.value(tokens))
+    return " ".join(words)
+
+
+def show(tokens: Tokens) -> Statement:
+    """SHOW list [FROM schema] [LIKE pattern]; SHOW COLUMNS FROM name; SHOW CREATE kind name; SHOW variable | ALL."""
+    tokens.expect("SHOW")
+    if tokens.word("CREATE"):
+        kind = kind_of(tokens)
+        return _ended(tokens, Show("CREATE", named(tokens, kind), kind=kind))
+    if tokens.word("COLUMNS"):
+        if not tokens.word("FROM"):
+            tokens.expect("IN")
+        return _ended(tokens, Show("COLUMNS", tokens.qualified()))
+    listed = tokens.one_of(*LISTS)
+    if listed is None:
+        if tokens.word("ALL"):
+            return _ended(tokens, Show("ALL"))
+        return _ended(tokens, Show("VARIABLE", variable=tokens.name("what to show, or a variable")))
+    of = None
+    if tokens.one_of("FROM", "IN"):
+        *database, name = tokens.dotted(2, "the name of a schema")
+        of = QualifiedName(name, None, database[0] if database else None)
+    like = tokens.string() if tokens.word("LIKE") else None
+    return _ended(tokens, Show(listed, of, like))

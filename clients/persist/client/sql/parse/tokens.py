@@ -1,0 +1,300 @@
+"""Tokens of a text, read one after the other, with errors that say where."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Final, NoReturn, TypeAlias, TypeVar
+
+from persist.client.sql.errors import SqlSyntax
+from persist.core.catalog.ddl.statements import NAME_MAX, QualifiedName
+from persist.extras import extra
+from persist.typed import AnyValue
+
+with extra("sql"):
+    from sqlglot import exp
+    from sqlglot.dialects.postgres import Postgres
+    from sqlglot.errors import ParseError, TokenError
+    from sqlglot.tokenizer_core import Token, TokenType
+
+T = TypeVar("T")
+
+Params: TypeAlias = Mapping[str, Any]
+"""Values of parameters, by what stands behind the ``:`` or ``$`` of them; those of ``?`` are ``1``, ``2``, …"""
+
+
+class Dialect(Postgres):
+    """PostgreSQL's, in which no word swallows the rest of its statement."""
+
+    class Tokenizer(Postgres.Tokenizer):
+        """See there."""
+
+        COMMANDS: ClassVar[set[TokenType]] = set()
+
+
+_TEXTS: Final = frozenset(
+    {TokenType.STRING, TokenType.HEREDOC_STRING, TokenType.BYTE_STRING, TokenType.RAW_STRING, TokenType.UNICODE_STRING}
+)
+_WORD: Final = re.compile(r"[^\W\d][\w$]*")
+_RESERVED_WORDS: Final = """
+all and any as asc between by case cast check column constraint create desc distinct do else end except false
+fetch for foreign from grant group having in inner insert intersect into is join left like limit not null
+offset on or order primary references right select some table then to true union unique up using values view
+when where with
+"""
+RESERVED: Final = frozenset(_RESERVED_WORDS.split())
+
+
+def tokens_of(text: str, params: Params | None = None) -> "Tokens":
+    """The tokens of a text. Raises SqlSyntax: a quote or a comment that does not end."""
+    try:
+        return Tokens(text, list(_numbered(Dialect().tokenize(text))), params or {})
+    except TokenError as error:
+        raise SqlSyntax("a quote or a comment does not end", hint="close it", near=str(error)[-60:]) from error
+
+
+class Tokens:
+    """A text's tokens and a place in them."""
+
+    def __init__(self, text: str, tokens: Sequence[Token], params: Params) -> None:
+        self.text = text
+        self.at = 0
+        self._tokens = list(tokens)
+        self._params = params
+
+    @property
+    def peek(self) -> Token | None:
+        """The next token; None at the end of the statement."""
+        token = self._tokens[self.at] if self.at < len(self._tokens) else None
+        return None if token is None or token.token_type is TokenType.SEMICOLON else token
+
+    def statements(self) -> "list[Tokens]":
+        """The statements of a text, each with its own tokens; empty ones are none."""
+        found: list[list[Token]] = [[]]
+        for token in self._tokens:
+            if token.token_type is TokenType.SEMICOLON:
+                found.append([])
+            else:
+                found[-1].append(token)
+        return [Tokens(self.text, each, self._params) for each in found if each]
+
+    @property
+    def first(self) -> Token:
+        """Where the statement begins."""
+        return self._tokens[0]
+
+    @property
+    def source(self) -> str:
+        """The characters of the statement."""
+        return self.text[self._tokens[0].start : self._tokens[-1].end + 1]
+
+    def fail(self, expected: str, *, hint: str = "", token: Token | None = None) -> NoReturn:
+        """Raise SqlSyntax: something else was expected here."""
+        found = token or self.peek
+        last = self._tokens[-1]
+        line, column = place(self.text, found.start if found is not None else last.end + 1)
+        raise SqlSyntax(
+            f"expected {expected}",
+            hint=hint,
+            line=line,
+            column=column,
+            at="the end" if found is None else repr(self.text[found.start : found.end + 1])[:80],
+        )
+
+    def is_word(self, *words: str, ahead: int = 0) -> bool:
+        """Whether these words come next."""
+        for offset, word in enumerate(words):
+            at = self.at + ahead + offset
+            token = self._tokens[at] if at < len(self._tokens) else None
+            if token is None or token.token_type in _TEXTS or token.token_type is TokenType.IDENTIFIER:
+                return False
+            if token.text.upper() != word:
+                return False
+        return True
+
+    def word(self, *words: str) -> bool:
+        """Take these words, if they come next."""
+        found = self.is_word(*words)
+        self.at += len(words) if found else 0
+        return found
+
+    def one_of(self, *words: str) -> str | None:
+        """Take one of these words, if one comes next."""
+        return next((word for word in words if self.word(*word.split())), None)
+
+    def expect(self, *words: str, hint: str = "") -> None:
+        """Take these words. Raises SqlSyntax."""
+        for word in words:
+            if not self.word(word):
+                self.fail(word, hint=hint)
+
+    def at_end(self, ahead: int) -> bool:
+        """Whether so many tokens on there is none."""
+        return self.at + ahead >= len(self._tokens)
+
+    def until(self, end: int) -> "Tokens":
+        """The tokens from here to ``end``, with their places in the statement."""
+        cut = Tokens(self.text, self._tokens[:end], self._params)
+        cut.at = self.at
+        return cut
+
+    def end(self) -> None:
+        """Nothing more comes. Raises SqlSyntax."""
+        if self.peek is not None:
+            self.fail("the end of the statement", hint="statements are parted by ;")
+
+    def name(self, what: str = "a name") -> str:
+        """A part of a name: in double quotes as it is, else in small letters. Raises SqlSyntax."""
+        token = self.peek
+        quoted = token is not None and token.token_type is TokenType.IDENTIFIER
+        plain = token is not None and token.token_type not in _TEXTS and _WORD.fullmatch(token.text) is not None
+        if token is None or not (quoted or (plain and token.text.lower() not in RESERVED)):
+            self.fail(what, hint="put names that are words of SQL, or have other characters, in double quotes")
+        if not 0 < len(token.text) <= NAME_MAX or not token.text.isprintable():
+            self.fail(what, hint=f"printable, at most {NAME_MAX} characters")
+        self.at += 1
+        return token.text if quoted else token.text.lower()
+
+    def names(self, what: str = "a name") -> tuple[str, ...]:
+        """Names parted by commas, in parentheses. Raises SqlSyntax."""
+        self.expect("(")
+        found = self.listed(lambda: self.name(what))
+        self.expect(")")
+        return found
+
+    def dotted(self, most: int = 3, what: str = "a name") -> tuple[str, ...]:
+        """A name of up to so many parts. Raises SqlSyntax."""
+        parts = [self.name(what)]
+        while len(parts) < most and self.word("."):
+            parts.append(self.name(what))
+        return tuple(parts)
+
+    def qualified(self, what: str = "a name") -> QualifiedName:
+        """The name of an item. Raises SqlSyntax."""
+        return QualifiedName(*reversed(self.dotted(3, what)))
+
+    def listed(self, one: Callable[[], T]) -> tuple[T, ...]:
+        """One or several, parted by commas."""
+        found = [one()]
+        while self.word(","):
+            found.append(one())
+        return tuple(found)
+
+    def string(self, what: str = "a text in single quotes") -> str:
+        """A text. Raises SqlSyntax."""
+        text = self.optional_string()
+        return self.fail(what) if text is None else text
+
+    def optional_string(self) -> str | None:
+        """A text, if one comes next."""
+        token = self.peek
+        if token is None or token.token_type not in _TEXTS:
+            return None
+        self.at += 1
+        return token.text
+
+    def integer(self, what: str = "a whole number") -> int:
+        """A number, not below zero. Raises SqlSyntax."""
+        number = self.optional_integer()
+        return self.fail(what) if number is None else number
+
+    def optional_integer(self) -> int | None:
+        """A number, if one comes next."""
+        token = self.peek
+        if token is None or token.token_type is not TokenType.NUMBER or not token.text.isdecimal():
+            return None
+        self.at += 1
+        return int(token.text)
+
+    def param(self) -> AnyValue:
+        """The value of a parameter, if one comes next; else None. Raises SqlSyntax: it has none."""
+        token = self.peek
+        if token is None or token.token_type not in (TokenType.PARAMETER, TokenType.COLON):
+            return None
+        self.at += 1
+        if self.peek is None:
+            self.fail("the name of a parameter")
+        name = self.peek.text
+        if name not in self._params:
+            self.fail("a parameter that was given", hint=f"given are {', '.join(self._params) or 'none'}")
+        self.at += 1
+        return self._params[name]
+
+    def find_last(self, *words: str) -> int | None:
+        """Where these words stand outside of all parentheses, from here on, for the last time."""
+        depth, found = 0, None
+        for at in range(self.at, len(self._tokens)):
+            kind = self._tokens[at].token_type
+            depth += (kind is TokenType.L_PAREN) - (kind is TokenType.R_PAREN)
+            if depth == 0 and self.is_word(*words, ahead=at - self.at):
+                found = at
+        return found
+
+    def closing(self) -> int:
+        """Where the parenthesis ends that comes next. Raises SqlSyntax."""
+        depth = 0
+        for at in range(self.at, len(self._tokens)):
+            kind = self._tokens[at].token_type
+            depth += (kind is TokenType.L_PAREN) - (kind is TokenType.R_PAREN)
+            if depth == 0:
+                return at
+        self.fail("a closing parenthesis", token=self._tokens[self.at])
+
+    def expression(self, end: int | None = None, *, after: str = "") -> exp.Expr:
+        """What sqlglot makes of the tokens from here to ``end``, which are taken; as if ``after`` stood before them.
+
+        Raises SqlSyntax.
+        """
+        tokens = self._tokens[self.at : end]
+        if not tokens:
+            self.fail("a query")
+        dialect = Dialect()
+        try:
+            parsed = dialect.parser(dialect=dialect).parse([*dialect.tokenize(after), *tokens], self.text)
+        except ParseError as error:
+            known = error.errors[0] if error.errors else {}
+            near = known.get("highlight") or ""
+            start = known.get("start_context", "")
+            # sqlglot counts columns up to the end of a token.
+            line, column = known.get("line") or tokens[0].line, known.get("col") or 1
+            raise SqlSyntax(
+                (known.get("description") or "no statement").partition(" but got <")[0].rstrip(". "),
+                hint=f"after {start[-30:]!r}" if start else "",
+                line=line,
+                column=max(column - len(near) + 1, 1),
+                at=repr(near)[:80],
+            ) from error
+        except (TokenError, RecursionError, ValueError, TypeError, AttributeError) as error:
+            # What sqlglot does with texts that are no SQL at all is many things.
+            line, column = place(self.text, tokens[0].start)
+            raise SqlSyntax("no statement", line=line, column=column, at=repr(tokens[0].text)[:80]) from error
+        if len(parsed) != 1 or parsed[0] is None:
+            self.fail("a query")
+        self.at = len(self._tokens) if end is None else end
+        return parsed[0].transform(self._filled)
+
+    def _filled(self, node: exp.Expr) -> exp.Expr:
+        if not isinstance(node, exp.Placeholder | exp.Parameter):
+            return node
+        name = node.name if isinstance(node, exp.Placeholder) else node.this.name
+        if name not in self._params:
+            raise SqlSyntax(
+                "a parameter has no value", hint=f"given are {', '.join(self._params) or 'none'}", parameter=name or "?"
+            )
+        return exp.convert(self._params[name])
+
+
+def _numbered(tokens: Sequence[Token]) -> Iterator[Token]:
+    """Every ``?`` as ``$1``, ``$2``, and so on: what becomes of their order while a query is parsed is not known."""
+    count = 0
+    for token in tokens:
+        if token.token_type is not TokenType.PLACEHOLDER:
+            yield token
+            continue
+        count += 1
+        for kind, text in ((TokenType.PARAMETER, "$"), (TokenType.NUMBER, str(count))):
+            yield Token(kind, text, line=token.line, col=token.col, start=token.start, end=token.end)
+
+
+def place(text: str, offset: int) -> tuple[int, int]:
+    """Line and column of a character, from 1."""
+    before = text[:offset]
+    return before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1

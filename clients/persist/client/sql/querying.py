@@ -1,0 +1,181 @@
+"""Queries: bound to the names of an environment, read at one time of one timeline, run on DuckDB.
+
+Source: collections: queries. Every time comes from ``client.collections.reading``, as for every other door.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+import pyarrow as pa
+
+from persist.client.collections.environment import Environment
+from persist.client.collections.reading.choosing import Asked, AtOneTime
+from persist.client.collections.reading.explaining import Explanation
+from persist.client.shard.read.snapshot import Snapshot
+from persist.client.sql.bind.binding import Bound, bind, pushed
+from persist.client.sql.bind.binding import Relation as Named
+from persist.client.sql.errors import SqlError
+from persist.client.sql.parse.statements import Select
+from persist.client.sql.pending import Pending
+from persist.client.sql.run.engine import Answer, Engine, Relation
+from persist.client.sql.run.relations import Rows, Streamed
+from persist.client.sql.system import Names, system_collection, system_rows
+from persist.client.sql.variables import Variables
+from persist.core.catalog.ddl.statements import Statement
+from persist.core.catalog.ddl.view import CatalogView
+from persist.core.catalog.errors import Uninitialized, UnknownObject
+from persist.core.catalog.values import Id
+from persist.core.data.predicate import Predicate
+from persist.core.data.schema import DIFF
+from persist.core.time.timeline import EPOCH_MILLISECONDS
+from persist.extras import extra
+
+with extra("sql"):
+    from sqlglot import exp
+
+
+class Queries:
+    """Runs the queries of one session."""
+
+    def __init__(self, environment: Environment, variables: Variables) -> None:
+        self.access = environment.access
+        self.environment = environment
+        self.variables = variables
+        self.readers = environment.reads.readers
+        self._engines: dict[object, Engine] = {}
+
+    @property
+    def engine(self) -> Engine:
+        """DuckDB within the limits of the session."""
+        limits = self.variables.limits
+        if limits not in self._engines:
+            self.close()
+            self._engines[limits] = Engine(limits)
+        return self._engines[limits]
+
+    def close(self) -> None:
+        """Let go of its memory."""
+        for engine in self._engines.values():
+            engine.close()
+        self._engines.clear()
+
+    async def names(self, *, strict: bool = False) -> CatalogView | None:
+        """The catalog; None where the environment does not exist yet."""
+        try:
+            return await self.environment.strict_view() if strict else self.environment.view
+        except Uninitialized:
+            if strict:
+                return None
+            return await self.names(strict=True)
+
+    async def bound(self, query: exp.Expr, *, definite: bool = False) -> tuple[Bound, CatalogView | None]:
+        """A query with what its names mean, looked up once more if one is unknown. Raises as ``bind``."""
+        names = await self.names()
+        try:
+            return bind(query, Names(names), self.variables.session, definite=definite), names
+        except UnknownObject:
+            names = await self.names(strict=True)
+            return bind(query, Names(names), self.variables.session, definite=definite), names
+
+    async def defining(self, query: exp.Expr, before: Sequence[Statement] = ()) -> tuple[Bound, bool]:
+        """The query of a definition, and whether it reads what the definitions ``before`` it are still to make.
+
+        Raises as ``bind``.
+        """
+        session = self.variables.session
+        names = Pending(await self.names(strict=True), before, session)
+        bound = bind(query, names, session, definite=True)
+        return bound, any(map(names.made, bound.reads))
+
+    @asynccontextmanager
+    async def answer(self, select: Select) -> AsyncIterator[tuple[Answer, int]]:
+        """The rows of a query, as they are found, and the time they are of.
+
+        Raises as ``bind``, ``Readers.at_one_time`` and ``Engine.query``.
+        """
+        bound, names = await self.bound(select.query)
+        bound = pushed(bound)
+        async with self.reading(bound, names, self.asked(select)) as (found, ts):
+            relations = await self.relations(bound, found, names)
+            async with self.engine.query(bound.sql(ts), relations) as answer:
+                yield answer, ts
+
+    def asked(self, select: Select) -> Asked:
+        """What a query of this session asks of its time."""
+        return Asked(as_of=select.as_of, isolation=self.variables.isolation)
+
+    @asynccontextmanager
+    async def reading(
+        self, bound: Bound, names: CatalogView | None, asked: Asked
+    ) -> AsyncIterator[tuple[AtOneTime | None, int]]:
+        """What a query reads, held at one time. None: it reads nothing that is stored."""
+        roots = [each for each in bound.reads if system_collection(each) is None]
+        if not roots:
+            yield None, await self.now(bound, asked)
+            return
+        assert names is not None
+        async with self.readers.reading(names, roots, asked, timeout=self.variables.timeout) as found:
+            yield found, found.ts
+
+    async def explanation(self, select: Select) -> Explanation:
+        """The time a query would be read at now, and why. Raises as ``answer``."""
+        bound, names = await self.bound(select.query)
+        roots = [each for each in bound.reads if system_collection(each) is None]
+        if not roots or names is None:
+            raise SqlError("this reads nothing that has a time", hint="name a table, source or view")
+        return await self.readers.explain(names, roots, self.asked(select), timeout=self.variables.timeout)
+
+    async def schema(self, bound: Bound) -> pa.Schema:
+        """The columns of a query. Raises SqlError: DuckDB does not understand it."""
+        empty = {name: Rows(arrow(each, None).empty_table()) for name, each in bound.relations.items()}
+        return await self.engine.schema(bound.sql(0), empty)
+
+    async def plan(self, select: Select) -> str:
+        """How DuckDB would run a query."""
+        bound, _ = await self.bound(select.query)
+        bound = pushed(bound)
+        empty = {name: Rows(arrow(each, each.columns).empty_table()) for name, each in bound.relations.items()}
+        lines = [await self.engine.plan(bound.sql(0), empty)]
+        for name, each in bound.relations.items():
+            columns = "all columns" if each.columns is None else ", ".join(each.columns)
+            rows = " and ".join(f"{one.column} {one.op} {one.value!r}" for one in each.conditions)
+            lines.append(f"{name}: {each.described.name} ({columns})" + (f" where {rows}" if rows else ""))
+        return "\n".join(lines)
+
+    async def relations(self, bound: Bound, found: AtOneTime | None, names: CatalogView | None) -> dict[str, Relation]:
+        """The inputs of a query, as DuckDB reads them."""
+        snapshots: Mapping[Id, Snapshot] = {} if found is None else found.snapshots
+        made: dict[str, Relation] = {}
+        for name, each in bound.relations.items():
+            system = system_collection(each.described)
+            if system is not None:
+                rows = await system_rows(system, self.access.client, names)
+                made[name] = Rows(rows.select(arrow(each, each.columns).names))
+            else:
+                made[name] = streamed(each, snapshots[each.described.id])
+        return made
+
+    async def now(self, bound: Bound, asked: Asked) -> int:
+        """The time of a query that reads nothing which is stored: of the clocks' timeline."""
+        if asked.as_of is not None:
+            return asked.as_of.time
+        if not bound.asks_time:
+            return 0
+        return await (await self.access.oracle_of(EPOCH_MILLISECONDS)).read_ts()
+
+
+def streamed(relation: Named, snapshot: Snapshot) -> Streamed:
+    """A collection at a time, with the columns and rows of it that are needed."""
+    schema = arrow(relation, relation.columns)
+    wanted = list(schema.names)
+    where = Predicate(relation.conditions) if relation.conditions else None
+    output = snapshot.output(wanted)
+    kept = pa.schema([field for field in output if field.name != DIFF.name])
+    return Streamed(kept, lambda: snapshot.to_batches(wanted, where))
+
+
+def arrow(relation: Named, columns: tuple[str, ...] | None) -> pa.Schema:
+    """The columns of a relation: these, or all."""
+    schema = relation.schema
+    fields = {field.name: field for field in [*schema.key, *schema.val]}
+    return pa.schema([fields[name] for name in (columns or fields)])

@@ -1,0 +1,1 @@
+"""Queries run on DuckDB, which reaches nothing but what it is given."""

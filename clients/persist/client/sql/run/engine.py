@@ -1,0 +1,252 @@
+"""DuckDB, within limits: memory, threads and time; no files, no extensions, no settings, nothing of this process.
+
+The only module that knows DuckDB. A query runs in threads of its own, so that it never waits for what it waits on.
+Source: collections: queries; the fences around SQL.
+"""
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final, NoReturn, Protocol, TypeVar
+
+import pyarrow as pa
+
+from persist.client.sql.errors import SqlError, SqlFailed, SqlLimit
+from persist.errors import PersistError
+from persist.extras import extra
+
+with extra("sql"):
+    import duckdb
+
+T = TypeVar("T")
+
+BATCH_ROWS: Final = 16_384
+"""Rows of an answer that are handed over at once."""
+
+_BEFORE: Final = (
+    "SET TimeZone = 'UTC'",
+    "SET integer_division = true",
+    "SET disabled_filesystems = 'LocalFileSystem'",
+    "SET lock_configuration = true",
+)
+_KIND: Final = re.compile(r"^(?:[A-Z][\w-]*(?: [A-Za-z]+)? Error|TransactionContext Error): ")
+
+
+class Relation(Protocol):
+    """What a query reads: as often as it wants, each time from the beginning."""
+
+    error: PersistError | None
+    """Why it could not be read to its end."""
+
+    def __arrow_c_schema__(self) -> object:
+        """Its columns."""
+        ...
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Its rows."""
+        ...
+
+    def abandon(self) -> None:
+        """Nobody waits for rows of it any more."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a query may use. ``timeout`` in seconds; None: until whoever asked goes away."""
+
+    memory_bytes: int = 1 << 30
+    threads: int = 2
+    timeout: float | None = 300.0
+
+
+class Engine:
+    """One DuckDB in memory, empty, for the queries of one session. Close it."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
+        self._connection: duckdb.DuckDBPyConnection | None = None
+
+    @contextlib.asynccontextmanager
+    async def query(self, sql: str, relations: Mapping[str, Relation]) -> "AsyncIterator[Answer]":
+        """The answer to a query, whose rows come as they are asked for, until the end of the block.
+
+        Cancelled with its task. Raises SqlError (DuckDB does not understand it), SqlFailed (it went wrong on its rows),
+        SqlLimit, and what reading its relations raises.
+        """
+        running = _Running(self._cursor(), relations)
+        loop = asyncio.get_running_loop()
+        deadline = None if self.limits.timeout is None else loop.time() + self.limits.timeout
+        try:
+            reader = await running.call(lambda: running.start(sql), deadline)
+            yield Answer(reader, running, deadline)
+        finally:
+            await running.close()
+
+    async def table(self, sql: str, relations: Mapping[str, Relation]) -> pa.Table:
+        """The whole answer to a query. Raises as ``query``."""
+        async with self.query(sql, relations) as answer:
+            return await answer.to_arrow()
+
+    async def schema(self, sql: str, relations: Mapping[str, Relation]) -> pa.Schema:
+        """The columns of a query's answer, from relations without rows. Raises as ``query``."""
+        async with self.query(f"SELECT * FROM ({sql}) LIMIT 0", relations) as answer:
+            # As a subquery its columns have other names where two have one.
+            names = await answer.names_of(sql)
+            return pa.schema([field.with_name(name) for field, name in zip(answer.schema, names, strict=True)])
+
+    async def plan(self, sql: str, relations: Mapping[str, Relation]) -> str:
+        """How DuckDB runs a query. Raises as ``query``."""
+        running = _Running(self._cursor(), relations)
+        try:
+            return await running.call(lambda: running.plan(sql), None)
+        finally:
+            await running.close()
+
+    def close(self) -> None:
+        """Let go of its memory."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _cursor(self) -> "duckdb.DuckDBPyConnection":
+        if self._connection is None:
+            self._connection = _opened(self.limits)
+        return self._connection.cursor()
+
+
+class Answer:
+    """The rows of a query, once."""
+
+    def __init__(self, reader: pa.RecordBatchReader, running: "_Running", deadline: float | None) -> None:
+        self.schema = reader.schema
+        self._reader = reader
+        self._running = running
+        self._deadline = deadline
+
+    async def batches(self) -> AsyncIterator[pa.RecordBatch]:
+        """The rows, as they are found. Raises SqlFailed, SqlLimit, and what reading relations raises."""
+        while (batch := await self._running.call(self._next, self._deadline)) is not None:
+            if batch.num_rows:
+                yield batch
+
+    async def to_arrow(self) -> pa.Table:
+        """All rows. Raises as ``batches``."""
+        return pa.Table.from_batches([batch async for batch in self.batches()], schema=self.schema)
+
+    async def names_of(self, sql: str) -> list[str]:
+        """What the columns of another query over the same relations are called. Raises as ``Engine.query``."""
+        return await self._running.call(lambda: self._running.names(sql), self._deadline)
+
+    def _next(self) -> pa.RecordBatch | None:
+        try:
+            return self._reader.read_next_batch()
+        except StopIteration:
+            return None
+
+
+class _Running:
+    """A query in a thread of its own, until it ends or is ended."""
+
+    def __init__(self, cursor: "duckdb.DuckDBPyConnection", relations: Mapping[str, Relation]) -> None:
+        self._cursor = cursor
+        self._relations = relations
+        self._thread = ThreadPoolExecutor(1, "persist-sql")
+
+    def start(self, sql: str) -> pa.RecordBatchReader:
+        for name, relation in self._relations.items():
+            self._cursor.register(name, relation)
+        return _reader(self._cursor.sql(sql))
+
+    def names(self, sql: str) -> list[str]:
+        return list(self._cursor.sql(sql).columns)
+
+    def plan(self, sql: str) -> str:
+        for name, relation in self._relations.items():
+            self._cursor.register(name, relation)
+        return "\n".join(str(row[-1]) for row in self._cursor.execute(f"EXPLAIN {sql}").fetchall())
+
+    async def call(self, work: Callable[[], T], deadline: float | None) -> T:
+        """What ``work`` returned in the thread, which is interrupted if nobody waits for it any more."""
+        loop = asyncio.get_running_loop()
+        future = loop.run_in_executor(self._thread, work)
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await asyncio.shield(future)
+        except TimeoutError:
+            await self._interrupted(future)
+            raise SqlLimit(
+                "the statement took too long", hint="SET statement_timeout = '10m', or ask for less"
+            ) from None
+        except asyncio.CancelledError:
+            await self._interrupted(future)
+            raise
+        except (duckdb.Error, pa.ArrowException, OSError, RuntimeError, ValueError) as error:
+            self._raise(error)
+
+    async def close(self) -> None:
+        for relation in self._relations.values():
+            relation.abandon()
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(duckdb.Error):
+            await asyncio.shield(loop.run_in_executor(self._thread, self._cursor.close))
+        self._thread.shutdown(wait=False)
+
+    async def _interrupted(self, future: "asyncio.Future[T]") -> None:
+        """Return once the thread has ended what it did."""
+        for relation in self._relations.values():
+            relation.abandon()
+        while not future.done():
+            # It may have been between two queries: asked again until it has heard it.
+            self._cursor.interrupt()
+            await asyncio.wait([future], timeout=0.05)
+        future.exception()
+
+    def _raise(self, error: Exception) -> NoReturn:
+        for relation in self._relations.values():
+            if relation.error is not None:
+                raise relation.error from error
+        if isinstance(error, duckdb.OutOfMemoryException) or "Out of Memory" in str(error):
+            raise SqlLimit(
+                "the statement needs more memory than it may have", hint="ask for less, or use Spark"
+            ) from error
+        known = isinstance(error, duckdb.BinderException | duckdb.CatalogException | duckdb.ParserException)
+        unknown = isinstance(error, duckdb.NotImplementedException | duckdb.PermissionException)
+        kind = SqlError if known or unknown else SqlFailed
+        raise kind(_said(error)) from error
+
+
+def _reader(result: "duckdb.DuckDBPyRelation") -> pa.RecordBatchReader:
+    # Of DuckDB before 1.5 and since.
+    made = getattr(result, "to_arrow_reader", None) or result.fetch_arrow_reader
+    reader: pa.RecordBatchReader = made(BATCH_ROWS)
+    return reader
+
+
+def _said(error: Exception) -> str:
+    """What DuckDB says, without what it says of the text that was made for it."""
+    text = _KIND.sub("", str(error)).split("\n\n")[0].split("\nLINE ")[0]
+    return " ".join(text.split())[:500]
+
+
+def _opened(limits: Limits) -> "duckdb.DuckDBPyConnection":
+    connection = duckdb.connect(
+        ":memory:",
+        config={
+            "enable_external_access": False,
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+            "allow_community_extensions": False,
+            "allow_persistent_secrets": False,
+            "python_enable_replacements": False,
+            "temp_directory": "",
+            "threads": max(limits.threads, 1),
+            "memory_limit": f"{max(limits.memory_bytes >> 20, 16)}MiB",
+        },
+    )
+    for statement in _BEFORE:
+        connection.execute(statement)
+    return connection

@@ -1,0 +1,270 @@
+"""A session: statements one after the other, with variables, and transactions over several of them.
+
+Source: collections: queries.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import assert_never
+
+import pyarrow as pa
+
+from persist.client.collections.environment import Environment
+from persist.client.collections.naming import name_of
+from persist.client.collections.reading.live import states_of_holds
+from persist.client.shard.handles import Closes
+from persist.client.sql import copying, showing
+from persist.client.sql.changing import Changed, Changes
+from persist.client.sql.defining import defined, is_definition
+from persist.client.sql.errors import SqlError, SqlLimit, SqlNotSupported
+from persist.client.sql.following import Cursors, Following
+from persist.client.sql.parse import statements as s
+from persist.client.sql.parse.text import one, parse
+from persist.client.sql.querying import Queries
+from persist.client.sql.results import Result
+from persist.client.sql.run.engine import Answer
+from persist.client.sql.variables import Variables
+from persist.core.catalog.ddl import statements as ddl
+from persist.errors import PersistError
+from persist.threads import users
+
+
+class SqlSession(Closes):
+    """Runs SQL against one environment. For one task at a time; close it before its environment.
+
+    A text may hold several statements. Outside of BEGIN each is a transaction of its own; between BEGIN and COMMIT
+    either statements that define, which are one transaction of the catalog, or queries and changes of tables, which
+    read at one time, see what they wrote, and happen at one time. After an error in it a transaction only ends.
+    Nothing a statement says reaches a file, a host or the process, but COPY, which runs here only with ``files``.
+    """
+
+    _noun = "session"
+    _again = "make another one"
+
+    def __init__(
+        self, environment: Environment, *, role: str | None = None, files: bool = False, owns: bool = False
+    ) -> None:
+        """``files``: COPY may read and write files of this process. ``owns``: the environment is closed with it."""
+        self.environment = environment
+        self._role = role or environment.session.role
+        self.variables = Variables({"role": self._role})
+        self.files = files
+        self._owns = owns
+        self._queries = Queries(environment, self.variables)
+        self._changes = Changes(self._queries)
+        self._cursors = Cursors(self._queries)
+        self._work: Changed | None = None
+        self._defines: list[ddl.Statement] = []
+        self._defining = self.variables.session
+        self._failed = False
+
+    @property
+    def in_transaction(self) -> bool:
+        """Between BEGIN and its end."""
+        return self._work is not None
+
+    @property
+    def has_failed(self) -> bool:
+        """A statement of the transaction failed: it can only end."""
+        return self._failed
+
+    async def execute(self, text: str, params: object = None) -> list[Result]:
+        """What became of each statement of a text, whose rows are in memory. None is run if one cannot be parsed.
+
+        ``params``: values for ``?`` and ``$1`` (a sequence), or for ``:name`` (a mapping). Those before one that fails
+        have happened. Raises SqlError and those of it, UnknownObject, PrivilegeMissing, MultipleTimelines, NotReadable,
+        BelowHold, NotYetAvailable, and what else defining, reading and writing raise.
+        """
+        now = self.environment.access.client.location.runtime.now_ms()
+        return [await self.run(each.statement) for each in parse(text, params, now_ms=now)]
+
+    async def run(self, statement: s.Statement) -> Result:
+        """What became of a parsed statement. Raises as ``execute``."""
+        return await self._guarded(self._run(statement), ends=isinstance(statement, s.Commit | s.Rollback))
+
+    async def _guarded(self, work: Coroutine[object, object, Result], *, ends: bool = False) -> Result:
+        """What ``work`` gives, within the time that a statement may take. After an error a transaction only ends."""
+        if self._failed and not ends:
+            work.close()
+            raise SqlError("the transaction failed", hint="ROLLBACK, and begin again")
+        try:
+            async with asyncio.timeout(self.variables.timeout):
+                return await work
+        except TimeoutError:
+            self._failed = self.in_transaction
+            raise SqlLimit(
+                "the statement took too long",
+                hint="SET statement_timeout = '10m', or ask for less; whether a write happened, reading tells",
+            ) from None
+        except PersistError:
+            self._failed = self.in_transaction
+            raise
+
+    @asynccontextmanager
+    async def query(self, text: str, params: object = None) -> AsyncIterator[tuple[Answer, int]]:
+        """The rows of one query as they are found, never all in memory, and their time. Raises as ``execute``."""
+        statement = self._one(text, params)
+        if not isinstance(statement, s.Select):
+            raise SqlError("this is no query", hint="execute(text)")
+        async with self.answer(statement) as found:
+            yield found
+
+    @asynccontextmanager
+    async def answer(self, select: s.Select) -> AsyncIterator[tuple[Answer, int]]:
+        """As ``query``, of a parsed one."""
+        if self.in_transaction:
+            raise SqlError("in a transaction rows are not given as they are found", hint="execute(text)")
+        async with self._queries.answer(select) as found:
+            yield found
+
+    async def subscribe(self, text: str, params: object = None) -> Following:
+        """The updates of SUBSCRIBE, as they come, until it is closed. Raises as ``execute``."""
+        statement = self._one(text, params)
+        if not isinstance(statement, s.Subscribe):
+            raise SqlError("this is no SUBSCRIBE", hint="execute(text)")
+        return await self.follow(statement)
+
+    async def follow(self, statement: s.Subscribe) -> Following:
+        """As ``subscribe``, of a parsed one."""
+        if self.in_transaction:
+            raise SqlError("a transaction does not follow", hint="COMMIT it first")
+        return await Following.open(self._queries, statement)
+
+    async def insert(self, name: str, rows: pa.Table) -> Result:
+        """Put rows into a table, as INSERT does: columns by name. Raises as ``execute``."""
+        return await self._guarded(self._change(s.InsertRows(name_of(name), tuple(rows.schema.names), rows)))
+
+    async def reset(self) -> None:
+        """Roll back what was begun, and forget what was set."""
+        await self._end()
+        await self._cursors.close()
+        self.variables.values.clear()
+        self.variables.values["role"] = self._role
+
+    async def close(self) -> None:
+        """Roll back what was begun, and let go of everything."""
+        await self._end()
+        await self._cursors.close()
+        self._queries.close()
+        if self._owns:
+            await self.environment.close()
+
+    def _one(self, text: str, params: object) -> s.Statement:
+        now = self.environment.access.client.location.runtime.now_ms()
+        return one(text, params, now_ms=now).statement
+
+    async def _run(self, statement: s.Statement) -> Result:
+        if is_definition(statement):
+            return await self._define(statement)  # type: ignore[arg-type]  # is_definition has said so
+        match statement:
+            case s.Select():
+                return await self._select(statement)
+            case s.Insert() | s.Update() | s.Delete():
+                return await self._change(statement)
+            case s.Begin() | s.Commit() | s.Rollback():
+                return await self._transact(statement)
+            case s.SetVariable(name, values):
+                self.variables.set(name, values)
+                return Result("SET" if values else "RESET")
+            case s.Show():
+                names = await self._queries.names(strict=True)
+                asked = names if statement.what in showing.OF_HOLDS else None
+                states = {} if asked is None else await states_of_holds(self.environment.access.client, asked)
+                return showing.shown(statement, names, self.variables, states)
+            case s.Explain():
+                return await self._explain(statement)
+            case s.Copy():
+                return await self._copy(statement)
+            case s.Subscribe():
+                raise SqlNotSupported(
+                    "SUBSCRIBE gives rows as they come", hint="session.subscribe(text), persist sql, or CREATE CURSOR"
+                )
+            case s.Fetch():
+                return await self._cursors.fetch(statement)
+        assert_never(statement)  # type: ignore[arg-type]  # those that define were asked for before
+
+    async def _select(self, select: s.Select) -> Result:
+        if self._work is not None:
+            self._check_not_defining()
+            return await self._changes.select(self._work, select)
+        async with self._queries.answer(select) as (answer, ts):
+            table = await answer.to_arrow()
+        return Result(f"SELECT {table.num_rows}", table, ts)
+
+    async def _change(self, statement: s.Dml) -> Result:
+        if self._work is None:
+            return await self._changes.alone(statement)
+        self._check_not_defining()
+        return await self._changes.within(self._work, statement)
+
+    async def _copy(self, statement: s.Copy) -> Result:
+        if not self.files:
+            raise SqlNotSupported("COPY reads and writes files at the client", hint="persist sql, or files=True")
+        runtime = self.environment.access.client.location.runtime
+        if statement.query is not None:
+            result = await self._select(statement.query)
+            await users(runtime, copying.write, statement, result.to_arrow())
+            return Result(f"COPY {len(result)}", ts=result.ts)
+        assert statement.table is not None
+        rows = await users(runtime, copying.read, statement)
+        columns = statement.columns or (tuple(rows.schema.names) if statement.named else ())
+        done = await self._change(s.InsertRows(statement.table, columns, rows))
+        return Result(f"COPY {rows.num_rows}", ts=done.ts)
+
+    async def _define(self, statement: ddl.Statement | s.Definition) -> Result:
+        if self._work is not None and (self._work.reads or self._work.writes):
+            raise SqlNotSupported(
+                "a transaction defines, or reads and writes", hint="COMMIT, and define in another transaction"
+            )
+        made = await defined(statement, self._queries, self._defines)
+        if self._work is not None:
+            session = self.variables.session
+            if self._defines and session != self._defining:
+                raise SqlNotSupported(
+                    "all definitions of a transaction are made in the name of one role, along one search_path",
+                    hint="COMMIT, and SET it between transactions",
+                )
+            self._defining = session
+            self._defines.append(made)
+            return Result("QUEUED", notice="it happens at COMMIT")
+        (done,) = await self.environment.execute(made, session=self.variables.session, timeout=self.variables.timeout)
+        return Result(done.tag, notice=done.notice)
+
+    async def _transact(self, statement: s.Begin | s.Commit | s.Rollback) -> Result:
+        if isinstance(statement, s.Begin):
+            if self._work is not None:
+                raise SqlError("a transaction was begun already", hint="COMMIT or ROLLBACK it first")
+            self._work = Changed(statement.isolation or self.variables.isolation, explicit=True)
+            return Result("BEGIN")
+        work, defines, failed = self._work, self._defines, self._failed
+        if work is None:
+            return Result("ROLLBACK" if isinstance(statement, s.Rollback) else "COMMIT", notice="none was begun")
+        try:
+            if failed or isinstance(statement, s.Rollback):
+                return Result("ROLLBACK", notice="a statement of it failed" if failed else "")
+            if defines:
+                await self.environment.execute(*defines, session=self._defining, timeout=self.variables.timeout)
+                return Result("COMMIT")
+            return Result("COMMIT", ts=await self._changes.commit(work, self._changes.deadline()))
+        finally:
+            await self._end()
+
+    async def _end(self) -> None:
+        work, self._work, self._defines, self._failed = self._work, None, [], False
+        if work is not None:
+            await work.release()
+
+    async def _explain(self, statement: s.Explain) -> Result:
+        if statement.what is s.Explained.TIMESTAMP:
+            explanation = await self._queries.explanation(statement.query)
+            names, values = zip(*explanation.fields(), strict=True)
+            return Result("EXPLAIN", pa.table({"field": list(names), "value": list(values)}), explanation.query_ts)
+        plan = await self._queries.plan(statement.query)
+        return Result("EXPLAIN", pa.table({"plan": plan.splitlines()}))
+
+    def _check_not_defining(self) -> None:
+        if self._defines:
+            raise SqlNotSupported(
+                "a transaction defines, or reads and writes", hint="COMMIT, and begin another transaction"
+            )

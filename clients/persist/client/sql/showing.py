@@ -1,0 +1,163 @@
+"""SHOW: lists of names, columns, definitions and variables.
+
+Source: collections: names.
+"""
+
+import fnmatch
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+import pyarrow as pa
+
+from persist.client.sql.errors import SqlError
+from persist.client.sql.parse.columns import written_type
+from persist.client.sql.parse.statements import Show
+from persist.client.sql.results import Result
+from persist.client.sql.variables import VARIABLES, Variables
+from persist.core.catalog.ddl.described import Described
+from persist.core.catalog.ddl.view import CatalogView
+from persist.core.catalog.errors import Uninitialized
+from persist.core.catalog.values import ObjectType, Space
+
+_KINDS: Final = {
+    "TABLES": (ObjectType.TABLE, ObjectType.SUBSOURCE),
+    "SOURCES": (ObjectType.SOURCE, ObjectType.SUBSOURCE),
+    "VIEWS": (ObjectType.VIEW,),
+    "MATERIALIZED VIEWS": (ObjectType.MATERIALIZED_VIEW,),
+    "INDEXES": (ObjectType.INDEX,),
+    "HOLDS": (ObjectType.HOLD,),
+    "CURSORS": (ObjectType.CURSOR,),
+    "SINKS": (ObjectType.SINK,),
+}
+OF_HOLDS: Final = ("HOLDS", "CURSORS")
+"""What is shown with how each stands."""
+
+
+def shown(statement: Show, view: CatalogView | None, variables: Variables, states: Mapping[str, str]) -> Result:
+    """The rows of a SHOW. ``states``: of holds and cursors, by id, where these are shown.
+
+    Raises UnknownObject, SqlError, Uninitialized (there is no environment yet).
+    """
+    match statement.what:
+        case "VARIABLE":
+            return _rows({statement.variable: [variables.get(statement.variable)]})
+        case "ALL":
+            about = [known.about for known in VARIABLES.values()]
+            return _rows({"name": [*VARIABLES], "value": [variables.get(name) for name in VARIABLES], "about": about})
+    if view is None:
+        if statement.what in _KINDS or statement.what in ("DATABASES", "SCHEMAS", "OBJECTS", "ROLES"):
+            return _rows({"name": list[str]()})
+        raise Uninitialized("this environment does not exist yet", hint="its first statement makes it")
+    match statement.what:
+        case "COLUMNS":
+            return _columns(_described(statement, view, variables))
+        case "CREATE":
+            return _definition(_described(statement, view, variables))
+        case "DATABASES":
+            return _named(statement, (each.name for each in view.databases.values()))
+        case "ROLES":
+            return _named(statement, (each.name for each in view.roles.values()))
+        case "SCHEMAS":
+            return _schemas(statement, view)
+    return _items(statement, view, states)
+
+
+def _described(statement: Show, view: CatalogView, variables: Variables) -> Described:
+    assert statement.of is not None
+    found = view.resolve(statement.of, variables.session)
+    if statement.kind is not None and found.kind is not statement.kind:
+        raise SqlError("this is of another kind", name=found.name, kind=found.kind, asked=statement.kind)
+    return found
+
+
+def _columns(described: Described) -> Result:
+    if described.schema is None:
+        raise SqlError("this has no columns", name=described.name, kind=described.kind)
+    keys = set() if described.multiset else set(described.schema.key.names)
+    if described.kind in (ObjectType.VIEW, ObjectType.MATERIALIZED_VIEW):
+        keys = set()
+    fields = [*described.schema.key, *described.schema.val]
+    return _rows(
+        {
+            "name": [field.name for field in fields],
+            "type": [written_type(field.type) for field in fields],
+            "nullable": ["yes" if field.nullable else "no" for field in fields],
+            "key": ["yes" if field.name in keys else "" for field in fields],
+        }
+    )
+
+
+def _definition(described: Described) -> Result:
+    if not described.sql:
+        raise SqlError("this was not made by a statement", hint="SHOW COLUMNS FROM it", name=described.name)
+    return _rows({"name": [str(described.name)], "definition": [described.sql]})
+
+
+def _schemas(statement: Show, view: CatalogView) -> Result:
+    databases = {id: each.name for id, each in view.databases.items()}
+    wanted = None if statement.of is None else statement.of.item
+    rows = sorted(
+        (databases.get(each.database_id, "") if each.database_id is not None else "", each.name)
+        for each in view.schemas.values()
+    )
+    rows = [(database, name) for database, name in rows if wanted in (None, database) and _like(statement, name)]
+    return _rows({"database": [row[0] for row in rows], "name": [row[1] for row in rows]})
+
+
+def _items(statement: Show, view: CatalogView, states: Mapping[str, str]) -> Result:
+    kinds = _KINDS.get(statement.what)
+    wanted = None if statement.of is None else (statement.of.database, statement.of.item)
+    found = []
+    for each in view.items():
+        named = wanted is None or (wanted[1] == each.name.schema and wanted[0] in (None, each.name.database))
+        ours = each.id.space is Space.USER or wanted is not None
+        if named and ours and (kinds is None or each.kind in kinds) and _like(statement, each.name.item):
+            found.append(each)
+    found.sort(key=lambda each: (each.name.database or "", each.name.schema or "", each.name.item))
+    columns: dict[str, list[object]] = {
+        "database": [each.name.database or "" for each in found],
+        "schema": [each.name.schema or "" for each in found],
+        "name": [each.name.item for each in found],
+    }
+    if statement.what in OF_HOLDS:
+        columns |= _of_holds(found, view, states)
+    else:
+        columns["kind"] = [each.kind.replace("_", " ") for each in found]
+        columns["timeline"] = ["" if each.timeline is None else str(each.timeline) for each in found]
+    return _rows(columns)
+
+
+def _of_holds(found: Iterable[Described], view: CatalogView, states: Mapping[str, str]) -> dict[str, list[object]]:
+    holds = [view.hold(each.id) for each in found]
+    names = {str(each.id): str(each.name) for each in view.items()}
+    return {
+        "at": [hold.at for hold in holds],
+        "on": [", ".join(names.get(id, id) for id in hold.objects) for hold in holds],
+        "timeline": [str(hold.timeline) for hold in holds],
+        "max_lag": [hold.max_lag for hold in holds],
+        "state": [states.get(str(each.id), "ok") for each in found],
+    }
+
+
+def _named(statement: Show, names: Iterable[str]) -> Result:
+    return _rows({"name": sorted(_liked(statement, names))})
+
+
+def _liked(statement: Show, names: Iterable[str]) -> Iterator[str]:
+    return (name for name in names if _like(statement, name))
+
+
+def _like(statement: Show, name: str) -> bool:
+    if statement.like is None:
+        return True
+    pattern = statement.like.replace("[", "[[]").replace("*", "[*]").replace("?", "[?]")
+    return fnmatch.fnmatchcase(name, pattern.replace("%", "*").replace("_", "?"))
+
+
+def _rows(columns: dict[str, list[object]] | dict[str, list[str]]) -> Result:
+    arrays = {
+        name: pa.array(values, pa.uint64() if values and isinstance(values[0], int) else pa.string())
+        for name, values in columns.items()
+    }
+    table = pa.table(arrays)
+    return Result(f"SHOW {table.num_rows}", table)

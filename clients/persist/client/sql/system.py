@@ -1,0 +1,64 @@
+"""Names before there is a catalog, collections that nobody stores, and who may read what.
+
+The rows of system collections are computed from the catalog whenever they are asked for.
+"""
+
+from typing import Final
+
+import pyarrow as pa
+
+from persist.client.collections.reading.live import rows_of
+from persist.client.shard.client import ShardClient
+from persist.client.sql.errors import SqlError
+from persist.core.catalog.ddl.described import Described, Session
+from persist.core.catalog.ddl.privileges import check_may
+from persist.core.catalog.ddl.statements import QualifiedName
+from persist.core.catalog.ddl.system_tables import SYSTEM_COLLECTIONS, SystemCollection
+from persist.core.catalog.ddl.view import CatalogView
+from persist.core.catalog.errors import Uninitialized
+from persist.core.catalog.values import ObjectType, Space
+
+_BY_NAME: Final = {(each.schema_name, each.name): each for each in SYSTEM_COLLECTIONS}
+
+
+def system_collection(described: Described) -> SystemCollection | None:
+    """The system collection that an item is; None: it is another."""
+    if described.id.space is Space.USER or described.data is not None:
+        return None
+    return _BY_NAME.get((described.name.schema or "", described.name.item))
+
+
+async def system_rows(collection: SystemCollection, client: ShardClient, view: CatalogView | None) -> pa.Table:
+    """The rows of a system collection; none where there is no environment yet."""
+    if view is not None:
+        return await rows_of(collection, client, view)
+    return pa.schema([*collection.schema.key, *collection.schema.val]).empty_table()
+
+
+class Names:
+    """The names of a catalog, or of none yet. What is resolved must be allowed to the session's role."""
+
+    def __init__(self, view: CatalogView | None, letter: str = "r") -> None:
+        """``letter``: the privilege that is needed."""
+        self._view = view
+        self._letter = letter
+
+    def resolve(self, name: QualifiedName, session: Session) -> Described:
+        """The item of a name. Raises UnknownObject, PrivilegeMissing; Uninitialized: there are no names yet."""
+        view = self._view
+        if view is None:
+            raise Uninitialized(
+                "this environment does not exist yet",
+                hint="its first statement makes it, such as CREATE TABLE; or check the name and the location",
+                name=name,
+            )
+        described = view.resolve(name, session)
+        if described.kind is ObjectType.SOURCE and described.schema is None:
+            fed = [str(each.name) for each in view.items(ObjectType.SUBSOURCE) if each.fed_by == described.id]
+            raise SqlError(
+                "the rows of a source are in what it feeds",
+                hint=f"name {' or '.join(fed)}" if fed else "it feeds nothing yet: see persist source list",
+                name=described.name,
+            )
+        check_may(view, view.role(session.role), self._letter, described.kind, str(described.name), described)
+        return described

@@ -1,0 +1,145 @@
+"""FilesSink: updates in files of a folder, of which a manifest says which count.
+
+Source: docs/reference/sinks.md; reliability.md, durable files.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Callable, Set
+from pathlib import Path
+from typing import Final, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from persist.client.collections.sinks.port import moved
+from persist.errors import Determinate, Indeterminate, InvalidArgument
+from persist.sinks.sql import shape
+from persist.typed import Record
+
+MANIFEST: Final = "manifest.json"
+LOCK: Final = "lock"
+VERSION: Final = 1
+
+Format = Literal["parquet", "jsonl"]
+
+
+class FilesSink:
+    """Adds files of updates to ``folder``, as Parquet or JSON lines; ``manifest.json`` names those that count.
+
+    A file is whole and durable before the manifest, which is replaced at once, names it and tells the position. One
+    process at a time: who writes holds ``lock``. Other files of the folder are left alone, unless they are named alike.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], format: Format = "parquet") -> None:
+        """Raises InvalidArgument: no such format."""
+        if format not in ("parquet", "jsonl"):
+            raise InvalidArgument("no such format of files", hint="parquet or jsonl", got=repr(format)[:80])
+        self._folder = Path(folder)
+        self._format = format
+        self._lock: int | None = None
+
+    def begin(self, key: str, schema: pa.Schema) -> int | None:
+        with_error(self._own)
+        manifest = self._manifest()
+        if not manifest:
+            manifest = {"version": VERSION, "cursor": key, "columns": shape(schema), "position": None, "files": []}
+            with_error(lambda: self._replace(manifest))
+        for name, value in (("version", VERSION), ("cursor", key), ("columns", shape(schema))):
+            if manifest[name] != value:
+                raise InvalidArgument(
+                    f"this folder has updates of another {name}", hint="name another folder", folder=self._folder
+                )
+        with_error(lambda: self._tidy({each["name"] for each in manifest["files"]}))
+        position: int | None = manifest["position"]
+        return position
+
+    def write(self, key: str, updates: pa.Table, before: int | None, position: int) -> None:
+        if self._lock is None:
+            raise InvalidArgument("this sink was not begun, or is closed", hint="begin it", folder=self._folder)
+        manifest = self._manifest()
+        if manifest.get("position") != before:
+            raise moved(key, manifest.get("position"), before)
+        if updates.num_rows:
+            name = f"updates-{position:020d}.{self._format}"
+            with_error(lambda: self._put(updates, name))
+            told = {"name": name, "before": before, "position": position, "rows": updates.num_rows}
+            manifest["files"].append(told)
+        manifest["position"] = position
+        with_error(lambda: self._replace(manifest))
+
+    def files(self) -> list[Path]:
+        """The files that count, in the order of their times."""
+        return [self._folder / each["name"] for each in self._manifest().get("files", [])]
+
+    def close(self) -> None:
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            os.close(lock)
+
+    def _own(self) -> None:
+        """Be the only one who writes here, until this is closed or its process ends."""
+        if self._lock is not None:
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise moved(str(self._folder), None, None) from None
+        self._lock = lock
+
+    def _tidy(self, counts: Set[str]) -> None:
+        """Take away what processes left that died before the manifest named it."""
+        for path in self._folder.iterdir():
+            name = path.name
+            if (name.startswith("updates-") and name not in counts) or (name.startswith(".") and name.endswith(".new")):
+                path.unlink(missing_ok=True)
+
+    def _manifest(self) -> Record:
+        try:
+            found: Record = json.loads((self._folder / MANIFEST).read_text())
+        except FileNotFoundError:
+            return {}
+        return found
+
+    def _put(self, updates: pa.Table, name: str) -> None:
+        """A whole file. One of the same name is what a process left that died before the manifest named it."""
+        if self._format == "parquet":
+            self._durable(name, lambda path: pq.write_table(updates, path))
+        else:
+            lines = "".join(json.dumps(row, default=_text) + "\n" for row in updates.to_pylist())
+            self._durable(name, lambda path: path.write_text(lines))
+
+    def _replace(self, manifest: Record) -> None:
+        self._durable(MANIFEST, lambda path: path.write_text(json.dumps(manifest, indent=1)))
+
+    def _durable(self, name: str, write: Callable[[Path], object]) -> None:
+        fresh = self._folder / f".{name}.new"
+        write(fresh)
+        for path in (fresh, self._folder):
+            if path is self._folder:
+                os.replace(fresh, self._folder / name)
+            opened = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(opened)
+            finally:
+                os.close(opened)
+
+
+def with_error(work: Callable[[], None]) -> None:
+    """Do it; what the operating system refuses is a LocationError."""
+    try:
+        work()
+    except PermissionError as error:
+        raise Determinate(str(error), hint="check who may write there") from error
+    except OSError as error:
+        raise Indeterminate(str(error), hint="deliver again: the position tells what was written") from error
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bytes):
+        return value.hex()
+    return str(value.isoformat()) if hasattr(value, "isoformat") else str(value)

@@ -1,0 +1,98 @@
+"""PostgresSink: updates in a table of a PostgreSQL database.
+
+Source: docs/reference/sinks.md; the documentation of PostgreSQL, row locks.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import psycopg
+import pyarrow as pa
+
+from persist.client.collections.sinks.port import moved
+from persist.errors import Determinate, Indeterminate
+from persist.redaction import learn, scrub
+from persist.sinks.sql import POSITIONS, of_another_schema, quoted, rows, shape, type_of
+
+_TYPES: Final = {
+    "wide": "numeric(20)",
+    "integer": "bigint",
+    "real": "double precision",
+    "boolean": "boolean",
+    "bytes": "bytea",
+    "text": "text",
+}
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+
+class PostgresSink:
+    """Adds updates to ``table`` of the database at ``uri``: their columns, ts and diff. The table is made if missing.
+
+    ``postgres://user@host/database``. The position is in the table ``persist_positions``, in the same schema as the
+    first of the search path. Numbers of 64 bits without a sign are ``numeric(20)``.
+    """
+
+    def __init__(self, uri: str, table: str) -> None:
+        """Raises InvalidArgument: no name of a table."""
+        learn(uri)
+        self._uri = uri
+        self._table = quoted(table)
+        self._open: Connection | None = None
+
+    def begin(self, key: str, schema: pa.Schema) -> int | None:
+        columns = ", ".join(f"{quoted(field.name)} {type_of(field, _TYPES)}" for field in schema)
+        with self._transaction() as connection:
+            # SUBTLE: two that make a table at once fail each other, also with IF NOT EXISTS.
+            connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (POSITIONS,))
+            connection.execute(f"CREATE TABLE IF NOT EXISTS {self._table} ({columns})".encode())
+            connection.execute(
+                f"CREATE TABLE IF NOT EXISTS {POSITIONS} "
+                "(cursor text PRIMARY KEY, position numeric(20), columns text NOT NULL)".encode()
+            )
+            connection.execute(
+                f"INSERT INTO {POSITIONS} VALUES (%s, NULL, %s) ON CONFLICT DO NOTHING".encode(), (key, shape(schema))
+            )
+            position, columns = self._kept(connection, key)
+        if columns != shape(schema):
+            raise of_another_schema(self._table)
+        return position
+
+    def write(self, key: str, updates: pa.Table, before: int | None, position: int) -> None:
+        with self._transaction() as connection:
+            found, _ = self._kept(connection, key)
+            if found != before:
+                raise moved(key, found, before)
+            with connection.cursor().copy(f"COPY {self._table} FROM STDIN".encode()) as copy:
+                for row in rows(updates):
+                    copy.write_row(row)
+            connection.execute(f"UPDATE {POSITIONS} SET position = %s WHERE cursor = %s".encode(), (position, key))
+
+    def close(self) -> None:
+        opened, self._open = self._open, None
+        if opened is not None:
+            opened.close()
+
+    def _kept(self, connection: Connection, key: str) -> tuple[int | None, str]:
+        """The position, which nobody else moves before this transaction ends."""
+        found = connection.execute(
+            f"SELECT position, columns FROM {POSITIONS} WHERE cursor = %s FOR UPDATE".encode(), (key,)
+        ).fetchone()
+        assert found is not None
+        return (None if found[0] is None else int(found[0])), found[1]
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        try:
+            if self._open is None or self._open.closed:
+                self._open = psycopg.connect(self._uri)
+        except psycopg.Error as error:
+            raise Determinate(f"cannot connect: {scrub(str(error))}", hint="check the URI and the server") from error
+        try:
+            with self._open.transaction():
+                yield self._open
+        except psycopg.Error as error:
+            self.close()
+            hint = "deliver again: the position tells what was written"
+            raise Indeterminate(f"PostgreSQL: {scrub(str(error))}", hint=hint) from error

@@ -1,0 +1,65 @@
+"""Rows of updates as databases take them: types of columns, values, names.
+
+Source: docs/reference/sinks.md.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
+import pyarrow.types as types
+
+from persist.arrow import ArrowField
+from persist.core.time.timeline import TEXT_MAX
+from persist.errors import InvalidArgument
+
+POSITIONS = "persist_positions"
+"""The table of positions: cursor, position, columns."""
+
+
+def quoted(name: str) -> str:
+    """A name in double quotes, as SQL has them."""
+    if not name or len(name) > TEXT_MAX or "\0" in name:
+        raise InvalidArgument("malformed name of a table", hint="from 1 to 255 characters", got=repr(name)[:80])
+    return '"' + name.replace('"', '""') + '"'
+
+
+def of_another_schema(table: str) -> InvalidArgument:
+    """The error for a table that was made for other columns."""
+    return InvalidArgument("this table has updates of another schema", hint="name another table", table=table)
+
+
+def shape(schema: pa.Schema) -> str:
+    """What tells schemas apart, kept beside the position."""
+    return json.dumps([[field.name, str(field.type)] for field in schema])
+
+
+def type_of(field: ArrowField, words: Mapping[str, str]) -> str:
+    """The type of a column: ``words`` by kind; all that has none is text. Times are unsigned: numeric."""
+    kind = field.type
+    if types.is_uint64(kind):
+        return words["wide"]
+    if types.is_integer(kind):
+        return words["integer"]
+    if types.is_floating(kind):
+        return words["real"]
+    if types.is_boolean(kind):
+        return words["boolean"]
+    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
+        return words["bytes"]
+    return words["text"]
+
+
+def rows(updates: pa.Table) -> Iterator[tuple[object, ...]]:
+    """Rows of plain values: nested ones are JSON, dates, times and decimals text."""
+    columns = [[plain(value) for value in column.to_pylist()] for column in updates.columns]
+    return zip(*columns, strict=True)
+
+
+def plain(value: object) -> object:
+    """A value as a database driver takes it."""
+    if value is None or isinstance(value, bool | int | float | str | bytes):
+        return value
+    if isinstance(value, list | dict):
+        return json.dumps(value, default=str)
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)

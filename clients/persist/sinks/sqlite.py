@@ -1,0 +1,99 @@
+"""SqliteSink: updates in a table of an SQLite database.
+
+Source: docs/reference/sinks.md; the documentation of SQLite, transactions.
+"""
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from persist.client.collections.sinks.port import moved
+from persist.errors import Determinate, Indeterminate
+from persist.sinks.sql import POSITIONS, of_another_schema, quoted, rows, shape, type_of
+
+_TYPES: Final = {
+    "wide": "TEXT",
+    "integer": "INTEGER",
+    "real": "REAL",
+    "boolean": "INTEGER",
+    "bytes": "BLOB",
+    "text": "TEXT",
+}
+_INT64: Final = 1 << 63
+BUSY_SECONDS: Final = 30.0
+
+
+class SqliteSink:
+    """Adds updates to ``table`` of the database at ``path``: their columns, ts and diff. Both are made if missing.
+
+    The position is in the table ``persist_positions`` of the same database. Numbers of 64 bits without a sign are
+    integers, or text from 2^63 on.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], table: str) -> None:
+        """Raises InvalidArgument: no name of a table."""
+        self._path = Path(path)
+        self._table = quoted(table)
+
+    def begin(self, key: str, schema: pa.Schema) -> int | None:
+        columns = ", ".join(
+            f"{quoted(field.name)} {'' if _wide(field) else type_of(field, _TYPES)}".strip() for field in schema
+        )
+        with self._transaction() as connection:
+            connection.execute(f"CREATE TABLE IF NOT EXISTS {self._table} ({columns})")
+            connection.execute(
+                f"CREATE TABLE IF NOT EXISTS {POSITIONS} (cursor TEXT PRIMARY KEY, position, columns TEXT NOT NULL)"
+            )
+            connection.execute(
+                f"INSERT INTO {POSITIONS} VALUES (?, NULL, ?) ON CONFLICT DO NOTHING", (key, shape(schema))
+            )
+            position, columns = connection.execute(
+                f"SELECT position, columns FROM {POSITIONS} WHERE cursor = ?", (key,)
+            ).fetchone()
+        if columns != shape(schema):
+            raise of_another_schema(self._table)
+        return None if position is None else int(position)
+
+    def write(self, key: str, updates: pa.Table, before: int | None, position: int) -> None:
+        marks = ", ".join("?" * updates.num_columns)
+        with self._transaction() as connection:
+            (found,) = connection.execute(f"SELECT position FROM {POSITIONS} WHERE cursor = ?", (key,)).fetchone()
+            if (None if found is None else int(found)) != before:
+                raise moved(key, found, before)
+            given = (tuple(map(_stored, row)) for row in rows(updates))
+            connection.executemany(f"INSERT INTO {self._table} VALUES ({marks})", given)
+            connection.execute(f"UPDATE {POSITIONS} SET position = ? WHERE cursor = ?", (_stored(position), key))
+
+    def close(self) -> None:
+        pass  # each transaction has a connection of its own
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        try:
+            connection = sqlite3.connect(self._path, timeout=BUSY_SECONDS, isolation_level=None)
+        except sqlite3.Error as error:
+            raise Determinate(f"cannot open {self._path}: {error}", hint="check the path") from error
+        with closing(connection):
+            try:
+                connection.execute("PRAGMA synchronous = FULL")
+                # Others wait from here on: what is read of the position stays so until the end.
+                connection.execute("BEGIN IMMEDIATE")
+                yield connection
+                connection.execute("COMMIT")
+            except sqlite3.Error as error:
+                raise Indeterminate(
+                    f"{self._path}: {error}", hint="deliver again: the position tells what was written"
+                ) from error
+
+
+def _wide(field: "pa.Field[pa.DataType]") -> bool:
+    return bool(pa.types.is_uint64(field.type))
+
+
+def _stored(value: object) -> object:
+    return str(value) if isinstance(value, int) and value >= _INT64 else value

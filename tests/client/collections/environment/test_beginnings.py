@@ -1,0 +1,62 @@
+"""What is made begins now: held at once, written at once, whoever ticks."""
+
+from client.collections.support import SCHEMA
+from client.sql.support import rows, sessions
+from client.support import client_of, memory_place
+
+from persist.core.catalog.ddl.statements import CreateCursor, CreateTable, QualifiedName
+from persist.runtime import system
+
+
+async def test_what_is_made_is_held_from_now_on_in_the_same_transaction() -> None:
+    before = system().now_ms()
+    async with sessions() as (session,):
+        await session.execute("BEGIN; CREATE TABLE x (id bigint PRIMARY KEY); CREATE HOLD h ON x; COMMIT")
+        await session.execute("INSERT INTO x VALUES (1)")
+        ((at, moved),) = await rows(session, "SELECT at, auto_advanced_count FROM persist_catalog.holds")
+        assert before - 1_000 <= at <= system().now_ms()
+        assert moved == 0
+
+
+async def test_what_is_made_is_followed_by_a_cursor_of_the_same_transaction() -> None:
+    async with client_of(memory_place()) as client:
+        environment = await client.environment()
+        t, c = QualifiedName("t"), QualifiedName("c")
+        await environment.execute(CreateTable(t, SCHEMA), CreateCursor(c, "SELECT * FROM t", (t,), SCHEMA))
+        item = await environment.resolve("t")
+        assert item.data is not None
+        async with await environment.cursor("c") as cursor:
+            first = await cursor.fetch()
+            assert (first.before, first.updates.num_rows) == (None, 0)
+            table = await client.table(item.data, mode="wal")
+            await table.insert([{"id": 1, "name": "a"}])
+            assert (await cursor.fetch(1, timeout=30)).updates["id"].to_pylist() == [1]
+        await environment.close()
+
+
+async def test_what_was_made_is_written_at_once_where_nobody_ticks() -> None:
+    place = memory_place()
+    async with client_of(place) as client:
+        environment = await client.environment()
+        await environment.execute(CreateTable(QualifiedName("t"), SCHEMA))
+        item = await environment.resolve("t")
+        await environment.close()
+    assert item.data is not None
+    async with client_of(place) as client:
+        table = await client.table(item.data, mode="wal")
+        await table.upsert([{"id": 1, "name": "a"}])
+        assert (await (await table.snapshot()).to_arrow())["id"].to_pylist() == [1]
+
+
+async def test_fetching_all_gives_the_contents_and_every_update_that_is_complete() -> None:
+    async with sessions() as (session,):
+        await session.execute("CREATE TABLE y (id bigint PRIMARY KEY); INSERT INTO y VALUES (1)")
+        await session.execute("CREATE CURSOR c FOR SUBSCRIBE y")
+        (done,) = await session.execute("INSERT INTO y VALUES (2)")
+        (fetched,) = await session.execute("FETCH ALL FROM c")
+        assert {each for row in fetched.rows for each in row if each in (1, 2)} == {1, 2}
+        assert done.ts is not None
+        assert fetched.ts is not None
+        assert fetched.ts > done.ts
+        (nothing,) = await session.execute("FETCH ALL FROM c")
+        assert nothing.rows == []

@@ -1,0 +1,109 @@
+"""Materialized views and indexes from statement to answer: whoever leads keeps them up, and their inputs for them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from client.support import SMALL, client_of, memory_place
+
+from persist import aio
+from persist.client.sql.session import SqlSession
+from persist.runtime import system
+
+LIMIT_SECONDS = 120
+
+
+@asynccontextmanager
+async def client_of_directory(path: Path) -> AsyncIterator[aio.Client]:
+    """A client of a directory, in which whoever writes first leads."""
+    async with await aio.embedded(path, settings=SMALL) as client:
+        yield client
+
+
+async def rows_of(session: SqlSession, query: str) -> list[tuple[Any, ...]]:
+    (result,) = await session.execute(query)
+    return sorted(result.rows)
+
+
+async def until(session: SqlSession, query: str, expected: list[tuple[Any, ...]]) -> None:
+    began = system().monotonic()
+    while (found := await rows_of(session, query)) != expected:
+        assert system().monotonic() - began < LIMIT_SECONDS, found
+        await asyncio.sleep(0.1)
+
+
+async def test_a_view_follows_its_table_and_outlives_who_leads() -> None:
+    place = memory_place()
+    async with client_of(place) as client:
+        await _defined(client)
+    async with client_of(place) as client:
+        session = SqlSession(await client.environment())
+        # Whoever defines something leads; those who do not may, too, and then nothing is kept up.
+        await session.execute("CREATE TABLE others (id bigint PRIMARY KEY)")
+        await session.execute("INSERT INTO orders VALUES (3, 'ada', 7)")
+        await until(session, "SELECT * FROM totals", [("ada", 17), ("bob", 5)])
+        await session.execute("DELETE FROM orders WHERE id = 2")
+        await until(session, "SELECT * FROM totals", [("ada", 17)])
+        assert await rows_of(session, "SELECT id FROM orders WHERE who = 'ada'") == [(1,), (3,)]
+        await session.close()
+
+
+async def _defined(client: aio.Client) -> None:
+    session = SqlSession(await client.environment())
+    await session.execute("CREATE TABLE orders (id bigint PRIMARY KEY, who text, amount bigint)")
+    await session.execute("INSERT INTO orders VALUES (1, 'ada', 10), (2, 'bob', 5)")
+    await session.execute(
+        "CREATE MATERIALIZED VIEW totals AS SELECT who, sum(amount)::bigint AS total FROM orders GROUP BY who"
+    )
+    await session.execute("CREATE INDEX by_who ON orders (who)")
+    await until(session, "SELECT * FROM totals", [("ada", 10), ("bob", 5)])
+    await session.close()
+
+
+async def test_a_view_that_is_held_from_its_beginning_shows_that_time() -> None:
+    async with client_of(memory_place()) as client:
+        session = SqlSession(await client.environment())
+        await session.execute("CREATE TABLE orders (id bigint PRIMARY KEY, who text, amount bigint)")
+        await session.execute("CREATE HOLD past ON orders")
+        (first,) = await session.execute("INSERT INTO orders VALUES (1, 'ada', 10)")
+        await session.execute("INSERT INTO orders VALUES (2, 'bob', 5)")
+        query = "SELECT who, sum(amount)::bigint AS total FROM orders GROUP BY who"
+        await session.execute(
+            f"BEGIN; CREATE MATERIALIZED VIEW totals WITH (REFRESH ON COMMIT) AS {query};"
+            f"CREATE HOLD begins ON totals AT {first.ts}; COMMIT"
+        )
+        assert await rows_of(session, f"SELECT * FROM totals AS OF {first.ts}") == [("ada", 10)]
+        assert await rows_of(session, "SELECT * FROM totals") == [("ada", 10), ("bob", 5)]
+        await session.execute("CREATE MATERIALIZED VIEW large AS SELECT who FROM totals WHERE total > 7")
+        await session.execute("UPDATE orders SET amount = 8 WHERE id = 2")
+        await until(session, "SELECT * FROM large", [("ada",), ("bob",)])
+        await session.close()
+
+
+async def test_a_view_that_is_followed_goes_on_when_whoever_led_has_ended(tmp_path: Path) -> None:
+    async with client_of_directory(tmp_path) as client, client_of_directory(tmp_path) as other:
+        async with client_of_directory(tmp_path) as first:
+            await _defined(first)
+            session = SqlSession(await first.environment(), owns=True)
+            await session.execute("CREATE CURSOR c FOR SUBSCRIBE totals")
+            follower = SqlSession(await client.environment(), owns=True)
+            following = await follower.subscribe("SUBSCRIBE totals AS OF AT LEAST 0 WITH (SNAPSHOT = false)")
+            await session.close()
+        assert not follower.environment.leads
+        writer = SqlSession(await other.environment(), owns=True)
+        await writer.execute("INSERT INTO orders VALUES (3, 'cy', 7)")
+        async with asyncio.timeout(LIMIT_SECONDS):
+            async for rows in following.batches():
+                if "cy" in rows["who"].to_pylist():
+                    break
+        assert follower.environment.leads
+        await following.close()
+        await follower.close()
+        # Nobody leads now: who fetches waits for what a leader does, and sees that one does.
+        await writer.execute("INSERT INTO orders VALUES (4, 'di', 7)")
+        while "di" not in [row[2] for row in await rows_of(writer, "FETCH ALL FROM c WITH (TIMEOUT = '60s')")]:
+            pass
+        assert writer.environment.leads
+        await writer.close()
