@@ -7,25 +7,32 @@
 Source: design 003; sources.md; architecture.md section 7.
 """
 
+from persist_ingest.items import adopt, create, drop
 from persist_ingest.location import Location
+from persist_ingest.pipeline.again import resnapshot
 from persist_ingest.pipeline.claims import Claim, claims
-from persist_ingest.pipeline.creation import abandon, create, drop
-from persist_ingest.pipeline.pipeline import Pipeline, PipelineOptions, Step
-from persist_ingest.pipeline.records import Records, Source
-from persist_ingest.pipeline.status import SourceStatus, status
+from persist_ingest.pipeline.creation import abandon
+from persist_ingest.pipeline.pipeline import Pipeline, PipelineOptions
+from persist_ingest.pipeline.records import Records, Source, SourceNotFound
+from persist_ingest.pipeline.running import Step
+from persist_ingest.pipeline.status import ExportStatus, SourceStatus, status
 
 __all__ = [
     "Claim",
+    "ExportStatus",
     "Location",
     "Pipeline",
     "PipelineOptions",
     "Records",
     "Source",
+    "SourceNotFound",
     "SourceStatus",
     "Step",
     "abandon",
+    "adopt",
     "claims",
     "create",
     "drop",
+    "resnapshot",
     "status",
 ]

@@ -10,7 +10,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Final
 
 from persist import PersistError, UsageError
@@ -64,7 +64,7 @@ class Claim:
         """It said so lately."""
         return system().now_ms() - self.told_ms <= SILENT_MS
 
-    def to_record(self) -> Record:
+    def to_record(self) -> dict[str, object]:
         """As it is recorded. To a release without claims the name is free, and the generation spent."""
         creating = {name: value for name, value in asdict(self).items() if name not in {"name", "generation"}}
         return {
@@ -77,10 +77,11 @@ class Claim:
 
     @staticmethod
     def of(name: str, record: Fields | None) -> "Claim | None":
-        """The claim that this record is, if it is one."""
+        """The claim that this record is, if it is one. What a later release says beside it is passed over."""
         if record is None or record.get("creating") is None:
             return None
-        creating = dict(record["creating"])
+        known = {each.name for each in fields(Claim)}
+        creating = {key: value for key, value in record["creating"].items() if key in known}
         source = creating.pop("source")
         made = None if source is None else Source(**source)
         return Claim(name=name, generation=int(record["generation"]), source=made, **creating)
@@ -163,7 +164,7 @@ def publish(records: Records, claim: Claim) -> None:
         if before is not None and not before.get("dropped") and before["generation"] == source.generation:
             return dict(before)
         _check_mine(claim, before)
-        return asdict(source)
+        return source.to_record()
 
     records.change("source", claim.name, place)
 

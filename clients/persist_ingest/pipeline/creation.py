@@ -33,8 +33,9 @@ from persist_ingest.pipeline.claims import (
 from persist_ingest.pipeline.records import DATA_SINCE, Records, Source
 from persist_ingest.pipeline.running import SPARK_BYTES_MIN, Runner
 from persist_ingest.pipeline.state import Contents
+from persist_ingest.pipeline.timelines import Asked
 from persist_ingest.pipeline.work import ExportPlan, Work, prepared
-from persist_ingest.sources.port import Announces, Beginning, DropsWithin, SourceType, UpstreamNotOurs
+from persist_ingest.sources.port import Announces, Beginning, BringsTimes, DropsWithin, SourceType, UpstreamNotOurs
 from persist_ingest.sources.registry import source_type
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ def create(
     Raises SourceExists, SourceCreating, ClaimLost, InvalidArgument (options), SourceFailure, LocationError.
     """
     check_name(name)
+    asked, options = Asked.of(options)
     kind = source_type(type_name)
     here = location.resolved()
     the_client = client(here)
@@ -78,7 +80,7 @@ def create(
             claim = announce(records, claim, made)
 
         with beating(records, claim), _created(kind, options, name, announced) as beginning:
-            source = _source(the_client, claim, beginning, interval_ms)
+            source = _source(the_client, claim, beginning, interval_ms, asked)
             _check_fresh(the_client, source)
             # Before any shard: whoever finds this claim finds all that there may be.
             claim = set_up(records, claim, source)
@@ -174,7 +176,7 @@ def _claimed(
     return claim
 
 
-def _source(the_client: Any, claim: Claim, beginning: Beginning, interval_ms: int) -> Source:
+def _source(the_client: "persist.Client", claim: Claim, beginning: Beginning, interval_ms: int, asked: Asked) -> Source:
     reader, name, generation = beginning.reader, claim.name, claim.generation
 
     def shard(export: str, separator: str) -> str:
@@ -182,12 +184,18 @@ def _source(the_client: Any, claim: Claim, beginning: Beginning, interval_ms: in
         table = f"{name}{separator}{export}"
         return str(the_client.named(table if generation == 1 else f"{table}@{generation}", create=True))
 
+    # Ids of shards are dead for ever once they were used: so they name a life of a source.
+    remap = shard("progress", "_")
+    decided = asked.decided(reader, id=remap, name=name)
     return Source(
         name=name,
         type=claim.type,
         kind=reader.kind.value,
         incarnation=reader.incarnation,
-        remap=shard("progress", "_"),
+        remap=remap,
+        timeline=decided.timeline,
+        claims_epoch=decided.claims_epoch,
+        brings_times=isinstance(reader, BringsTimes),
         exports={export: shard(export, ".") for export in reader.exports()},
         definition=dict(beginning.definition),
         generation=generation,
@@ -214,11 +222,14 @@ def _begin(
     runner: Runner,
     report: Callable[[int], None],
 ) -> None:
+    """Shards, and in them what the source begins with; one that brings its times begins with its first step."""
     the_client = client(location)
     schemas = beginning.reader.exports()
     writers = {name: the_client.open_writer(shard, schema=schemas[name]) for name, shard in source.shards.items()}
     for shard in source.shards.values():
         the_client.open_since(DATA_SINCE, shard, purpose="history of a source")
+    if source.brings_times:
+        return
     minter = the_client.minter(minter_endpoints)
     try:
         minter.mint(source.remap_source, beginning.bound, high=beginning.bound)

@@ -20,12 +20,14 @@ import persist
 from persist import Antichain, LeaseExpired, LocationError, NotReadable, PersistError, ShardId, UpperMismatch
 from persist.runtime import system
 from persist.sources import (
+    EPOCH_MILLISECONDS,
     BindingLog,
     Export,
     Probe,
     Reclocker,
     RemapTrace,
     SourceFrontier,
+    SourceQuarantined,
     UpstreamLost,
     check_available,
     offset_resumption,
@@ -33,11 +35,23 @@ from persist.sources import (
 )
 from persist.typed import Record
 from persist_ingest.location import Location, client
+from persist_ingest.pipeline.following import Follower
 from persist_ingest.pipeline.records import DATA_SINCE, SILENT_MS, Records, Source, Told
-from persist_ingest.pipeline.running import Runner
+from persist_ingest.pipeline.running import Runner, Step
 from persist_ingest.pipeline.state import Contents
-from persist_ingest.pipeline.work import Done, ExportPlan, Work, prepared
-from persist_ingest.sources.port import HeldUp, ReadTask, Revised, SchemaGrew, SourceFailure, SourceReader
+from persist_ingest.pipeline.timelines import Decided, check_timeline
+from persist_ingest.pipeline.troubles import expire, is_held, running, stall
+from persist_ingest.pipeline.work import Done, ExportPlan, Work, prepared, together
+from persist_ingest.sources.port import (
+    BringsTimes,
+    HeldUp,
+    ReadsApart,
+    ReadTask,
+    Revised,
+    SchemaGrew,
+    SourceFailure,
+    SourceReader,
+)
 from persist_ingest.sources.registry import source_type
 
 if TYPE_CHECKING:
@@ -49,6 +63,8 @@ STEP_BYTES: Final = 128 << 20
 """Upstream bytes that one step reads, about; a single binding is never divided."""
 PATIENCE_SECONDS: Final = 300.0
 """How long the upstream or the stores may be away before a pipeline gives up."""
+LOOK_SECONDS: Final = 1.0
+"""Between two looks at what is recorded of the source's exports, before each of which nothing is let go."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,24 +83,6 @@ class PipelineOptions:
     minter: str = ""
     told_ms: int = 2_000
     forget_ms: int = 5_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """What one step did. ``upper``: what is complete in all exports now; ``frontier``: what is bound.
-
-    ``rows``, ``bytes``: what was written; ``reread``: rows read although they were durable; ``appended``: exports whose
-    upper this step moved, ``overtaken``: those that another ingester moved first.
-    """
-
-    upper: Antichain
-    frontier: SourceFrontier
-    rows: int = 0
-    bytes: int = 0
-    reread: int = 0
-    appended: int = 0
-    overtaken: int = 0
-    seconds: float = 0.0
 
 
 class Pipeline:
@@ -120,16 +118,18 @@ class Pipeline:
         self._runtime = system()
         self._ingester = f"{self._runtime.hostname}-{os.getpid()}-{self._runtime.random_bytes(3).hex()}"
         self._minter = self._client.minter(self.options.minter)
-        self._shards: dict[str, ShardId] = self.source.shards
+        self._type = source_type(self.source.type)
+        self._shards: dict[str, ShardId] = {name: self.source.shards[name] for name in running(self.source)}
         self._writers: Record = {}
         self._uppers: dict[str, Antichain] = {}
         self._sinces: Record = {}
         self._reader: SourceReader | None = None
+        self._follower: Follower | None = None
         self._recorded = self.source.definition
         self._stop = threading.Event()
         self._late: deque[SourceFrontier] = deque()
         self._checked = self._has_failed = False
-        self._told_at = self._forgot_at = float("-inf")
+        self._told_at = self._forgot_at = self._looked_at = float("-inf")
         self._rows = self._bytes = self._reread = self._steps = 0
         self.untold = 0
         """Words to ``status`` that did not get there: whatever became of them, ingestion goes on."""
@@ -155,6 +155,11 @@ class Pipeline:
             except HeldUp as error:
                 patience = self._runtime.monotonic() + PATIENCE_SECONDS
                 self._again(error)
+            except SourceQuarantined as error:
+                # Until its times are right again: what was read stays known.
+                patience = self._runtime.monotonic() + PATIENCE_SECONDS
+                self._complain(error)
+                self._tell("stalled", None, error, force=True)
             except (LocationError, LeaseExpired) as error:
                 if self._runtime.monotonic() > patience:
                     self._failed(error)
@@ -174,12 +179,32 @@ class Pipeline:
     def step(self) -> Step:
         """One round: whatever the upstream has now is durable afterwards, with times. Safe to repeat after any error.
 
-        Raises SourceFailure, UpstreamLost, UpstreamRegressed, UpstreamReplaced (definite), LocationError (again).
+        An export that cannot go on stands aside, and the others do. Raises SourceFailure (of all exports, or of the one
+        that is left), UpstreamLost, UpstreamRegressed, UpstreamReplaced (definite), LocationError (again).
         """
+        while True:
+            try:
+                return self._stepped()
+            except SourceFailure as error:
+                if not self._set_aside(error):
+                    raise
+            except UpstreamLost:
+                # Others may have let go what only exports need that stand aside by now.
+                found = self._records.source(self.source.name)
+                if self._knows(found):
+                    raise
+                self._take_over(found)
+
+    def _stepped(self) -> Step:
         begun = self._runtime.monotonic()
+        if not self._shards:
+            self._take_over(self._records.source(self.source.name))
         reader = self._open()
-        trace = self._bind(reader)
-        step = self._carried(reader, trace)
+        if self._follower is not None:
+            trace, step = None, self._followed(self._follower)
+        else:
+            trace = self._bind(reader)
+            step = self._carried(reader, trace)
         self._record(reader)
         self._steps += 1
         self._rows += step.rows
@@ -209,12 +234,40 @@ class Pipeline:
 
     def _open(self) -> SourceReader:
         if self._reader is None:
-            for name, shard in self._shards.items():
-                self._writers[name] = self._client.open_writer(shard)
+            if not self._shards:
+                raise HeldUp("no export of this source runs", hint="persist source status says what each waits for")
+            writers = together(self._client.open_writer, self._shards.values())
+            self._writers.update(zip(self._shards, writers, strict=True))
             self._ask_uppers()
             schemas = {name: writer.schema for name, writer in self._writers.items()}
-            self._reader = source_type(self.source.type).open(self.source.definition, schemas)
+            self._reader = self._type.open(self.source.definition, schemas)
+            recorded = Decided(self.source.timeline, self.source.claims_epoch)
+            check_timeline(recorded, self._reader, id=self.source.remap, name=self.source.name)
+            self._follower = self._follow(self._reader) if isinstance(self._reader, BringsTimes) else None
         return self._reader
+
+    def _follow(self, reader: BringsTimes) -> Follower:
+        ((name, writer),) = self._writers.items()
+        return Follower(
+            reader,
+            writer,
+            self._uppers[name],
+            label=self.source.name,
+            claims_epoch=self.source.claims_epoch,
+            now_ms=self._runtime.now_ms,
+        )
+
+    def _followed(self, follower: Follower) -> Step:
+        done = follower.step()
+        self._uppers = dict.fromkeys(self._uppers, follower.upper)
+        return Step(
+            upper=follower.upper,
+            frontier=SourceFrontier.minimum(self.source.remap_source.kind),
+            rows=done.rows,
+            bytes=done.bytes,
+            appended=done.appended,
+            overtaken=done.overtaken,
+        )
 
     def _bind(self, reader: SourceReader) -> RemapTrace:
         """Ask the upstream what it has and have that bound; the bindings afterwards."""
@@ -251,7 +304,8 @@ class Pipeline:
 
     def _ask_uppers(self) -> None:
         """What is durable now, whoever made it so."""
-        self._uppers = {name: self._client.recent_upper(shard) for name, shard in self._shards.items()}
+        uppers = together(self._client.recent_upper, self._shards.values())
+        self._uppers = dict(zip(self._shards, uppers, strict=True))
 
     def _begin(self, trace: RemapTrace) -> tuple[Antichain, SourceFrontier]:
         """From which time on something is missing in some export, and from where on to read for that.
@@ -264,9 +318,11 @@ class Pipeline:
             self._ask_uppers()
             least = self._least(trace)
             if least.less_equal(trace.since):
+                behind = [name for name, upper in self._uppers.items() if upper.less_equal(trace.since)]
                 raise SourceFailure(
                     "the bindings of data that are not durable yet were forgotten",
-                    hint="somebody moved the since of the progress shard: drop the source and create it again",
+                    hint="somebody moved the since of the progress shard: snapshot it again, or create the source anew",
+                    **({"export": behind[0]} if len(behind) < len(self._uppers) else {}),
                     since=trace.since,
                     durable=least,
                 )
@@ -299,8 +355,8 @@ class Pipeline:
         done = self._read(trace, upper, tasks) if tasks else []
         appended = overtaken = 0
         behind = [name for name, durable in self._uppers.items() if durable.less_than(upper)]
-        for name in behind:
-            if self._append(name, prepared(done, name), upper):
+        for was_first in together(lambda name: self._append(name, prepared(done, name), upper), behind):
+            if was_first:
                 appended += 1
             else:
                 overtaken += 1
@@ -381,33 +437,94 @@ class Pipeline:
         except PersistError as error:
             _log.warning("source %s could not record what it learned, and tries again: %s", self.source.name, error)
 
-    def _let_go(self, reader: SourceReader, trace: RemapTrace) -> None:
+    def _let_go(self, reader: SourceReader, trace: RemapTrace | None) -> None:
         """Tell the upstream, some steps late, what is durable, and let bindings and history go."""
+        if trace is None:
+            self._forget(lambda: next(iter(self._uppers.values())))
+            return
         exports = [Export(name, upper) for name, upper in self._uppers.items()]
         durable = offset_resumption(trace, exports)
+        if isinstance(self._type, ReadsApart) and not self._may_let_go():
+            return
         if durable is not None and (not self._late or durable != self._late[-1]):
             self._late.append(durable)
         while len(self._late) > self.options.commit_steps_late:
             frontier = self._late.popleft()
             reader.commit(frontier)
             self._committed = str(frontier)
+
+        def least() -> Antichain:
+            self._minter.compact(self.source.remap_source, self._shards)
+            return self._least(trace)
+
+        self._forget(least)
+
+    def _set_aside(self, error: SourceFailure) -> bool:
+        """Go on without the export that this is about, or with what others know of it; False: there is no such way."""
+        export = error.details.get("export")
+        if not isinstance(self._type, ReadsApart) or export not in self._shards:
+            return False
+        now = stall(self._records, self.source, str(export), error)
+        if now.turn == self.source.turn and str(export) not in now.troubles:
+            return False
+        self._complain(error)
+        _log.warning("source %s goes on without %s: %s", self.source.name, export, error)
+        self._take_over(now)
+        return True
+
+    def _take_over(self, now: Source) -> None:
+        """Go on with the exports that run as it is recorded, under the definition that is recorded."""
+        self._close_reader()
+        self.source, self._recorded = now, now.definition
+        self._shards = {name: shard for name, shard in now.shards.items() if name not in now.troubles}
+        self._uppers.clear()
+        # An export that joins may need what the others were done with.
+        self._late.clear()
+        self._checked = False
+
+    def _may_let_go(self) -> bool:
+        """Whether what was durable before this call may be let go: no export needs it that is snapshotted again.
+
+        SUBTLE: an attempt says so in the record before it has a position to begin at. So what was durable before that
+        was looked up lies before all that the attempt needs.
+        """
+        now = self._runtime.monotonic()
+        if now - self._looked_at < LOOK_SECONDS:
+            return False
+        self._looked_at = now
+        found = expire(self._records, self._records.source(self.source.name))
+        if found.generation != self.source.generation:
+            return False
+        is_same = self._knows(found)
+        if not is_same:
+            self._take_over(found)
+        return is_same and not is_held(found)
+
+    def _knows(self, found: Source) -> bool:
+        """Which exports run, and under what definition, is what this pipeline goes by."""
+        return found.turn == self.source.turn and found.troubles.keys() == self.source.troubles.keys()
+
+    def _forget(self, upper: Callable[[], Antichain]) -> None:
         now = self._runtime.monotonic()
         if now - self._forgot_at >= self.options.forget_ms / 1000:
             self._forgot_at = now
-            self._minter.compact(self.source.remap_source, self._shards)
-            self._retain(self._least(trace))
+            self._retain(upper())
 
     def _retain(self, upper: Antichain) -> None:
         """Data shards are readable ``retain_ms`` back, at least at the last complete time."""
         if not upper.time:
             return
         since = [max(0, upper.time - 1 - self.options.retain_ms)]
-        for name, shard in self._shards.items():
+
+        def retain(name: str) -> None:
             handle = self._sinces.get(name)
             if handle is None:
+                shard = self._shards[name]
                 handle = self._sinces[name] = self._client.open_since(DATA_SINCE, shard, purpose="history of a source")
             if handle.since.less_than(Antichain(tuple(since))):
                 handle.compare_and_downgrade(handle.opaque, since)
+
+        together(retain, self._shards)
 
     def _pause(self, begun: float) -> None:
         left = begun + self.options.tick_ms / 1000 - self._runtime.monotonic()
@@ -417,10 +534,13 @@ class Pipeline:
         """After a failure that may pass: say so, and begin with what the shards say."""
         self._complain(error)
         self._tell("stalled", None, error, force=True)
+        self._close_reader()
+
+    def _close_reader(self) -> None:
         if self._reader is not None:
             with contextlib.suppress(PersistError):
                 self._reader.close()
-        self._reader = None
+        self._reader = self._follower = None
         self._writers.clear()
 
     def _failed(self, error: PersistError) -> None:
@@ -450,7 +570,7 @@ class Pipeline:
 
     def _told(self, state: str, step: Step | None, error: PersistError | None) -> Told:
         upper = step.upper.time if step is not None else None
-        behind = None
+        behind, has_clock = None, self.source.timeline == str(EPOCH_MILLISECONDS)
         if step is not None and self._reader is not None:
             behind = self._reader.status().bytes_behind
         return Told(
@@ -461,7 +581,7 @@ class Pipeline:
             known=self._known,
             committed=self._committed,
             upper_ms=upper,
-            lag_ms=None if upper is None else max(0, self._runtime.now_ms() - upper),
+            lag_ms=max(0, self._runtime.now_ms() - upper) if upper is not None and has_clock else None,
             bytes_behind=behind,
             rows=self._rows,
             bytes=self._bytes,

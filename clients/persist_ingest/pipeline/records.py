@@ -35,11 +35,18 @@ DATA_SINCE: Final = "source"
 SILENT_MS: Final = 30_000
 """An ingester that has said nothing for this long is taken for gone."""
 VERSION: Final = 1
+TIMED: Final = 2
+"""The version of sources that are not simply in epoch milliseconds: earlier releases do not know what that means."""
+APART: Final = 3
+"""The version of sources some of whose exports stand aside, or were snapshotted again: earlier releases would go on
+with them, and under an older definition."""
 _SCHEMA: Final = persist.Schema(
     key={"kind": pa.field("kind", pa.string(), nullable=False), "name": pa.field("name", pa.string(), nullable=False)},
     val={"record": pa.field("record", pa.string(), nullable=False)},
 )
 _SINCE: Final = "sources"
+_TIMED_FIELDS: Final = ("timeline", "claims_epoch", "brings_times")
+_APART_FIELDS: Final = ("troubles", "turn")
 _ATTEMPTS: Final = 64
 _SHOWN: Final = 20
 Place: TypeAlias = Callable[[Mapping[str, Any] | None], dict[str, Any] | None]
@@ -60,7 +67,12 @@ class SourceNotFound(UsageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A source as it was created. ``exports``: the shard of each; ``definition``: what its type needs to open it."""
+    """A source as it was created. ``exports``: the shard of each; ``definition``: what its type needs to open it.
+
+    ``timeline``: its text; ``claims_epoch``: nobody checked that its times are milliseconds. ``brings_times``: they are
+    those of its messages, nothing is bound, and ``remap`` is only its id. ``troubles``: of each export that does not go
+    on, as ``pipeline.troubles`` has them; ``turn``: how many exports were snapshotted again.
+    """
 
     name: str
     type: str
@@ -73,6 +85,22 @@ class Source:
     interval_ms: int = 1_000
     created_ms: int = 0
     version: int = VERSION
+    timeline: str = "M"
+    claims_epoch: bool = False
+    brings_times: bool = False
+    troubles: Mapping[str, Fields] = field(default_factory=dict)
+    turn: int = 0
+
+    def to_record(self) -> dict[str, object]:
+        """As it is recorded: without what earlier releases do not know, where there is nothing of it."""
+        record: dict[str, object] = {**asdict(self), "version": VERSION}
+        if self.timeline == "M" and not self.claims_epoch and not self.brings_times:
+            record = {name: value for name, value in record.items() if name not in _TIMED_FIELDS}
+        else:
+            record["version"] = TIMED
+        if not self.troubles and not self.turn:
+            return {name: value for name, value in record.items() if name not in _APART_FIELDS}
+        return {**record, "version": APART}
 
     @property
     def remap_source(self) -> RemapSource:
@@ -108,7 +136,7 @@ class Records:
 
     def sources(self) -> dict[str, Source]:
         """Every source that exists, by name. Raises LocationError, VersionMismatch."""
-        found = {name: _source(record) for name, record in self._read("source").items()}
+        found = {name: source_of(record) for name, record in self._read("source").items()}
         return {name: source for name, source in sorted(found.items()) if source is not None}
 
     def source(self, name: str) -> Source:
@@ -125,11 +153,16 @@ class Records:
         return self._read("source")
 
     def revise(self, source: Source) -> None:
-        """Record with what definition a source is opened from now on, if this life of it is there still."""
+        """Record with what definition a source is opened from now on, if this life of it is there still.
+
+        Not where an export was snapshotted again meanwhile: this definition is older.
+        """
 
         def place(before: Fields | None) -> Record | None:
             if before is None or before.get("dropped") or before["generation"] != source.generation:
                 return None if before is None else dict(before)
+            if before.get("turn", 0) != source.turn:
+                return dict(before)
             return {**before, "definition": dict(source.definition)}
 
         self.change("source", source.name, place)
@@ -228,10 +261,12 @@ def _update(kind: str, name: str, record: Fields, ts: int, diff: int) -> Any:
     return (({"kind": kind, "name": name}, {"record": json.dumps(record, sort_keys=True)}), ts, diff)
 
 
-def _source(record: Fields) -> Source | None:
-    if record.get("version") != VERSION:
+def source_of(record: Mapping[str, object]) -> Source | None:
+    """A source as it is recorded; None: it was dropped. Raises VersionMismatch."""
+    if record.get("version") not in (VERSION, TIMED, APART):
         raise VersionMismatch("a source of another release", hint="upgrade", version=record.get("version"))
-    return None if record.get("dropped") else Source(**record)
+    fields: Fields = record
+    return None if record.get("dropped") else Source(**fields)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

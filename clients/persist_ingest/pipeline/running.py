@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from persist import PersistError, UsageError
+from persist import Antichain, PersistError, UsageError
+from persist.sources import SourceFrontier
 from persist_ingest.pipeline.work import Done, Work, carry_out
 
 if TYPE_CHECKING:
@@ -15,6 +16,24 @@ if TYPE_CHECKING:
 
 SPARK_BYTES_MIN: Final = 16 << 20
 """Upstream bytes of a step from which on a Spark job is worth its start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What one step did. ``upper``: what is complete in all exports that run; ``frontier``: what is bound.
+
+    ``rows``, ``bytes``: what was written; ``reread``: rows read although they were durable; ``appended``: exports whose
+    upper this step moved, ``overtaken``: those that another ingester moved first.
+    """
+
+    upper: Antichain
+    frontier: SourceFrontier
+    rows: int = 0
+    bytes: int = 0
+    reread: int = 0
+    appended: int = 0
+    overtaken: int = 0
+    seconds: float = 0.0
 
 
 @dataclass(slots=True)

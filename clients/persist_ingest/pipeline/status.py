@@ -11,10 +11,12 @@ import pyarrow.compute as pc
 import persist
 from persist import PersistError
 from persist.runtime import system
+from persist.sources import EPOCH_MILLISECONDS
 from persist.typed import Fields
 from persist_ingest.location import Location, client
 from persist_ingest.pipeline.records import SILENT_MS, Records, Source
 from persist_ingest.pipeline.state import Contents
+from persist_ingest.pipeline.troubles import running, troubles
 from persist_ingest.sources.registry import source_type
 
 
@@ -30,11 +32,26 @@ class Counted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExportStatus:
+    """How one export fares. ``state``: running, stalled, or snapshotting (again).
+
+    ``upper``: what it holds is right before this time, also while it does not run. ``since_ms``: when it stopped, with
+    ``error`` why, and ``hint`` what to do.
+    """
+
+    state: str
+    upper: int | None
+    since_ms: int | None = None
+    error: str = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SourceStatus:
     """``state``: running, stalled, failed, stopped or idle (nobody ingests it). Times are milliseconds since 1970.
 
-    ``resume_time`` and ``resume_offsets``: where it goes on after a restart. ``uppers``: of each export. ``counts``: of
-    each export, when asked for.
+    ``resume_time`` and ``resume_offsets``: where it goes on after a restart. ``uppers``: of each export;
+    ``exports``: how each fares. ``counts``: of each export, when asked for.
     """
 
     source: Source
@@ -50,6 +67,7 @@ class SourceStatus:
     upstream: Fields = field(default_factory=dict)
     upstream_error: str = ""
     counts: Mapping[str, Counted] = field(default_factory=dict)
+    exports: Mapping[str, ExportStatus] = field(default_factory=dict)
 
 
 def status(location: Location, name: str, *, ask_upstream: bool = True, count_rows: bool = False) -> SourceStatus:
@@ -62,32 +80,59 @@ def status(location: Location, name: str, *, ask_upstream: bool = True, count_ro
     source = records.source(name)
     ingesters = records.status(name)
     now = system().now_ms()
-    minter = the_client.minter()
-    try:
-        resumption = minter.resumption(source.remap_source, source.shards)
-        trace = minter.bindings(source.remap_source)
-    finally:
-        minter.close()
     uppers = {name: the_client.recent_upper(shard).time for name, shard in source.shards.items()}
-    least = resumption.source.time.time
+    least, offsets, bound = _resumption(the_client, source, uppers)
     state, error = _state(ingesters, now)
     upstream, behind, upstream_error = _upstream(the_client, source) if ask_upstream else ({}, None, "")
-    offsets = resumption.source.offsets
     return SourceStatus(
         source=source,
         state=state,
         error=error,
         resume_time=least,
-        resume_offsets=None if offsets is None else str(offsets),
-        bound=str(trace.frontier),
+        resume_offsets=offsets,
+        bound=bound,
         uppers=uppers,
-        lag_ms=max(0, now - least) if least else None,
+        lag_ms=max(0, now - least) if least and source.timeline == str(EPOCH_MILLISECONDS) else None,
         bytes_behind=behind,
         ingesters=ingesters,
         upstream=upstream,
         upstream_error=upstream_error,
         counts={name: _counted(location, source, name) for name in source.exports} if count_rows else {},
+        exports=_exports(source, uppers),
     )
+
+
+def _exports(source: Source, uppers: Mapping[str, int | None]) -> dict[str, ExportStatus]:
+    kept = troubles(source)
+    return {
+        name: ExportStatus(state="running", upper=upper)
+        if name not in kept
+        else ExportStatus(
+            state=kept[name].state,
+            upper=upper,
+            since_ms=kept[name].since_ms,
+            error=kept[name].error,
+            hint=kept[name].hint,
+        )
+        for name, upper in uppers.items()
+    }
+
+
+def _resumption(
+    the_client: "persist.Client", source: Source, uppers: Mapping[str, int | None]
+) -> tuple[int | None, str | None, str]:
+    """The time at which the source goes on after a restart, the offsets there, and what is bound."""
+    if source.brings_times:
+        return next(iter(uppers.values()), None), None, ""
+    minter = the_client.minter()
+    try:
+        shards = {name: source.shards[name] for name in running(source)}
+        resumption = minter.resumption(source.remap_source, shards)
+        trace = minter.bindings(source.remap_source)
+    finally:
+        minter.close()
+    offsets = resumption.source.offsets
+    return resumption.source.time.time, None if offsets is None else str(offsets), str(trace.frontier)
 
 
 def _counted(location: Location, source: Source, export: str) -> Counted:
@@ -114,7 +159,7 @@ def _state(ingesters: Mapping[str, Fields], now_ms: int) -> tuple[str, str]:
 
 
 def _upstream(the_client: "persist.Client", source: Source) -> tuple[Fields, int | None, str]:
-    schemas = {name: the_client.schema(shard) for name, shard in source.shards.items()}
+    schemas = {name: the_client.schema(source.shards[name]) for name in running(source)}
     try:
         reader = source_type(source.type).open(source.definition, schemas)
         try:

@@ -79,6 +79,8 @@ class _Kept:
 def _first(batches: Iterable[pa.RecordBatch], count: int) -> Iterator[pa.RecordBatch]:
     """So many rows from the begin."""
     left = count
+    if not left:
+        return
     for rows in batches:
         if not left:
             return

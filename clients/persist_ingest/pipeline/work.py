@@ -5,9 +5,10 @@ that runs twice writes the same rows twice into parts of which at most one set i
 Source: design 003; sources.md section 6; catalog-semantics.md section 4.2.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,6 +21,11 @@ from persist_ingest.pipeline.truncations import Truncations
 from persist_ingest.pipeline.upserts import changes_of, keep, newest_at
 from persist_ingest.sources.port import Changes, ReadTask, Truncated, Upserts
 
+A = TypeVar("A")
+B = TypeVar("B")
+
+TOGETHER: Final = 16
+"""How many exports are written or appended to at once."""
 _PLACES: Final = ("\0time", "\0partition", "\0offset", "\0present")
 """Names of columns beside the rows' own, which cannot be called so."""
 
@@ -72,8 +78,8 @@ def carry_out(work: Work, report: Callable[[int], None] = lambda rows: None) -> 
             done.rows += rows.num_rows
             done.bytes += rows.nbytes
             report(rows.num_rows)
-        for name, builder in builders.items():
-            done.batches[name] = [builder.finish().to_bytes()]
+        finished = together(lambda name: builders[name].finish().to_bytes(), builders)
+        done.batches = {name: [batch] for name, batch in zip(builders, finished, strict=True)}
     except BaseException:
         for builder in builders.values():
             builder.discard()
@@ -161,6 +167,15 @@ def _truncations(work: Work, export: str) -> Truncations:
 def _time_of(work: Work, event: Truncated) -> int:
     code = None if event.partition is None else pa.array([event.partition])  # type: ignore[list-item]  # no nulls here
     return int(work.reclocker.reclock_arrow(pa.array([event.offset], pa.uint64()), code)[0].as_py())
+
+
+def together(action: Callable[[A], B], of: Iterable[A]) -> list[B]:
+    """What it gives for each, side by side: most of it waits for stores. Raises the first error once all are done."""
+    items = list(of)
+    if len(items) < 2:
+        return [action(each) for each in items]
+    with ThreadPoolExecutor(min(TOGETHER, len(items)), thread_name_prefix="persist-ingest") as pool:
+        return [future.result() for future in [pool.submit(action, each) for each in items]]
 
 
 def prepared(done: Sequence[Done], export: str) -> list[PreparedBatch]:

@@ -15,15 +15,18 @@ import pyarrow as pa
 
 from persist import Determinate, Schema, UsageError
 from persist.arrow import ArrowArray
-from persist.sources import Partition, Probe, SourceFrontier, SourceKind
-from persist.typed import Fields
+from persist.sources import CounterTimeline, Partition, Probe, SourceFrontier, SourceKind
+from persist.typed import Fields, Record
 
 ERRORS: str = "errors"
 """The export that bad rows go to when the source is told to divert them."""
 
 
 class SourceFailure(UsageError):
-    """The upstream or its data cannot be ingested as declared. Definite: every retry says the same."""
+    """The upstream or its data cannot be ingested as declared. Definite: every retry says the same.
+
+    With a detail ``export`` it is about that export alone.
+    """
 
     reason = "SOURCE_FAILURE"
 
@@ -37,7 +40,7 @@ class BadRows(SourceFailure):
 class TableAltered(SourceFailure):
     """What was read before need not be what the upstream holds now, as it changed its form without a message.
 
-    Nothing that is durable was read after the change. Drop the source and create it again.
+    Nothing that is durable was read after the change. Snapshot it again (``persist source resnapshot``).
     """
 
     reason = "TABLE_ALTERED"
@@ -111,6 +114,30 @@ class Truncated:
 
 
 Event: TypeAlias = Changes | Upserts | Truncated
+
+
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """What an upstream says of one of its times: ``rows``, each with its diff, counted as one under ``mark``.
+
+    Said again with the same mark it is the same, and counts once. Rows are dicts of the export's columns.
+    """
+
+    time: int
+    mark: str
+    rows: tuple[tuple[Record, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """For every time in ``[lower, upper)`` there are as many ``Stated`` as ``counts`` has, and none where it has none.
+
+    ``upper`` None: there will be no time at or beyond ``lower`` besides those counted.
+    """
+
+    lower: int
+    upper: int | None
+    counts: Mapping[int, int]
 
 
 class ReadTask(Protocol):
@@ -193,6 +220,24 @@ class SourceReader(Protocol):
 
 
 @runtime_checkable
+class BringsTimes(Protocol):
+    """A SourceReader whose messages bring their own times, and say themselves when a time is complete.
+
+    Nothing is bound then: what is appended follows from what was said, in whatever order and however often. A pipeline
+    asks ``exports`` (there is one), ``follow``, ``status`` and ``close``, and neither ``plan`` nor ``commit``.
+    """
+
+    @property
+    def counter(self) -> CounterTimeline | None:
+        """What counts the times; None: they mean something to this source alone."""
+        ...
+
+    def follow(self) -> Iterator[Stated | Progress]:
+        """All that came since the call before; at the first call, all that there is. Errors as those of ``probe``."""
+        ...
+
+
+@runtime_checkable
 class Revised(Protocol):
     """A SourceReader that learns things about its upstream which it has to know after a restart, too."""
 
@@ -219,6 +264,21 @@ class Beginning:
     bound: SourceFrontier
     snapshot: Sequence[ReadTask] = ()
     settle: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BegunAgain:
+    """An export that is to be read anew, while the context lasts.
+
+    ``schema``: its shard's, with what came since. ``bound``: all that it holds lies before it. ``read``: makes the task
+    that first takes everything back, then gives what there was right before ``bound``, then what came up to an ``end``
+    beyond. ``renewed``: a definition of the source, as others may have revised it meanwhile, with this export's part.
+    """
+
+    schema: Schema
+    bound: SourceFrontier
+    read: Callable[[SourceFrontier], ReadTask]
+    renewed: Callable[[Mapping[str, object]], Mapping[str, object]]
 
 
 class SourceType(Protocol):
@@ -252,6 +312,23 @@ class DropsWithin(Protocol):
         """``drop``, of a source that never committed beyond ``bound``; None: nothing of it was ever committed.
 
         Raises as ``drop``, and UpstreamNotOurs.
+        """
+        ...
+
+
+@runtime_checkable
+class ReadsApart(Protocol):
+    """A SourceType some of whose exports can stand aside while the others go on, and be snapshotted again.
+
+    ``open`` is then given the schemas of those that are to be read, and its reader has no others.
+    """
+
+    def snapshot_again(
+        self, definition: Mapping[str, object], export: str, schema: Schema
+    ) -> AbstractContextManager["BegunAgain"]:
+        """Make sure an export can be read on from now, and give what it holds at one position.
+
+        ``schema``: that of its shard. Raises SourceFailure (nothing but a correction upstream helps), LocationError.
         """
         ...
 

@@ -12,6 +12,8 @@ from persist.extras import missing as missing_extra
 from persist_ingest.sources.port import SourceType
 
 BUILT_IN: Final = {
+    "cdcv2": "persist_ingest.sources.brought:CDCV2",
+    "debezium": "persist_ingest.sources.brought:DEBEZIUM",
     "files": "persist_ingest.sources.files:FILES",
     "kafka": "persist_ingest.sources.kafka:KAFKA",
     "loadgen": "persist_ingest.sources.loadgen:LOADGEN",

@@ -9,6 +9,7 @@ from ingest.pipeline.conftest import contents
 from persist.sources import UpstreamLost
 from persist_ingest import Location, Pipeline, PipelineOptions, Records, create
 from persist_ingest.location import client
+from persist_ingest.pipeline import pipeline as ingesting
 from persist_ingest.sources.postgres import reader as reading
 
 OPTIONS = PipelineOptions(tick_ms=1, forget_ms=10**9, told_ms=10**9, commit_steps_late=0)
@@ -21,6 +22,7 @@ TABLES = ("items", "orders")
 def busy(here: Location, shop: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A source of two tables, whose slot is moved at every step."""
     monkeypatch.setattr(reading, "ADVANCE_SECONDS", 0.0)
+    monkeypatch.setattr(ingesting, "LOOK_SECONDS", 0.0)
     shop.run(ITEMS, ORDERS, *(f"ALTER TABLE {table} REPLICA IDENTITY FULL" for table in TABLES))
     create(here, "shop", "postgres", {"dsn": shop.dsn, "tables": "public.items,public.orders"}, interval_ms=1)
     return shop
@@ -79,7 +81,8 @@ def test_what_nobody_has_and_the_upstream_let_go_is_lost(here: Location, busy: A
     with Pipeline(here, "shop", options=OPTIONS) as pipeline:
         pipeline.step()
         busy.run("INSERT INTO items VALUES (1, 'a')")
-        busy.run("SELECT pg_replication_slot_advance('persist_shop', pg_current_wal_lsn())")
+        busy.run("SELECT pg_replication_slot_advance(slot_name, pg_current_wal_lsn()) FROM pg_replication_slots "
+                 "WHERE database = current_database()")  # fmt: skip
         busy.run("INSERT INTO items VALUES (2, 'b')")
         with pytest.raises(UpstreamLost):
             pipeline.step()

@@ -13,7 +13,7 @@ from persist import Indeterminate, LocationError, PersistError
 from persist_ingest import Location, Pipeline, PipelineOptions, Records, abandon, claims, create, drop
 from persist_ingest import location as locations
 from persist_ingest.location import client
-from persist_ingest.pipeline.claims import Claim, ClaimLost, SourceCreating
+from persist_ingest.pipeline.claims import Claim, ClaimLost, SourceCreating, take
 from persist_ingest.pipeline.records import RECORDS
 
 OPTIONS = PipelineOptions(tick_ms=1, told_ms=10**9)
@@ -54,6 +54,14 @@ def is_whole(here: Location) -> bool:
     """The source has all of its rows, and is ingested on."""
     ingest(here)
     return sum(contents(here, "shop", "counter").values()) == 500
+
+
+def test_claim_of_a_later_release_is_read(here: Location) -> None:
+    """What it says beside what this one knows is passed over, and the name can be taken over."""
+    mine, _ = take(Records(client(here)), "shop", TYPE)
+    record = mine.to_record()
+    record["creating"] |= {"later": {"nobody": "knows"}}
+    assert Claim.of("shop", record) == mine
 
 
 class LostAnswers:

@@ -26,7 +26,7 @@ def test_every_built_in_type_is_there(name: str) -> None:
     [
         ("loadgn", "did you mean loadgen?"),
         ("postgresql", "did you mean postgres?"),
-        ("nothing_like_it", "known are files, kafka"),
+        ("nothing_like_it", "known are cdcv2, debezium"),
         ("no_such_package.module:IT", "there is no such module"),
         ("json:NOTHING", "must have create, open, drop"),
         ("json:dumps", "must have create, open, drop"),

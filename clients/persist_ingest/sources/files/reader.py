@@ -20,7 +20,7 @@ from persist import InvalidArgument, Schema
 from persist.arrow import ArrowArray, array_of
 from persist.runtime import system
 from persist.sources import OFFSET_MAX, Point, Probe, SourceFrontier, SourceKind
-from persist.typed import Fields, Record
+from persist.typed import Fields
 from persist_ingest.decode.divert import DIVERT, FAIL, BadRow, diverted, errors_schema
 from persist_ingest.given import Given
 from persist_ingest.sources.files.formats import AnyFormat, Block, Csv, JsonLines, Parquet, inferred, row_count
@@ -69,7 +69,7 @@ class Definition:
     header: bool
     delimiter: str
 
-    def to_json(self) -> Record:
+    def to_json(self) -> dict[str, object]:
         """As ``from_json`` takes it."""
         named = {name: getattr(self, name) for name in self.__slots__}
         fields = base64.b64encode(self.fields.serialize().to_pybytes()).decode()
@@ -274,7 +274,7 @@ class FilesType:
     def open(self, definition: Fields, schemas: Mapping[str, Schema]) -> FilesReader:
         return FilesReader(Definition.from_json(definition))
 
-    def drop(self, definition: Fields) -> None:
+    def drop(self, definition: Mapping[str, object]) -> None:
         """Nothing was set up."""
 
 

@@ -10,7 +10,7 @@ from typing import Final
 import pyarrow as pa
 
 from persist import InvalidArgument, Schema
-from persist.typed import Fields, Record
+from persist.typed import Fields
 from persist_ingest.decode.avro_rows import AvroDecoder
 from persist_ingest.decode.divert import DIVERT, FAIL
 from persist_ingest.decode.exact import Decoder
@@ -113,7 +113,7 @@ class Definition:
         """This definition of the topic as it was found."""
         return replace(self, incarnation=incarnation, topic_id=topic_id)
 
-    def to_json(self) -> Record:
+    def to_json(self) -> dict[str, object]:
         """As ``from_json`` takes it."""
         named = {name: getattr(self, name) for name in self.__slots__}
         payloads = {

@@ -203,7 +203,7 @@ class KafkaType:
         known = Definition.from_json(definition)
         return KafkaReader(known, self._connect(known.topic, known.group, known.settings))
 
-    def drop(self, definition: Fields) -> None:
+    def drop(self, definition: Mapping[str, object]) -> None:
         """Nothing was set up: the topic is not ours, and the group's offsets expire."""
 
 

@@ -13,7 +13,7 @@ from typing import Final
 from persist import Schema
 from persist.runtime import system
 from persist.sources import Point, Probe, SourceFrontier, SourceKind
-from persist.typed import Fields, Record
+from persist.typed import Fields
 from persist_ingest.given import Given
 from persist_ingest.sources.loadgen.auction import Auction
 from persist_ingest.sources.loadgen.counter import Counter
@@ -72,7 +72,7 @@ class Definition:
             parameters=tuple(sorted(parameters.items())),
         )
 
-    def to_json(self) -> Record:
+    def to_json(self) -> dict[str, object]:
         """As ``from_json`` takes it."""
         named = {name: getattr(self, name) for name in self.__slots__ if name != "parameters"}
         return {**named, "parameters": dict(self.parameters)}
@@ -188,5 +188,5 @@ class LoadgenType:
     def open(self, definition: Fields, schemas: Mapping[str, Schema]) -> LoadgenReader:
         return LoadgenReader(Definition.from_json(definition))
 
-    def drop(self, definition: Fields) -> None:
+    def drop(self, definition: Mapping[str, object]) -> None:
         """Nothing was set up."""

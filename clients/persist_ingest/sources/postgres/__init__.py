@@ -4,6 +4,6 @@ Needs PostgreSQL 14 or newer with wal_level=logical, and REPLICA IDENTITY FULL o
 Source: design 003; sources.md section 1.
 """
 
-from persist_ingest.sources.postgres.setup import POSTGRES
+from persist_ingest.sources.postgres.making.setup import POSTGRES
 
 __all__ = ["POSTGRES"]

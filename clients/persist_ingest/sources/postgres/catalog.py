@@ -9,7 +9,7 @@ from typing import Final
 
 from persist_ingest.sources.postgres.column_types import ColumnType, column_type
 from persist_ingest.sources.postgres.definition import Column, Definition
-from persist_ingest.sources.postgres.form import Form
+from persist_ingest.sources.postgres.form import Form, Part
 from persist_ingest.sources.postgres.session import Session, patiently
 
 FULL: Final = "f"
@@ -33,7 +33,7 @@ FROM pg_replication_slots s WHERE slot_name = %(slot)s
 """
 
 _PUBLICATION: Final = """
-SELECT oid::int8, pubinsert, pubupdate, pubdelete, pubtruncate, to_jsonb(p) ->> 'pubgencols'
+SELECT oid::int8, pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot, to_jsonb(p) ->> 'pubgencols'
 FROM pg_publication p WHERE pubname = %(publication)s
 """
 
@@ -56,6 +56,26 @@ CASE WHEN a.atttypid >= 16384 THEN (
         WHEN 'd' THEN (({_BASE.format(oid="y.oid", mod="-1")}) ->> 0)::int8::oid END
     WHERE y.oid = a.atttypid) END
 """
+# What a type of users' is made of, whose text changes with that: without a message, in rows that are there already.
+_WITHIN: Final = f"""
+CASE WHEN a.atttypid >= 16384 THEN (
+    WITH RECURSIVE part(oid) AS (
+        SELECT a.atttypid
+      UNION
+        SELECT d.oid FROM part p JOIN pg_type y ON y.oid = p.oid
+        CROSS JOIN LATERAL (
+            SELECT y.typelem AS oid UNION ALL SELECT y.typbasetype
+            UNION ALL SELECT g.rngsubtype FROM pg_range g WHERE y.oid IN (g.rngtypid, g.rngmultitypid)
+            UNION ALL SELECT f.atttypid FROM pg_attribute f
+                WHERE f.attrelid = y.typrelid AND f.attnum > 0 AND NOT f.attisdropped) d
+        WHERE d.oid >= 16384)
+    SELECT encode(sha256(convert_to(string_agg(piece, ',' ORDER BY piece), 'UTF8')), 'hex') FROM (
+        SELECT concat_ws(':', 'e', e.oid, e.xmin) AS piece FROM part p JOIN pg_enum e ON e.enumtypid = p.oid
+            AND ({_BASE.format(oid="a.atttypid", mod="-1")}) ->> 2 <> 'e'
+      UNION ALL
+        SELECT concat_ws(':', 'a', f.attrelid, f.attnum, f.xmin) FROM part p JOIN pg_type y ON y.oid = p.oid
+            JOIN pg_attribute f ON f.attrelid = y.typrelid AND f.attnum > 0) pieces) END
+"""
 # What lets a table's changes through, as versions: what is put back as it was is another one. A change of a row in
 # these catalogs changes its xmin; a table's move to another schema that of its row type, which little else changes.
 _BY_ROOT: Final = """
@@ -71,19 +91,33 @@ LEFT JOIN pg_type y ON y.oid = m.reltype
 LEFT JOIN pg_inherits i ON i.inhrelid = m.oid AND {_BY_ROOT}
 WHERE m.oid = c.oid OR {_BY_ROOT} AND m.oid IN (SELECT relid FROM pg_partition_ancestors(c.oid))
 """
+# A partitioned table is where its partitions are, at all depths, since when each belongs to it, and was made.
+_PARTS: Final = """
+CASE WHEN c.relkind = 'p' THEN (
+    WITH RECURSIVE tree(oid, since) AS (
+        SELECT inhrelid, xmin::text FROM pg_inherits WHERE inhparent = c.oid
+      UNION ALL
+        SELECT i.inhrelid, i.xmin::text FROM tree JOIN pg_inherits i ON i.inhparent = tree.oid)
+    SELECT jsonb_agg(jsonb_build_array(
+        tree.oid::int8, sn.nspname, k.relname, k.relkind, k.relreplident, k.relpersistence, k.relfilenode::int8,
+        tree.since, (SELECT xmin::text FROM pg_attribute WHERE attrelid = tree.oid AND attnum = -1),
+        (SELECT jsonb_agg(attname) FROM pg_attribute WHERE attrelid = tree.oid AND attnum > 0 AND atthasmissing)
+        ) ORDER BY tree.oid)
+    FROM tree JOIN pg_class k ON k.oid = tree.oid JOIN pg_namespace sn ON sn.oid = k.relnamespace) END
+"""
 _FORM: Final = f"""
 SELECT jsonb_build_array(c.relfilenode::int8, c.reltoastrelid::int8, ({_COVERAGE}), r.oid IS NOT NULL, c.relnatts, (
     SELECT jsonb_agg(jsonb_build_array(
         a.attnum, a.attname, a.atttypid::int8, a.atttypmod, a.xmin::text,
         a.attgenerated = '' AND coalesce(nullif(to_jsonb(r) -> 'prattrs', 'null') @> to_jsonb(a.attnum), true),
-        a.atthasmissing, {_LABELS}) ORDER BY a.attnum)
-    FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped))
+        a.atthasmissing, {_LABELS}, {_WITHIN}) ORDER BY a.attnum)
+    FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped), {_PARTS})
 """
 # The same in short, as it is asked for several times a second: any change of a column changes its row's xmin.
 _DIGEST: Final = f"""
 SELECT encode(sha256(convert_to(concat_ws(' ', c.relfilenode, c.reltoastrelid,
-    ({_COVERAGE}), c.relnatts,
-    string_agg(concat(a.attnum, ':', a.xmin, {_LABELS}), ',' ORDER BY a.attnum)), 'UTF8')), 'hex')
+    ({_COVERAGE}), c.relnatts, {_PARTS},
+    string_agg(concat(a.attnum, ':', a.xmin, {_LABELS}, {_WITHIN}), ',' ORDER BY a.attnum)), 'UTF8')), 'hex')
 FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0
 """
 _FROM: Final = """
@@ -120,7 +154,19 @@ SELECT EXISTS (
     SELECT FROM pg_logical_slot_peek_binary_changes(%(slot)s::text, NULL, NULL,
         'proto_version', '1', 'publication_names', %(publication)s::text) t
     WHERE get_byte(data, 0) = 84 AND position(oidsend(%(table)s::int8::oid) IN data) > 0
-      AND xid = (SELECT c.xmin FROM pg_class c WHERE c.oid = %(table)s::int8::oid))
+      AND xid = (SELECT c.xmin FROM pg_class c WHERE c.oid = %(part)s::int8::oid))
+"""
+
+# Rows that were written before the partition was attached, if that was the transaction that made the table.
+_EARLY: Final = """
+SELECT pg_relation_size(%(part)s::int8::oid) = 0, EXISTS (SELECT FROM ONLY {part} WHERE xmin::text = %(born)s)
+"""
+_TREES: Final = """
+WITH RECURSIVE tree(root, oid, since) AS (
+    SELECT inhparent, inhrelid, xmin::text FROM pg_inherits WHERE inhparent = ANY (%(oids)s::int8[]::oid[])
+  UNION ALL
+    SELECT tree.root, i.inhrelid, i.xmin::text FROM tree JOIN pg_inherits i ON i.inhparent = tree.oid)
+SELECT root::int8, oid::int8, since FROM tree
 """
 
 _TABLES: Final = f"""
@@ -202,6 +248,7 @@ class Publication:
     oid: int
     publishes: tuple[str, ...]
     generated: bool
+    by_root: bool
 
 
 def positions(session: Session) -> tuple[int, int]:
@@ -233,10 +280,10 @@ def slot(session: Session, name: str) -> Slot | None:
 
 def publication(session: Session, name: str) -> Publication | None:
     """The publication of that name."""
-    for oid, *flags, generated in session.rows(_PUBLICATION, {"publication": name}):
+    for oid, *flags, by_root, generated in session.rows(_PUBLICATION, {"publication": name}):
         kinds = ("insert", "update", "delete", "truncate")
         publishes = tuple(kind for kind, on in zip(kinds, flags, strict=True) if on)
-        return Publication(oid=oid, publishes=publishes, generated=generated not in (None, "n"))
+        return Publication(oid=oid, publishes=publishes, generated=generated not in (None, "n"), by_root=by_root)
     return None
 
 
@@ -256,6 +303,11 @@ def tables_of(session: Session, definition: Definition) -> dict[int, Listed]:
     """The tables of a source that exist, by oid."""
     params = {"publication": definition.publication, "oids": [table.oid for table in definition.tables]}
     return {each.oid: each for each in _listed(session, "c.oid = ANY (%(oids)s::int8[]::oid[])", params)}
+
+
+def tables_by_oid(session: Session, publication: str, oids: Sequence[int]) -> list[Listed]:
+    """These tables, as far as they exist."""
+    return _listed(session, "c.oid = ANY (%(oids)s::int8[]::oid[])", {"publication": publication, "oids": list(oids)})
 
 
 def _listed(session: Session, which: str, params: Mapping[str, object]) -> list[Listed]:
@@ -306,7 +358,7 @@ def unseen(session: Session) -> frozenset[int]:
     return frozenset(xid for (xid,) in session.rows(_UNSEEN))
 
 
-def has_old_rows(session: Session, table: Looked, horizon: int, nulls: Sequence[str]) -> bool:
+def has_old_rows(session: Session, table: Looked | Part, horizon: int, nulls: Sequence[str]) -> bool:
     """A row of the table, among the first ones, was written before this transaction, and has null in these columns."""
     where = "".join(f"AND {quoted(name)} IS NULL " for name in nulls)
     names = {"table": quoted(table.schema, table.name), "nulls": where}
@@ -314,10 +366,26 @@ def has_old_rows(session: Session, table: Looked, horizon: int, nulls: Sequence[
     return bool(session.row(_OLD_ROWS.format(pages=_OLD_ROWS_PAGES, **escaped), {"horizon": horizon})[0])
 
 
-def was_truncated(session: Session, definition: Definition, table: int) -> bool:
-    """The last thing that was done to the table itself is a TRUNCATE that is still to be read."""
-    params = {"slot": definition.slot, "publication": quoted(definition.publication), "table": table}
+def was_truncated(session: Session, definition: Definition, table: int, part: int) -> bool:
+    """The last thing that was done to the table, or to this part of it, is a TRUNCATE that is still to be read."""
+    params = {"slot": definition.slot, "publication": quoted(definition.publication), "table": table, "part": part}
     return bool(patiently(lambda: session.row(_TRUNCATED, params))[0])
+
+
+def began_empty(session: Session, part: Part) -> bool:
+    """No row came into a partition before it was one: it was made as one, or there is no row in its file."""
+    ((empty, early),) = session.rows(
+        _EARLY.format(part=quoted(part.schema, part.name)), {"part": part.oid, "born": part.born}
+    )
+    return bool(empty) or (part.since == part.born and not early)
+
+
+def trees(session: Session, tables: Sequence[int]) -> dict[int, set[tuple[int, str]]]:
+    """The partitions of these tables, by oid, as a transaction sees them: each with since when it is one."""
+    found: dict[int, set[tuple[int, str]]] = {}
+    for root, part, since in session.rows(_TREES, {"oids": list(tables)}):
+        found.setdefault(root, set()).add((part, since))
+    return found
 
 
 def primary_key(session: Session, table: int) -> tuple[str, ...]:

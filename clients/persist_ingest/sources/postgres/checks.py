@@ -4,7 +4,7 @@ Source: sources.md section 1, semantics seen; catalog-semantics.md section 4.2, 
 """
 
 import threading
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -15,12 +15,13 @@ from persist_ingest.sources.port import HeldUp, SourceFailure
 from persist_ingest.sources.postgres import catalog
 from persist_ingest.sources.postgres.catalog import FULL, Looked, Slot, quoted
 from persist_ingest.sources.postgres.definition import Definition, Table
-from persist_ingest.sources.postgres.form import Evidence, check_form
+from persist_ingest.sources.postgres.form import Evidence, Form, Part, check_form
 from persist_ingest.sources.postgres.session import Session
 
 SETTLE_SECONDS: Final = 2.0
 """How long to wait between a commit's record and the moment others see it, before it is tried again."""
 _NEW_SOURCE: Final = "make a new source"
+_AGAIN: Final = "snapshot it again (persist source resnapshot)"
 
 
 def check_upstream(session: Session, definition: Definition) -> tuple[Slot, Definition]:
@@ -97,7 +98,7 @@ def _check_published(session: Session, definition: Definition) -> None:
         if not same:
             raise SourceFailure(
                 "the table was taken out of the publication, or its row filter changed: changes are lost",
-                hint=_NEW_SOURCE,
+                hint=_AGAIN,
                 export=table.export,
                 publication=definition.publication,
             )
@@ -116,12 +117,40 @@ def _looked(session: Session, definition: Definition, now: dict[int, Looked]) ->
             if form is not None:
                 evidence = Evidence(
                     has_old_rows=partial(catalog.has_old_rows, session, listed, form.horizon),
-                    was_truncated=partial(catalog.was_truncated, session, definition, table.oid),
+                    was_truncated=partial(catalog.was_truncated, session, definition, table.oid, table.oid),
+                    part_has_old_rows=partial(_part_has_old_rows, session, form.horizon),
+                    part_was_truncated=partial(_part_was_truncated, session, definition, table.oid),
+                    began_empty=partial(catalog.began_empty, session),
                 )
-                check_form(form, found[table.oid], table.export, evidence)
+                check_form(form, found[table.oid], table.export, evidence, table.excluded)
+            check_identities(session, definition, table, found[table.oid])
         elif form is not None:
             found[table.oid] = replace(form, horizon=listed.horizon)
     return definition.looked(found)
+
+
+def _part_has_old_rows(session: Session, horizon: int, part: Part, nulls: Sequence[str]) -> bool:
+    return catalog.has_old_rows(session, part, horizon, nulls)
+
+
+def _part_was_truncated(session: Session, definition: Definition, table: int, part: Part) -> bool:
+    return catalog.was_truncated(session, definition, table, part.oid)
+
+
+def check_identities(session: Session, definition: Definition, table: Table, form: Form) -> None:
+    """Partitions say what rows were; those that were added are made to, where the source may."""
+    for part in form.parts:
+        if "update" not in definition.publishes or part.identity == FULL or part.kind != "r":
+            continue
+        statement = f"ALTER TABLE {quoted(part.schema, part.name)} REPLICA IDENTITY FULL"
+        if not definition.identifies:
+            raise SourceFailure(
+                "the replica identity of a partition is not FULL",
+                hint=f"{statement}, and {_AGAIN}; option setReplicaIdentity=true does that by itself",
+                export=table.export,
+                partition=f"{part.schema}.{part.name}",
+            )
+        session.run(statement)
 
 
 def _check_table(definition: Definition, table: Table, now: Looked | None) -> None:
@@ -132,14 +161,14 @@ def _check_table(definition: Definition, table: Table, now: Looked | None) -> No
         # SUBTLE: it still is the same table. But whoever exchanges two by their names means the other one.
         raise SourceFailure(
             "the table was renamed",
-            hint=f"rename it back, as {quoted(table.schema, table.name)}; or {_NEW_SOURCE} of the table of that name",
+            hint=f"rename it back, as {quoted(table.schema, table.name)}, and {_AGAIN}; or {_NEW_SOURCE} of it",
             **details,
             now=quoted(now.schema, now.name),
         )
     if "update" in definition.publishes and now.identity != FULL:
         raise SourceFailure(
             "the table's replica identity is not FULL any more",
-            hint=f"ALTER TABLE {quoted(now.schema, now.name)} REPLICA IDENTITY FULL",
+            hint=f"ALTER TABLE {quoted(now.schema, now.name)} REPLICA IDENTITY FULL, and {_AGAIN}",
             **details,
         )
 
@@ -147,7 +176,7 @@ def _check_table(definition: Definition, table: Table, now: Looked | None) -> No
 def _dropped(definition: Definition, table: Table) -> SourceFailure:
     return SourceFailure(
         "the table was dropped",
-        hint=f"{_NEW_SOURCE} without it",
+        hint=f"make a table of that name and {_AGAIN}, or {_NEW_SOURCE} without it",
         export=table.export,
         publication=definition.publication,
     )

@@ -3,7 +3,8 @@
 bool, int2/4/8, float4/8, text, varchar, name: as they are. char(n): padded with blanks to n, as PostgreSQL shows it.
 numeric(p, s) with 0 <= s <= p <= 38: decimal128. Any other numeric: the text PostgreSQL prints, scale and all, so that
 1.0 and 1.00 differ. date, time, timestamp, timestamptz (in UTC): microseconds. uuid, json, jsonb, enums, interval
-(ISO 8601): text. Arrays of int2/4/8 and float4/8 with one dimension: lists. Domains: as what they are based on.
+(ISO 8601): text. Arrays of int2/4/8 and float4/8 with one dimension: lists. Domains: as what they are based on. Every
+other type: the text PostgreSQL prints.
 Infinite dates and times, years outside 1 to 9999, NaN in a decimal and 24:00 are bad rows.
 Source: sources.md sections 1 and 2.
 """
@@ -74,11 +75,11 @@ _BY_OID: Final = {
 }
 
 
-def column_type(oid: int, mod: int, kind: str = "b") -> ColumnType | None:
-    """What a type becomes, domains resolved; ``kind``: pg_type.typtype. None: it is not supported."""
+def column_type(oid: int, mod: int, kind: str = "b") -> ColumnType:
+    """What a type becomes, domains resolved; ``kind``: pg_type.typtype."""
     if kind == ENUM:
         return _TEXT
-    return _numeric(mod) if oid == _NUMERIC else _BY_OID.get(oid)
+    return _numeric(mod) if oid == _NUMERIC else _BY_OID.get(oid, _TEXT)
 
 
 def is_same(declared: tuple[int, int], now: tuple[int, int]) -> bool:

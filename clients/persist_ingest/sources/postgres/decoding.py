@@ -17,7 +17,7 @@ from persist.arrow import ArrowArray, ArrowField, Numbers, py_buffer
 from persist_ingest.sources.port import BadRows, Changes, Event, SchemaGrew, SourceFailure, TableAltered, Truncated
 from persist_ingest.sources.postgres import values
 from persist_ingest.sources.postgres.column_types import ColumnType, is_same
-from persist_ingest.sources.postgres.definition import Table
+from persist_ingest.sources.postgres.definition import Table, free_name
 from persist_ingest.sources.postgres.form import Form
 from persist_ingest.sources.postgres.framing import Framed
 from persist_ingest.sources.postgres.pgoutput import (
@@ -31,6 +31,7 @@ from persist_ingest.sources.postgres.pgoutput import (
     Field,
     NoOldRow,
     Relation,
+    Rows,
     parse_relation,
     parse_truncate,
     read_rows,
@@ -39,14 +40,14 @@ from persist_ingest.sources.postgres.values import Bools, Ints
 
 _XIDS_NEAR: Final = 1 << 30
 """How many transactions a look's oldest one is behind its newest, at most."""
-_NEW_SOURCE: Final = "drop the source and create it again, which reads the table anew"
+_NEW_SOURCE: Final = "snapshot this table again (persist source resnapshot)"
 
 
 class Catalog(Protocol):
     """What neither messages nor definitions say."""
 
     def column_type(self, oid: int, mod: int) -> ColumnType | None:
-        """What a type becomes, which never changes; None when it is not supported."""
+        """What a type becomes, which never changes; None when there is no such type any more."""
         ...
 
 
@@ -180,6 +181,8 @@ class Decoder:
                 export=name,
                 offset=int(framed.ends[error.at]) - 1,
             ) from None
+        if bound.export.table.partitioned:
+            _check_whole(rows, self._relations[oid], bound.export.table)
         ends = framed.ends[rows.messages] - np.uint64(1)
         arrays = [
             _array(framed.chunk, None if at is None else rows.fields[at], kind, field, (name, ends))
@@ -194,6 +197,24 @@ class Decoder:
             rows=pa.RecordBatch.from_arrays(arrays, schema=bound.fields),
             offsets=plain(ends, pa.uint64()),
             diffs=plain(rows.diffs, pa.int64()),
+        )
+
+
+def _check_whole(rows: Rows, relation: Relation, table: Table) -> None:
+    """Old rows are whole. SUBTLE: where a partition's replica identity is its key, the rest of them is sent as nulls.
+
+    What says which identity a row has is the partitioned table, which is FULL.
+    """
+    others = [
+        field.valid
+        for attribute, field in zip(relation.attributes, rows.fields, strict=True)
+        if attribute.name not in table.key
+    ]
+    if table.key and others and ((rows.diffs < 0) & ~np.logical_or.reduce(others)).any():
+        raise SourceFailure(
+            "an update or delete in a partition may have come without its whole old row",
+            hint=f"set REPLICA IDENTITY FULL on every partition; then {_NEW_SOURCE}",
+            export=table.export,
         )
 
 
@@ -227,8 +248,16 @@ def _bind(export: Export, relation: Relation | None, catalog: Catalog) -> _Bound
     if relation is None:
         raise SourceFailure("rows came before their relation", hint="is this protocol 1 of pgoutput?", table=table.name)
     _check_order(table, relation)
-    places = {attribute.name: at for at, attribute in enumerate(relation.attributes)}
-    declared = {column.name: column for column in table.columns}
+    declared = {column.called: column for column in table.columns}
+    names = {column.name: column.called for column in table.columns}
+    places: dict[str, int] = {}
+    for place, attribute in enumerate(relation.attributes):
+        if attribute.name in table.excluded:
+            continue
+        called = names.get(attribute.name, free_name(attribute.name))
+        if called in places:
+            raise _altered("a column was added that would be called as another one is", table, attribute.name)
+        places[called] = place
     fields, plan = export.fields, list[tuple[int | None, ColumnType | None]]()
     for field in fields:
         at = places.get(field.name)
@@ -245,10 +274,11 @@ def _bind(export: Export, relation: Relation | None, catalog: Catalog) -> _Bound
             raise _altered("a column was altered", table, field.name)
         plan.append((at, kind))
     known = set(fields.names)
-    added = [attribute for attribute in relation.attributes if attribute.name not in known]
+    added = [relation.attributes[at] for name, at in places.items() if name not in known]
     if added:
         raise SchemaGrew(table.export, _grown(export, added, catalog))
-    labels = tuple(_Labels.of(table.form, name) for name in fields.names)
+    columns = {at: attribute.name for at, attribute in enumerate(relation.attributes)}
+    labels = tuple(_Labels.of(table.form, columns[at]) if at is not None else None for at, _ in plan)
     return _Bound(export, fields, len(relation.attributes), tuple(plan), labels)
 
 
@@ -277,8 +307,8 @@ def _grown(export: Export, added: Sequence[Attribute], catalog: Catalog) -> Sche
     for attribute in added:
         kind = catalog.column_type(attribute.oid, attribute.mod)
         if kind is None:
-            raise _altered("a column was added whose type is not supported", table, attribute.name)
-        fields.append(pa.field(attribute.name, kind.arrow))
+            raise _altered("a column was added whose type is gone again", table, attribute.name)
+        fields.append(pa.field(free_name(attribute.name), kind.arrow))
     try:
         return Schema(export.schema.key, pa.schema(fields))
     except UsageError as error:

@@ -4,44 +4,47 @@ Source: design 003; sources.md section 1, semantics seen.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 import pyarrow as pa
 
-from persist import Schema, VersionMismatch
+from persist import InvalidArgument, Schema, VersionMismatch
 from persist.typed import Fields, Record
-from persist_ingest.sources.port import SourceFailure
 from persist_ingest.sources.postgres.column_types import ColumnType, column_type
 from persist_ingest.sources.postgres.form import Form
 
-FORMAT: Final = 5
-_SAYING_LESS: Final = (1, 2, 3, 4)
+FORMAT: Final = 6
+_SAYING_LESS: Final = (1, 2, 3, 4, 5)
 """Definitions without tables' forms, or without what publishes them: the first look is taken for what it was then.
-Those of format 3 and before do not say where their slot began, those of format 4 not how a publication is marked."""
-_UNSUPPORTED: Final = "cast it in another column, move it to another table, or leave this table out"
+Those of format 3 and before do not say where their slot began, those of format 4 not how a publication is marked.
+Those before 6 have every column, under its own name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column as it was declared. ``oid``, ``mod``: its type; ``base``: the same with domains resolved, and kind."""
+    """A column as it was declared. ``oid``, ``mod``: its type; ``base``: the same with domains resolved, and kind.
+
+    ``field``: what it is called in the export, where it cannot be called as here.
+    """
 
     name: str
     oid: int
     mod: int
     base: tuple[int, int, str]
     shown: str
+    field: str = ""
 
     @property
     def type(self) -> ColumnType:
-        """What it becomes. Raises SourceFailure."""
-        found = column_type(*self.base)
-        if found is None:
-            raise SourceFailure(
-                "this type of column is not supported", hint=_UNSUPPORTED, column=self.name, type=self.shown
-            )
-        return found
+        """What it becomes."""
+        return column_type(*self.base)
+
+    @property
+    def called(self) -> str:
+        """Its name in the export."""
+        return self.field or self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +52,7 @@ class Table:
     """A published table. ``membership``: oid of what makes it published.
 
     ``file``, ``columns``: where its rows were and what they were when the source was made; ``form``: at the last look.
+    ``excluded``: columns that are left out. ``partitioned``: its rows are in its partitions, and sent as its own.
     """
 
     export: str
@@ -61,11 +65,15 @@ class Table:
     key: tuple[str, ...]
     columns: tuple[Column, ...]
     form: Form | None = None
+    excluded: tuple[str, ...] = ()
+    partitioned: bool = False
 
     def initial(self) -> Schema:
         """The schema of its export: primary key, then the others; without a primary key every column is key."""
-        types = {column.name: column.type.arrow for column in self.columns}
-        keys = self.key or tuple(types)
+        types = {column.called: column.type.arrow for column in self.columns}
+        keys = tuple(column.called for name in self.key for column in self.columns if column.name == name) or tuple(
+            types
+        )
         key = pa.schema([pa.field(name, types[name], nullable=not self.key) for name in keys])
         return Schema(key, {name: kind for name, kind in types.items() if name not in keys})
 
@@ -75,8 +83,8 @@ class Definition:
     """A source. ``publishes``: what its publication lets through; ``made_publication``: sources made it, and it goes
     with the last that uses it. ``mark``: how it says that this one does.
 
-    ``slot_point``: where its slot began. Each slot begins beyond all that was read of one of its name before, so with
-    how far the source got it tells its slot from any other.
+    ``identifies``: it may set the replica identity of tables. ``slot_point``: where its slot began. Each slot begins
+    beyond all that was read of one of its name before, so with how far the source got it tells its slot from any other.
     """
 
     dsn: str
@@ -91,6 +99,7 @@ class Definition:
     tables: tuple[Table, ...]
     slot_point: int = 0
     mark: str = ""
+    identifies: bool = False
 
     @property
     def incarnation(self) -> str:
@@ -103,12 +112,21 @@ class Definition:
         tables = tuple(replace(table, form=forms.get(table.oid, table.form)) for table in self.tables)
         return replace(self, tables=tables) if forms else self
 
+    def of(self, exports: Container[str]) -> "Definition":
+        """The same with these tables only."""
+        return replace(self, tables=tuple(table for table in self.tables if table.export in exports))
+
+    def within(self, part: "Definition") -> "Definition":
+        """The same with the tables of a part as they are there."""
+        known = {table.export: table for table in part.tables}
+        return replace(self, tables=tuple(known.get(table.export, table) for table in self.tables))
+
     def is_news(self, known: "Definition") -> bool:
         """Its tables' forms have to be known after a restart."""
         pairs = zip(self.tables, known.tables, strict=True)
         return any(table.form is not None and table.form.is_news(before.form) for table, before in pairs)
 
-    def to_json(self) -> Record:
+    def to_json(self) -> dict[str, object]:
         """JSON-ready."""
         plain: Record = json.loads(json.dumps({"format": FORMAT, **asdict(self)}))
         return plain
@@ -126,6 +144,30 @@ class Definition:
 def _table(given: Fields) -> Table:
     columns: Sequence[Fields] = given["columns"]
     parsed = tuple(Column(**{**column, "base": tuple(column["base"])}) for column in columns)
+    excluded = tuple(given.get("excluded", ()))
     form = given.get("form")
     known = None if form is None else Form.from_json(form)
-    return Table(**{**given, "key": tuple(given["key"]), "columns": parsed, "form": known})
+    return Table(**{**given, "key": tuple(given["key"]), "columns": parsed, "form": known, "excluded": excluded})
+
+
+def named(columns: Sequence[Column], taken: Collection[str] = ()) -> tuple[Column, ...]:
+    """The columns, each called in a way that no other one is, nor a shard's own columns. ``taken``: names besides."""
+    used = {name.lower() for name in taken}
+    found = []
+    for column in columns:
+        field = free_name(column.name)
+        own = {other.name.lower() for other in columns if other is not column}
+        while field.lower() in used or (field != column.name and field.lower() in own):
+            field = f"_{field}"
+        used.add(field.lower())
+        found.append(replace(column, field="" if field == column.name else field))
+    return tuple(found)
+
+
+def free_name(name: str) -> str:
+    """The name, or another one where shards have a column of that name themselves."""
+    try:
+        Schema({name: pa.int64()})
+    except InvalidArgument:
+        return f"_{name}"
+    return name

@@ -7,15 +7,15 @@ catalog says of defaults at some later moment proves nothing: they come and go.
 Source: sources.md section 1, semantics seen; PostgreSQL documentation, ALTER TABLE, notes.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
 from persist.typed import Fields, Json
 from persist_ingest.sources.port import TableAltered
 from persist_ingest.sources.postgres.column_types import is_same
 
-_AGAIN: Final = "drop the source and create it again, which reads the table anew"
+_AGAIN: Final = "snapshot this table again (persist source resnapshot)"
 HORIZON_AGE: Final = 1 << 24
 """Transactions after which another look at the same form is worth keeping: their numbers come round again."""
 _NULL_FIRST: Final = f"{_AGAIN}; next time add the column without a default, and set that afterwards"
@@ -31,7 +31,8 @@ class Attribute:
 
     ``version``: of its row in the catalog, another one after any change of the column. ``sent``: the publication has
     it. ``missing``: rows from before the column have a value in it that is stored with the column, and never sent.
-    ``labels``: of an enum, each as its oid, its text and the version of its row.
+    ``labels``: of an enum, each as its oid, its text and the version of its row. ``within``: of an array, range or
+    composite, what it is made of, in short, as all of that shows in its text; empty: nothing, or unknown.
     """
 
     number: int
@@ -42,6 +43,26 @@ class Attribute:
     sent: bool
     missing: bool
     labels: tuple[tuple[int, str, str], ...]
+    within: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A partition, of whatever depth. ``since``: the transaction that made it one; ``born``: that made the table.
+
+    ``missing``: its columns whose values in earlier rows are stored with the column.
+    """
+
+    oid: int
+    schema: str
+    name: str
+    kind: str
+    identity: str
+    persistence: str
+    file: int
+    since: str
+    born: str
+    missing: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +72,8 @@ class Form:
     ``file``: where its rows are; rewriting all of them makes another. ``toast``: the table of its large values (0:
     none), which ALTER TABLE exchanges when it rewrites, and VACUUM FULL, CLUSTER and TRUNCATE do not. ``coverage``: the
     versions of everything that lets its changes through (None: unknown); ``direct``: it is published by its own name,
-    so it cannot become UNLOGGED. ``digest``: of all this, as the server makes it. ``horizon``: every transaction with a
-    lower number had ended at this look.
+    so it cannot become UNLOGGED. ``parts``: where a partitioned table is. ``digest``: of all this, as the server makes
+    it. ``horizon``: every transaction with a lower number had ended at this look.
     """
 
     digest: str
@@ -63,6 +84,7 @@ class Form:
     toast: int = 0
     coverage: str | None = None
     direct: bool = False
+    parts: tuple[Part, ...] = ()
 
     @property
     def sent(self) -> list[str]:
@@ -76,16 +98,23 @@ class Form:
     @staticmethod
     def of(digest: str, horizon: int, told: Sequence[Json]) -> "Form":
         """From what the catalog's query says, in the order it has there."""
-        file, toast, coverage, direct, numbers, attributes = told
+        file, toast, coverage, direct, numbers, attributes, told_parts = told
+        # In the order that the catalog's query has them.
+        names = [each.name for each in fields(Part)]
+        given = (dict(zip(names, each, strict=True)) for each in told_parts or ())
+        parts = tuple(Part(**{**each, "missing": tuple(each["missing"] or ())}) for each in given)
+        missing = {name for part in parts for name in part.missing}
+        own = [_attribute(*each) for each in attributes or ()]
         return Form(
             digest=digest,
             horizon=horizon,
             file=file,
             numbers=numbers,
-            attributes=tuple(_attribute(*each) for each in attributes or ()),
+            attributes=tuple(replace(each, missing=each.missing or each.name in missing) for each in own),
             toast=toast,
             coverage=coverage,
             direct=direct,
+            parts=parts,
         )
 
     @staticmethod
@@ -94,15 +123,24 @@ class Form:
         attributes = tuple(
             Attribute(**{**each, "labels": tuple(map(_label, each["labels"]))}) for each in given["attributes"]
         )
-        return Form(**{**given, "attributes": attributes})
+        parts = tuple(Part(**{**each, "missing": tuple(each["missing"])}) for each in given.get("parts", ()))
+        return Form(**{**given, "attributes": attributes, "parts": parts})
 
 
 def _attribute(
-    number: int, name: str, oid: int, mod: int, version: str, sent: bool, missing: bool, labels: Json
+    number: int,
+    name: str,
+    oid: int,
+    mod: int,
+    version: str,
+    sent: bool,
+    missing: bool,
+    labels: Json,
+    within: str | None,
 ) -> Attribute:
     return Attribute(
         number=number, name=name, oid=oid, mod=mod, version=version, sent=sent, missing=missing,
-        labels=tuple(map(_label, labels or ())),
+        labels=tuple(map(_label, labels or ())), within=within or "",
     )  # fmt: skip
 
 
@@ -117,15 +155,22 @@ class Evidence:
 
     ``has_old_rows``: it holds a row that was written before the look before, with nulls in these columns: a rewrite by
     ALTER TABLE writes every row anew, one by VACUUM FULL or CLUSTER none. ``was_truncated``: the last thing that was
-    done to the table is a TRUNCATE, which will be read.
+    done to the table is a TRUNCATE, which will be read. The same of a partition; ``began_empty``: no row came into it
+    before it was one.
     """
 
     has_old_rows: Callable[[Sequence[str]], bool]
     was_truncated: Callable[[], bool]
+    part_has_old_rows: Callable[[Part, Sequence[str]], bool]
+    part_was_truncated: Callable[[Part], bool]
+    began_empty: Callable[[Part], bool]
 
 
-def check_form(before: Form, now: Form, export: str, evidence: Evidence) -> None:
-    """Raise TableAltered unless rows read under ``before`` say the same now, with nulls in the columns that are new."""
+def check_form(before: Form, now: Form, export: str, evidence: Evidence, excluded: Collection[str] = ()) -> None:
+    """Raise TableAltered unless rows read under ``before`` say the same now, with nulls in the columns that are new.
+
+    ``excluded``: columns that are not read, whatever becomes of them.
+    """
     if before.coverage is not None and before.coverage != now.coverage:
         raise TableAltered(
             "the table was taken out of the publication, if only for a while; or what that lets through was changed: "
@@ -135,9 +180,19 @@ def check_form(before: Form, now: Form, export: str, evidence: Evidence) -> None
         )
     found = {attribute.number: attribute for attribute in now.attributes}
     for attribute in before.attributes:
+        if attribute.name in excluded:
+            _check_excluded(attribute, found.get(attribute.number), export)
+            continue
         _check_kept(attribute, found.get(attribute.number), export)
-    added = [each for each in now.attributes if each.number > before.numbers and each.sent]
+    added = [
+        each for each in now.attributes if each.number > before.numbers and each.sent and each.name not in excluded
+    ]
     for attribute in added:
+        if attribute.within:
+            raise _altered(
+                "a column was added of a type that is made of others, which may have been altered since",
+                export, attribute,
+            )  # fmt: skip
         if attribute.missing:
             raise _altered(
                 "a column was added with a default, and earlier rows' values were never sent",
@@ -145,9 +200,32 @@ def check_form(before: Form, now: Form, export: str, evidence: Evidence) -> None
             )  # fmt: skip
     if added and len(found.keys() & set(range(before.numbers + 1, now.numbers + 1))) < now.numbers - before.numbers:
         raise _altered("columns were added and dropped between two looks", export, added[0])
+    _check_parts(before, now, export, evidence, [each.name for each in added])
     if now.file != before.file:
         changed = [each for each in before.attributes if _version(found.get(each.number)) != each.version]
         _check_file(before, now, export, evidence, added, changed)
+
+
+def _check_parts(before: Form, now: Form, export: str, evidence: Evidence, added: Sequence[str]) -> None:
+    """Partitions hold what they held, and new ones nothing that was not sent: their rows come and go with them."""
+    there = {part.oid: part for part in now.parts}
+    known = {part.oid for part in before.parts}
+    for part in before.parts:
+        found = there.get(part.oid)
+        if found is None or (found.since, found.persistence) != (part.since, part.persistence):
+            raise _moved("a partition was detached or dropped, if only for a while, and its rows with it", export, part)
+        same = found.file == part.file or evidence.part_has_old_rows(found, added)
+        if not same and not (not added and evidence.part_was_truncated(found)):
+            raise _moved("a partition was truncated by itself, or rewritten, which sends no rows", export, part)
+    for part in now.parts:
+        if part.oid not in known and part.kind == "r" and not evidence.began_empty(part):
+            raise _moved("a partition was attached that may have had rows", export, part)
+        if part.kind not in "rp":
+            raise _moved("a partition is no table", export, part)
+
+
+def _moved(message: str, export: str, part: Part) -> TableAltered:
+    return TableAltered(message, hint=_AGAIN, export=export, partition=f"{part.schema}.{part.name}")
 
 
 def _check_file(
@@ -187,6 +265,12 @@ def _version(attribute: Attribute | None) -> str | None:
     return None if attribute is None else attribute.version
 
 
+def _check_excluded(before: Attribute, now: Attribute | None, export: str) -> None:
+    """Under another name it would be read from now on."""
+    if now is not None and now.name != before.name:
+        raise _altered("a column that is left out was renamed", export, before)
+
+
 def _check_kept(before: Attribute, now: Attribute | None, export: str) -> None:
     """A column that was there is there still, and its values read as they did."""
     if not before.sent:
@@ -199,6 +283,8 @@ def _check_kept(before: Attribute, now: Attribute | None, export: str) -> None:
         raise _altered("a column was altered", export, before)
     if not set(before.labels) <= set(now.labels):
         raise _altered("values of an enum were renamed, also in the rows that were read already", export, before)
+    if before.within and before.within != now.within:
+        raise _altered("what the column's type is made of was altered, also in the rows that were read", export, before)
 
 
 def _altered(message: str, export: str, attribute: Attribute, hint: str = _AGAIN) -> TableAltered:

@@ -19,7 +19,7 @@ from persist_ingest.sources.postgres.decoding import Decoder, Export
 from persist_ingest.sources.postgres.definition import Definition
 from persist_ingest.sources.postgres.framing import frame
 from persist_ingest.sources.postgres.pgoutput import Chunk
-from persist_ingest.sources.postgres.session import Session, patiently
+from persist_ingest.sources.postgres.session import Session, lent, let_go, patiently
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ class ChangesTask:
 
     def read(self) -> Iterator[Event]:
         definition = self.definition
-        with Session(definition.dsn, lock_seconds=LOCK_SECONDS) as session:
+        with lent(definition.dsn, LOCK_SECONDS) as session:
             # After the range was bound: who commits in it and is not among these is seen by the look that follows.
             unseen = catalog.unseen(session)
             slot, definition = check_upstream(session, definition)
@@ -103,14 +103,15 @@ def _peek(session: Session, definition: Definition, end: int) -> Iterator[Chunk]
 
 
 class PostgresReader:
-    """Implements the SourceReader and Revised ports. Connects when it is first asked, and again after a failure."""
+    """Implements the SourceReader and Revised ports. Uses the session that tasks of this process use, too."""
 
     def __init__(self, definition: Definition, schemas: Mapping[str, Schema]) -> None:
-        self._definition = self._kept = definition
-        self._schemas = {table.export: schemas[table.export] for table in definition.tables}
+        """Of the tables that have a schema. The others stay in the definition as they are."""
+        self._whole = definition
+        self._definition = self._kept = definition.of(schemas)
+        self._schemas = {table.export: schemas[table.export] for table in self._definition.tables}
         self._revised: Fields | None = None
-        self._session: Session | None = None
-        self._may_log = False
+        self._may_log: bool | None = None
         # Positions between two records. A slot moved into a commit's record would never show that commit again, and
         # what is flushed may end inside a record: so it is moved to one of these.
         self._between: list[int] = []
@@ -179,9 +180,7 @@ class PostgresReader:
         return self._revised
 
     def close(self) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            session.close()
+        let_go(self._definition.dsn, LOCK_SECONDS)
 
     def _checked(self) -> tuple[int, catalog.Slot]:
         """How far the log is safely written, asked for before it is made sure that nothing of it was left out."""
@@ -190,7 +189,7 @@ class PostgresReader:
             high, between = catalog.positions(session)
             slot, self._definition = check_upstream(session, self._definition)
             if self._definition.is_news(self._kept):
-                self._kept, self._revised = self._definition, self._definition.to_json()
+                self._kept, self._revised = self._definition, self._whole.within(self._definition).to_json()
             if not self._between or between > self._between[-1]:
                 self._between.append(between)
                 del self._between[:-_BOUNDARIES_MAX]
@@ -199,15 +198,7 @@ class PostgresReader:
         return self._asked(checked)
 
     def _asked(self, question: Callable[[Session], T]) -> T:
-        if self._session is None:
-            self._session = Session(self._definition.dsn, lock_seconds=LOCK_SECONDS)
-            try:
-                self._may_log = bool(self._session.row(_MAY_LOG)[0])
-            except BaseException:
-                self.close()
-                raise
-        try:
-            return question(self._session)
-        except BaseException:
-            self.close()
-            raise
+        with lent(self._definition.dsn, LOCK_SECONDS) as session:
+            if self._may_log is None:
+                self._may_log = bool(session.row(_MAY_LOG)[0])
+            return question(session)

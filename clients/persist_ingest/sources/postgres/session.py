@@ -3,8 +3,10 @@
 Every session shows values in one form, whatever the database's settings are. Source: sources.md section 1.
 """
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self, TypeVar
 
@@ -27,6 +29,7 @@ SETTINGS: Final = (
     "SET extra_float_digits = 1",
     "SET bytea_output = 'hex'",
     "SET search_path = pg_catalog",
+    "SET lc_monetary = 'C'",
     "SET statement_timeout = 0",
     "SET lock_timeout = 0",
     "SET idle_in_transaction_session_timeout = 0",
@@ -154,6 +157,32 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+@contextmanager
+def lent(dsn: str, lock_seconds: float) -> Iterator[Session]:
+    """A session of this process that nobody uses, or a new one. It is kept for the next one unless something failed."""
+    # SUBTLE: the pid is part of the key because a forked child inherits connections that are its parent's.
+    key = dsn, lock_seconds, os.getpid()
+    session = _idle.pop(key, None) or Session(dsn, lock_seconds=lock_seconds)
+    try:
+        yield session
+    except BaseException:
+        session.close()
+        raise
+    other = _idle.setdefault(key, session)
+    if other is not session:
+        session.close()
+
+
+def let_go(dsn: str, lock_seconds: float) -> None:
+    """End the session that is kept, if there is one."""
+    session = _idle.pop((dsn, lock_seconds, os.getpid()), None)
+    if session is not None:
+        session.close()
+
+
+_idle: Final[dict[tuple[str, float, int], Session]] = {}
 
 
 def patiently(action: Callable[[], T]) -> T:

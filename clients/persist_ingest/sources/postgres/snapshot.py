@@ -6,9 +6,9 @@ it is COPY in text form. Either way values come out as the changes' do. Source: 
 
 import importlib.util
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -16,23 +16,27 @@ import numpy as np
 import pyarrow as pa
 
 from persist import Schema
-from persist.arrow import ArrowArray
+from persist.arrow import ArrowArray, ArrowField
 from persist_ingest.sources.port import BadRows, Changes, SourceFailure
 from persist_ingest.sources.postgres import values
 from persist_ingest.sources.postgres.catalog import literal, quoted
 from persist_ingest.sources.postgres.column_types import ColumnType
 from persist_ingest.sources.postgres.decoding import plain
-from persist_ingest.sources.postgres.definition import Table
+from persist_ingest.sources.postgres.definition import Definition, Table
 from persist_ingest.sources.postgres.pgoutput import Chunk
 from persist_ingest.sources.postgres.session import SETTINGS, Session, classify
 from persist_ingest.sources.postgres.values import Ints
 
+TASK_BYTES: Final = 16 << 20
 ROWS: Final = 65_536
 """Rows of one event at most."""
 _PIECES: Final = 20_000
 _PIECES_BYTES: Final = 16 << 20
 _NULL: Final = 0xFFFFFFFF
 _HEADER: Final = struct.Struct(">11sII")
+_PAGES: Final = """
+SELECT pg_relation_size(%(table)s::int8::oid) / current_setting('block_size')::int8, current_setting('block_size')::int
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,14 +58,29 @@ class SnapshotTask:
 
     def read(self) -> Iterator[Changes]:
         fields = pa.schema([*self.schema.key, *self.schema.val])
-        types = {column.name: column.type for column in self.table.columns}
-        kinds = [types[field.name] for field in fields]
+        types = {column.called: column.type for column in self.table.columns}
+        kinds = [types[field.name] for field in self._there]
         batches = self._by_adbc(kinds) if has_adbc() else self._by_copy(kinds)
         for columns in batches:
-            rows = pa.RecordBatch.from_arrays(columns, schema=fields)
+            found = dict(zip((field.name for field in self._there), columns, strict=True))
+            count = len(columns[0])
+            arrays = [found[field.name] if field.name in found else pa.nulls(count, field.type) for field in fields]
+            rows = pa.RecordBatch.from_arrays(arrays, schema=fields)
             _check_keys(rows, self.table.export)
             for begin in range(0, rows.num_rows, ROWS):
                 yield self._changes(rows.slice(begin, ROWS))
+
+    @property
+    def _there(self) -> list[ArrowField]:
+        """The fields that the table has columns for; others it had once."""
+        names = {column.called for column in self.table.columns}
+        return [field for field in (*self.schema.key, *self.schema.val) if field.name in names]
+
+    @property
+    def _columns(self) -> list[str]:
+        """Those columns, as SQL names them."""
+        names = {column.called: column.name for column in self.table.columns}
+        return [quoted(names[field.name]) for field in self._there]
 
     def _changes(self, rows: pa.RecordBatch) -> Changes:
         count = rows.num_rows
@@ -106,7 +125,7 @@ class SnapshotTask:
         from adbc_driver_manager import Error
         from adbc_driver_postgresql import dbapi  # type: ignore[import-untyped]  # it ships none
 
-        names = [quoted(field.name) for field in (*self.schema.key, *self.schema.val)]
+        names = self._columns
         chosen = [name if kind.native else _shown(name) for name, kind in zip(names, kinds, strict=True)]
         try:
             with (
@@ -127,7 +146,7 @@ class SnapshotTask:
             raise classify(error.sqlstate, str(error).splitlines()[0]) from None
 
     def _by_copy(self, kinds: list[ColumnType]) -> Iterator[list[ArrowArray]]:
-        names = [quoted(field.name) for field in (*self.schema.key, *self.schema.val)]
+        names = self._columns
         shown = [_shown(name) for name in names]
         with Session(self.dsn) as session:
             for statement in ("BEGIN", *self._begin()):
@@ -140,7 +159,7 @@ class SnapshotTask:
     def _named(self, columns: list[Callable[[], ArrowArray]]) -> list[ArrowArray]:
         """The columns, each made; a bad row is told with where it is."""
         found = []
-        for column, field in zip(columns, (*self.schema.key, *self.schema.val), strict=True):
+        for column, field in zip(columns, self._there, strict=True):
             try:
                 found.append(column())
             except BadRows as error:
@@ -173,7 +192,7 @@ def page_ranges(pages: int, page_bytes: int, tasks: int, task_bytes: int) -> lis
 def _check_keys(rows: pa.RecordBatch, export: str) -> None:
     for field, column in zip(rows.schema, rows.columns, strict=True):
         if column.null_count and not field.nullable:
-            raise SourceFailure("a key column is null", hint="make a new source", export=export, column=field.name)
+            raise SourceFailure("a key column is null", hint="snapshot it again", export=export, column=field.name)
 
 
 def _chunks(pieces: Iterator[bytes]) -> Iterator[Chunk]:
@@ -207,3 +226,46 @@ def _columns(chunk: Chunk, kinds: list[ColumnType]) -> list[Callable[[], ArrowAr
         found.append(partial(values.parse, kind, chunk.data, at + 4, lengths, valid))
         at = at + 4 + lengths
     return found
+
+
+def _stored(table: Table) -> list[Table]:
+    """Where the rows of a table are: in itself, or in its partitions."""
+    if table.form is None or not table.partitioned:
+        return [table]
+    return [
+        replace(table, schema=part.schema, name=part.name, oid=part.oid, file=part.file)
+        for part in table.form.parts
+        if part.kind == "r"
+    ]
+
+
+def snapshot_tasks(
+    session: Session,
+    definition: Definition,
+    schemas: Mapping[str, Schema],
+    snapshot: str,
+    point: int,
+    tasks: int,
+) -> list[SnapshotTask]:
+    """About so many tasks that read what an exported snapshot has of these tables, from before ``point``."""
+    tables = [each for table in definition.tables for each in _stored(table)]
+    sizes = {table.oid: session.row(_PAGES, {"table": table.oid}) for table in tables}
+    whole = sum(pages * page_bytes for pages, page_bytes in sizes.values()) or 1
+    planned = []
+    for table in tables:
+        pages, page_bytes = sizes[table.oid]
+        share = -(-tasks * pages * page_bytes // whole)
+        for first, last, weight in page_ranges(pages, page_bytes, share, TASK_BYTES):
+            planned.append(
+                SnapshotTask(
+                    dsn=definition.dsn,
+                    snapshot=snapshot,
+                    table=table,
+                    schema=schemas[table.export],
+                    offset=point - 1,
+                    first=first,
+                    last=last,
+                    weight=weight,
+                )
+            )
+    return planned

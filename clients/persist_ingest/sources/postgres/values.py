@@ -22,7 +22,7 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 _TRIM: Final = {Form.BYTES: (b"\\x", b""), Form.INSTANT: (b"", b"+00"), Form.LIST: (b"{", b"}")}
 OFFSETS_END: Final = 2**31
 """Arrow's strings are found by numbers of 32 bits."""
-_HINT: Final = "correct the row, or leave this table out: bad rows cannot be diverted (badRows=fail)"
+_HINT: Final = "correct the row upstream and snapshot the table again, or leave the column or the table out"
 _NATIVE_RANGES: Final = {
     "date32": (-719_162, 2_932_896),
     "time64": (0, 86_399_999_999),

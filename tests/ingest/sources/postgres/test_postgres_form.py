@@ -35,6 +35,17 @@ def added(*attributes: Attribute, **other: Any) -> Form:
     return replace(FORM, attributes=(*FORM.attributes, *attributes), **{"numbers": numbers, **other})
 
 
+def evidence(*, old_rows: bool = False, truncated: bool = False) -> Evidence:
+    """What a table without partitions is found to hold."""
+    return Evidence(
+        has_old_rows=lambda nulls: old_rows,
+        was_truncated=lambda: truncated,
+        part_has_old_rows=lambda part, nulls: old_rows,
+        part_was_truncated=lambda part: truncated,
+        began_empty=lambda part: False,
+    )
+
+
 @pytest.mark.parametrize(
     ("now", "old_rows"),
     [
@@ -61,7 +72,7 @@ def added(*attributes: Attribute, **other: Any) -> Form:
     ],
 )
 def test_what_leaves_earlier_rows_as_they_were_passes(now: Form, old_rows: bool) -> None:
-    check_form(FORM, now, "public.t", Evidence(lambda nulls: old_rows, lambda: True))
+    check_form(FORM, now, "public.t", evidence(old_rows=old_rows, truncated=True))
 
 
 @pytest.mark.parametrize(
@@ -84,7 +95,7 @@ def test_what_leaves_earlier_rows_as_they_were_passes(now: Form, old_rows: bool)
 )  # fmt: skip
 def test_what_may_have_changed_earlier_rows_does_not(now: Form, column: str) -> None:
     with pytest.raises(TableAltered) as refused:
-        check_form(FORM, now, "public.t", Evidence(lambda nulls: False, lambda: False))
+        check_form(FORM, now, "public.t", evidence())
     assert refused.value.details == {"export": "public.t", "column": column}
 
 
@@ -110,7 +121,7 @@ def test_a_form_comes_back_from_json_and_is_kept_when_that_helps() -> None:
 )
 def test_what_may_have_kept_changes_back_does_not(before: Form, now: Form) -> None:
     with pytest.raises(TableAltered):
-        check_form(before, now, "public.t", Evidence(lambda nulls: False, lambda: False))
-    check_form(replace(before, coverage=None), now, "public.t", Evidence(lambda nulls: False, lambda: True))
+        check_form(before, now, "public.t", evidence())
+    check_form(replace(before, coverage=None), now, "public.t", evidence(truncated=True))
     named = replace(now, coverage=before.coverage, direct=True)
-    check_form(before, named, "public.t", Evidence(lambda nulls: False, lambda: False))
+    check_form(before, named, "public.t", evidence())

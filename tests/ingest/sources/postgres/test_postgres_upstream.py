@@ -47,7 +47,7 @@ def starts(server: servers.Server) -> bool:
 
 def confirmed(upstream: Any) -> int:
     ((position,),) = upstream.select("SELECT confirmed_flush_lsn - '0/0' FROM pg_replication_slots "
-                                     "WHERE database = current_database()")  # fmt: skip
+                                     "WHERE database = current_database() AND NOT temporary")  # fmt: skip
     return int(position)
 
 
@@ -175,10 +175,8 @@ def test_a_new_column_is_adopted_and_earlier_rows_have_none(upstream: Any) -> No
         "ALTER TABLE items RENAME COLUMN name TO title",
         "ALTER TABLE items ALTER COLUMN name TYPE char(20)",
         "ALTER TABLE items ALTER COLUMN id TYPE bigint",
-        "ALTER TABLE items ADD COLUMN place inet",
         "ALTER TABLE items ADD COLUMN stock int DEFAULT 5",
         "ALTER TABLE items ADD COLUMN nonce uuid DEFAULT gen_random_uuid()",
-        "ALTER TABLE items ADD COLUMN diff int",
         'ALTER TABLE items ADD COLUMN "Name" int',
     ],
 )
@@ -304,7 +302,7 @@ def test_a_slot_in_use_is_waited_for(upstream: Any) -> None:
     (task,) = reader.plan(upstream.at, end, 1)
     slot = upstream.definition["slot"]
     with psycopg.connect(upstream.dsn, autocommit=True) as other, other.cursor() as cursor:
-        sql = f"SELECT count(*) FROM pg_logical_slot_peek_binary_changes('{slot}', NULL, NULL, 'proto_version', '1', 'publication_names', '{slot}')"  # noqa: E501 - one statement
+        sql = f"SELECT count(*) FROM pg_logical_slot_peek_binary_changes('{slot}', NULL, NULL, 'proto_version', '1', 'publication_names', 'persist_shop')"  # noqa: E501 - one statement
         other.pgconn.send_query(sql.encode())
         until(lambda: upstream.select(f"SELECT 1 FROM pg_replication_slots WHERE slot_name = '{slot}' AND active"))
         assert sum(event.rows.num_rows for event in task.read()) == 199_999

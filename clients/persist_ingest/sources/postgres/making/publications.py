@@ -50,12 +50,18 @@ def new_mark(source: str) -> str:
     return f"{re.sub(r'[^A-Za-z0-9_-]', '_', source) or '_'}/{system().random_bytes(8).hex()}"
 
 
+def token(mark: str) -> str:
+    """What no other attempt has of a mark, in short."""
+    return mark.rpartition("/")[2][:8]
+
+
 def make(session: Session, name: str, tables: Sequence[Listed], mark: str) -> None:
     """Make a publication for tables, marked, in one transaction."""
     _check(mark)
     names = ", ".join(quoted(table.schema, table.name) for table in tables)
+    by_root = " WITH (publish_via_partition_root = true)" if any(table.kind == "p" for table in tables) else ""
     session.run(
-        f"DO $persist$ BEGIN CREATE PUBLICATION {quoted(name)} FOR TABLE {names}; "
+        f"DO $persist$ BEGIN CREATE PUBLICATION {quoted(name)} FOR TABLE {names}{by_root}; "
         f"COMMENT ON PUBLICATION {quoted(name)} IS '{USED} {mark}'; END $persist$"
     )
 

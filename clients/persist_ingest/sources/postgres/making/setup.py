@@ -4,40 +4,32 @@ Tables are locked against changes of their form (ACCESS SHARE) until the slot is
 agree. No longer: whoever waits for that lock to end makes everybody else wait. Source: sources.md section 1.
 """
 
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
-from persist import Determinate, InvalidArgument, LocationError, PersistError, Schema, UsageError
+from persist import Determinate, InvalidArgument, PersistError, Schema, UsageError
 from persist.runtime import system
 from persist.sources import OFFSET_MAX, Lsn, SourceFrontier
 from persist.typed import Fields
-from persist_ingest.sources.port import Beginning, SourceFailure, SourceReader, UpstreamNotOurs
-from persist_ingest.sources.postgres import catalog, publications
+from persist_ingest.sources.port import Beginning, BegunAgain, SourceFailure, SourceReader, UpstreamNotOurs
+from persist_ingest.sources.postgres import catalog
 from persist_ingest.sources.postgres.catalog import FULL, Listed, quoted
-from persist_ingest.sources.postgres.definition import Definition, Table
-from persist_ingest.sources.postgres.options import Options, parse_options
+from persist_ingest.sources.postgres.definition import Definition, Table, named
+from persist_ingest.sources.postgres.making import publications, slots
+from persist_ingest.sources.postgres.making.options import Options, parse_options
 from persist_ingest.sources.postgres.reader import KIND, PostgresReader
-from persist_ingest.sources.postgres.session import Session, check_dsn, patiently
-from persist_ingest.sources.postgres.snapshot import SnapshotTask, page_ranges
+from persist_ingest.sources.postgres.session import Session, check_dsn
+from persist_ingest.sources.postgres.snapshot import snapshot_tasks
 
 VERSION_MIN: Final = 140_000
 ALL_KINDS: Final = ("insert", "update", "delete", "truncate")
-TASK_BYTES: Final = 16 << 20
-SLOT_SECONDS: Final = 10
 LOCK_SECONDS: Final = 10
-WATCH_SECONDS: Final = 5.0
-"""For how long a slot is watched before it is taken for one that nobody reads."""
 
 _SERVER: Final = """
 SELECT current_setting('server_version_num')::int, current_setting('wal_level'), current_setting('server_encoding'),
        (SELECT rolsuper OR rolreplication FROM pg_roles WHERE rolname = current_user), current_setting('server_version')
-"""
-_WRITERS: Final = """
-SELECT pid, usename, state, (now() - xact_start)::text FROM pg_stat_activity
-WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid() ORDER BY xact_start LIMIT 5
 """
 _INDEX: Final = """
 SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
@@ -47,9 +39,6 @@ _STRICT_IDENTITY: Final = 180_000
 _GENERATED: Final = """
 SELECT attname FROM pg_attribute
 WHERE attrelid = %(table)s::int8::oid AND attnum > 0 AND NOT attisdropped AND attgenerated <> ''
-"""
-_PAGES: Final = """
-SELECT pg_relation_size(%(table)s::int8::oid) / current_setting('block_size')::int8, current_setting('block_size')::int
 """
 
 
@@ -71,14 +60,15 @@ class PostgresSource:
         self, options: Mapping[str, str], *, source: str, announce: Callable[[Fields], None]
     ) -> Iterator[Beginning]:
         """See Announces. Until it is settled the slot is a temporary one, which goes with this process."""
-        parsed = parse_options(options, source)
-        dsn, mark = check_dsn(parsed.dsn), publications.new_mark(source)
+        mark = publications.new_mark(source)
+        parsed = parse_options(options, source, publications.token(mark))
+        dsn = check_dsn(parsed.dsn)
         undo: list[_Step] = []
         try:
             with ExitStack() as stack:
                 session = stack.enter_context(Session(dsn))
                 _check_server(session)
-                _free_slot(session, parsed)
+                slots.free(session, parsed)
                 announce({"dsn": dsn, "publication": parsed.publication, "mark": mark})
                 yield _begun(session, parsed, dsn, stack, undo, mark)
         except BaseException:
@@ -93,6 +83,14 @@ class PostgresSource:
     def open(self, definition: Fields, schemas: Mapping[str, Schema]) -> SourceReader:
         return PostgresReader(Definition.from_json(definition), schemas)
 
+    def snapshot_again(
+        self, definition: Mapping[str, object], export: str, schema: Schema
+    ) -> AbstractContextManager[BegunAgain]:
+        """See ReadsApart."""
+        from persist_ingest.sources.postgres.making.again import begun_again
+
+        return begun_again(Definition.from_json(definition), export, schema)
+
     def drop(self, definition: Fields) -> None:
         self._drop(Definition.from_json(definition), OFFSET_MAX)
 
@@ -106,7 +104,7 @@ class PostgresSource:
             server, _, database = catalog.identity(session)
             if (server, database) != (given.system, given.database):
                 return
-            _drop_slot(session, given.slot, given.slot_point, most)
+            slots.drop(session, given.slot, given.slot_point, most)
             if given.mark:
                 publications.leave(session, given.publication, given.mark)
             found = catalog.slot(session, given.slot)
@@ -137,18 +135,19 @@ class _Step:
 def _begun(session: Session, options: Options, dsn: str, stack: ExitStack, undo: list[_Step], mark: str) -> Beginning:
     chosen = _chosen(session, options, undo, mark)
     holder = stack.enter_context(Session(dsn))
-    _lock(holder, chosen)
+    lock(holder, chosen)
     made = any(step.what == "publication" for step in undo)
     definition = replace(_define(holder, options, dsn, chosen, made=made), mark=mark if made else "")
     schemas = {table.export: _schema(table) for table in definition.tables}
     exporter = stack.enter_context(Session(dsn, replication=True))
     fleeting = f"persist_new_{system().random_bytes(8).hex()}"
-    point, snapshot = _make_slot(session, exporter, fleeting)
+    point, snapshot = slots.make(session, exporter, fleeting)
 
     def settle() -> None:
-        undo.append(_Step("slot", lambda later: _drop_slot(later, options.slot, point, point)))
+        undo.append(_Step("slot", lambda later: slots.drop(later, options.slot, point, point)))
         session.rows(_COPY, {"fleeting": fleeting, "slot": options.slot})
 
+    check_trees(dsn, snapshot, definition)
     definition = replace(definition, slot_point=point)
     holder.run("COMMIT")
     reader = PostgresReader(definition, schemas)
@@ -157,7 +156,7 @@ def _begun(session: Session, options: Options, dsn: str, stack: ExitStack, undo:
         definition=definition.to_json(),
         reader=reader,
         bound=SourceFrontier.at(KIND, {0: point}),
-        snapshot=_tasks(session, definition, schemas, snapshot, point, options.snapshot_tasks),
+        snapshot=snapshot_tasks(session, definition, schemas, snapshot, point, options.snapshot_tasks),
         settle=settle,
     )
 
@@ -205,6 +204,8 @@ def _chosen(session: Session, options: Options, undo: list[_Step], mark: str) ->
                 publication=options.publication,
             )
         tables = catalog.published_tables(session, options.publication)
+        _check_there("excludeTables", options.exclude_tables, {(table.schema, table.name) for table in tables})
+        tables = [table for table in tables if (table.schema, table.name) not in options.exclude_tables]
     else:
         tables = _named(session, options)
     if not tables:
@@ -216,7 +217,7 @@ def _chosen(session: Session, options: Options, undo: list[_Step], mark: str) ->
     if existing is not None:
         _check_publication(existing, options, tables)
     if "update" in publishes:
-        for table in tables:
+        for table in [*tables, *_parts(session, options, tables)]:
             _identify(session, table, options, undo)
     if existing is None:
         # Before it is made: its answer may be lost.
@@ -227,8 +228,50 @@ def _chosen(session: Session, options: Options, undo: list[_Step], mark: str) ->
     return tables
 
 
+def _parts(session: Session, options: Options, tables: Sequence[Listed]) -> list[Listed]:
+    """The partitions with rows of those that are partitioned. Raises SourceFailure."""
+    trees = catalog.trees(session, [table.oid for table in tables if table.kind == "p"])
+    oids = {oid for tree in trees.values() for oid, _ in tree}
+    both = [table.export for table in tables if table.oid in oids]
+    if both:
+        raise SourceFailure(
+            "a partition is named beside its partitioned table", hint="name one of them", tables=", ".join(both)
+        )
+    parts = catalog.tables_by_oid(session, options.publication, sorted(oids))
+    foreign = [part.export for part in parts if part.kind not in "rp"]
+    if foreign:
+        raise SourceFailure("a partition is no table", hint="name the other partitions", tables=", ".join(foreign))
+    return [part for part in parts if part.kind == "r"]
+
+
+def check_trees(dsn: str, snapshot: str, definition: Definition) -> None:
+    """The partitions of an exported snapshot are those of the definition. Raises Determinate: others came."""
+    roots = [table for table in definition.tables if table.partitioned]
+    known = {root.oid: {(part.oid, part.since) for part in root.form.parts} for root in roots if root.form}
+    if not known:
+        return
+    with Session(dsn) as session:
+        session.run("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        session.run(f"SET TRANSACTION SNAPSHOT {catalog.literal(snapshot)}")
+        found = catalog.trees(session, list(known))
+    if any(found.get(oid, set()) != parts for oid, parts in known.items()):
+        raise Determinate("partitions are just being attached or detached", hint="again later")
+
+
+def _check_there(option: str, named: Collection[tuple[str, ...]], there: Collection[tuple[str, ...]]) -> None:
+    missing = set(named) - set(there)
+    if missing:
+        shown = sorted(map(".".join, missing))
+        raise SourceFailure("there is nothing of that name", hint=f"correct option {option}", names=", ".join(shown))
+
+
 def _named(session: Session, options: Options) -> list[Listed]:
     assert options.tables is not None
+    if options.exclude_tables:
+        raise InvalidArgument(
+            "options tables and excludeTables exclude each other",
+            hint="excludeTables is for all tables of a publication",
+        )
     tables = catalog.named_tables(session, options.publication, options.tables)
     missing = set(options.tables) - {(table.schema, table.name) for table in tables}
     if missing:
@@ -240,13 +283,7 @@ def _named(session: Session, options: Options) -> list[Listed]:
 
 def _check_kinds(tables: Sequence[Listed]) -> None:
     for table in tables:
-        if table.kind == "p":
-            raise SourceFailure(
-                "a partitioned table is published by its partitions",
-                hint="name the partitions, and leave publish_via_partition_root off",
-                table=table.export,
-            )
-        if table.kind != "r":
+        if table.kind not in "rp":
             raise SourceFailure("only tables can be replicated", hint="name its tables", table=table.export)
 
 
@@ -276,6 +313,13 @@ def _check_policies(session: Session, tables: Sequence[Listed]) -> None:
 
 def _check_publication(found: catalog.Publication, options: Options, tables: Sequence[Listed]) -> None:
     name = options.publication
+    roots = [table.export for table in tables if table.kind == "p"]
+    if roots and not found.by_root:
+        raise SourceFailure(
+            "the publication has partitioned tables by their partitions",
+            hint=f"ALTER PUBLICATION {quoted(name)} SET (publish_via_partition_root = true), or name the partitions",
+            tables=", ".join(roots),
+        )
     outside = [table for table in tables if not table.published]
     if outside:
         names = ", ".join(quoted(table.schema, table.name) for table in outside)
@@ -336,8 +380,9 @@ def _identify_again(session: Session, table: Listed, statement: str) -> None:
         session.run(statement)
 
 
-def _lock(holder: Session, tables: Sequence[Listed]) -> None:
-    names = ", ".join("ONLY " + quoted(table.schema, table.name) for table in tables)
+def lock(holder: Session, tables: Sequence[Listed]) -> None:
+    """Keep the form of tables as it is, until the transaction that begins here ends."""
+    names = ", ".join(("" if table.kind == "p" else "ONLY ") + quoted(table.schema, table.name) for table in tables)
     holder.run(f"SET lock_timeout = '{LOCK_SECONDS}s'")
     holder.run("BEGIN")
     holder.run(f"LOCK TABLE {names} IN ACCESS SHARE MODE")
@@ -346,13 +391,9 @@ def _lock(holder: Session, tables: Sequence[Listed]) -> None:
 def _define(holder: Session, options: Options, dsn: str, chosen: Sequence[Listed], *, made: bool) -> Definition:
     """Everything as it is now, under the lock."""
     server, timeline, database = catalog.identity(holder)
-    # Before what the publication has: what changes in between is another version at the first look.
-    forms = catalog.forms(holder, options.publication, [table.oid for table in chosen])
     publication = catalog.publication(holder, options.publication)
-    names = [(table.schema, table.name) for table in chosen]
-    tables = catalog.named_tables(holder, options.publication, names)
-    if publication is None or [table.oid for table in tables] != [table.oid for table in chosen]:
-        raise Determinate("the tables are just being changed", hint="again later")
+    if publication is None:
+        raise Determinate("the publication is just being changed", hint="again later")
     definition = Definition(
         dsn=dsn,
         system=server,
@@ -363,12 +404,55 @@ def _define(holder: Session, options: Options, dsn: str, chosen: Sequence[Listed
         publication_oid=publication.oid,
         publishes=publication.publishes,
         made_publication=made,
-        tables=tuple(_table(holder, each) for each in tables),
+        tables=(),
+        identifies=options.set_replica_identity,
     )
-    return definition.looked(forms)
+    excluded = _excluded(holder, options, chosen)
+    return defined(holder, definition, chosen, excluded)
 
 
-def _table(holder: Session, listed: Listed) -> Table:
+def _excluded(holder: Session, options: Options, chosen: Sequence[Listed]) -> dict[int, tuple[str, ...]]:
+    """By table the columns that are not to be read."""
+    names = {
+        table.oid: [(table.schema, table.name, column.name) for column in catalog.columns_of(holder, table)]
+        for table in chosen
+    }
+    every = {name for each in names.values() for name in each}
+    _check_there("includeColumns", options.include_columns, every)
+    _check_there("excludeColumns", options.exclude_columns, every)
+    some = {name[:2] for name in options.include_columns}
+    return {
+        oid: tuple(
+            name[2]
+            for name in each
+            if name in options.exclude_columns or (name[:2] in some and name not in options.include_columns)
+        )
+        for oid, each in names.items()
+    }
+
+
+def defined(
+    holder: Session, definition: Definition, chosen: Sequence[Listed], excluded: Mapping[int, Sequence[str]]
+) -> Definition:
+    """The definition with these tables as they are now, under the lock, without the excluded columns."""
+    # Before what the publication has: what changes in between is another version at the first look.
+    forms = catalog.forms(holder, definition.publication, [table.oid for table in chosen])
+    names = [(table.schema, table.name) for table in chosen]
+    tables = catalog.named_tables(holder, definition.publication, names)
+    if [table.oid for table in tables] != [table.oid for table in chosen]:
+        raise Determinate("the tables are just being changed", hint="again later")
+    return replace(definition, tables=tuple(_table(holder, each, excluded[each.oid]) for each in tables)).looked(forms)
+
+
+def _table(holder: Session, listed: Listed, excluded: Sequence[str]) -> Table:
+    key = catalog.primary_key(holder, listed.oid)
+    columns = [column for column in catalog.columns_of(holder, listed) if column.name not in excluded]
+    if not columns or not {column.name for column in columns}.issuperset(key):
+        raise SourceFailure(
+            "the columns of the primary key are needed, or at least one column",
+            hint="correct options includeColumns and excludeColumns",
+            table=listed.export,
+        )
     return Table(
         export=listed.export,
         schema=listed.schema,
@@ -377,9 +461,39 @@ def _table(holder: Session, listed: Listed) -> Table:
         file=listed.file,
         membership=listed.membership,
         row_filter=listed.row_filter,
-        key=catalog.primary_key(holder, listed.oid),
-        columns=catalog.columns_of(holder, listed),
+        key=key,
+        columns=named(columns),
+        excluded=tuple(excluded),
+        partitioned=listed.kind == "p",
     )
+
+
+def check_alone(session: Session, definition: Definition, known: Table) -> Listed:
+    """The table that has the name of this one now, when a source of this publication can read it.
+
+    One that was made anew is published again where sources made the publication. Raises SourceFailure.
+    """
+    names = [(known.schema, known.name)]
+    found = catalog.named_tables(session, definition.publication, names)
+    if found and not found[0].published and definition.mark:
+        session.run(f"ALTER PUBLICATION {quoted(definition.publication)} ADD TABLE {quoted(*names[0])}")
+        found = catalog.named_tables(session, definition.publication, names)
+    if not found:
+        raise SourceFailure(
+            "there is no such table any more",
+            hint="make it again, or create the source again without it",
+            export=known.export,
+        )
+    (table,) = found
+    _check_kinds(found)
+    _check_policies(session, found)
+    if not table.published:
+        hint = f"ALTER PUBLICATION {quoted(definition.publication)} ADD TABLE {quoted(*names[0])}"
+        raise SourceFailure("the publication does not have this table", hint=hint, export=known.export)
+    if "update" in definition.publishes and table.identity != FULL:
+        hint = f"ALTER TABLE {quoted(*names[0])} REPLICA IDENTITY FULL"
+        raise SourceFailure("the table's replica identity is not FULL", hint=hint, export=known.export)
+    return table
 
 
 def _schema(table: Table) -> Schema:
@@ -390,102 +504,9 @@ def _schema(table: Table) -> Schema:
         raise SourceFailure(error.message, hint=error.hint, **details) from error
 
 
-def _free_slot(session: Session, options: Options) -> None:
-    found = catalog.slot(session, options.slot)
-    if found is None:
-        return
-    if not options.replace_slot or found.active_pid is not None:
-        raise SourceFailure(
-            "there is a replication slot of that name already",
-            hint="name another one (option slot); or, if no source uses it any more, set replaceSlot=true",
-            slot=options.slot,
-            active_pid=found.active_pid,
-        )
-    _check_unused(session, found, options.slot)
-    _drop_slot(session, options.slot, found.confirmed, found.confirmed)
-
-
-def _check_unused(session: Session, found: catalog.Slot, name: str) -> None:
-    """Nobody reads the slot. Between two reads no session holds it: but what is read is let go after a while."""
-    give_up = system().monotonic() + WATCH_SECONDS
-    while system().monotonic() < give_up:
-        with suppress(PersistError):
-            # Something to be read, where nothing else happens.
-            session.rows("SELECT pg_logical_emit_message(false, 'persist', '')")
-        now = catalog.slot(session, name)
-        if now is not None and (now.active_pid is not None or now.confirmed != found.confirmed):
-            raise SourceFailure(
-                "the replication slot of that name is in use: it is being read",
-                hint="name another one (option slot), or drop the source that reads it",
-                slot=name,
-                active_pid=now.active_pid,
-            )
-        threading.Event().wait(0.1)
-
-
-def _drop_slot(session: Session, name: str, least: int, most: int) -> None:
-    """Drop the slot of that name if it was confirmed within this range, in one statement; another one stays."""
-    sql = """
-    SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots
-    WHERE slot_name = %(slot)s AND confirmed_flush_lsn BETWEEN %(least)s AND %(most)s
-    """
-    params = {"slot": name, "least": str(Lsn(least)), "most": str(Lsn(most))}
-    patiently(lambda: session.rows(sql, params))
-
-
 def _drop_publication(session: Session, name: str, oid: int) -> None:
     """Drop the publication if it is that one, in one statement."""
     session.run(
         f"DO $persist$ BEGIN IF EXISTS (SELECT FROM pg_publication WHERE oid = {oid}) THEN "
         f"DROP PUBLICATION IF EXISTS {quoted(name)}; END IF; END $persist$"
     )
-
-
-def _make_slot(session: Session, exporter: Session, name: str) -> tuple[int, str]:
-    """Consistent point and name of the snapshot. Waits for the transactions that write now, but not for ever."""
-    # It waits for their locks: statement_timeout does not hold for replication commands.
-    exporter.run(f"SET lock_timeout = '{SLOT_SECONDS}s'")
-    try:
-        answer = exporter.row(f"CREATE_REPLICATION_SLOT {quoted(name)} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT")
-    except LocationError as error:
-        writers = session.rows(_WRITERS)
-        if error.details.get("sqlstate") != "55P03" or not writers:
-            raise
-        shown = "; ".join(f"pid {pid} {user} {state} for {age}" for pid, user, state, age in writers)
-        raise Determinate(
-            "a slot can be made only once the transactions that write now have ended",
-            hint="wait for them or end them, and try again",
-            transactions=shown,
-        ) from None
-    high, low = answer[1].split("/")
-    return (int(high, 16) << 32) | int(low, 16), answer[2]
-
-
-def _tasks(
-    session: Session,
-    definition: Definition,
-    schemas: Mapping[str, Schema],
-    snapshot: str,
-    point: int,
-    tasks: int,
-) -> list[SnapshotTask]:
-    sizes = {table.oid: session.row(_PAGES, {"table": table.oid}) for table in definition.tables}
-    whole = sum(pages * page_bytes for pages, page_bytes in sizes.values()) or 1
-    planned = []
-    for table in definition.tables:
-        pages, page_bytes = sizes[table.oid]
-        share = -(-tasks * pages * page_bytes // whole)
-        for first, last, weight in page_ranges(pages, page_bytes, share, TASK_BYTES):
-            planned.append(
-                SnapshotTask(
-                    dsn=definition.dsn,
-                    snapshot=snapshot,
-                    table=table,
-                    schema=schemas[table.export],
-                    offset=point - 1,
-                    first=first,
-                    last=last,
-                    weight=weight,
-                )
-            )
-    return planned

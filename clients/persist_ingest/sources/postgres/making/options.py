@@ -14,6 +14,9 @@ from persist import InvalidArgument
 NAMES: Final = (
     "dsn",
     "tables",
+    "excludeTables",
+    "includeColumns",
+    "excludeColumns",
     "publication",
     "slot",
     "setReplicaIdentity",
@@ -22,12 +25,18 @@ NAMES: Final = (
     "badRows",
 )
 _NAME_MAX: Final = 63
-_TABLE: Final = re.compile(r'\s*(?:"((?:[^"]|"")+)"|([^\s".,]+))\s*\.\s*(?:"((?:[^"]|"")+)"|([^\s".,]+))\s*(?:,|$)')
+_PART: Final = r'\s*(?:"((?:[^"]|"")+)"|([^\s".,]+))\s*'
+_TABLE: Final = re.compile(rf"{_PART}\.{_PART}(?:,|$)")
+_COLUMN: Final = re.compile(rf"{_PART}\.{_PART}\.{_PART}(?:,|$)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """``tables``: pairs of schema and name; None: all of the publication. ``snapshot_tasks``: about how many."""
+    """``tables``: pairs of schema and name; None: all of the publication, without ``exclude_tables``.
+
+    ``include_columns``, ``exclude_columns``: schema, table and column; of a table with any included, no others are
+    read. ``snapshot_tasks``: about how many.
+    """
 
     dsn: str
     tables: tuple[tuple[str, str], ...] | None
@@ -36,10 +45,16 @@ class Options:
     set_replica_identity: bool
     replace_slot: bool
     snapshot_tasks: int
+    exclude_tables: tuple[tuple[str, ...], ...] = ()
+    include_columns: tuple[tuple[str, ...], ...] = ()
+    exclude_columns: tuple[tuple[str, ...], ...] = ()
 
 
-def parse_options(raw: Mapping[str, str], source: str) -> Options:
-    """The options of a source of that name. Raises InvalidArgument for what is unknown, missing or malformed."""
+def parse_options(raw: Mapping[str, str], source: str, token: str) -> Options:
+    """The options of a source of that name. Raises InvalidArgument for what is unknown, missing or malformed.
+
+    ``token``: of this attempt alone. Slots are named for a whole server, so it is in the name of one that is not told.
+    """
     for name in raw:
         if name not in NAMES:
             near = difflib.get_close_matches(name.lower(), [each.lower() for each in NAMES], 1)
@@ -51,12 +66,15 @@ def parse_options(raw: Mapping[str, str], source: str) -> Options:
     if raw.get("badRows", "fail") != "fail":
         raise InvalidArgument("the PostgreSQL source can only fail on bad rows", hint="leave badRows out")
     standard = default_name(source)
-    slot = raw.get("slot", standard)
+    slot = raw.get("slot") or f"{standard[: _NAME_MAX - len(token) - 1]}_{token}"
     if not re.fullmatch(r"[a-z0-9_]{1,63}", slot):
         raise InvalidArgument("this cannot name a slot", hint="use a-z, 0-9 and _, at most 63", slot=slot)
     return Options(
         dsn=raw["dsn"],
         tables=_tables(raw["tables"]) if "tables" in raw else None,
+        exclude_tables=_names(raw, "excludeTables", _TABLE, "public.log"),
+        include_columns=_names(raw, "includeColumns", _COLUMN, "public.orders.id"),
+        exclude_columns=_names(raw, "excludeColumns", _COLUMN, "public.orders.secret"),
         publication=raw.get("publication") or standard,
         slot=slot,
         set_replica_identity=_flag(raw, "setReplicaIdentity"),
@@ -66,23 +84,29 @@ def parse_options(raw: Mapping[str, str], source: str) -> Options:
 
 
 def default_name(source: str) -> str:
-    """How slot and publication of a source are called unless told."""
+    """How the publication of a source is called unless told, and its slot begins."""
     return "persist_" + re.sub(r"[^a-z0-9_]", "_", source.lower())[: _NAME_MAX - len("persist_")]
 
 
 def _tables(text: str) -> tuple[tuple[str, str], ...]:
-    found, at = [], 0
+    found = _parsed("tables", text, _TABLE, 'public.orders, public."Line Items"')
+    return tuple((schema, name) for schema, name in found)
+
+
+def _names(raw: Mapping[str, str], name: str, form: re.Pattern[str], such: str) -> tuple[tuple[str, ...], ...]:
+    return _parsed(name, raw[name], form, such) if name in raw else ()
+
+
+def _parsed(name: str, text: str, form: re.Pattern[str], such: str) -> tuple[tuple[str, ...], ...]:
+    found, at = list[tuple[str, ...]](), 0
     while at < len(text):
-        match = _TABLE.match(text, at)
+        match = form.match(text, at)
         if match is None:
-            raise InvalidArgument(
-                "option tables is malformed", hint='such as public.orders, public."Line Items"', at=text[at : at + 60]
-            )
-        schema, name = (_unquoted(match, first) for first in (1, 3))
-        found.append((schema, name))
+            raise InvalidArgument(f"option {name} is malformed", hint=f"such as {such}", at=text[at : at + 60])
+        found.append(tuple(_unquoted(match, first) for first in range(1, form.groups, 2)))
         at = match.end()
     if not found or len(set(found)) < len(found):
-        raise InvalidArgument("option tables names none, or one twice", hint="name each once", tables=text)
+        raise InvalidArgument(f"option {name} names none, or one twice", hint="name each once", **{name: text})
     return tuple(found)
 
 

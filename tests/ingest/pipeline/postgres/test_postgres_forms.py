@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ingest.pipeline.conftest import contents
 
-from persist_ingest import Location, Pipeline, PipelineOptions, Records, create, status
+from persist_ingest import Location, Pipeline, PipelineOptions, Records, create, resnapshot, status
 from persist_ingest.location import client
 from persist_ingest.sources.port import SourceFailure, TableAltered
 
@@ -88,6 +88,37 @@ def test_what_changes_rows_without_a_message_stops_before_anything_is_wrong(
     told = status(here, "shop")
     assert told.state == "failed"
     assert "TableAltered" in told.error
+
+
+WITHIN = {
+    "a label in an array": ("mood[]", "'{sad}'", "ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'"),
+    "a label in a range in a domain": ("span", "'[sad,ok]'", "ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'"),
+    "a label in a composite": ("pair", "ROW('sad', 1)", "ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'"),
+    "a composite in an array": ("pair[]", "ARRAY[ROW('sad', 1)::pair]", "ALTER TYPE pair ADD ATTRIBUTE c int"),
+}
+
+
+@pytest.mark.parametrize("kind", WITHIN)
+def test_what_a_type_is_made_of_is_its_form(here: Location, shop: Any, kind: str) -> None:
+    declared, value, change = WITHIN[kind]
+    types = ["CREATE TYPE mood AS ENUM ('sad', 'ok')", "CREATE TYPE pair AS (a mood, b int)"]
+    types += ["CREATE TYPE moods AS RANGE (subtype = mood)", "CREATE DOMAIN span AS moods"]
+    shop.run(*types, f"CREATE TABLE items (id int PRIMARY KEY, name text, v {declared})")
+    shop.run("ALTER TABLE items REPLICA IDENTITY FULL", f"INSERT INTO items VALUES (1, 'a', {value})")
+    create(here, "shop", "postgres", {"dsn": shop.dsn, "tables": EXPORT}, interval_ms=1)
+    with Pipeline(here, "shop", options=OPTIONS) as pipeline:
+        shop.run(f"INSERT INTO items VALUES (2, 'b', {value})", MOVED)
+        pipeline.step()
+        before = contents(here, "shop", EXPORT)
+        assert before == Counter(shop.select("SELECT id, name, v::text FROM items"))
+        shop.run(change, MOVED)
+        with pytest.raises(TableAltered):
+            pipeline.step()
+        assert contents(here, "shop", EXPORT) == before
+        resnapshot(here, "shop", EXPORT)
+        pipeline.step()
+        pipeline.step()
+        assert contents(here, "shop", EXPORT) == Counter(shop.select("SELECT id, name, v::text FROM items"))
 
 
 def test_it_stops_although_no_row_came_afterwards(here: Location, shop: Any) -> None:

@@ -15,6 +15,7 @@ from persist_ingest.sources.port import SourceFailure, TableAltered
 OPTIONS = PipelineOptions(tick_ms=1, forget_ms=0, told_ms=0, commit_steps_late=0)
 ITEMS = "CREATE TABLE items (id int PRIMARY KEY, name text)"
 ORDERS = "CREATE TABLE orders (item int, number int)"
+DROP_SLOT = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = current_database()"
 NAMES = {"items": "public.items", "orders": "public.orders"}
 
 
@@ -76,7 +77,7 @@ def test_a_transaction_lands_at_one_time_in_all_tables(here: Location, shop: Any
 def test_what_is_durable_is_let_go_upstream_and_nothing_more(here: Location, shop: Any) -> None:
     shop.run(ITEMS)
     slot = "SELECT confirmed_flush_lsn::text, pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)"
-    slot += " FROM pg_replication_slots WHERE slot_name = 'persist_shop'"
+    slot += " FROM pg_replication_slots WHERE database = current_database()"
     with begun(here, shop, "items") as pipeline:
         [(first, _)] = shop.select(slot)
         retained = []
@@ -100,7 +101,7 @@ def lsn(text: str) -> int:
 @pytest.mark.parametrize(
     ("trouble", "kind", "word"),
     [
-        (["SELECT pg_drop_replication_slot('persist_shop')"], UpstreamLost, "slot"),
+        ([DROP_SLOT], UpstreamLost, "slot"),
         (["DROP TABLE items"], SourceFailure, "items"),
         (["ALTER TABLE items ALTER COLUMN id TYPE bigint", "INSERT INTO items VALUES (77, 'x')"], TableAltered, "id"),
         (["ALTER TABLE items DROP COLUMN name", "INSERT INTO items VALUES (77)"], TableAltered, "name"),

@@ -15,7 +15,7 @@ from persist_ingest import Location, Pipeline, PipelineOptions, Records, abandon
 from persist_ingest.location import client
 from persist_ingest.pipeline import claims as claiming
 from persist_ingest.sources.port import SourceFailure
-from persist_ingest.sources.postgres import publications
+from persist_ingest.sources.postgres.making import publications
 
 ITEMS = "CREATE TABLE items (id int PRIMARY KEY, name text)"
 FULL = "ALTER TABLE items REPLICA IDENTITY FULL"
@@ -29,7 +29,7 @@ KILLED = """
 import os, signal, sys, json
 from persist_ingest import Location, create
 from persist_ingest.pipeline import creation
-from persist_ingest.sources.postgres import setup
+from persist_ingest.sources.postgres.making import setup
 
 directory, name, options, place = json.loads(sys.argv[1])
 module, function, *after = place.split(".")
@@ -46,8 +46,8 @@ create(Location(directory=directory), name, "postgres", options)
 """
 PLACES = {
     "announced": "setup._chosen",
-    "publication made": "setup._lock",
-    "slot made": "setup._tasks",
+    "publication made": "setup.lock",
+    "slot made": "setup.snapshot_tasks",
     "recorded": "creation.set_up.after",
     "settled": "creation._begin",
 }
@@ -155,7 +155,7 @@ def test_a_publication_that_no_source_made_is_neither_altered_nor_dropped(here: 
 def test_the_slot_of_another_that_took_the_name_meanwhile_stays(here: Location, shop: Any) -> None:
     shop.run(ITEMS, FULL)
     for place in ("slot made", "recorded", "settled"):
-        killed(here, shop, place)
+        killed(here, shop, place, slot="persist_shop")
         gone(shop)
         if place == "settled":
             shop.run("SELECT pg_drop_replication_slot('persist_shop')")

@@ -1,0 +1,198 @@
+"""Sources as items of an environment: what is recorded of a source has a name there, too, and so have its exports.
+
+The record comes first, and the item follows from it alone: a source without an item is ingested as ever, and whoever
+creates, runs or adopts it again finishes it. (An item first would name shards that nobody makes, for good if its maker
+died.) The item goes first: what depends on it refuses while nothing is lost yet, and until the record is gone dropping
+is repeated. An item is known by its source's progress shard, so there is one, whatever it is called.
+Source: collections: names; docs/catalog.md.
+"""
+
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from persist import InvalidArgument, PersistError, ShardId, ShardNotFound, UsageError
+from persist_ingest.location import Location, client
+from persist_ingest.pipeline import creation
+from persist_ingest.pipeline.records import Records, Source, SourceExists
+
+if TYPE_CHECKING:
+    import persist
+    from persist.catalog import CreateSource, ObjectType, QualifiedName
+
+DEFAULT = "default"
+
+
+class _Item(Protocol):
+    """What is looked at of an item."""
+
+    @property
+    def name(self) -> "QualifiedName": ...
+    @property
+    def remap(self) -> str | None: ...
+
+
+class _Names(Protocol):
+    """What is asked of an environment."""
+
+    def items(self, kind: "ObjectType | None" = None) -> "Sequence[_Item]": ...
+    def execute(self, *statements: "CreateSource") -> "Sequence[_Named]": ...
+    def leave(self, name: str, *, cascade: bool = False) -> object: ...
+    def exists(self) -> bool: ...
+
+
+class _Named(Protocol):
+    """What became of a statement."""
+
+    @property
+    def name(self) -> str: ...
+
+
+def create(
+    location: Location,
+    name: str,
+    type_name: str,
+    options: Mapping[str, str],
+    *,
+    environment: str = DEFAULT,
+    finished: Callable[[Source], None] = lambda source: None,
+    **how: Any,
+) -> Source:
+    """Set a source up, as ``pipeline.creation.create`` does, and make its item where there is an environment.
+
+    Fails whole: a source whose item is refused is dropped again. One of this name and type that has no item yet, as a
+    creation left it that was broken off, gets its item and nothing else; ``finished`` hears of it. ``how``: further
+    options of ``pipeline.creation.create``. Raises UniquenessViolation (an item has this name), PrivilegeMissing, and
+    as ``pipeline.creation.create``.
+    """
+    the_client = client(location.resolved())
+    with _environment(the_client, location, environment) as names:
+        if names is None:
+            return creation.create(location, name, type_name, options, **how)
+        there = Records(the_client).sources().get(name)
+        if there is not None:
+            if there.type != type_name or _item(names, there.remap) is not None:
+                raise SourceExists("this source exists already", hint="choose another name, or drop it", source=name)
+            _adopted(the_client, names, there)
+            finished(there)
+            return there
+        _check_free(names, name)
+        source = creation.create(location, name, type_name, options, **how)
+        try:
+            _adopted(the_client, names, source)
+        except UsageError:
+            # It was refused, and is not to be found half made.
+            creation.drop(location, name)
+            raise
+        return source
+
+
+def adopt(location: Location, name: str, *, environment: str = DEFAULT) -> str | None:
+    """Make the item of a source that exists; its full name. Once, however often it is asked.
+
+    None: there is no environment. Raises SourceNotFound, UniquenessViolation, PrivilegeMissing, LocationError.
+    """
+    the_client = client(location.resolved())
+    with _environment(the_client, location, environment) as names:
+        if names is None:
+            return None
+        return _adopted(the_client, names, Records(the_client).source(name))
+
+
+def drop(
+    location: Location,
+    name: str,
+    *,
+    cascade: bool = False,
+    environment: str = DEFAULT,
+    force: bool = False,
+    left: Callable[[PersistError], None] = lambda error: None,
+) -> Source:
+    """End a source as ``pipeline.creation.drop`` does, its item first. Broken off, it is to be repeated.
+
+    ``cascade``: with all that depends on the item. Raises DependentObjects (nothing happened), and as
+    ``pipeline.creation.drop``.
+    """
+    the_client = client(location.resolved())
+    source = Records(the_client).source(name)
+    with _environment(the_client, location, environment) as names:
+        item = None if names is None else _item(names, source.remap)
+        if names is not None and item is not None:
+            names.leave(str(item.name), cascade=cascade)
+        return creation.drop(location, name, force=force, left=left)
+
+
+def statement_of(the_client: "persist.Client", source: Source, taken: Collection[str]) -> "CreateSource":
+    """What makes the item of a source. ``taken``: names of the schema that it comes into.
+
+    An export is called as upstream, without a schema of there; where that
+    name is another's, or the source's own, by all its names.
+    """
+    from persist.catalog import CreateSource, Export, QualifiedName, Retain
+
+    used = {*taken, source.name}
+    exports = []
+    for export, shard in source.shards.items():
+        name = export.rpartition(".")[2]
+        if name in used:
+            name = f"{source.name}_{export.replace('.', '_')}"
+        used.add(name)
+        exports.append(Export(name, the_client.schema(shard), shard))
+    return CreateSource(
+        QualifiedName(source.name),
+        source.type,
+        exports=tuple(exports),
+        timeline=source.timeline,
+        claims_epoch=source.claims_epoch,
+        remap=ShardId.parse(source.remap),
+        retain=Retain(),
+    )
+
+
+def _adopted(the_client: "persist.Client", names: _Names, source: Source) -> str:
+    there = _item(names, source.remap)
+    if there is not None:
+        return str(there.name)
+    try:
+        (done,) = names.execute(statement_of(the_client, source, _taken(names)))
+    except InvalidArgument:
+        # Another process was faster, whose item has these shards.
+        there = _item(names, source.remap)
+        if there is None:
+            raise
+        return str(there.name)
+    return str(done.name)
+
+
+def _item(names: _Names, remap: str) -> _Item | None:
+    from persist.catalog import ObjectType
+
+    found = [each for each in names.items(ObjectType.SOURCE) if str(each.remap) == remap]
+    return found[0] if found else None
+
+
+def _taken(names: _Names) -> set[str]:
+    return {each.name.item for each in names.items() if each.name[1:] == ("public", "persist")}
+
+
+def _check_free(names: _Names, name: str) -> None:
+    from persist.catalog import UniquenessViolation
+
+    if name in _taken(names):
+        raise UniquenessViolation(
+            "another object has this name", hint="choose another name for the source, or rename that", name=name
+        )
+
+
+@contextlib.contextmanager
+def _environment(the_client: "persist.Client", location: Location, name: str) -> Iterator[_Names | None]:
+    """The environment, or None where there is none: nothing is made by looking."""
+    from persist.catalog import catalog_shard
+
+    try:
+        the_client.recent_upper(catalog_shard(name))
+    except ShardNotFound:
+        yield None
+        return
+    with the_client.environment(name, endpoints=location.resolved().endpoint or "") as names:
+        yield names if names.exists() else None

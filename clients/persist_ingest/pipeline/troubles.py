@@ -1,0 +1,120 @@
+"""Exports of a source that do not go on while its others do: what keeps each is in the source's record.
+
+An export that is kept is not appended to, so what it holds is right up to its upper, and stays so. All ingesters read
+the record before they let anything go upstream, so none forgets what an export that is just being mended needs.
+Source: sources.md section 1, semantics seen; catalog-semantics.md section 4.2.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Final
+
+from persist import PersistError
+from persist.runtime import system
+from persist.typed import Fields
+from persist_ingest.pipeline.records import SILENT_MS, Records, Source, SourceNotFound, source_of
+
+STALLED: Final = "stalled"
+SNAPSHOTTING: Final = "snapshotting"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """Why an export does not go on. ``state``: stalled, or snapshotting: ``attempt`` reads it anew, and beats.
+
+    ``since_ms``: when it stopped; ``error`` and ``hint``: why, and what to do.
+    """
+
+    state: str
+    since_ms: int
+    error: str = ""
+    hint: str = ""
+    attempt: str = ""
+    beat_ms: int = 0
+
+    @staticmethod
+    def of(error: PersistError) -> "Trouble":
+        """That of an export that this was raised for, now."""
+        text = f"{type(error).__name__}: {error.message}"
+        shown = ", ".join(f"{key}={value}" for key, value in error.details.items() if key != "export")
+        return Trouble(
+            state=STALLED,
+            since_ms=system().now_ms(),
+            error=f"{text} [{shown}]" if shown else text,
+            hint=str(error.hint or ""),
+        )
+
+
+def troubles(source: Source) -> dict[str, Trouble]:
+    """Those of its exports that do not go on."""
+    return {export: Trouble(**fields) for export, fields in source.troubles.items()}
+
+
+def running(source: Source) -> list[str]:
+    """Those that do."""
+    return [export for export in source.exports if export not in source.troubles]
+
+
+def is_held(source: Source) -> bool:
+    """An export is being snapshotted again: nothing may be let go that it is going to read."""
+    return any(each.state == SNAPSHOTTING for each in troubles(source).values())
+
+
+def stall(records: Records, source: Source, export: str, error: PersistError) -> Source:
+    """Have an export stand aside; the source as it is recorded then, whoever recorded it.
+
+    Nothing is recorded where others know more than this ``source`` says, nor of the last one that runs: it keeps all.
+    """
+
+    def place(now: Source) -> Source:
+        if now.turn != source.turn or export in now.troubles or running(now) == [export]:
+            return now
+        return with_trouble(now, export, Trouble.of(error))
+
+    return amend(records, source, place)
+
+
+def expire(records: Records, source: Source) -> Source:
+    """Have exports stand aside whose attempt to snapshot them fell silent; the source as it is recorded then."""
+    oldest = system().now_ms() - SILENT_MS
+    silent = {
+        export: each
+        for export, each in troubles(source).items()
+        if each.state == SNAPSHOTTING and each.beat_ms < oldest
+    }
+    if not silent:
+        return source
+
+    def place(now: Source) -> Source:
+        for export, each in troubles(now).items():
+            if export in silent and each.attempt == silent[export].attempt and each.beat_ms < oldest:
+                broken = replace(
+                    each,
+                    state=STALLED,
+                    error=each.error or "its snapshot was broken off",
+                    hint=each.hint or "have it snapshotted again",
+                    attempt="",
+                )
+                now = with_trouble(now, export, broken)
+        return now
+
+    return amend(records, source, place)
+
+
+def amend(records: Records, source: Source, place: Callable[[Source], Source]) -> Source:
+    """Change the record of this life of a source. Raises SourceNotFound, also where another life of it is."""
+
+    def placed(before: Mapping[str, object] | None) -> dict[str, object]:
+        now = None if before is None else source_of(before)
+        if before is None or now is None or now.generation != source.generation:
+            raise SourceNotFound("this source was dropped", hint="list what there is", source=source.name)
+        after = place(now)
+        return dict(before) if after is now else after.to_record()
+
+    return Source(**(records.change("source", source.name, placed) or {}))
+
+
+def with_trouble(source: Source, export: str, trouble: Trouble | None) -> Source:
+    """The source with this about an export; None: it runs."""
+    others: Mapping[str, Fields] = {name: each for name, each in source.troubles.items() if name != export}
+    return replace(source, troubles=others if trouble is None else {**others, export: asdict(trouble)})

@@ -1,0 +1,92 @@
+"""What is said of times comes together to the same rows, in whatever order and however often it is said."""
+
+import itertools
+import random
+
+import pytest
+
+from persist_ingest.pipeline.stash import Stash
+from persist_ingest.sources.port import Progress, SourceFailure, Stated
+
+
+def stated(time: int, name: str, diff: int = 1) -> Stated:
+    return Stated(time, name, (({"name": name}, diff),))
+
+
+def test_any_order_and_any_repetition_come_to_the_same() -> None:
+    for seed in range(200):
+        rng = random.Random(seed)
+        updates = [stated(rng.randrange(20), f"row{number}", rng.choice((-1, 1))) for number in range(30)]
+        edges = sorted({0, 20, *rng.sample(range(1, 20), 4)})
+        counts = {time: sum(each.time == time for each in updates) for time in range(20)}
+        told = [
+            Progress(low, high, {time: count for time, count in counts.items() if low <= time < high and count})
+            for low, high in itertools.pairwise(edges)
+        ]
+        events: list[Stated | Progress] = [*updates, *told]
+        events += rng.choices(events, k=20)
+        rng.shuffle(events)
+        stash, rows = Stash(0), []
+        for event in events:
+            stash.put(event)
+            upper = stash.complete()
+            assert upper is not None
+            if rng.random() < 0.5:
+                rows += list(stash.rows(upper))
+                stash.taken(upper)
+            if rng.random() < 0.05:
+                # Another life begins with what is durable, and hears everything again.
+                stash = Stash(stash.upper)
+                for again in events:
+                    stash.put(again)
+        upper = stash.complete()
+        rows += list(stash.rows(upper))
+        assert upper == 20, f"seed {seed}"
+        expected = sorted((each.rows[0][0]["name"], each.time, each.rows[0][1]) for each in updates)
+        assert sorted((row["name"], time, diff) for row, time, diff in rows) == expected, f"seed {seed}"
+
+
+def test_progress_waits_for_the_first_time_that_lacks_something() -> None:
+    stash = Stash(0)
+    stash.put(Progress(0, 10, {3: 1, 5: 2}))
+    assert stash.complete() == 3
+    stash.put(stated(3, "a"))
+    stash.put(stated(5, "b"))
+    assert stash.complete() == 5
+    assert list(stash.rows(5)) == [({"name": "a"}, 3, 1)]
+    stash.put(stated(5, "c"))
+    assert stash.complete() == 10
+
+
+def test_progress_beyond_a_gap_waits() -> None:
+    stash = Stash(0)
+    stash.put(Progress(5, 10, {}))
+    assert stash.complete() == 0
+    stash.put(Progress(0, 5, {}))
+    assert stash.complete() == 10
+
+
+def test_an_end_closes() -> None:
+    stash = Stash(7)
+    stash.put(Progress(0, None, {9: 1}))
+    assert stash.complete() == 9
+    stash.put(stated(9, "a"))
+    assert stash.complete() is None
+    assert list(stash.rows(None)) == [({"name": "a"}, 9, 1)]
+
+
+@pytest.mark.parametrize("also", [stated(3, "b"), stated(4, "b")])
+def test_more_than_was_announced_is_refused(also: Stated) -> None:
+    stash = Stash(0)
+    stash.put(stated(3, "a"))
+    stash.put(also)
+    stash.put(Progress(0, 5, {3: 1}))
+    with pytest.raises(SourceFailure, match="more updates"):
+        stash.complete()
+
+
+def test_the_same_update_with_another_diff_is_refused() -> None:
+    stash = Stash(0)
+    stash.put(stated(3, "a"))
+    with pytest.raises(SourceFailure, match="twice"):
+        stash.put(stated(3, "a", 2))

@@ -1,0 +1,130 @@
+"""Sources as items of an environment, with a PostgreSQL upstream: made once, read by name, dropped."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ingest.pipeline.conftest import Shop, here, shop, shop_server
+
+import persist
+from persist.catalog import ObjectType, Retain, UniquenessViolation
+from persist_ingest import Location, Pipeline, PipelineOptions, Records, adopt, create, drop
+from persist_ingest.location import client
+from persist_ingest.pipeline import creation
+from persist_ingest.pipeline.records import SourceExists
+
+__all__ = ["here", "shop", "shop_server"]
+
+OPTIONS = PipelineOptions(tick_ms=1, forget_ms=0, told_ms=0, commit_steps_late=0)
+NAMES = ["persist.public.orders", "persist.public.shop"]
+
+
+@pytest.fixture
+def names(here: Location) -> Iterator[Any]:
+    """An environment of the place."""
+    environment = client(here).environment()
+    client(here).sql("CREATE TABLE persist.public.mine (id bigint PRIMARY KEY)")
+    yield environment
+    environment.close()
+
+
+@pytest.fixture
+def upstream(shop: Shop) -> dict[str, str]:
+    shop.run(
+        "CREATE TABLE orders (id bigint PRIMARY KEY, what text)",
+        "ALTER TABLE orders REPLICA IDENTITY FULL",
+        "INSERT INTO orders VALUES (1, 'tea')",
+    )
+    return {"dsn": shop.dsn, "tables": "public.orders"}
+
+
+def items(names: Any) -> list[str]:
+    fed = (ObjectType.SOURCE, ObjectType.SUBSOURCE)
+    return sorted(str(each.name) for each in names.items() if each.kind in fed)
+
+
+def rows(here: Location, sql: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = client(here).sql(sql)[-1].to_arrow().to_pylist()
+    return found
+
+
+def slots(shop: Shop) -> int:
+    ((count,),) = shop.select(
+        "SELECT count(*) FROM pg_replication_slots WHERE NOT temporary AND database = current_database()"
+    )
+    return int(count)
+
+
+def test_what_comes_upstream_is_selected_by_name(here: Location, names: Any, shop: Shop, upstream: Any) -> None:
+    source = create(here, "shop", "postgres", upstream, interval_ms=1)
+    assert items(names) == NAMES
+    item, orders = names.resolve("shop", strict=True), names.resolve("orders", strict=True)
+    assert (str(item.remap), str(item.timeline), item.claims_epoch) == (source.remap, "M", False)
+    assert (str(orders.data), item.retain) == (source.exports["public.orders"], Retain())
+    client(here).sql("CREATE MATERIALIZED VIEW counted AS SELECT count(*) AS n FROM orders")
+    with Pipeline(here, "shop", options=OPTIONS) as pipeline:
+        for n in range(2, 5):
+            shop.run(f"INSERT INTO orders VALUES ({n}, 'cup {n}')")
+            pipeline.step()
+        told = shop.select("SELECT id, what FROM orders ORDER BY id")
+        upper = client(here).recent_upper(source.exports["public.orders"]).time
+        found = rows(here, f"SELECT id, what FROM orders ORDER BY id AS OF {upper - 1}")
+        assert [(row["id"], row["what"]) for row in found] == told
+
+
+def test_a_creation_that_was_broken_off_is_finished_by_repeating_it(
+    here: Location, names: Any, shop: Shop, upstream: Any
+) -> None:
+    first = creation.create(here, "shop", "postgres", upstream)
+    assert items(names) == []
+    heard: list[Any] = []
+    assert create(here, "shop", "postgres", upstream, finished=heard.append) == first
+    assert (heard, items(names), slots(shop)) == ([first], NAMES, 1)
+    with pytest.raises(SourceExists):
+        create(here, "shop", "postgres", upstream)
+    assert adopt(here, "shop") == adopt(here, "shop") == "persist.public.shop"
+    assert items(names) == NAMES
+
+
+def test_a_refusal_leaves_nothing(here: Location, names: Any, shop: Shop, upstream: Any) -> None:
+    with pytest.raises(UniquenessViolation):
+        create(here, "mine", "postgres", upstream)
+    assert (Records(client(here)).sources(), items(names), slots(shop)) == ({}, [], 0)
+
+
+def test_without_an_environment_nothing_is_made(here: Location, shop: Shop, upstream: Any) -> None:
+    create(here, "shop", "postgres", upstream)
+    assert adopt(here, "shop") is None
+    assert not client(here).environment().exists()
+    drop(here, "shop")
+    assert slots(shop) == 0
+
+
+def test_dropping_refuses_while_something_depends_on_it(here: Location, names: Any, shop: Shop, upstream: Any) -> None:
+    create(here, "shop", "postgres", upstream)
+    client(here).sql("CREATE VIEW v AS SELECT what FROM orders")
+    with pytest.raises(persist.UsageError, match="depend on this"):
+        drop(here, "shop")
+    assert (slots(shop), items(names), [*Records(client(here)).sources()]) == (1, NAMES, ["shop"])
+    drop(here, "shop", cascade=True)
+    assert (slots(shop), items(names), Records(client(here)).sources()) == (0, [], {})
+    create(here, "shop", "postgres", upstream)
+    assert items(names) == NAMES
+
+
+def test_times_of_two_timelines_are_not_read_together(
+    here: Location, names: Any, shop: Shop, upstream: Any, tmp_path: Path
+) -> None:
+    create(here, "shop", "postgres", upstream)
+    log = tmp_path / "cdc"
+    log.mkdir()
+    progress = {"progress": {"lower": [0], "upper": [3], "counts": []}}
+    (log / "0.jsonl").write_text(json.dumps(progress) + "\n")
+    brought = create(here, "cdc", "cdcv2", {"path": str(log), "schema": "id bigint not null", "key": "id"})
+    assert str(names.resolve("cdc", strict=True).timeline) == brought.timeline
+    (changes,) = brought.exports
+    with pytest.raises(persist.UsageError, match="timeline") as refused:
+        rows(here, f"SELECT * FROM orders, {changes}")
+    assert refused.value.reason == "MULTIPLE_TIMELINES"
