@@ -22,7 +22,7 @@ from examples import report
 from examples.server import all_services
 from examples.truth import COLUMNS, DAY_MS, KEY, VAL, WEEK_MS, Truth, same_rows, source_file
 from persist.runtime import system
-from pyspark_persist.session import java_problem, local_session
+from pyspark_persist.session import java_problem, session_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -321,8 +321,7 @@ def run(data: Path, *, weeks: int | None = None, truth: Truth | None = None) -> 
         source = Truth.read(csv)
     with contextlib.ExitStack() as stack:
         with _watch() as starting:
-            spark = local_session("persist flights", data / "spark")
-            stack.callback(spark.stop)
+            spark = stack.enter_context(session_of("persist flights", data / "spark"))
             endpoint = stack.enter_context(all_services(data / "persist"))
         job = Job(spark, {"endpoint": endpoint}, csv, truth or source, weeks=min(weeks or source.weeks, source.weeks))
         job.outcome.steps.append(

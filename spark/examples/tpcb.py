@@ -26,7 +26,7 @@ from examples.tpcb_bank import MONEY, TABLES, Bank, rate_of, transactions_of
 from examples.tpcb_checks import Snapshots, Watcher, Watching, same_rows
 from persist.runtime import system
 from persist_ingest.location import client
-from pyspark_persist.session import export_python, java_problem, local_session
+from pyspark_persist.session import export_python, java_problem, session_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -116,8 +116,7 @@ def run(data: Path, scenario: Scenario) -> Outcome:
     where = ingest.Location(directory=str(data / "persist"))
     with contextlib.ExitStack() as stack:
         with tpcb_report.doing("starting Spark and PostgreSQL, filling the bank"):
-            spark = local_session("persist tpcb", data / "spark")
-            stack.callback(spark.stop)
+            spark = stack.enter_context(session_of("persist tpcb", data / "spark"))
             bank = Bank.open(scenario.scale)
             stack.callback(bank.close)
         with tpcb_report.doing("creating the source: the snapshot, read by Spark"):
@@ -198,8 +197,8 @@ def _catch_up(bank: Bank, the_client: "persist.Client", source: Any, ingester: I
     finally:
         minter.close()
     outcome.caught_up_seconds = system().monotonic() - begun
-    told = ingest.Records(the_client).status(SOURCE)
-    outcome.reread = sum(int(each.get("reread", 0)) for each in told.values())
+    status_of = ingest.Records(the_client).status(SOURCE)
+    outcome.reread = sum(int(each.get("reread", 0)) for each in status_of.values())
 
 
 def _compare(

@@ -73,7 +73,7 @@ class Snapshots:
         return plain if (counts == 1).all() else plain.take(pa.array(counts.argsort().repeat(counts)))
 
     def close(self) -> None:
-        """Let go of the history."""
+        """Release the history."""
         for reader in self._readers.values():
             reader.expire()
 
@@ -122,7 +122,7 @@ class Watcher(threading.Thread):
         self.seen.looks.append(self._snapshots.look(as_of))
 
     def stop(self) -> Watching:
-        """End and tell."""
+        """End, and return what was seen."""
         self._end.set()
         self.join()
         return self.seen

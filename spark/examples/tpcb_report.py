@@ -9,8 +9,6 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from persist.typed import Record
-
 if TYPE_CHECKING:
     from examples.tpcb import Outcome
 
@@ -62,7 +60,7 @@ def show(outcome: "Outcome", *, seconds: float) -> None:
         console.print(f"[red]{outcome.watching.error}[/]")
 
 
-def as_json(outcome: "Outcome") -> Record:
+def as_json(outcome: "Outcome") -> dict[str, object]:
     """What the tables say, for programs. Lags are seconds."""
     looks = outcome.watching.looks
     return {

@@ -19,9 +19,19 @@ with extras.extra("spark"):
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pyspark_persist.table import CommitResult, PersistTable
+    from pyspark_persist.table import ChangeResult, CommitResult, MergeBuilder, PersistTable
+    from pyspark_persist.together import Timedomain, timedomain
 
-__all__ = ["CommitResult", "DefaultSource", "PersistTable", "register"]
+__all__ = [
+    "ChangeResult",
+    "CommitResult",
+    "DefaultSource",
+    "MergeBuilder",
+    "PersistTable",
+    "Timedomain",
+    "register",
+    "timedomain",
+]
 
 
 def register(spark: "SparkSession") -> None:
@@ -30,25 +40,37 @@ def register(spark: "SparkSession") -> None:
     From then on this process holds what is read until the session stops: reads survive tasks of any length (options
     ``holdTtlSeconds``, ``holdMaxSeconds``). Not with Spark Connect, whose server is elsewhere.
     """
+    spark.dataSource.register(_source_of(spark))
+
+
+def _source_of(spark: "SparkSession") -> type[DefaultSource]:
     from pyspark_persist.read.keeper import keeper_of
 
     context = getattr(spark, "_sc", None)
+    if context is None:
+        return DefaultSource
     try:
-        address = None if context is None else keeper_of(context).address
+        address = keeper_of(context).address
     except OSError:  # no loopback here: planners hold what they plan
         address = None
+    parallelism = context.defaultParallelism
 
     class KeptSource(DefaultSource):
-        """Pickled by value, so that it takes the keeper's address along to the planners."""
+        """Pickled by value, so that it takes along to the planners what only the driver's own process knows."""
 
         keeper = address
+        cores = parallelism
 
-    spark.dataSource.register(DefaultSource if address is None else KeptSource)
+    return KeptSource
 
 
 def __getattr__(name: str) -> Any:
-    if name in {"CommitResult", "PersistTable"}:
+    if name in {"ChangeResult", "CommitResult", "MergeBuilder", "PersistTable"}:
         from pyspark_persist import table
 
         return getattr(table, name)
+    if name in {"Timedomain", "timedomain"}:
+        from pyspark_persist import together
+
+        return getattr(together, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,7 @@
 """Compaction on Spark, for shards beyond one machine: executors merge key ranges, the driver commits once.
 
 The planning and the merge are those of every compaction (``Client.begin_compaction``). The driver holds the claim and
-keeps it fresh; a task that is tried again leaves parts behind that nobody names, for the sweeper.
+keeps it fresh; a task that is tried again leaves parts behind that no state names, for the sweeper.
 Source: architecture.md section 7; spark.md section 2.
 """
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 __all__ = ["compact"]
 
 PIECE_BYTES = 64 << 20
-"""Encoded bytes of a piece, unless told how many pieces."""
+"""Encoded bytes of a piece, unless the number of pieces is given."""
 
 
 def compact(
     spark: "SparkSession", target: Target, *, pieces: int | None = None, begun: Callable[[Any], None] | None = None
 ) -> "persist.Compacted":
-    """Compact everything of a shard that nobody else compacts into one run; None when there is nothing to do.
+    """Compact everything of a shard that no other process compacts into one run; None when there is nothing to do.
 
     ``pieces``: how many tasks, about; None: one for each 64 MiB. ``begun``
-    is told what was claimed before the job starts. Raises LeaseExpired (somebody else took it over), LocationError,
-    and what Spark raises when a task fails for good; then nothing has changed, and what was written is deleted as far
-    as it is known.
+    is called with what was claimed before the job starts. Raises LeaseExpired (another process took it over),
+    LocationError, and what Spark raises when a task fails for good; then nothing has changed, and what was written is
+    deleted as far as it is known.
     """
     compaction = target.client().begin_compaction(target.shard_id)
     if compaction is None:

@@ -1,7 +1,7 @@
-"""Telling ``saveAsTable`` from ``save``, which look the same to a data source.
+"""Distinguishing ``saveAsTable`` from ``save``, which look the same to a data source.
 
 A table of Spark's catalog cannot be read again: Spark keeps its options, and hands none of them to Python sources. But
-``saveAsTable`` hands them to the writer, so the rows would be committed all the same. Nothing that a planner is told
+``saveAsTable`` hands them to the writer, so the rows would be committed all the same. Nothing that a planner is passed
 gives it away; the driver's process alone knows which call of Spark it is waiting for, so the keeper there is asked.
 """
 

@@ -1,9 +1,10 @@
-"""Finding the shard that somebody names, and helping who misspelled it."""
+"""Finding the shard of a name, and suggesting similar names for a misspelled one."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from persist import ShardNotFound, UsageError
+from persist.catalog import Uninitialized, UnknownObject
 from persist.typed import Fields
 from persist_ingest.location import Target
 from pyspark_persist.options.options import ReadOptions, WriteOptions
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def current_schema(target: Target) -> "persist.Schema":
-    """The shard's newest schema. Raises ShardNotFound, in the words of who asked."""
+    """The shard's newest schema. Raises ShardNotFound, with the name as it was asked for."""
     try:
         return target.client().schema(target.found().shard_id, timeout=target.timeout)
     except ShardNotFound as missing:
@@ -36,14 +37,14 @@ def stored_schema(target: Target) -> "persist.Schema | None":
     except ShardNotFound:
         return None
     except UsageError:
-        # Whoever made it was stopped before it could say what it holds.
+        # Its creator was stopped before it could say what it holds.
         if client.inspect(target.shard_id, timeout=target.timeout)["schemas"]:
             raise
         return None
 
 
 def inspected(target: Target) -> Fields:
-    """The shard's whole state. Raises ShardNotFound, in the words of who asked."""
+    """The shard's whole state. Raises ShardNotFound, with the name as it was asked for."""
     try:
         state: Fields = target.client().inspect(target.found().shard_id, timeout=target.timeout)
     except ShardNotFound as missing:
@@ -52,7 +53,7 @@ def inspected(target: Target) -> Fields:
 
 
 def found(options: Options, *, create: bool = False) -> Options:
-    """The options, with the shard that has the name in them. ``create``: or is going to have it.
+    """The options with the id of the named shard. ``create``: of a missing shard the id it will have.
 
     Raises ShardNotFound, in the words of who asked, AmbiguousName.
     """
@@ -60,6 +61,24 @@ def found(options: Options, *, create: bool = False) -> Options:
         return replace(options, target=options.target.found(create=create))
     except ShardNotFound as missing:
         raise _explained(missing, options.target) from missing
+
+
+def completed(target: Target, as_of: int | None, timeout: float) -> int | None:
+    """The time to read an item at whose rows come through a log, once all of them are in its shard.
+
+    None: it is no such item, and its shard alone says how far it is. Raises as ``Environment.read``.
+    """
+    if target.table is None:
+        return None
+    with target.client().environment() as environment:
+        try:
+            item = environment.resolve(target.table)
+        except (Uninitialized, UnknownObject):
+            return None
+        if item.mode != "wal" or str(item.data) != target.shard:
+            return None
+        with environment.read(target.table, as_of=as_of, timeout=timeout) as contents:
+            return contents.ts
 
 
 def _explained(missing: ShardNotFound, target: Target) -> ShardNotFound:

@@ -56,7 +56,7 @@ def found(known: Sequence[str], names: Iterable[str]) -> list[str]:
 
 
 def check_distinct(names: Sequence[str]) -> None:
-    """Refuse names that nobody could tell apart without regard to case. Raises SchemaMismatch."""
+    """Refuse names that differ in case alone. Raises SchemaMismatch."""
     seen: set[str] = set()
     for name in names:
         if name.lower() in seen:

@@ -70,6 +70,20 @@ def local_session(name: str, scratch: Path, *, cores: int = 2, retries: int = 2)
 
 
 @contextlib.contextmanager
+def session_of(name: str, scratch: Path) -> "Iterator[SparkSession]":
+    """The session of this process, or one made as by ``local_session``, which ends with the block."""
+    from pyspark.sql import SparkSession
+
+    found = SparkSession.getActiveSession()
+    session = local_session(name, scratch) if found is None else found
+    try:
+        yield session
+    finally:
+        if found is None:
+            session.stop()
+
+
+@contextlib.contextmanager
 def _chatter_to(log: Path) -> Iterator[None]:
     """Send what the JVM says while it starts to a file; if it does not start, say it after all."""
     sys.stderr.flush()

@@ -25,6 +25,9 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is untyped her
     keeper: "Address | None" = None
     """Where the driver's own process holds what is planned, in the class that ``register`` makes."""
 
+    cores: int = 1
+    """How many tasks the session runs at once, in that class."""
+
     @classmethod
     def name(cls) -> str:
         """The format's name."""
@@ -49,7 +52,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is untyped her
         from pyspark_persist.options.parsing import parse_read
         from pyspark_persist.read.reading import reader_for
 
-        return reader_for(parse_read(dict(self.options)), schema, self.keeper)
+        return reader_for(parse_read(dict(self.options), cores=self.cores), schema, self.keeper)
 
     def streamReader(self, schema: "StructType") -> DataSourceStreamReader:
         """A streaming read."""

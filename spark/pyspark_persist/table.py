@@ -4,19 +4,25 @@ Runs in the caller's process with the caller's session; the data still goes thro
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Unpack
 
 import pyarrow as pa
 
 from persist import Antichain, ShardNotFound
-from persist.typed import Fields
 from persist_ingest.location import Target
 from pyspark_persist import register
+from pyspark_persist.change.expressions import Condition, Values
+from pyspark_persist.change.merge import MergeBuilder, On
+from pyspark_persist.change.rows import deletion, overwriting, restoration, update
+from pyspark_persist.change.running import Change, ChangeResult, How, options_of
 from pyspark_persist.compact import compact
+from pyspark_persist.counting import count
 from pyspark_persist.finding import found, inspected
 from pyspark_persist.options.names import WRITE
 from pyspark_persist.options.parsing import parse_write
 from pyspark_persist.read.metadata import METADATA_SCHEMAS, metadata_table
+from pyspark_persist.tags import tag, tags, untag
 from pyspark_persist.write.commit import CommitResult
 from pyspark_persist.write.writing import TaskOutput, Write, transaction_of
 
@@ -25,7 +31,7 @@ if TYPE_CHECKING:
 
     import persist
 
-__all__ = ["CommitResult", "PersistTable"]
+__all__ = ["ChangeResult", "CommitResult", "MergeBuilder", "PersistTable"]
 
 
 class PersistTable:
@@ -68,12 +74,12 @@ class PersistTable:
         return self._load(bounds | options)
 
     def history(self) -> "DataFrame":
-        """What was written, newest first: one row for each batch the state still tells apart."""
+        """What was written, newest first: one row for each batch that is still separate in the state."""
         return self._metadata("history")
 
     def detail(self) -> "DataFrame":
         """One row: the frontiers and how much there is."""
-        state = self._inspect()
+        state = inspected(self._target())
         batches = metadata_table("batches", state)
         frontiers = metadata_table("frontiers", state).to_pylist()[0]
         totals = {name: sum(batches[name].to_pylist()) for name in ("rows", "encoded_bytes", "parts")}  # type: ignore[arg-type]  # narrower than Arrow is
@@ -84,7 +90,7 @@ class PersistTable:
 
     def frontiers(self) -> tuple[Antichain, Antichain]:
         """``since`` and ``upper``."""
-        row = metadata_table("frontiers", self._inspect()).to_pylist()[0]
+        row = metadata_table("frontiers", inspected(self._target())).to_pylist()[0]
         return _frontier(row["since"]), _frontier(row["upper"])
 
     def append(
@@ -100,7 +106,8 @@ class PersistTable:
         keyColumns: Iterable[str] = (),
         mergeSchema: bool = False,
     ) -> CommitResult:
-        """Append a DataFrame and tell what happened, which ``df.write`` cannot. Parameters as the options of that name.
+        """Append a DataFrame and return what happened, which ``df.write`` cannot. Parameters as the options of that
+        name.
 
         Executors write the parts; this process commits them once. Raises as a batch write.
         """
@@ -120,6 +127,76 @@ class PersistTable:
         messages = [write.message(bytes(row["message"])) for row in rows]
         return write.commit(messages, transaction_of(options, messages))
 
+    def delete(self, where: Condition = None, **how: Unpack[How]) -> ChangeResult:
+        """Take away the rows for which ``where`` holds (SQL text or a Column); all of them without it.
+
+        As one append of diffs by executors, at the upper they read: a write that comes between makes it computed anew,
+        or refused (``onConflict="refuse"``, ``readAt=``). ``how``: see ``How``. Raises InvalidArgument, InvalidBounds,
+        ShardNotFound, ShardClosed, LocationError, and what Spark raises when a task fails. Then nothing has changed,
+        unless it is Indeterminate: with a transaction, run it again.
+        """
+        return self._change("delete", how).run(deletion(where))
+
+    def update(self, set: Values, where: Condition = None, **how: Unpack[How]) -> ChangeResult:
+        """Give columns other values in the rows for which ``where`` holds; in all of them without it.
+
+        ``set``: for each column SQL text or a Column over the row as it was, or a plain value that is no text. Raises
+        as ``delete``, and SchemaMismatch (no such column, a value of another type).
+        """
+        return self._change("update", how).run(update(set, where))
+
+    def merge(
+        self, source: "DataFrame", on: On, *, targetAlias: str = "target", sourceAlias: str = "source"
+    ) -> MergeBuilder:
+        """Change the table by the rows of ``source``: add clauses, then ``execute()``.
+
+        ``on``: columns that must be equal, or a condition in which the sides are called by their aliases, such as
+        ``"target.id = source.id"``. Null equals nothing, unless the condition says ``<=>``.
+        """
+        return MergeBuilder(partial(self._change, "merge"), source, on, target=targetAlias, alias=sourceAlias)
+
+    def overwrite(self, df: "DataFrame", where: Condition = None, **how: Unpack[How]) -> ChangeResult:
+        """Put the DataFrame's rows in the place of those for which ``where`` holds; of all rows without it.
+
+        Rows for which it does not hold are refused. Raises as ``delete``, and SchemaMismatch.
+        """
+        return self._change("overwrite", how).run(overwriting(df, where))
+
+    def restore(self, asOf: int, **how: Unpack[How]) -> ChangeResult:
+        """Make the contents what they were at that time, by taking back all later updates: their times stay readable.
+
+        Of its counts those are of updates, not of rows. Raises as ``delete``, and NotReadable.
+        """
+        return self._change("restore", how).run(restoration(asOf))
+
+    def count(self, asOf: int | None = None) -> int:
+        """How many rows there are, or were at that time, each as often as it is there.
+
+        From what the state says, without reading any row, where parts do not lie astride ``asOf``: always of the newest
+        time. Raises ShardNotFound, NotReadable, InvalidBounds.
+        """
+        return count(self._spark, self._target(), asOf)
+
+    def createView(self, name: str, asOf: int | None = None) -> None:
+        """Make or replace a temporary view of a snapshot for SQL, pinned to one time as ``toDF`` is."""
+        self.toDF(asOf).createOrReplaceTempView(name)
+
+    def tag(self, name: str, asOf: int | None = None) -> int:
+        """Keep that time (None: the newest complete one) readable under a name, until ``untag``; the time.
+
+        History from there on is kept, too, so a forgotten tag keeps everything. Repeating it changes nothing. Raises
+        InvalidArgument (the name is another time's), InvalidBounds, NotReadable, InvalidId, ShardNotFound.
+        """
+        return tag(self._target(), name, asOf)
+
+    def untag(self, name: str) -> bool:
+        """Let go of a tag; whether it was there."""
+        return untag(self._target(), name)
+
+    def tags(self) -> dict[str, int]:
+        """The tagged times by their names."""
+        return tags(self._target())
+
     def compact(self, *, pieces: int | None = None) -> "persist.Compacted":
         """Merge the shard into one run, on the executors; what it came to, or None when there was nothing to do.
 
@@ -128,14 +205,15 @@ class PersistTable:
         """
         return compact(self._spark, self._target(), pieces=pieces)
 
+    def _change(self, kind: str, how: How) -> Change:
+        options = parse_write(self._options | options_of(how), WRITE)
+        return Change(self._spark, found(options), kind, how)
+
     def _load(self, options: Mapping[str, object]) -> "DataFrame":
         return self._spark.read.format("persist").options(**self._options, **_texts(options)).load()
 
     def _metadata(self, name: str) -> "DataFrame":
-        return self._spark.createDataFrame(metadata_table(name, self._inspect()))
-
-    def _inspect(self) -> Fields:
-        return inspected(self._target())
+        return self._spark.createDataFrame(metadata_table(name, inspected(self._target())))
 
     def _target(self, *, create: bool = False) -> Target:
         return found(self._asked, create=create).target

@@ -48,7 +48,7 @@ def writes(master: str, *pairs: str) -> None:
 
 
 def stream(scratch: str, name: str, location: str, source: str, sink: str, checkpoint: str) -> None:
-    """Copy a shard with ``name`` as the sink, one batch after the other, until somebody kills this process."""
+    """Copy a shard with ``name`` as the sink, one batch after the other, until this process is killed."""
     spark = registered(local_session("driver", Path(scratch)))
     frame = spark.readStream.format("persist").option("location", location).option("shard", source)
     frame = frame.option("mode", "diffs").option("startingVersion", "earliest").option("maxFilesPerTrigger", 1).load()

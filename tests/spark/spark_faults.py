@@ -43,7 +43,7 @@ def parent_of(pid: int) -> int:
 
 
 def until(happened: Callable[[], bool]) -> None:
-    """Wait for what another process does, as long as there is one: a killed test leaves nobody waiting."""
+    """Wait for what another process does, as long as there is one: a killed test leaves no process waiting."""
     parent = os.getppid()
     while not happened():
         if os.getppid() != parent:
@@ -52,7 +52,7 @@ def until(happened: Callable[[], bool]) -> None:
 
 
 def marker(write: Write, what: str = "") -> Path:
-    """A file beside the shards' directory by which attempts of one write tell each other something."""
+    """A file beside the shards' directory by which attempts of one write pass on something."""
     directory = write.options.target.location.directory
     assert directory is not None
     return Path(directory).parent / f"marker-{write.options.target.shard}{what}"
@@ -127,7 +127,7 @@ class StreamStops(StreamWriter):
 
 
 class StreamCommitStops(StreamWriter):
-    """The third micro-batch is committed, says so, and Spark never learns of it."""
+    """The third micro-batch is committed, says so, and Spark never sees it."""
 
     def commit(self, messages: list[Any], batchId: int) -> None:
         super().commit(messages, batchId)

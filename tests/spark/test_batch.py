@@ -12,10 +12,12 @@ import pyarrow as pa
 import pytest
 
 import persist
+import pyspark_persist
 from persist.machine.applier import Applier
 from pyspark_persist import PersistTable
 from pyspark_persist.options.names import WRITE
 from pyspark_persist.options.parsing import parse_write
+from pyspark_persist.read import planning
 from pyspark_persist.write.writing import Write
 
 Contents = Callable[..., list[tuple[Any, ...]]]
@@ -210,6 +212,39 @@ def test_read_in_many_partitions_gives_every_row_once(spark: Any, where: Where) 
     ]
 
 
+def test_session_tells_its_planners_how_many_cores_it_has(
+    spark: Any, where: Where, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(spark.range(0, 50_000).selectExpr("id", "cast(id % 7 as string) as name"), where, commitTime=1)
+    source = pyspark_persist._source_of(spark)
+    monkeypatch.setattr(planning, "PARALLEL_BYTES", 1)
+    cut = source(where).reader(load(spark, where).schema).partitions()
+    assert len(cut) == spark.sparkContext.defaultParallelism == 2
+
+
+def test_rows_that_came_in_many_runs_are_each_there_as_often_as_was_added_less_what_was_taken(
+    spark: Any, where: Where
+) -> None:
+    for time in (1, 2, 3):
+        frame = spark.range(0, 20_000).selectExpr("id", "cast(id % 7 as string) as name", "id * 3 as other")
+        append(frame, where, commitTime=time)
+    for options, expected in (({}, 3), ({"columns": "name"}, 3), ({"columns": "name", "asOf": 2}, 2)):
+        counted = load(spark, where, **options).groupBy("name").count().collect()
+        assert {row["name"]: row["count"] for row in counted} == {
+            str(n): expected * len(range(n, 20_000, 7)) for n in range(7)
+        }
+    gone = spark.range(0, 20_000, 2).selectExpr(
+        "id", "cast(id % 7 as string) as name", "id * 3 as other", "-3L as _diff"
+    )
+    append(gone, where, commitTime=4)
+    for options in ({}, {"columns": "other"}, {"columns": "id,other", "where": "name = '3'"}):
+        frame = load(spark, where, **options)
+        left = [n for n in range(1, 20_000, 2) if "where" not in options or n % 7 == 3]
+        assert [tuple(row) for row in frame.selectExpr("count(*)", "sum(other)").collect()] == [
+            (3 * len(left), 9 * sum(left))
+        ]
+
+
 def test_read_of_some_rows_and_columns_prunes(spark: Any, where: Where) -> None:
     append(rows(spark, *((n, f"n{n % 3}") for n in range(100))), where, commitTime=1)
     assert found(load(spark, where, keyMin=10, keyMax=12)) == [(10, "n1"), (11, "n2")]
@@ -382,7 +417,7 @@ def test_write_of_an_application_that_may_be_forgotten_says_so(
 
     for app in range(3):
         written(app, app)
-    with pytest.raises(persist.OutcomeForgotten, match="nobody can tell") as forgotten:
+    with pytest.raises(persist.OutcomeForgotten, match="not known") as forgotten:
         written(90, 0)
     with pytest.raises(persist.OutcomeForgotten):
         written(91, 7)

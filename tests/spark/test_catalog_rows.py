@@ -3,11 +3,11 @@
 from typing import Any
 
 import persist
-from persist.client.catalog.log.shard_log import catalog_shard
 from persist.core.catalog.kinds import AUDIT_LOG, DATABASE, ROLE
 from persist.core.catalog.objects import AuditLogKey, Database, DatabaseKey, Role, RoleKey
 from persist.core.catalog.rows import Row
 from persist.core.catalog.values import AuditEventType, AuditNamedV1, Id, ObjectType, RoleRef, Space, Unit
+from persist.core.names import catalog_shard
 from persist.wire.catalog.rows import CODEC
 
 ENVIRONMENT = "read-by-spark"

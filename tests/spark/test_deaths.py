@@ -122,7 +122,7 @@ def test_stream_whose_driver_is_killed_goes_on_exactly_once(spark: Any, tmp_path
             rows = [(({"id": 10 * n + k}, {"name": str(k)}), 10 * n + k, 1 + k % 2) for k in range(5)]
             rows += [(({"id": 10 * n - 10}, {"name": "0"}), 10 * n, -1)] if n else []
             writer.append(rows, new_upper=10 * (n + 1))
-        # Somebody keeps the history of the source: the answers are compared at every time.
+        # A reader keeps the history of the source: the answers are compared at every time.
         keeper = client.open_reader(source)
         mark = tmp_path / f"marker-{sink}"
         with driver("stream", str(tmp_path), fault, str(location), source, sink, str(checkpoint), cwd=tmp_path) as died:

@@ -96,7 +96,7 @@ _DECLINED: Final = {
     "maxrecordsperfile": "parts are cut by bytes: set PERSIST_PART_BYTES_MAX",
     "targetpartbytes": "set PERSIST_PART_BYTES_MAX in the environment of driver and executors",
     "partitionoverwritemode": "a shard has no partitions: mode('overwrite') replaces its content at the commit time",
-    "replacewhere": "read the rows, change their _diff and append them: deletion is a row with _diff = -1",
+    "replacewhere": "PersistTable.overwrite(df, where=) replaces the rows for which a condition holds",
     "overwriteschema": "a schema may only gain nullable columns: use mergeSchema, or write to a new shard",
 }
 

@@ -58,10 +58,14 @@ class Changefeed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partitioning:
-    """How a read is cut, for how long its plan stays readable when no job runs, and for how long at most."""
+    """How a read is cut, for how long its plan stays readable when no job runs, and for how long at most.
+
+    ``cores``: how many tasks run at once, for which a read is cut where nothing else was asked for.
+    """
 
     min_partitions: int = 1
     partition_bytes: int = TARGET_PARTITION_BYTES
+    cores: int = 1
     hold_ttl_seconds: int = HOLD_TTL_SECONDS
     hold_max_seconds: int = HOLD_MAX_SECONDS
 

@@ -35,7 +35,7 @@ from pyspark_persist.options.options import (
 
 
 def parse_schema_target(raw: Mapping[str, str]) -> ReadOptions:
-    """Options when Spark asks for the schema, which does not tell batch from streaming: either will do."""
+    """Options when Spark asks for the schema, which does not distinguish batch from streaming: either will do."""
     lower = {key.lower() for key in raw}
     only_streams = {"withsnapshot", "failondataloss", "ignoredeletes", "downgradesince", "skipchangecommits"}
     if lower & only_streams or any(key.startswith("max") and key.endswith("pertrigger") for key in lower):
@@ -49,8 +49,8 @@ def parse_schema_target(raw: Mapping[str, str]) -> ReadOptions:
             raise batch from None
 
 
-def parse_read(raw: Mapping[str, str]) -> ReadOptions:
-    """The options of ``spark.read.format("persist")``."""
+def parse_read(raw: Mapping[str, str], *, cores: int = 1) -> ReadOptions:
+    """The options of ``spark.read.format("persist")``, in a session that runs ``cores`` tasks at once."""
     feed = _is_true(raw, "readChangeFeed") or _is_true(raw, "readChangeData")
     given = check_names(raw, FEED if feed else READ)
     target, metadata_table = _target(given)
@@ -80,7 +80,7 @@ def parse_read(raw: Mapping[str, str]) -> ReadOptions:
         feed=_changefeed(given),
         pushdown=given.flag("pushdown", False),
         wait_ms=given.whole("waitForUpperMs") or 0,
-        partitioning=_partitioning(given),
+        partitioning=_partitioning(given, cores),
     )
 
 
@@ -177,7 +177,7 @@ def epoch_ms(text: str, name: str) -> int:
 
 def _moment(text: str, name: str) -> int:
     """A time as people give one, in any form. A date or timestamp says its zone: Spark would read it in its session's,
-    which is not told here.
+    which is not known here.
     """
     if (moment := _calendar(text)) is not None and moment.tzinfo is None:
         example = moment.isoformat()
@@ -279,10 +279,12 @@ def _changefeed(given: Given) -> Changefeed:
     return Changefeed(compute_updates=given.flag("computeUpdates", False), net=net)
 
 
-def _partitioning(given: Given) -> Partitioning:
+def _partitioning(given: Given, cores: int = 1) -> Partitioning:
+    count, size = given.whole("minPartitions", least=1), _size(given, "targetPartitionBytes")
     return Partitioning(
-        min_partitions=given.whole("minPartitions", least=1) or 1,
-        partition_bytes=_size(given, "targetPartitionBytes") or TARGET_PARTITION_BYTES,
+        min_partitions=count or 1,
+        partition_bytes=size or TARGET_PARTITION_BYTES,
+        cores=cores if count is None and size is None else 1,
         hold_ttl_seconds=given.whole("holdTtlSeconds", least=1) or HOLD_TTL_SECONDS,
         hold_max_seconds=given.whole("holdMaxSeconds", least=1) or HOLD_MAX_SECONDS,
     )

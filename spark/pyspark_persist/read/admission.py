@@ -1,6 +1,6 @@
 """How much of a shard one micro-batch takes: where its initial snapshot and its history may be cut.
 
-A snapshot is one time, and is cut by keys; history is cut by times. Sizes are those the state knows of parts, spread
+A snapshot is one time, and is cut by keys; history is cut by times. Sizes are those of parts in the state, spread
 evenly over the keys or times of each: limits are soft. Source: spark.md section 2.3.
 """
 
@@ -30,16 +30,16 @@ class Position:
 
     @property
     def in_snapshot(self) -> bool:
-        """What comes next is of the initial snapshot."""
+        """Whether the next rows are of the initial snapshot."""
         return self.upper == 0 or self.below is not None
 
     @property
     def order(self) -> tuple[int, bool, bytes]:
-        """Later positions have larger ones."""
+        """A sort key: later positions have larger ones."""
         return self.upper, self.below is None, self.below or b""
 
     def offset(self, target: Target, place: str) -> dict[str, object]:
-        """The offset Spark keeps in its checkpoint. ``place``: what tells the location from others."""
+        """The offset Spark keeps in its checkpoint. ``place``: identifies the location."""
         known = {"v": 1, "shard": target.shard, "upper": str(self.upper), "place": place}
         return known if self.below is None else {**known, "below": self.below.hex()}
 

@@ -1,6 +1,6 @@
-"""What keeps a planned read readable: leased readers and what they pin.
+"""Keeping a planned read readable: leased readers and their pins.
 
-Nothing tells a data source when a DataFrame or a job dies, and Spark ends a helper process that planned nothing for a
+A data source is not notified when a DataFrame or a job dies, and Spark ends a helper process that planned nothing for a
 minute. So the driver's own process keeps what is planned, where it can (``keeper.py``). Where it cannot, a hold is a
 lease that outlives the helper process by itself (option ``holdTtlSeconds``). While that process lives the client renews
 it, and what was planned stays pinned for that time, or for an hour when that is longer: tasks may take many leases.
@@ -30,7 +30,7 @@ EXPIRED_HINT: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What keeps the parts of a plan: this reader, for as long as it holds no seqno beyond this one."""
+    """The hold on the parts of a plan: this reader, for as long as it holds no seqno beyond this one."""
 
     reader_id: str
     seqno: int
@@ -88,12 +88,12 @@ def open_reader(target: Target, *, ttl_seconds: int) -> "persist.ReadHandle":
 
 
 def held_by(reader: "persist.ReadHandle", pin: Any) -> Held:
-    """What a pin of this reader keeps, as values that travel with a plan."""
+    """The hold of a pin, as values that travel with a plan."""
     return Held(reader_id=str(reader.reader_id), seqno=pin.seqno)
 
 
 def since_of_others(reader: "persist.ReadHandle", target: Target) -> int | None:
-    """The smallest time any other reader of the shard holds, leased or critical; None when nobody holds one."""
+    """The smallest time any other reader of the shard holds, leased or critical; None when none is held."""
     state = target.client().inspect(target.shard_id, timeout=target.timeout)
     held = {**state["leased_readers"], **state["critical_readers"]}
     held.pop(str(reader.reader_id), None)

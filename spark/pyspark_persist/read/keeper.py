@@ -3,7 +3,7 @@
 Spark plans in a helper process and ends it when it planned nothing for a minute. So ``register(spark)`` starts a keeper
 in the process that lives as long as the session: a loopback listener whose address and secret travel with the data
 source to the planners. A planner asks it for a hold before it plans. A plan is held while Spark jobs run in the session
-and until none was seen for ``holdTtlSeconds``; for ``holdMaxSeconds`` at most, as nothing tells when a DataFrame dies.
+and until none was seen for ``holdTtlSeconds``; for ``holdMaxSeconds`` at most, as nothing shows when a DataFrame dies.
 All holds are given back when the session stops or the process ends; when it is killed, its leases run out.
 
 Where there is no such process (Spark Connect, a session that found the data source by itself) planners keep their own
@@ -42,7 +42,7 @@ Address = tuple[str, int, str]
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class _Kept:
+class _HeldPlan:
     """One plan: whose reader holds it, and when it was made and last seen in possible use."""
 
     reader: "_Reader | None"
@@ -69,7 +69,7 @@ class Keeper:
         self._running = running
         self._secret = system().random_bytes(16).hex()
         self._lock = threading.Lock()
-        self._kept: list[_Kept] = []
+        self._kept: list[_HeldPlan] = []
         self._closed = threading.Event()
         self._server = _Server(self._answer)
         for work in (self._server.serve_forever, self._watch):
@@ -77,22 +77,22 @@ class Keeper:
 
     @property
     def address(self) -> Address:
-        """Where planners on this machine reach it."""
+        """The address where planners on this machine reach it."""
         host, port = self._server.server_address[:2]
         return str(host), int(port), self._secret
 
     @property
     def closed(self) -> bool:
-        """Whether it has let go of everything."""
+        """Whether it has released everything."""
         return self._closed.is_set()
 
     def hold(self, target: Target, *, ttl_seconds: int, max_seconds: int) -> Held:
         """Keep what is planned from now on. Raises ShardNotFound, LocationError, LeaseExpired."""
         key = (target.location, target.shard, ttl_seconds)
         at = system().monotonic()
-        kept = _Kept(reader=None, ttl_seconds=ttl_seconds, max_seconds=max_seconds, begun=at, used=at)
+        kept = _HeldPlan(reader=None, ttl_seconds=ttl_seconds, max_seconds=max_seconds, begun=at, used=at)
         for _ in range(2):
-            # SUBTLE: the plan is there before its pin is, so that nobody drops the reader in between.
+            # SUBTLE: the plan is there before its pin is, so that the reader is not dropped in between.
             with self._lock:
                 kept.reader = self._newest(key, at)
                 if kept.reader is not None and kept not in self._kept:
@@ -128,17 +128,17 @@ class Keeper:
                 reader.handle.expire(timeout=_CLOSE_SECONDS)
 
     def _newest(self, key: tuple[object, ...], at: float) -> _Reader | None:
-        """A reader that holds plans of this kind and is not about to be replaced: it also holds since."""
+        """A reader for plans of this kind that is not due for replacement; it also holds since."""
         readers = [kept.reader for kept in self._kept if kept.reader is not None and kept.reader.key == key]
         newest = max(readers, key=lambda reader: reader.opened, default=None)
         return newest if newest is not None and at - newest.opened < kept_seconds(int(str(key[-1]))) / 2 else None
 
-    def _drop(self, kept: _Kept) -> None:
+    def _drop(self, kept: _HeldPlan) -> None:
         with self._lock:
             self._kept = [other for other in self._kept if other is not kept]
 
     def _forget(self, reader: _Reader) -> None:
-        """What a lost reader held is lost."""
+        """Forget a lost reader and its plans."""
         with self._lock:
             self._kept = [kept for kept in self._kept if kept.reader is not reader]
 
@@ -151,7 +151,7 @@ class Keeper:
             self._let_go(system().monotonic(), running)
 
     def _let_go(self, at: float, running: bool) -> None:
-        """Drop the plans that are over; a reader nobody names any more expires by itself."""
+        """Drop the plans that are over; a reader without plans expires by itself."""
         with self._lock:
             for kept in self._kept:
                 kept.used = at if running else kept.used
@@ -173,7 +173,7 @@ class Keeper:
         return dataclasses.asdict(held)
 
 
-def _is_over(kept: _Kept, at: float) -> bool:
+def _is_over(kept: _HeldPlan, at: float) -> bool:
     return at - kept.used >= kept.ttl_seconds or at - kept.begun >= kept.max_seconds
 
 
@@ -195,14 +195,14 @@ class _Handler(socketserver.StreamRequestHandler):
         assert isinstance(self.server, _Server)
         line = self.rfile.readline(_REQUEST_BYTES_MAX)
         try:
-            told = self.server.answer(line)
+            answered = self.server.answer(line)
         except (PersistError, ValueError, KeyError, TypeError) as error:
-            told = {"error": f"{type(error).__name__}: {error}"}
-        self.wfile.write(json.dumps(told).encode() + b"\n")
+            answered = {"error": f"{type(error).__name__}: {error}"}
+        self.wfile.write(json.dumps(answered).encode() + b"\n")
 
 
 def ask(keeper: Address | None, target: Target, *, ttl_seconds: int, max_seconds: int) -> Held | None:
-    """A hold by the driver's process on what is planned from now on. None: nobody there keeps it."""
+    """A hold by the driver's process on what is planned from now on. None: no process there keeps it."""
     if keeper is None:
         return None
     request = {
@@ -213,31 +213,31 @@ def ask(keeper: Address | None, target: Target, *, ttl_seconds: int, max_seconds
         "max": max_seconds,
     }
     try:
-        told = _told(keeper, request, timeout=target.timeout)
-        return Held(reader_id=str(told["reader_id"]), seqno=int(told["seqno"]))
+        answered = _asked(keeper, request, timeout=target.timeout)
+        return Held(reader_id=str(answered["reader_id"]), seqno=int(answered["seqno"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         _LOG.warning("the driver's process does not hold this read, holdTtlSeconds alone does: %s", error)
         return None
 
 
 def check_no_table(keeper: Address | None) -> None:
-    """Refuse a write that is to make a table of Spark's catalog, where the driver's process tells.
+    """Refuse a write that is to make a table of Spark's catalog, where the driver's process shows it.
 
     Raises InvalidArgument.
     """
     if keeper is None:
         return
     try:
-        saves = _told(keeper, {"asks": _SAVES_TABLE}, timeout=_ANSWER_SECONDS).get(_SAVES_TABLE)
+        saves = _asked(keeper, {"asks": _SAVES_TABLE}, timeout=_ANSWER_SECONDS).get(_SAVES_TABLE)
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        _LOG.warning("the driver's process does not tell whether saveAsTable was called: %s", error)
+        _LOG.warning("the driver's process does not show whether saveAsTable was called: %s", error)
         return
     if saves:
         raise InvalidArgument("saveAsTable makes a table that Spark could not read: save() writes the rows", hint=VIEW)
 
 
-def _told(keeper: Address, request: dict[str, object], *, timeout: float) -> Json:
-    """What the keeper answers. Raises OSError, ValueError."""
+def _asked(keeper: Address, request: dict[str, object], *, timeout: float) -> Json:
+    """The keeper's answer. Raises OSError, ValueError."""
     host, port, secret = keeper
     with socket.create_connection((host, port), timeout=timeout) as connection:
         connection.sendall(json.dumps({"secret": secret, **request}).encode() + b"\n")
@@ -261,7 +261,7 @@ def keeper_of(context: Any) -> Keeper:
 
 
 def _runs(context: Any) -> bool | None:
-    """Whether a job runs; None when the context was stopped (which it tells nobody but by this attribute)."""
+    """Whether a job runs; None when the context was stopped (which only this attribute shows)."""
     if context._jsc is None:
         return None
     try:

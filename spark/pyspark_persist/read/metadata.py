@@ -44,7 +44,7 @@ METADATA_SCHEMAS: Final[Mapping[str, pa.Schema]] = {
 
 
 def metadata_table(name: str, state: Mapping[str, object]) -> pa.Table:
-    """The rows of one metadata table from what ``client.inspect`` tells."""
+    """The rows of one metadata table from what ``client.inspect`` returns."""
     return pa.Table.from_pylist(list(_ROWS[name](state)), schema=METADATA_SCHEMAS[name])
 
 
@@ -63,13 +63,13 @@ def _batches(state: Mapping[str, object]) -> list[Record]:
     return sorted(found, key=lambda row: row["lower"])
 
 
-def _history(state: Mapping[str, object]) -> Iterable[Record]:
+def _history(state: Mapping[str, object]) -> Iterable[dict[str, object]]:
     """Newest first; ``version`` is the last time the batch covers, which is what ``asOf`` takes."""
     for row in reversed(_batches(state)):
         yield {"version": None if row["upper"] is None else row["upper"] - 1, **row}
 
 
-def _parts(state: Mapping[str, object]) -> Iterable[Record]:
+def _parts(state: Mapping[str, object]) -> Iterable[dict[str, object]]:
     for batch in _all_batches(state):
         for run, parts in enumerate(batch["runs"]):
             for part in parts:

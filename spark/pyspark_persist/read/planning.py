@@ -26,6 +26,9 @@ Where = Sequence[Condition]
 TIMES_END: Final = 1 << 64
 """One beyond the last time: the upper of a closed shard as a number."""
 
+PARALLEL_BYTES: Final = 8 << 20
+"""Encoded bytes that take several times as long to read as a partition costs."""
+
 _LATEST_OF_CLOSED: Final = (1 << 63) - 1
 
 
@@ -103,14 +106,14 @@ def where_of(filters: Filters, schema: "persist.Schema") -> Where:
 def resolved(conditions: Where, schema: "persist.Schema") -> Where:
     """Conditions about Spark's columns as conditions about the shard's. Raises InvalidArgument."""
     known = [field.name for field in shown_fields(schema)]
-    told = []
+    predicate = []
     for name, op, value in conditions:
         column = find(known, name)
         if column is None:
             raise _unknown(name, known)
-        told.append((stored_name(column), op, value))
-    Predicate.parse(told).check(schema)
-    return told
+        predicate.append((stored_name(column), op, value))
+    Predicate.parse(predicate).check(schema)
+    return predicate
 
 
 def _unknown(name: str, known: list[str]) -> InvalidArgument:
@@ -135,8 +138,13 @@ def _literal(text: str, field: ArrowField) -> object:
 
 
 def split_count(encoded_bytes: int, options: ReadOptions) -> int:
-    """How many partitions: few, because each costs about 50 ms, but none above the target size."""
-    return max(options.partitioning.min_partitions, -(-encoded_bytes // options.partitioning.partition_bytes), 1)
+    """How many partitions: few, because each costs about 50 ms, but none above the target size.
+
+    One for each core, where each then has more to do than it costs.
+    """
+    cut = options.partitioning
+    parallel = min(cut.cores, encoded_bytes // PARALLEL_BYTES)
+    return max(cut.min_partitions, -(-encoded_bytes // cut.partition_bytes), parallel, 1)
 
 
 def snapshot_partitions(

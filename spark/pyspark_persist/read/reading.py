@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 import persist
 from persist import CorruptData, InvalidArgument, InvalidBounds
 from persist_ingest.location import Target
-from pyspark_persist.finding import current_schema, found, inspected
+from pyspark_persist.finding import completed, current_schema, found, inspected
 from pyspark_persist.options.options import METADATA, Interval, ReadOptions
 from pyspark_persist.read import holds, planning
 from pyspark_persist.read.keeper import Address, ask
@@ -26,7 +26,7 @@ from pyspark_persist.read.view import View, view_of
 from pyspark_persist.spark_types import arrow_schema, check_projection, spark_schema, to_spark
 
 PLANNING_SECONDS: Final = 60
-"""The lease of a planner whose plans somebody else holds."""
+"""The lease of a planner whose plans another process holds."""
 
 
 class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is untyped here
@@ -61,6 +61,11 @@ class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
 
     def _plan(self, reader: "persist.ReadHandle") -> list[SplitPartition]:
         options = self.options
+        if options.interval is None:
+            timeout = max(options.wait_ms / 1000, options.target.timeout)
+            chosen = completed(options.target, options.as_of, timeout)
+            if chosen is not None:
+                return planning.snapshot_partitions(reader, chosen, options, [*self.where, *self.pushed])
         upper, since = planning.current_upper(options.target), reader.since.time
         if options.interval is not None:
             return self._diffs(reader, options.interval, upper=upper, since=since)
@@ -144,17 +149,18 @@ def read_split(partition: InputPartition, view: View, target: Target) -> Iterato
     if not isinstance(partition, SplitPartition):
         return
     try:
-        source = partition.split.read(columns=list(view.needed))
+        consolidated = not view.is_summed_here(partition.as_of)
+        source = partition.split.read(columns=list(view.needed), consolidated=consolidated)
         yield from view.batches(source, as_of=partition.as_of)
     except CorruptData as error:
-        told = holds.explained(error, target, partition.held)
-        if told is error:
+        explained_error = holds.explained(error, target, partition.held)
+        if explained_error is error:
             raise
-        raise told from error
+        raise explained_error from error
 
 
 def earliest(since: int | None) -> int:
-    """The first time whose own changes can still be told: since itself cannot, unless it is 0."""
+    """The first time whose own changes can still be shown: those at since cannot, unless it is 0."""
     return 0 if not since else since + 1
 
 

@@ -49,7 +49,7 @@ def snapshot_rows(table: pa.Table) -> Iterator[pa.Table]:
 
 
 def inserted_rows(table: pa.Table, *, ignore_deletes: bool) -> Iterator[pa.Table]:
-    """A stream's rows when only insertions are shown. Raises UsageError on a deletion unless told to ignore them."""
+    """A stream's rows when only insertions are shown. Raises UsageError on a deletion unless ``ignore_deletes``."""
     counts = diffs_of(table)
     if len(counts) and int(counts.min()) < 0:
         if not ignore_deletes:

@@ -1,6 +1,6 @@
 """Streaming reads: a micro-batch is an interval ``[a, b)`` of the shard's frontier, so it is a definite set of updates.
 
-Offsets are ``{"v": 1, "shard": …, "upper": "t", "place": …}``; the place tells locations apart, and a location from
+Offsets are ``{"v": 1, "shard": …, "upper": "t", "place": …}``; the place distinguishes locations, and a location from
 itself before a restore. The interval that starts at 0 is the snapshot at ``b - 1``; every other is the exact updates
 with a <= t < b. Where limits ask for it the snapshot comes in pieces, and offsets within it have a ``below``: the key,
 in hexadecimal, that has been reached.
@@ -42,7 +42,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     """Follows a shard. The driver's copy holds a lease at what is not committed yet; executors get the view only."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        # SUBTLE: no lease here. Spark builds a second reader only to pickle it, and nobody would ever end its lease.
+        # SUBTLE: no lease here. Spark builds a second reader only to pickle it, and its lease would never be ended.
         self.options = options = found(options)
         stored = current_schema(options.target)
         self.view: View = view_of(options, stored, schema, streaming=True)
@@ -124,7 +124,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return read_split(partition, self.view, self.options.target)
 
     def commit(self, end: dict[str, object]) -> None:
-        """Hold no longer what the query will not read again, as far as that is the query's to decide (see _let_go)."""
+        """Hold no longer what the query will not read again, as far as the query decides that (see _let_go)."""
         reached = self._position(end)
         self._pins = [(until, pin) for until, pin in self._pins if until.order > reached.order]
         if 0 < reached.upper < TIMES_END:
@@ -155,7 +155,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return self._reader, pin
 
     def _let_go(self, passed: int) -> None:
-        """Move the hold up to ``passed`` with downgradeSince, else only as far as everybody else has gone.
+        """Move the hold up to ``passed`` with downgradeSince, else only as far as all other readers have gone.
 
         SUBTLE: since is the meet of all holds, so the only reader of a shard ends its history by following it. That is
         not what a query is for: without the option since is where it would be if there were no such query.
@@ -261,14 +261,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return Position.of(offset, self.options.target, self._placed())
 
     def _placed(self) -> str:
-        """What tells this location from others, and from itself before a restore. Asked once."""
+        """Identifies this location among others, and from itself before a restore. Asked once."""
         if self._place is None:
             target = self.options.target
             self._place = str(target.client().place(target.shard_id, timeout=target.timeout))
         return self._place
 
     def _check_reached(self, position: Position) -> None:
-        """Raise InvalidArgument when the shard has not come to where the stream is: it is not the one it was."""
+        """Raise InvalidArgument when the shard is behind the stream's position: it was replaced."""
         upper = self._upper()
         if upper < position.upper:
             raise InvalidArgument(

@@ -40,6 +40,12 @@ class View:
         tables = self._tables(self._shown(source), as_of)
         return itertools.chain.from_iterable(to_spark(table.select(self.offered), self.output) for table in tables)
 
+    def is_summed_here(self, as_of: int | None) -> bool:
+        """Rows are repeated by their diffs and each shown alone: what cannot cancel need not be summed before."""
+        if self.shape == CHANGES:
+            return as_of is None and not self.feed.compute_updates and not self.feed.net
+        return self.shape != DIFFS
+
     def _shown(self, source: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The batches under Spark's names: those that were needed, the time if there is one, and the count."""
         shown = [shown_name(name) for name in self.needed]

@@ -104,19 +104,28 @@ class Commit:
             timeout=self._target.timeout,
         )
 
-    def _happened(self, placement: Placement, refusal: InvalidBounds) -> CommitResult:
-        """What an earlier attempt at this very write came to. Raises the refusal when there was none.
+    def happened(self) -> CommitResult | None:
+        """The outcome of an earlier attempt at this write, None when there was none."""
+        time = self._fetch_upper().time
+        past = max((1 if time is None else time) - 1, 0)
+        return None if time == 0 else self._known(Placement(expected=past, new_upper=past + 1))
 
-        SUBTLE: only the shard knows. It is asked with an upper it no longer has, at which nothing can be committed, and
-        without any part: those may be of a schema that it does not have.
+    def _happened(self, placement: Placement, refusal: InvalidBounds) -> CommitResult:
+        """The outcome of an earlier attempt at this write. Raises the refusal when there was none."""
+        known = self._known(placement)
+        if known is None:
+            raise refusal
+        return known
+
+    def _known(self, placement: Placement) -> CommitResult | None:
+        """SUBTLE: only the shard knows. It is asked with an upper it no longer has, at which nothing can be committed,
+        and without any part: those may be of a schema that it does not have.
         """
         writer = self._target.client().open_writer(
             self._target.shard_id, writer_id=self._writer_id, timeout=self._target.timeout
         )
         outcome = self._append(writer, [], placement)
-        if isinstance(outcome, UpperMismatch):
-            raise refusal
-        return self._result(outcome, [])
+        return None if isinstance(outcome, UpperMismatch) else self._result(outcome, [])
 
     def _token(self) -> Token:
         """The same at every attempt: a mismatch is certain not to have happened, so the token is still unused."""
@@ -137,7 +146,7 @@ class Commit:
     # ---- where it lands ------------------------------------------------------------------------------------------
 
     def _place(self, upper: Antichain) -> Placement:
-        """Raises InvalidBounds when the upper is not there yet that the write is pinned to."""
+        """Raises InvalidBounds when the upper has not reached the one the write is pinned to."""
         options, pinned = self._options, self._options.expected_upper
         if upper.time is None:
             # The shard says so itself, unless this very write closed it or came before.
@@ -164,7 +173,7 @@ class Commit:
         return Placement(expected=min(time, upper.time), new_upper=time + 1, at_time=time, late=late)
 
     def _place_rows(self, upper: Antichain, expected: int) -> Placement:
-        """Where the rows' own times say."""
+        """The placement at the rows' own times."""
         times = [(int(batch.min_ts), int(batch.max_ts)) for batch in self._prepared if batch.rows]  # type: ignore[arg-type]  # batches with rows have times
         earliest = min([expected, *(first for first, _ in times)])
         new_upper = self._options.new_upper
@@ -186,9 +195,9 @@ class Commit:
     # ---- what is committed ---------------------------------------------------------------------------------------
 
     def _registered(self) -> "list[persist.PreparedBatch]":
-        """The tasks' batches under the id that the shard has for their schema; it learns the schema now if it must.
+        """The tasks' batches under the id that the shard has for their schema, which is registered now if needed.
 
-        Raises SchemaMismatch when somebody else has changed the schema since the write was planned.
+        Raises SchemaMismatch when another process has changed the schema since the write was planned.
         """
         if self._writer is None:
             self._writer = self._open()

@@ -1,4 +1,4 @@
-"""Under whose name this process plans writes: an id that no shard refuses for its age."""
+"""The writer id that this process plans writes under: one that no shard refuses for its age."""
 
 import contextlib
 import os
@@ -11,45 +11,45 @@ from persist_ingest.location import Target
 
 _LIFE_SECONDS: Final = 1800.0
 """How long one id plans writes: a shard may refuse old ones that it does not know, and remembers each for a lease."""
-_HEARD_SECONDS: Final = 60.0
-_HEARD_OF_MAX: Final = 10_000
+_SEEN_SECONDS: Final = 60.0
+_SEEN_MAX: Final = 10_000
 
 
 class Writers:
-    """The id that writes are planned under, and which shards have heard of it lately. Safe for threads and forks."""
+    """The id that writes are planned under, and which shards have seen it lately. Safe for threads and forks."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._pid = 0
         self._begun = float("-inf")
         self._id: WriterId | None = None
-        self._heard_of: dict[tuple[object, str], float] = {}
+        self._seen: dict[tuple[object, str], float] = {}
 
     def alive(self, target: Target, *, exists: bool) -> WriterId:
         """An id that the shard will not refuse for its age: one it has known for a minute at most, or a new one.
 
         SUBTLE: a sweep fences off writers that the shard does not know, such as one that wrote only to other shards, or
         has been idle for a lease. Its parts could not be committed under another id, so it must be found out before the
-        tasks. A shard that does not exist yet has not fenced off anybody.
+        tasks. A shard that does not exist yet has not fenced off any writer.
         """
         writer_id, is_new = self._current()
         key = (target.location, target.shard)
         at = system().monotonic()
-        if not exists or at - self._heard_of.get(key, float("-inf")) < _HEARD_SECONDS:
+        if not exists or at - self._seen.get(key, float("-inf")) < _SEEN_SECONDS:
             return writer_id
         if is_new:
-            self._heard_of[key] = at
+            self._seen[key] = at
             return writer_id
         try:
-            # Closed shards refuse heartbeats: what that means to the write is told by its commit.
+            # Closed shards refuse heartbeats: what that means to the write is reported by its commit.
             with contextlib.suppress(ShardClosed):
                 writer = target.client().open_writer(target.shard_id, writer_id=writer_id, timeout=target.timeout)
                 writer.append([], writer.upper, timeout=target.timeout)
         except LeaseExpired:
             return self._renewed()
-        if len(self._heard_of) >= _HEARD_OF_MAX:
-            self._heard_of.clear()
-        self._heard_of[key] = at
+        if len(self._seen) >= _SEEN_MAX:
+            self._seen.clear()
+        self._seen[key] = at
         return writer_id
 
     def _current(self) -> tuple[WriterId, bool]:
@@ -64,9 +64,9 @@ class Writers:
         with self._lock:
             self._pid, self._begun = os.getpid(), system().monotonic()
             self._id = WriterId.born(system().now_ms(), system().random_bytes(16))
-            self._heard_of.clear()
+            self._seen.clear()
             return self._id
 
 
 WRITERS: Final = Writers()
-"""Those of this process."""
+"""The writers of this process."""

@@ -104,7 +104,7 @@ class Write:
         """On the driver: make all the tasks' parts part of the shard, at once, or raise and change nothing.
 
         Raises InvalidBounds (the upper is not where the write was pinned to, or beyond rows with times), ShardClosed,
-        SchemaMismatch (somebody else changed the columns meanwhile), Determinate (the upper moved at every attempt),
+        SchemaMismatch (another process changed the columns meanwhile), Determinate (the upper moved at every attempt),
         Indeterminate.
         """
         outputs = [message for message in messages if isinstance(message, TaskOutput)]
@@ -112,6 +112,10 @@ class Write:
             raise InvalidArgument("a task's commit message is missing", hint="run the job again", tasks=len(messages))
         writer_id = outputs[0].writer_id if outputs else self.writer_id
         return Commit(self, writer_id, [output.prepared for output in outputs], transaction).run()
+
+    def happened(self, transaction: Transaction) -> CommitResult | None:
+        """What an earlier write under this transaction came to; None: there was none. Raises as ``commit``."""
+        return Commit(self, self.writer_id, [], transaction).happened()
 
 
 class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]  # pyspark is untyped here
@@ -162,13 +166,13 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # pyspar
         """Leave everything as it is: Spark also calls this when a commit failed whose outcome is unknown."""
 
     def _query(self, messages: Sequence[WriterCommitMessage | None]) -> str:
-        """What tells this query from others, for as long as its checkpoint lives."""
+        """Identifies this query among others, for as long as its checkpoint lives."""
         for message in messages:
             if isinstance(message, TaskOutput) and message.query_id:
                 return f"spark:{message.query_id}"
         if self.checkpoint:
             return f"spark:{self.checkpoint}"
-        raise InvalidArgument("Spark did not tell the query's id", hint="set option checkpointLocation")
+        raise InvalidArgument("Spark did not pass the query's id", hint="set option checkpointLocation")
 
 
 def transaction_of(options: WriteOptions, messages: Sequence[WriterCommitMessage | None]) -> Transaction | None:

@@ -4,6 +4,7 @@ from persist import InvalidArgument, InvalidId, ShardId
 from pyspark_persist.options.names import OPTIONS, SINK, WRITE
 from pyspark_persist.options.options import CHANGES, DIFFS, METADATA, SNAPSHOT
 from pyspark_persist.options.parsing import epoch_ms, parse_read, parse_stream, parse_write
+from pyspark_persist.read.planning import split_count
 
 SHARD = str(ShardId.of(bytes(16)))
 BASE = {"location": "/data", "shard": SHARD}
@@ -14,6 +15,18 @@ def test_read_options_keys_in_any_case_are_understood() -> None:
     assert (options.as_of, options.partitioning.min_partitions, options.filters.columns) == (12, 3, ("a", "b"))
     assert options.shape == SNAPSHOT
     assert options.target.shard == SHARD
+
+
+@pytest.mark.parametrize(
+    ("given", "mebibytes", "count"),
+    [
+        ({}, 0, 1), ({}, 15, 1), ({}, 16, 2), ({}, 95, 6), ({}, 200, 6), ({}, 700, 8),
+        ({"minPartitions": "3"}, 95, 3), ({"targetPartitionBytes": "64m"}, 95, 2),
+    ],
+)  # fmt: skip
+def test_read_is_cut_for_the_cores_there_are_unless_told_how(given: dict[str, str], mebibytes: int, count: int) -> None:
+    assert split_count(mebibytes << 20, parse_read(BASE | given, cores=6)) == count
+    assert split_count(mebibytes << 20, parse_read(BASE | given)) <= count
 
 
 @pytest.mark.parametrize(

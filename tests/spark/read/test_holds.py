@@ -76,7 +76,7 @@ def test_tasks_that_take_many_leases_find_every_part_while_all_is_compacted_and_
                 at += 1
                 if at % 10 == 0:
                     compact(client, shard)
-                if at % 20 == 0:  # other plans must not let go of the first one's parts
+                if at % 20 == 0:  # other plans must not release the first one's parts
                     plans.append(load().rdd.getNumPartitions())
 
         working = threading.Thread(target=go_on)
@@ -150,7 +150,7 @@ def grown(location: str) -> Iterator[tuple[Any, persist.ShardId, Any]]:
 
 
 def age(client: Any, shard: persist.ShardId, writer: Any, *, first: int, times: int = 6) -> None:
-    """Write and compact, so that nothing is left of what was there but what somebody holds."""
+    """Write and compact, so that nothing is left of what was there but what is held."""
     for at in range(first, first + times):
         writer.append(changed(at), at + 1)
         compact(client, shard)
@@ -175,7 +175,7 @@ def holders(client: Any, shard: persist.ShardId) -> dict[str, Any]:
 
 
 def forgotten(client: Any, shard: persist.ShardId, writer: Any) -> bool:
-    """Whether nobody holds anything any more. Leases end by commits."""
+    """Whether nothing is held any more. Leases end by commits."""
     upper = client.recent_upper(shard).time
     writer.append([], upper + 1)
     return not holders(client, shard)
@@ -217,7 +217,7 @@ def test_driver_holds_what_a_killed_planner_planned_for_as_long_as_jobs_run(
         assert before <= parts(location, shard), "held by the driver alone"
         (tmp_path / "gate").touch()
         assert sorted(map(tuple, collecting.result())) == AT_NINE
-    # Nothing runs any more: the driver lets go, and a task that comes too late is told so.
+    # Nothing runs any more: the driver releases its holds, and a late task gets that error.
     settled(lambda: forgotten(client, shard, writer))
     age(client, shard, writer, first=client.recent_upper(shard).time)
     settled(lambda: forgotten(client, shard, writer) and not before & parts(location, shard))

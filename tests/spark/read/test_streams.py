@@ -108,7 +108,7 @@ def test_stream_whose_writer_was_fenced_off_goes_on_under_a_new_one(
     feed(10, (1, "a", 3, 1))
     frame = stream(spark, source, mode="diffs", startingVersion="earliest")
     writer = frame.writeStream.format("persist").options(**sink).option("checkpointLocation", str(tmp_path / "c"))
-    # The process that plans writes has an id already, which this shard never heard of when it fences writers off.
+    # The process that plans writes has an id already, which this shard never saw when it fences writers off.
     other = {**sink, "shard": str(persist.ShardId.new())}
     spark.range(1).write.format("persist").options(**other).option("keyColumns", "id").mode("append").save()
     fence(client, shard)
@@ -172,10 +172,10 @@ def test_stream_limits_cut_micro_batches_at_batches(
 @pytest.mark.parametrize(
     ("options", "held", "since"),
     [
-        # The stream is the only reader: history ends only if it is told to end it.
+        # The stream is the only reader: history ends only if it is asked to end it.
         ({}, None, 0),
         ({"downgradeSince": "true"}, None, 19),
-        # Somebody else decides: the stream follows, but never beyond its own position, and never ahead.
+        # Another reader decides: the stream follows, but never beyond its own position, and never ahead.
         ({}, 15, 15),
         ({}, 25, 19),
         ({"downgradeSince": "true"}, 15, 15),
@@ -194,7 +194,7 @@ def test_stream_ends_history_only_when_asked(
     for n in range(3):
         feed(10 * (n + 1), (n, "x", 10 * n + 1, 1))
     frame = stream(spark, source, startingVersion=1, mode="diffs", maxFilesPerTrigger=1, **options)
-    # The last micro-batch of such a run is never told to be committed: the position is 20.
+    # The last micro-batch of such a run is never reported as committed: the position is 20.
     with persist.embedded(source["location"]) as other:
         critical = other.open_since("retention", source["shard"]) if held is not None else None
 

@@ -67,7 +67,7 @@ def held(where: Where, client: Any) -> Where:
 
 
 def kept(client: Any, where: Where) -> dict[str, Any]:
-    """What a shard holds; nobody heard of the one that does not exist."""
+    """What a shard holds; nothing for the one that does not exist."""
     try:
         state = client.inspect(where["shard"])
     except ShardNotFound:
@@ -293,7 +293,7 @@ def test_write_after_its_writer_was_fenced_off_is_planned_under_a_new_one(
 
 
 class Overtaken(Commit):
-    """A commit before each of whose attempts somebody else moves the shard's upper."""
+    """A commit before each of whose attempts another writer moves the shard's upper."""
 
     def _append(self, writer: Any, batches: list[Any], placement: Any) -> Any:
         rival = self._target.client().open_writer(self._target.shard_id)

@@ -1,0 +1,232 @@
+"""Delete, update, overwrite and restore come to what a model says, and one that is refused changes nothing."""
+
+import datetime
+import decimal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import functions as sf
+from spark.change.conftest import Held
+from spark.change.models import changed, rows_of
+
+import persist
+from persist import InvalidArgument, InvalidBounds, NotReadable, SchemaMismatch, ShardClosed, ShardNotFound, UsageError
+from persist.core.catalog.ddl.statements import CreateTable, QualifiedName
+from persist.core.catalog.values import Retain
+from pyspark_persist import PersistTable
+
+FIRST = [(1, "a", 1), (2, "b", None), (2, "b", None), (3, None, 5), (4, "d", -7), (None, "e", 3)]
+
+
+def test_delete_takes_every_copy_of_the_rows_for_which_the_condition_is_true(held: Held) -> None:
+    held.put(*FIRST, at=10)
+    done = held.table.delete("n < 4", commitTime=20)
+    assert held.rows(20) == changed(rows_of(FIRST), lambda row: None if row[2] is not None and row[2] < 4 else row)
+    assert held.rows(19) == rows_of(FIRST)
+    assert (done.rows_read, done.rows_deleted, done.rows_updated, done.rows_inserted) == (3, 3, 0, 0)
+    assert (done.upper, done.read_at, done.attempts) == (persist.Antichain.of(21), 10, 1)
+    assert held.table.delete(sf.col("id") == 2).rows_deleted == 2
+    assert held.rows() == rows_of([(3, None, 5)])
+
+
+def test_delete_that_finds_nothing_commits_nothing_and_all_of_an_empty_table_is_nothing(held: Held) -> None:
+    assert held.table.delete().rows_deleted == 0
+    assert held.upper == 0
+    held.put(*FIRST, at=10)
+    before = held.kept()
+    done = held.table.delete("name = 'none'")
+    assert (done.rows, done.rows_read, done.upper) == (0, 5, persist.Antichain.of(11))
+    assert held.kept() == before
+    assert held.table.delete().rows_deleted == 6
+    assert held.rows() == rows_of([])
+    assert held.table.delete().rows_deleted == 0
+
+
+def test_update_sees_the_row_as_it_was_and_may_move_it_to_another_key(held: Held) -> None:
+    held.put(*FIRST, at=10)
+    done = held.table.update({"ID": "n", "n": "id", "name": None}, "id is not null and n > 0", readAt=10)
+    expected = changed(
+        rows_of(FIRST), lambda row: (row[2], None, row[0]) if row[0] is not None and (row[2] or 0) > 0 else row
+    )
+    assert held.rows() == expected
+    assert (done.rows_updated, done.rows_deleted, done.rows) == (2, 0, 4)
+    assert held.table.update({"name": sf.upper("name"), "n": 7}).rows_updated == 6
+    assert held.rows() == changed(expected, lambda row: (row[0], row[1] and row[1].upper(), 7))
+    before = held.upper
+    again = held.table.update({"n": "n"})
+    assert (again.rows_updated, again.rows) == (6, 0)
+    assert held.upper == before
+
+
+def test_update_of_every_type_and_of_columns_with_strange_names(made: Callable[..., Held]) -> None:
+    held = made(
+        persist.Schema(
+            key={"a.b": pa.field("a.b", pa.uint64(), nullable=False), "_ts": pa.int32()},
+            val={
+                "d": pa.decimal128(10, 2),
+                "when": pa.timestamp("us", tz="UTC"),
+                "day": pa.date32(),
+                "x": pa.float64(),
+                "many": pa.list_(pa.string()),
+                "o0": pa.struct([("n1", pa.bool_())]),
+            },
+        )
+    )
+    moment, day = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC), datetime.date(2026, 1, 2)
+    row = (2**64 - 1, 1, decimal.Decimal("1.50"), moment, day, float("inf"), ["p", None], {"n1": True})
+    held.put(row, (5, 2, None, None, None, None, None, None), at=3)
+    done = held.table.update({"TS": "ts + 1", "d": "cast(d * 2 as decimal(10, 2))"}, "`a.b` > 5")
+    assert done.rows_updated == 1
+    [new] = [each for each in held.table.toDF().collect() if each["a.b"] != 5]
+    assert tuple(new)[:7] == (2**64 - 1, 2, decimal.Decimal("3.00"), moment.replace(tzinfo=None), *row[4:7])
+    assert held.table.delete("o0.n1").rows_deleted == 1
+    assert held.table.toDF().count() == 1
+
+
+def test_overwrite_puts_rows_in_the_place_of_those_that_are_chosen(held: Held) -> None:
+    held.put(*FIRST, at=10)
+    done = held.table.overwrite(held.frame((9, 2), (9, 2), (7, 3), columns="N long, Id long"), "id <= 3")
+    kept = changed(rows_of(FIRST), lambda row: None if row[0] is not None and row[0] <= 3 else row)
+    assert held.rows() == kept + rows_of([(2, None, 9), (2, None, 9), (3, None, 7)])
+    assert (done.rows_deleted, done.rows_inserted) == (4, 3)
+    held.table.overwrite(held.frame((1, "z", 1)))
+    assert held.rows() == rows_of([(1, "z", 1)])
+    held.table.overwrite(held.frame(columns="id long, name string, n long"))
+    assert held.rows() == rows_of([])
+
+
+def test_overwrite_by_rows_that_were_not_chosen_is_refused(held: Held) -> None:
+    held.put(*FIRST, at=10)
+    before = held.kept()
+    for row in ((4, "x", 1), (None, "x", 1)):
+        with pytest.raises(InvalidArgument, match="not among those"):
+            held.table.overwrite(held.frame((2, "y", 1), row), "id <= 3")
+    assert held.kept() == before
+
+
+def test_restore_makes_it_what_it_was_and_keeps_what_lies_between(held: Held) -> None:
+    held.put(*FIRST, at=10)
+    held.put((2, "b", None), at=12, diff=-1)
+    held.put((8, "h", 8), at=14)
+    held.table.delete("id = 1", commitTime=16)
+    held.table.restore(12, commitTime=20)
+    assert held.rows(20) == held.rows(12) != held.rows(19)
+    held.table.restore(10)
+    assert held.rows() == rows_of(FIRST)
+    assert held.table.restore(held.upper - 1).rows == 0
+    before = held.kept()
+    with pytest.raises(InvalidBounds, match="asOf is not complete"):
+        held.table.restore(held.upper)
+    with held.client.open_reader(held.shard) as reader:
+        reader.downgrade_since(15)
+    with pytest.raises(NotReadable, match="asOf"):
+        held.table.restore(11)
+    assert held.kept() | {"since": 0} == before | {"since": 0}
+
+
+REFUSED: list[tuple[type[UsageError], Callable[[PersistTable, Any], object]]] = [
+    (InvalidArgument, lambda table, df: table.delete("nope = 1")),
+    (InvalidArgument, lambda table, df: table.delete("id >")),
+    (InvalidArgument, lambda table, df: table.delete("id + 1")),
+    (InvalidArgument, lambda table, df: table.delete(sf.col("target.id") == 1)),
+    (InvalidArgument, lambda table, df: table.delete(5)),  # type: ignore[arg-type]  # what users do
+    (InvalidArgument, lambda table, df: table.delete("_diff = 1 and nope")),
+    (InvalidArgument, lambda table, df: table.delete("id = 1", readat=10)),  # type: ignore[call-arg]  # what users do
+    (InvalidArgument, lambda table, df: table.delete("id = 1", readAt=-1)),
+    (InvalidArgument, lambda table, df: table.delete("id = 1", onConflict="no")),  # type: ignore[arg-type]  # the same
+    (InvalidArgument, lambda table, df: table.delete("id = 1", txnAppId="app")),
+    (InvalidArgument, lambda table, df: table.delete("id = 1", commitTime=-4)),
+    (InvalidBounds, lambda table, df: table.delete("id = 1", commitTime=10)),
+    (InvalidBounds, lambda table, df: table.delete("id = 1", readAt=9)),
+    (InvalidBounds, lambda table, df: table.delete("id = 1", readAt=11)),
+    (InvalidArgument, lambda table, df: table.update({})),
+    (SchemaMismatch, lambda table, df: table.update({"nope": "1"})),
+    (InvalidArgument, lambda table, df: table.update({"n": "1", "N": "2"})),
+    (SchemaMismatch, lambda table, df: table.update({"n": "name"})),
+    (SchemaMismatch, lambda table, df: table.update({"n": "n * 1.5"})),
+    (InvalidArgument, lambda table, df: table.update({"n": "sum(n)"})),
+    (SchemaMismatch, lambda table, df: table.overwrite(df.withColumn("more", sf.lit(1)))),
+    (SchemaMismatch, lambda table, df: table.overwrite(df.drop("id"))),
+    (SchemaMismatch, lambda table, df: table.overwrite(df.withColumn("n", sf.lit("x")))),
+    (InvalidArgument, lambda table, df: table.overwrite(df.withColumn("_diff", sf.lit(1)))),
+    (InvalidArgument, lambda table, df: table.merge(df, "id").execute()),
+    (InvalidArgument, lambda table, df: table.merge(df, []).whenMatchedDelete().execute()),
+    (SchemaMismatch, lambda table, df: table.merge(df, ["nope"]).whenMatchedDelete().execute()),
+    (SchemaMismatch, lambda table, df: table.merge(df.drop("id"), "id").whenMatchedDelete().execute()),
+    (InvalidArgument, lambda table, df: table.merge(df, "id = id").whenMatchedDelete().execute()),
+    (InvalidArgument, lambda table, df: table.merge(df, "id").whenMatchedDelete("n = 1").execute()),
+    (SchemaMismatch, lambda table, df: table.merge(df.drop("n"), "id").whenMatchedUpdateAll().execute()),
+    (SchemaMismatch, lambda table, df: table.merge(df, "id").whenNotMatchedInsert(values={"x": "1"}).execute()),
+    (SchemaMismatch, lambda table, df: table.merge(df, "id").whenMatchedUpdate(set={"n": "source.name"}).execute()),
+]
+
+
+@pytest.mark.parametrize("place", range(len(REFUSED)))
+def test_change_that_is_refused_changes_nothing(held: Held, place: int) -> None:
+    error, change = REFUSED[place]
+    held.put(*FIRST, at=10)
+    before = held.kept()
+    with pytest.raises(error) as refused:
+        change(held.table, held.frame((1, "x", 1)))
+    assert refused.value.hint or refused.value.details
+    assert held.kept() == before
+
+
+def test_null_in_a_column_that_takes_none_is_refused(made: Callable[..., Held]) -> None:
+    held = made(persist.Schema(key={"id": pa.field("id", pa.int64(), nullable=False)}, val={"n": pa.int64()}))
+    held.put((1, 2), (2, None), at=10)
+    before = held.kept()
+    with pytest.raises(InvalidArgument, match="holds nulls"):
+        held.table.update({"id": "n"})
+    source = held.frame((None, 2), columns="id long, n long")
+    with pytest.raises(InvalidArgument, match="holds nulls"):
+        held.table.merge(source, "id").whenNotMatchedInsertAll().execute()
+    assert held.kept() == before
+
+
+def test_task_that_fails_changes_nothing(held: Held) -> None:
+    held.put(*FIRST, at=10)
+    before = held.kept()
+    with pytest.raises(Exception, match="BOOM"):
+        held.table.update({"n": "if(id = 4, raise_error('BOOM'), n)"})
+    assert held.kept() == before
+
+
+def test_table_that_is_missing_is_not_made_and_one_that_is_closed_says_so(
+    spark: Any, held: Held, tmp_path: Path
+) -> None:
+    missing = tmp_path / "missing"
+    with pytest.raises(ShardNotFound):
+        PersistTable.forName(spark, "nope", location=str(missing)).delete()
+    assert not missing.exists()
+    held.put(*FIRST, at=10)
+    held.writer.append([], persist.Antichain(()))
+    with pytest.raises(ShardClosed):
+        held.table.delete("id = 1")
+
+
+def test_column_added_since_is_taken_back_with_its_rows(held: Held) -> None:
+    held.put(*FIRST, at=10)
+    held.table.append(held.frame((7, 1), columns="id long, more long"), mergeSchema=True, commitTime=12)
+    held.table.update({"more": "more + 1"}, "id >= 4", commitTime=14)
+    assert held.rows(14) == rows_of([(*row, None) for row in FIRST] + [(7, None, None, 2)])
+    held.table.delete()
+    assert held.rows() == rows_of([])
+
+
+def test_table_whose_rows_come_through_a_log_is_counted_but_not_changed(spark: Any, tmp_path: Path) -> None:
+    place = str(tmp_path / "names")
+    with persist.embedded(place) as client, client.environment() as environment:
+        schema = persist.Schema(key={"id": pa.int64()}, val={"name": pa.string()})
+        environment.execute(CreateTable(QualifiedName("orders"), schema, retain=Retain()))
+        orders = client.table(environment.resolve("orders").data, mode="wal")
+        orders.insert([{"id": 1, "name": "a"}])
+        table = PersistTable.forName(spark, "orders", location=place)
+        with pytest.raises(InvalidArgument, match="through a log"):
+            table.delete()
+        assert table.count() == 1
+        orders.insert([{"id": 2, "name": "b"}])
+        assert table.count() == 2

@@ -1,0 +1,72 @@
+"""Names of an environment in Spark: complete when they are loaded, and several at one checked time.
+
+What docs/reading.md shows of Spark is here, too.
+"""
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import persist
+import pyspark_persist
+from persist.core.catalog.ddl.statements import CreateSource, CreateTable, Export, QualifiedName
+from persist.core.catalog.values import Retain
+from persist.core.time.errors import MultipleTimelines
+
+SCHEMA = persist.Schema(key={"id": pa.int64()}, val={"name": pa.string()})
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: Any) -> Any:
+    """A place, and two tables of its environment whose rows come through a log."""
+    place = str(tmp_path_factory.mktemp("names"))
+    with persist.embedded(place) as client, client.environment() as environment:
+        for name in ("orders", "lines"):
+            environment.execute(CreateTable(QualifiedName(name), SCHEMA, retain=Retain()))
+        environment.execute(
+            CreateSource(QualifiedName("cdc"), "files", exports=(Export("changes", SCHEMA),), timeline="U.brought")
+        )
+        shards = [environment.resolve(name).data for name in ("orders", "lines")]
+        yield place, client, [client.table(shard, mode="wal") for shard in shards if shard is not None]
+
+
+def load(spark: Any, place: str, name: str, **more: Any) -> list[tuple[Any, ...]]:
+    frame = spark.read.format("persist").options(location=place, table=name, **more).load()
+    return sorted((row.id, row.name) for row in frame.collect())
+
+
+def test_a_name_is_loaded_with_every_write_that_had_returned(spark: Any, tables: Any):
+    place, _, (orders, _) = tables
+    before = orders.insert([{"id": 1, "name": "a"}])
+    assert load(spark, place, "orders") == [(1, "a")]
+    orders.insert([{"id": 2, "name": "b"}])
+    assert load(spark, place, "persist.public.orders") == [(1, "a"), (2, "b")]
+    assert load(spark, place, "public.orders", asOf=before) == [(1, "a")]
+
+
+def test_names_of_one_timeline_are_joined_at_one_time(spark: Any, tables: Any):
+    place, client, (orders, lines) = tables
+    with client.transaction() as transaction:
+        for table in (orders, lines):
+            transaction.insert(table, [{"id": 7, "name": "x"}])
+    both = pyspark_persist.timedomain(spark, ["orders", "lines"], location=place)
+    with client.transaction() as transaction:
+        for table in (orders, lines):
+            transaction.insert(table, [{"id": 8, "name": "y"}])
+    joined = both["orders"].join(both["lines"], "id")
+    assert [row.id for row in joined.collect()] == [7]
+    assert both["orders"].columns == ["id", "name"]
+    assert "query timestamp" in str(both.explanation)
+    later = pyspark_persist.timedomain(spark, list(both), at_least=both.ts + 1, location=place)
+    assert later.ts > both.ts
+    assert later["lines"].count() == 2
+    both.release()
+    later.release()
+
+
+def test_names_of_several_timelines_are_refused(spark: Any, tables: Any):
+    place, _, _ = tables
+    with pytest.raises(MultipleTimelines) as refused:
+        pyspark_persist.timedomain(spark, ["orders", "changes"], location=place)
+    assert "U.brought" in refused.value.details["timelines"]
