@@ -1,6 +1,6 @@
 """A story in which everything happens once: appends, rollups, compactions, garbage, the end of a shard.
 
-It is told by one process after the other: whoever follows one that crashed goes on with the step that was under way.
+It is run by one process after the other: the successor of one that crashed goes on with the step that was under way.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from persist.testing.simulation.simulator import simulation
 from persist.testing.simulation.stores import Network
 from persist.testing.world.cluster import SETTINGS
 from persist.testing.world.sample import SCHEMA, table
-from persist.wire.state import encode_rollup
+from persist.wire.shard.state import encode_rollup
 
 STORY = dataclasses.replace(SETTINGS, rollup_every=5, inline_part_bytes_max=120, part_bytes_max=1 << 16, sort_rows=16)
 RESTART_SECONDS = 5.0
@@ -108,7 +108,7 @@ class Story:
         return since
 
     async def _settle(self, process: Process) -> None:
-        """What runs beside the commits ends; claims of whoever crashed grow old, and are taken over."""
+        """What runs beside the commits ends; claims of crashed processes grow old, and are taken over."""
         for _ in range(2):
             await asyncio.sleep(70)
             await process.client.open_since("tick", self.universe.shard)
@@ -154,7 +154,7 @@ class Story:
             continue
 
     async def _gone(self, process: Process) -> None:
-        """What is left when a shard is gone: its tombstone, for everybody and for ever."""
+        """What is left when a shard is gone: its tombstone, for all and for ever."""
         try:
             writer = await process.client.open_writer(self.universe.shard, schema=SCHEMA)
             await writer.append_at_upper([])
@@ -170,7 +170,7 @@ def points(appends: int) -> list[Point]:
 
 
 def tell(point: Point | None, appends: int) -> list[tuple[str, str]]:
-    """Tell the story, crashing at a point. The names of the changes the first process made."""
+    """Run the story, crashing at a point. The names of the changes the first process made."""
     with simulation(7) as loop:
         universe = Universe(loop, STORY)
         network = universe.network = Armed(universe.network, universe)
@@ -200,7 +200,7 @@ async def _ended(task: "asyncio.Task[None]", process: Process) -> None:
 
 
 async def _restarted(universe: Universe, process: Process) -> None:
-    """Whoever follows one that crashed serves in time, and finds nothing wrong."""
+    """The successor of a crashed process serves in time, and finds nothing wrong."""
     async with asyncio.timeout(RESTART_SECONDS):
         await process.shards.open(universe.shard, timeout=RESTART_SECONDS)
     await _checked(universe, process)

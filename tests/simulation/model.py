@@ -21,7 +21,7 @@ from persist.testing.ledger import Update, Violation
 from persist.testing.simulation.simulator import SimulatedRuntime, simulation
 from persist.testing.world.cluster import SETTINGS
 from persist.testing.world.sample import SCHEMA, contents, table
-from persist.wire.state import encode_rollup
+from persist.wire.shard.state import encode_rollup
 
 SMALL = dataclasses.replace(
     SETTINGS, rollup_every=8, inline_part_bytes_max=150, sort_rows=8, row_group_rows=32, part_bytes_max=4096
@@ -178,7 +178,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.readers)
     @rule(data=st.data())
     def stopped_for_three_leases(self, data: st.DataObject) -> None:
-        """Whoever slept through its lease is told, and reads nothing."""
+        """A reader that slept through its lease gets an error, and reads nothing."""
         process, _ = data.draw(st.sampled_from(self.readers))
         process.host.pause()
         self.loop.run_until_complete(asyncio.sleep(3 * SMALL.reader_lease_ms / 1000))

@@ -31,7 +31,7 @@ class LosesMerges:
 
 
 def _world(universe: Universe) -> tuple[Process, LosesMerges, Any]:
-    """A process whose merges get no answer; meanwhile somebody reads their output, and compacts it further."""
+    """A process whose merges get no answer; meanwhile another process reads their output, and compacts it further."""
     one, other = universe.process(), universe.process()
     readers: list[Any] = []
 

@@ -1,4 +1,4 @@
-"""Simulated gRPC is told apart from real gRPC by nothing that clients and servers here use; and it breaks as asked."""
+"""Simulated gRPC behaves like real gRPC in everything that clients and servers here use; and it breaks as asked."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""Worlds full of trouble: nothing that was promised breaks, every fault happens, and the same seed tells the same."""
+"""Worlds full of trouble: nothing that was promised breaks, every fault happens, and the same seed gives the same."""
 
 import contextlib
 import os

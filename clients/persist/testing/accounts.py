@@ -1,7 +1,8 @@
-"""What each caller was told about its append, and whether the shard agrees: a row per append, never written twice.
+"""What was returned to each caller about its append, and whether the shard agrees: a row per append, never written
+twice.
 
-Acknowledged means there once, at the time that was told; refused means never there, whatever happens later; without an
-answer, both are fine, but not twice. Source: docs/guarantees.md; reliability.md I4.
+Acknowledged means there once, at the time that was returned; refused means never there, whatever happens later; without
+an answer, both are fine, but not twice. Source: docs/guarantees.md; reliability.md I4.
 """
 
 import enum
@@ -27,7 +28,7 @@ class Told(enum.Enum):
 
 @dataclass
 class Account:
-    """One append of one row. ``time`` is where it was told to be; ``answers`` are all it was told.
+    """One append of one row. ``time`` is where it was reported to be; ``answers`` are all that were returned.
 
     ``most``: how often the row may be there, which is more than once where all that made it one append was a token
     that the shard has forgotten between two processes.
@@ -86,7 +87,7 @@ class Accounts:
         return {row: account for row, account in self.all.items() if account.told is Told.APPENDED}
 
     def tally(self) -> Counter[str]:
-        """How many were told what."""
+        """How many got which answer."""
         return Counter(account.told.value for account in self.all.values())
 
     def seen(self, as_of: int, before: Iterable[Account], found: Counter[int]) -> None:
@@ -98,7 +99,7 @@ class Accounts:
             raise Violation(f"I4: of {len(due)} rows due once at {as_of}, so often are there {counts}: {_some(wrong)}")
 
     def judge(self, updates: Iterable[Update]) -> None:
-        """Compare what was told with everything in the shard. Raises Violation."""
+        """Compare what was returned with everything in the shard. Raises Violation."""
         there: Counter[int] = Counter()
         times: dict[int, int] = {}
         for row, _, time, diff in updates:

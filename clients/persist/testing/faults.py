@@ -1,6 +1,6 @@
 """Stores and networks that fail on purpose, repeatably by seed.
 
-A fault has two sides: did it happen, and was it told? ``Faults`` draws one of the four quadrants for each call; the
+A fault has two sides: did it happen, and was it answered? ``Faults`` draws one of the four quadrants for each call; the
 wrappers act on it. ``FaultProxy`` does the same to a real connection. Source: reliability.md section 3.
 """
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Quadrant(enum.Enum):
-    """Whether the call happened, and whether its caller learns that."""
+    """Whether the call happened, and whether its caller gets the answer."""
 
     HAPPENED_TOLD = "happened, told"
     HAPPENED_LOST = "happened, answer lost"
@@ -63,7 +63,7 @@ class Faults:
         return quadrant
 
     async def mutate(self, method: str, call: Callable[[], Awaitable[T]]) -> T:
-        """Run a mutation, or not, and tell about it, or not: Determinate when it is known not to have happened."""
+        """Run a mutation, or not, and answer, or not: Determinate when it is known not to have happened."""
         quadrant = self.draw(method)
         if quadrant is Quadrant.MISSED_TOLD:
             raise Determinate(f"injected: {method} did not happen")
@@ -98,12 +98,16 @@ class UnreliableBlob:
         return await self._faults.read("get", lambda: self._blob.get(key, byte_range=byte_range, timeout=timeout))
 
     async def set(self, key: str, value: bytes | memoryview, *, timeout: float) -> None:
-        """May happen, may tell."""
+        """May happen, may answer."""
         await self._faults.mutate("set", lambda: self._blob.set(key, value, timeout=timeout))
 
     async def delete(self, key: str, *, timeout: float) -> int | None:
-        """May happen, may tell."""
+        """May happen, may answer."""
         return await self._faults.mutate("delete", lambda: self._blob.delete(key, timeout=timeout))
+
+    async def delete_many(self, keys: Sequence[str], *, timeout: float) -> None:
+        """May happen, may answer."""
+        await self._faults.mutate("delete", lambda: self._blob.delete_many(keys, timeout=timeout))
 
     async def list(self, prefix: str, *, timeout: float) -> AsyncIterator[tuple[str, int]]:
         """May fail before the first entry."""
@@ -112,11 +116,11 @@ class UnreliableBlob:
             yield entry
 
     async def restore(self, key: str, *, dry_run: bool = False, timeout: float) -> None:
-        """May happen, may tell."""
+        """May happen, may answer."""
         await self._faults.mutate("restore", lambda: self._blob.restore(key, dry_run=dry_run, timeout=timeout))
 
     async def abort_uploads(self, prefix: str, *, older_than_ms: int, dry_run: bool = False, timeout: float) -> int:
-        """May happen, may tell."""
+        """May happen, may answer."""
         return await self._faults.mutate(
             "abort_uploads",
             lambda: self._blob.abort_uploads(prefix, older_than_ms=older_than_ms, dry_run=dry_run, timeout=timeout),
@@ -150,7 +154,7 @@ class UnreliableConsensus:
     async def compare_and_set(
         self, key: str, expected: int, data: bytes, *, after: bytes = b"", timeout: float
     ) -> bool:
-        """May happen, may tell."""
+        """May happen, may answer."""
         return await self._faults.mutate(
             "compare_and_set",
             lambda: self._consensus.compare_and_set(key, expected, data, after=after, timeout=timeout),
@@ -160,9 +164,11 @@ class UnreliableConsensus:
         """May fail."""
         return await self._faults.read("scan", lambda: self._consensus.scan(key, from_seqno, limit, timeout=timeout))
 
-    async def truncate(self, key: str, below: int, *, timeout: float) -> int:
+    async def truncate(self, key: str, below: int, *, after: bytes = b"", timeout: float) -> int:
         """May happen, may tell."""
-        return await self._faults.mutate("truncate", lambda: self._consensus.truncate(key, below, timeout=timeout))
+        return await self._faults.mutate(
+            "truncate", lambda: self._consensus.truncate(key, below, after=after, timeout=timeout)
+        )
 
     async def list_keys(self, *, timeout: float) -> AsyncIterator[str]:
         """May fail before the first key."""

@@ -104,9 +104,9 @@ class RecordingConsensus:
         operation.returned = self._history.tick()
         return entries
 
-    async def truncate(self, key: str, below: int, *, timeout: float) -> int:
+    async def truncate(self, key: str, below: int, *, after: bytes = b"", timeout: float) -> int:
         """Not recorded: it changes no seqno."""
-        return await self._consensus.truncate(key, below, timeout=timeout)
+        return await self._consensus.truncate(key, below, after=after, timeout=timeout)
 
     def list_keys(self, *, timeout: float) -> AsyncIterator[str]:
         """Not recorded."""
@@ -137,7 +137,7 @@ def violations(operations: Sequence[Operation]) -> list[str]:
 
 
 def _write_once(operations: Sequence[Operation]) -> list[str]:
-    """I1: winners and readers agree on the bytes of each seqno, and nobody read what nobody wrote."""
+    """I1: winners and readers agree on the bytes of each seqno, and nothing was read that was not written."""
     found: list[str] = []
     won: dict[int, bytes] = {}
     maybe: dict[int, set[bytes]] = defaultdict(set)

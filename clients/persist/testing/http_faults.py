@@ -1,6 +1,7 @@
 """An HTTP proxy that answers in the server's stead: with an error, before or after the server did as asked, or late.
 
-Each request goes to a fresh connection, so a lost answer costs nobody else anything. Source: reliability.md section 3.
+Each request goes to a fresh connection, so a lost answer costs no other request anything. Source: reliability.md
+section 3.
 """
 
 import asyncio
@@ -129,7 +130,7 @@ class HttpFaultProxy:
             answer = await reader.read(-1)
         finally:
             writer.close()
-        # The client's connection goes on, and the length is told in the answer's own head.
+        # The client's connection goes on, and the length is in the answer's own head.
         return answer.replace(b"onnection: close", b"onnection: keep-alive", 1)
 
 

@@ -51,11 +51,11 @@ class Ledger:
         return {update: diff for update, diff in sums.items() if diff}
 
     def saw(self, as_of: int, found: dict[Row, int], who: str) -> None:
-        """Somebody read a snapshot."""
+        """A snapshot was read."""
         self.snapshots.append((as_of, found, who))
 
     def heard(self, lower: int, upper: int, found: dict[tuple[int, str, int], int], who: str) -> None:
-        """Somebody was told every change in ``[lower, upper)``."""
+        """Every change was returned in ``[lower, upper)``."""
         self.changes.append((lower, upper, found, who))
 
     def judge(self) -> None:

@@ -30,6 +30,7 @@ from types import TracebackType
 from typing import Self
 
 _READY_SECONDS = 120.0
+_OLD_CHILDREN = "pre-existing shared memory block"
 _POLL_SECONDS = 0.02
 
 # The guard owns the server: it starts it on request, and kills it and removes its data once our end of the pipe is
@@ -52,7 +53,7 @@ class ServerFailed(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class _Recipe:
-    """How to run one server: its command, where it answers and how to tell that it does."""
+    """How to run one server: its command, where it answers and how to check that it does."""
 
     command: Sequence[str]
     port: int
@@ -91,6 +92,19 @@ class Server:
 
     def start(self) -> None:
         """Start (again) on the same data and port, and return when it answers. Raises ServerFailed."""
+        before = len(self.log())
+        for _ in range(int(_READY_SECONDS / _POLL_SECONDS)):
+            self._begin()
+            if self._ready():
+                return
+            # The children of a PostgreSQL that was killed take a moment to see it.
+            if _OLD_CHILDREN not in self.log()[before:]:
+                break
+            before = len(self.log())
+            self._pause()
+        raise ServerFailed(f"the server did not start: {' '.join(self._recipe.command)}\n{self.log()[-2000:]}")
+
+    def _begin(self) -> None:
         (self.directory / "pid").unlink(missing_ok=True)
         assert self._guard.stdin is not None
         try:
@@ -100,13 +114,15 @@ class Server:
             raise ServerFailed(
                 f"the guard of the server ended with {self._guard.wait(10)}\n{self.log()[-2000:]}"
             ) from error
+
+    def _ready(self) -> bool:
         for _ in range(int(_READY_SECONDS / _POLL_SECONDS)):
             if self._recipe.ready():
-                return
+                return True
             self._pause()
             if (self.directory / "pid").exists() and not self._alive():
                 break
-        raise ServerFailed(f"the server did not start: {' '.join(self._recipe.command)}\n{self.log()[-2000:]}")
+        return False
 
     def kill(self) -> None:
         """kill -9, keeping data and port for ``start``."""
@@ -260,7 +276,7 @@ def s3_server(bucket: str = "persist") -> Iterator[str]:
 
 
 def fresh_prefix(s3_uri: str) -> str:
-    """The same S3 store under a prefix nobody else uses."""
+    """The same S3 store under a prefix of its own."""
     head, _, query = s3_uri.partition("?")
     return f"{head.rstrip('/')}/{secrets.token_hex(8)}?{query}"
 
@@ -288,7 +304,7 @@ def make_bucket(port: int, bucket: str) -> None:
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 nobody listens on."""
+    """A free port of 127.0.0.1."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -1,7 +1,7 @@
 """A gRPC proxy that delivers every request twice, as a balancer that retries too eagerly would.
 
-Each call goes to one server, and again, a little later, to one that is drawn; the caller hears of one of the two.
-Frames of a session are doubled, too: their answers come from the first.
+Each call goes to one server, and again, a little later, to one that is drawn; the caller gets the answer of one of the
+two. Frames of a session are doubled, too: their answers come from the first.
 """
 
 import asyncio

@@ -33,7 +33,7 @@ COMPACTED = dataclasses.replace(UPLOADED, compaction=True)
 class FleetPlot:
     """What happens. ``overlapping``: how many calls of one handle are under way at once, one choice per round.
 
-    ``cast``: who plays; everybody when empty. ``trouble`` False: nothing goes wrong.
+    ``cast``: the actors; all when empty. ``trouble`` False: nothing goes wrong.
     """
 
     cast: tuple[str, ...] = ()
@@ -128,7 +128,7 @@ class Fleet:
         return machine
 
     def end(self, machine: Machine, *, quietly: bool = False) -> None:
-        """Its process is no more. ``quietly``: nor is the machine, so that nobody is told."""
+        """Its process is no more. ``quietly``: nor is the machine, so that no process is notified."""
         machine.crash()
         self.wires.gone(machine, quietly=quietly)
         self.clients.remove(machine)
@@ -153,6 +153,6 @@ class Fleet:
         return Client(Location(shards, blob=self.blob(), settings=settings, runtime=runtime))
 
     def row(self) -> int:
-        """A row that nobody has written."""
+        """A row that was never written."""
         self._rows += 1
         return self._rows

@@ -29,7 +29,7 @@ DRIVERS_MAX = 5
 
 @dataclasses.dataclass
 class Planned:
-    """One version of a plan: what its tasks write, and what they told the drivers. ``upper``: as it was planned."""
+    """One version of a plan: what its tasks write and return to the drivers. ``upper``: as it was planned."""
 
     version: int
     accounts: list[Account]
@@ -39,7 +39,7 @@ class Planned:
 
     @property
     def token(self) -> Token | None:
-        """The same for every driver. Every other version is told by its transaction alone."""
+        """The same for every driver. Every other version is identified by its transaction alone."""
         return Token.named("transaction", APP_ID, self.version) if self.version % 2 else None
 
 
@@ -47,7 +47,7 @@ class BlockingCast(TogetherCast):
     """Their threads take turns with the loop."""
 
     def stories(self) -> dict[str, Story]:
-        """Everybody's, and these."""
+        """All actors', and these."""
         return {**super().stories(), "block": self._block, "plan": self._plan}
 
     # ---- threads of one client -----------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ class BlockingCast(TogetherCast):
             await asyncio.sleep(entropy.uniform(0, 20.0))
 
     async def _drive(self, planned: Planned, name: str, entropy: random.Random, *, lives: bool) -> None:
-        """One driver after another did not come to an end. What tasks told it may be lost with it."""
+        """One driver after another did not come to an end. What tasks returned to it may be lost with it."""
 
         async def prepare(client: Client) -> None:
             await self._prepare(client, planned, entropy)

@@ -56,7 +56,7 @@ bug(forgetting_leaves_no_mark)
 
 @bug
 def only_the_last_outcomes_of_a_session_are_remembered() -> Any:
-    """With more calls open than that, some are told that they did not happen."""
+    """With more calls open than that, some get the answer that they did not happen."""
 
     def recorded(state: State, call: c.Call, *arguments: Any, **more: Any) -> Any:
         sessions = calls.recorded(state, call, *arguments, **more)

@@ -20,7 +20,7 @@ from persist.testing.world.sample import SCHEMA, rows_of, table, time_of
 T = TypeVar("T")
 
 Story = Callable[[Client, random.Random], Coroutine[Any, Any, None]]
-"""What somebody does with a client of theirs."""
+"""What an actor does with a client of its own."""
 
 GRID = 10
 """Appends by compare and append lie between multiples of it, so that one writer's fill what another's left open."""
@@ -29,10 +29,10 @@ LIMITS = (1.0, 5.0, 20.0, None)
 
 
 class FleetCast(Fleet):
-    """The stories of everybody."""
+    """The stories of all actors."""
 
     def stories(self) -> dict[str, Story]:
-        """Everybody's."""
+        """All actors'."""
         return {
             "chain": self._chain,
             "run ahead": self._run_ahead,
@@ -140,7 +140,7 @@ class FleetCast(Fleet):
         await self._move_as(client, entropy, lambda: None)
 
     async def _move_agelessly(self, client: Client, entropy: random.Random) -> None:
-        """Under an id that does not tell when its writer began."""
+        """Under an id that does not contain when its writer began."""
         await self._move_as(client, entropy, lambda: WriterId.of(b"\0" * 6 + b"\x40" + entropy.randbytes(9)))
 
     async def _move_as(self, client: Client, entropy: random.Random, new_id: Callable[[], WriterId | None]) -> None:
@@ -153,7 +153,7 @@ class FleetCast(Fleet):
                 before.append((account, token))
                 calls.append(self._move_once(writer, account, token, entropy.choice(LIMITS)))
             if entropy.random() < 0.5:
-                # Again, under the token it had: whatever it was told, it must not happen twice.
+                # Again, under the token it had: whatever was returned, it must not happen twice.
                 calls += [self._move_once(writer, *again, None) for again in entropy.sample(before[-30:], 1)]
             self.expect_trouble(entropy)
             await asyncio.gather(*calls)
@@ -227,7 +227,7 @@ class FleetCast(Fleet):
     async def updates(self, client: Client, shard: ShardId) -> tuple[list[Update], int]:
         """Everything in a shard before its upper, and the upper.
 
-        Listened for, which is quicker than a snapshot of hundreds of batches and tells the time of each update.
+        Listened for, which is quicker than a snapshot of hundreds of batches and gives the time of each update.
         """
         upper = time_of(await client.recent_upper(shard))
         reader = await client.open_reader(shard)

@@ -16,23 +16,23 @@ from persist.testing.accounts import Account
 from persist.testing.world.sample import table, time_of
 
 DEFINITE = 1 << 40
-"""From here on a row's number tells its time."""
+"""From here on a row's number gives its time."""
 ASKED_MAX = 8
 """How often a process repeats what its predecessor began, before it gives up."""
 
 
 class TogetherCast(FleetCast):
-    """They do not know of each other what became of it; the shard does."""
+    """They do not know what became of each other's calls; the shard does."""
 
     def stories(self) -> dict[str, Story]:
-        """Everybody's, and these."""
+        """All actors', and these."""
         together = {"append": self._append, "append beside": self._append, "relay": self._relay}
         return {**super().stories(), **together}
 
     # ---- the same data from several writers ----------------------------------------------------------------------
 
     async def _append(self, client: Client, entropy: random.Random) -> None:
-        """Whoever is first writes an interval: one row at most times, the same whoever writes it."""
+        """The first one writes an interval: one row at most times, the same from every writer."""
         writer = await self._writer(client, self.definite)
         for _ in range(self.plot.rounds * 3):
             begin, calls = time_of(writer.upper), []
@@ -65,7 +65,7 @@ class TogetherCast(FleetCast):
             return
         self._did(f"append to {upper} {outcome}")
         for account in accounts.all.values():
-            # SUBTLE: whatever lies before the upper that was told is there, written by whoever was first.
+            # SUBTLE: whatever lies before the returned upper is there, written by the first writer.
             if DEFINITE <= account.row < DEFINITE + time_of(outcome.upper):
                 account.appended(account.row - DEFINITE)
 
@@ -99,7 +99,7 @@ class TogetherCast(FleetCast):
             try:
                 outcome = await writer.append_at_upper(rows, token=token, timeout=limit)
             except Exception as error:
-                # What it tells of this attempt it does not tell of those before, nor of those to come.
+                # What it says about this attempt it does not say about earlier or later ones.
                 account.failed(error, repeated=True)
                 if not isinstance(error, UsageError | LeaseExpired):
                     self.strange(error)
@@ -113,7 +113,7 @@ class TogetherCast(FleetCast):
     async def _usurp(self, client: Client, *, token: Token, count: int) -> None:
         """Something else under the same token: refused, or it is there. It is never taken for what was there before.
 
-        ``count``: of what is in Blob only the sum of diffs is told from other updates.
+        ``count``: of what is in Blob only the sum of diffs is compared with other updates.
         """
         writer = await self._writer(client, self.named)
         mine = [self.accounts[self.named].open(self.row()) for _ in range(count)]

@@ -1,4 +1,4 @@
-"""A fleet in trouble, healed and judged: what every caller was told is compared with what is there."""
+"""A fleet in trouble, healed and judged: what was returned to every caller is compared with what is there."""
 
 import asyncio
 import contextlib

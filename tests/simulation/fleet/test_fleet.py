@@ -1,4 +1,4 @@
-"""The whole stack in simulated worlds: what callers are told is what is there."""
+"""The whole stack in simulated worlds: what is returned to callers is what is there."""
 
 import dataclasses
 

@@ -2,7 +2,7 @@
 that delays, reorders, loses and doubles.
 
 Breadth first, so the trace of what breaks is a shortest one. Clients are modelled after ``client.appending`` and
-``client.since``: what they send when, and what they tell their callers. Source: docs/adr/0012-numbered-calls.md.
+``client.since``: what they send when, and what they return to their callers. Source: docs/adr/0012-numbered-calls.md.
 """
 
 import itertools
@@ -48,7 +48,7 @@ class Rules:
     compare: bool = True
     """A commit succeeds only on top of the newest state."""
     fence: bool = True
-    """A refusal that a late attempt may overturn is closed before it is told."""
+    """A refusal that a late attempt may overturn is closed before it is returned."""
     doubt: bool = True
     """A call that cannot be closed because its session is forgotten may have happened."""
     unsent: bool = True
@@ -80,7 +80,7 @@ class Scope:
 
 @dataclass(frozen=True)
 class Request:
-    """On its way to some server. ``name`` tells all that commands of this call differ in."""
+    """On its way to some server. ``name`` holds all that commands of this call differ in."""
 
     who: int
     at: int
@@ -101,7 +101,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Try:
-    """One call as its client knows it. ``told``: what its caller was told; "" while it waits."""
+    """One call as its client knows it. ``told``: what was returned to its caller; "" while it waits."""
 
     number: int = -1
     session: int = 0
@@ -114,9 +114,9 @@ class Try:
 
 @dataclass(frozen=True)
 class Client:
-    """One handle: its session (counted), what that knew before it first sent, and the newest seqno it heard of.
+    """One handle: its session (counted), what that knew before it first sent, and the newest seqno it has seen.
 
-    It is opened, and told of the newest state, when it first has something to send.
+    It is opened, and sent the newest state, when it first has something to send.
     """
 
     tries: tuple[Try, ...]
@@ -296,7 +296,7 @@ def _begin(world: World, scope: Scope, rules: Rules, who: int, at: int, client: 
 def _sent(world: World, step: str, who: int, at: int, client: Client, call: Try, **changes: Any) -> World:
     request = Request(who, at, call.attempt, _name(call.command), call.command)
     clients = _replaced(world.clients, who, _with(client, at, call))
-    # Only the answer to the newest attempt is heard.
+    # Only the answer to the newest attempt arrives.
     answers = frozenset(answer for answer in world.answers if (answer.who, answer.at) != (who, at))
     return _after(world, step, clients=clients, requests=world.requests | {request}, answers=answers, **changes)
 
@@ -360,7 +360,7 @@ def _answered(
 
 
 def _hear(world: World, scope: Scope, rules: Rules, answer: Answer) -> World:
-    """A client hears an answer and does what it should."""
+    """A client gets an answer and does what it should."""
     who, at, outcome = answer.who, answer.at, answer.outcome
     client, plan = world.clients[who], scope.plans[who][at]
     call, step = client.tries[at], f"client {who} call {at}: hears {_name(outcome)}"

@@ -43,7 +43,7 @@ class Status:
 
 @dataclass(frozen=True)
 class Details:
-    """What an interceptor is told of a call."""
+    """What an interceptor sees of a call."""
 
     method: str
     invocation_metadata: Metadata
@@ -162,11 +162,11 @@ class ServerCall:
         return self._metadata
 
     def peer(self) -> str:
-        """Somebody."""
+        """The caller's address."""
         return "sim:client"
 
     async def send_initial_metadata(self, metadata: Metadata) -> None:
-        """Nobody here waits for it alone."""
+        """Nothing here waits for it alone."""
 
     async def write(self, message: AnyMessage) -> None:
         """Send an answer."""
@@ -293,7 +293,7 @@ class SimulatedChannel:
 
 
 class _Link:
-    """The near end of a channel's connection: tells the calls that are on it."""
+    """The near end of a channel's connection: notifies the calls that are on it."""
 
     def __init__(self, channel: SimulatedChannel) -> None:
         self._channel = channel
@@ -387,7 +387,7 @@ class ClientCall:
         return self._status is not None
 
     def cancel(self) -> bool:
-        """Give up, and tell the server."""
+        """Give up, and notify the server."""
         if self._status is not None:
             return False
         self._cancelled = True
@@ -406,7 +406,7 @@ class ClientCall:
             wires.later(seconds, self._again, data)
 
     def over(self, status: Status) -> None:
-        """The last that is heard of it."""
+        """Its last message."""
         if self._status is not None:
             return
         self._status = status

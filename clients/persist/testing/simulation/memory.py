@@ -1,7 +1,7 @@
 """What many simulated processes make of the same bytes, made once.
 
-Every process of a world decodes every diff and reads most parts: functions of their arguments alone, so that nobody
-can tell whether an answer is fresh. Bytes are still fetched by everybody for themselves, since fetching may fail. The
+Every process of a world decodes every diff and reads most parts: functions of their arguments alone, so a fresh
+answer looks like a kept one. Every process still fetches its bytes itself, since fetching may fail. The
 witness decodes for itself, so that what it compares is its own. Source: reliability.md bar B2.
 """
 

@@ -40,7 +40,7 @@ def here() -> "Host | None":
 
 
 class Deadlock(Exception):
-    """Everybody waits and no timer is set: nothing will ever happen again."""
+    """All tasks wait and no timer is set: nothing will ever happen again."""
 
 
 class Livelock(Exception):
@@ -177,7 +177,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self.call_at(when, callback, *args, context=context)
 
     def call_exception_handler(self, context: Record) -> None:
-        """Keep what nobody caught."""
+        """Keep what was not caught."""
         error = context.get("exception")
         if isinstance(error, BaseException):
             self.failures.append(error)
@@ -189,7 +189,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """There are no files and sockets here."""
 
     def _write_to_self(self) -> None:
-        """There is nobody to wake."""
+        """There is nothing to wake."""
 
     def _run_once(self) -> None:
         timers = self._timers

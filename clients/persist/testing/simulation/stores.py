@@ -1,7 +1,7 @@
 """Stores behind a simulated network: late, lost and reordered, with a witness that sees what really happens.
 
 A call has two sides, as in ``faults``; here the effect also has its own moment, which may come after the caller was
-told that the answer is lost. The witness follows every commit and every deletion in the order in which they take
+notified that the answer is lost. The witness follows every commit and every deletion in the order in which they take
 effect, and speaks up at once. Source: reliability.md section 2, I1, I3, I8, I13, I14.
 """
 
@@ -24,7 +24,7 @@ from persist.testing.faults import Faults, Quadrant
 from persist.testing.ledger import Violation
 from persist.testing.simulation.simulator import VirtualLoop
 from persist.wire.checksum import crc32c
-from persist.wire.state import decode_diff, decode_rollup, encode_rollup
+from persist.wire.shard.state import decode_diff, decode_rollup, encode_rollup
 
 T = TypeVar("T")
 
@@ -69,7 +69,7 @@ class Network:
         if happens:
             later(there, self._take_effect, method, effect, answer, told, back)
         if not told:
-            # Told that the connection broke, perhaps before the call even arrives; or told nothing.
+            # Its caller sees the connection break, perhaps before the call even arrives; or nothing.
             if self._random.random() < 0.7:
                 later(self.delay(), _fail, answer, _lost(method, mutation))
         elif not happens:
@@ -285,6 +285,11 @@ class SimulatedBlob:
 
         return await self._network.call("delete", effect, timeout=timeout, mutation=True)
 
+    async def delete_many(self, keys: Sequence[str], *, timeout: float) -> None:
+        """A mutation for each: whatever breaks, some may be gone."""
+        for key in keys:
+            await self.delete(key, timeout=timeout)
+
     async def list(self, prefix: str, *, timeout: float) -> AsyncIterator[tuple[str, int]]:
         """A read of one moment."""
 
@@ -355,12 +360,12 @@ class SimulatedConsensus:
             mutation=False,
         )
 
-    async def truncate(self, key: str, below: int, *, timeout: float) -> int:
+    async def truncate(self, key: str, below: int, *, after: bytes = b"", timeout: float) -> int:
         """A mutation."""
 
         def effect() -> int:
             self._network.loop.log(f"truncate {key} {below}")
-            return at_once(self._inner.truncate(key, below, timeout=1))
+            return at_once(self._inner.truncate(key, below, after=after, timeout=1))
 
         return await self._network.call("truncate", effect, timeout=timeout, mutation=True)
 
@@ -387,7 +392,7 @@ class SimulatedConsensus:
 
 
 class Hub:
-    """Tells listeners of commits: late, and some never."""
+    """Notifies listeners of commits: late, and some never."""
 
     def __init__(self, network: Network) -> None:
         self._network = network

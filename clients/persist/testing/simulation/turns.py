@@ -33,7 +33,7 @@ class Gone(BaseException):
 
 
 async def in_thread(work: Callable[[], T]) -> T:
-    """The result of blocking code, on the host of whoever awaits it."""
+    """The result of blocking code, on the host of its caller."""
     turns = _Turns(work)
     try:
         while (asked := turns.next()) is not None:
@@ -146,7 +146,7 @@ class Place:
         self._closers.append(closer)
 
     def stop(self) -> None:
-        """Close what hangs on this place, unless its host or the world is no more. Nobody waits for it."""
+        """Close what hangs on this place, unless its host or the world is no more. Nothing waits for it."""
         closing, self.alive = self.alive, False
         if closing and self._host.alive and self._host.lasts:
             self._host.start(self._close())

@@ -49,11 +49,11 @@ class Wires:
         return self.rolls.uniform(0.0002, 0.002)
 
     def later(self, seconds: float, what: Callable[..., Any], *args: Any, **more: Any) -> None:
-        """Something happens in the network, whoever is alive."""
+        """Something happens in the network, whichever hosts are alive."""
         self.loop.call_later(seconds, partial(what, *args, **more), context=self.loop.elsewhere)
 
     def connect(self, address: str, client: "Client") -> "Connection":
-        """A connection that is being made. ``client`` is told when it stands, or that it broke."""
+        """A connection that is being made. ``client`` is notified when it stands, or that it broke."""
         connection = Connection(self, address, client)
         self.connections = [known for known in self.connections if not known.broken]
         self.connections.append(connection)
@@ -129,7 +129,7 @@ class Connection:
         self._down(self.client.connected)
 
     def up(self, deliver: Callable[[], None]) -> None:
-        """Let the server's host do something, after all it was told to do before."""
+        """Let the server's host do something, after all it was asked to do before."""
         if self.broken:
             return
         self._up_at = max(self._up_at, self.wires.loop.time() + self.wires.delay())
@@ -137,7 +137,7 @@ class Connection:
         self._roll()
 
     def down(self, deliver: Callable[[], None]) -> None:
-        """Let the client's host do something, after all it was told to do before."""
+        """Let the client's host do something, after all it was asked to do before."""
         if self.broken:
             return
         if self.muted:
@@ -147,7 +147,7 @@ class Connection:
         self._roll()
 
     def on_end(self, call: object, orphaned: Callable[[], None] | None) -> None:
-        """What the server's host does about a call when it learns that the connection is over; None: nothing more."""
+        """What the server's host does about a call when it sees that the connection is over; None: nothing more."""
         if orphaned is None:
             self._orphans.pop(call, None)
         else:
@@ -158,7 +158,7 @@ class Connection:
         self._up_at = max(self._up_at, self.wires.loop.time() + seconds)
 
     def reset(self) -> None:
-        """Both ends learn that it is over. What is on its way arrives first, or never."""
+        """Both ends see that it is over. What is on its way arrives first, or never."""
         self._lose_up, self._lose_down = self.wires.rolls.random() < 0.5, self.wires.rolls.random() < 0.8
         self._break("socket closed", told=True)
 

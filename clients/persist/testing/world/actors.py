@@ -30,7 +30,7 @@ Actor = Callable[[Client, random.Random], Coroutine[Any, Any, None]]
 
 
 class Actors(Cluster):
-    """The stories of everybody."""
+    """The stories of all actors."""
 
     def _cast(self) -> Mapping[str, Actor]:
         return {
@@ -63,7 +63,7 @@ class Actors(Cluster):
             await asyncio.sleep(entropy.uniform(0, 1.0))
 
     async def _sweep(self, client: Client, entropy: random.Random) -> None:
-        """Sweeps more often than anybody should, after an age that a pause outlasts."""
+        """Sweeps more often than one should, after an age that a pause outlasts."""
         sweeper = Sweeper(
             client._location.shards, self.survey(client), settings=self.plot.settings, runtime=client._location.runtime
         )

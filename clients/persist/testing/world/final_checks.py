@@ -1,4 +1,4 @@
-"""The end of a simulated world: it must serve again, hold what was acknowledged, and keep nothing for nobody.
+"""The end of a simulated world: it must serve again, hold what was acknowledged, and keep nothing that is not needed.
 
 Source: reliability.md bar B3; section 2, I5 to I8, I13, I14 and I25.
 """
@@ -17,7 +17,7 @@ from persist.testing.world.cluster import CONVERGE_SECONDS
 from persist.testing.world.nemesis import Nemesis
 from persist.testing.world.sample import contents, definite, table, time_of
 from persist.wire.checksum import crc32c
-from persist.wire.state import encode_rollup
+from persist.wire.shard.state import encode_rollup
 
 SWEEPS_MAX = 4
 """Sweeps, with some commits in between, after which nothing may be left."""
@@ -50,7 +50,7 @@ class FinalChecks(Nemesis):
                 raise Violation(f"I25: {server.name} takes no append in {CONVERGE_SECONDS} s of peace") from None
 
     async def _append_once(self, client: Client) -> None:
-        """One more append for each shard, and a listener hears of it."""
+        """One more append for each shard, and a listener gets it."""
         for shard in self.ledgers:
             reader = await self._reader(client, shard)
             listen = await reader.listen(time_of(await client.recent_upper(shard)))

@@ -10,7 +10,7 @@ from persist.testing.world.cluster import LEASE_SECONDS, Server
 
 
 class Nemesis(Actors):
-    """Somebody who breaks things, until all is healed."""
+    """Breaks things, until all is healed."""
 
     async def _trouble(self, work: Sequence["asyncio.Task[None]"]) -> None:
         entropy, writers = self.loop.stream("nemesis"), work[:4]
@@ -22,7 +22,7 @@ class Nemesis(Actors):
         self.heal()
 
     def heal(self) -> None:
-        """No more faults from here on; everybody is up."""
+        """No more faults from here on; every host is up."""
         self.faults.enabled = self.rpc_faults.enabled = False
         self.done = True
         for host in [*self.clients, *(server.host for server in self.servers)]:

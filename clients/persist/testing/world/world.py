@@ -1,4 +1,4 @@
-"""A persist location under simulation: servers, writers, readers and somebody who breaks things.
+"""A persist location under simulation: servers, writers, readers and a nemesis that breaks things.
 
 Several servers run the real machine over simulated stores; clients reach any of them over a network that loses calls
 and answers, and delivers some twice. Afterwards everything heals, and the location must serve again and hold exactly
