@@ -12,6 +12,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from enum import StrEnum
 
+from persist.client.catalog.addresses import ENDED, Addresses
 from persist.client.catalog.port import LedCatalog, OpenableCatalog, ReadWriteCatalog
 from persist.core.catalog.errors import Fenced, NotWritable
 from persist.core.catalog.kinds import AnyKind
@@ -19,7 +20,6 @@ from persist.core.catalog.leadership.fencing import Claim
 from persist.core.catalog.objects import FenceToken
 from persist.errors import CorruptData, Determinate, LocationError, UsageError
 from persist.typed import AnyKey, AnyValue
-from persist_catalog.addresses import Addresses
 from persist_catalog.mirror import Mirror
 
 
@@ -125,6 +125,25 @@ class Leadership:
             except Fenced:
                 self._end()
                 raise
+
+    async def lead_if_nobody_can(self) -> None:
+        """Lead where no other process ever did, or this address did, or who did ended in order. Raises NotWritable.
+
+        Whoever is only silent is not deposed: a generation does that, which a person gives.
+        """
+        await self._mirror.sync()
+        self.look()
+        seen = self._mirror.token
+        if self.role is Role.LEADER:
+            return
+        if seen is not None:
+            told = await self._addresses.told(seen, self._mirror.raw.incarnation, fresh=True)
+            if told != ENDED and not (told and told == self.address):
+                raise await self._not_writable(
+                    "this server does not lead, and somebody else may",
+                    "ask the leader; if it is gone for good, persist serve catalog --generation leads instead",
+                )
+        await self.lead(0 if seen is None else seen.deploy_generation)
 
     async def edit(self, kind: AnyKind, key: AnyKey, value: AnyValue) -> AnyValue:
         """See OpenableCatalog.edit. If this server led, it does not any more, and may be asked to lead again."""

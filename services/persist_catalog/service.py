@@ -1,29 +1,40 @@
 """CatalogService as something a host hosts."""
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 import grpc.aio
 
+from persist.client.catalog.addresses import Addresses, Kept, KeptInShard, KeptInStash
 from persist.client.catalog.durable import DurableCatalog
 from persist.client.catalog.implementation import Implementation
 from persist.client.catalog.log.shard_log import open_shard_log
 from persist.client.catalog.log.stash_log import open_stash_log
 from persist.client.catalog.port import OpenableCatalog, RowLog
 from persist.client.catalog.shadow.catalog import ShadowCatalog
-from persist.client.client import Client
-from persist.core.catalog.errors import FencedByGeneration
-from persist.core.catalog.objects import FenceToken
+from persist.client.collections.access import Access
+from persist.client.collections.seat import Occupied, Seat, take_seat
+from persist.client.shard.client import ShardClient
+from persist.core.catalog.ddl.described import SUPERUSER, Session
+from persist.core.catalog.ddl.statements import Statement
+from persist.core.catalog.errors import Fenced, FencedByGeneration, NotWritable
+from persist.core.catalog.kinds import ROLE
+from persist.core.catalog.objects import FenceToken, RoleKey
+from persist.core.ids import Token
 from persist.errors import CorruptData, HistoryRewound, PersistError
 from persist.retry.tasks import Tasks
 from persist.runtime import Runtime
 from persist.settings import Settings
+from persist.storage.open import MEMORY
 from persist.v1.catalog_pb2_grpc import add_CatalogServiceServicer_to_server
+from persist.wire.catalog.ddl import Outcome
 from persist.wire.catalog.rows import CODEC
-from persist_catalog.addresses import Addresses, Kept, KeptInShard, KeptInStash
+from persist_catalog.describing import Describing
+from persist_catalog.executing import Executing
 from persist_catalog.leadership import Leadership, Role
 from persist_catalog.mirror import Mirror, TappedLog
 from persist_catalog.servicer import CatalogServicer, Serving
@@ -36,6 +47,7 @@ AGAIN_SECONDS_MAX: Final = 5.0
 """How long after a restore was met, or was not over yet, the catalog is opened again."""
 
 NAME: Final = "persist.v1.CatalogService"
+SEAT_SECONDS: Final = 0.5
 LEADER: Final = "persist.catalog.leader"
 """The health of leading: SERVING where writes are taken."""
 
@@ -76,9 +88,22 @@ class CatalogService:
     undated: frozenset[str] = frozenset()
 
     def __init__(
-        self, client: Client | None, duty: Duty, *, settings: Settings, runtime: Runtime, telemetry: Telemetry
+        self,
+        client: ShardClient | None,
+        duty: Duty,
+        *,
+        settings: Settings,
+        runtime: Runtime,
+        telemetry: Telemetry,
+        access: Access | None = None,
+        owns: bool = True,
     ) -> None:
+        """``access``: what statements need; None: they are not executed. ``owns`` False: the client is borrowed."""
         self._client = client
+        self._access = access
+        self._owns = owns
+        self._leads = False
+        self._seat: Seat | None = None
         self._settings = settings
         self._duty = duty
         self._runtime = runtime
@@ -122,8 +147,18 @@ class CatalogService:
         serving, self._serving = self._serving, None
         if serving is not None:
             await self._let_go(serving)
-        if self._client is not None:
+        if self._seat is not None:
+            self._seat.leave()
+        if self._client is not None and self._owns:
             await self._client.close()
+
+    async def execute(self, statements: Sequence[Statement], session: Session, token: Token | None) -> Outcome:
+        """Carry out statements, as ``Execute`` does."""
+        return await (await self.serving()).executing.execute(statements, session, token)
+
+    async def leads(self) -> None:
+        """Raises NotWritable unless it leads."""
+        await (await self.serving()).executing.led()
 
     async def _open(self) -> Serving:
         duty, codec = self._duty, CODEC
@@ -151,7 +186,9 @@ class CatalogService:
                 raise
         self._tasks.spawn(mirror.follow(), "following the catalog")
         self._tasks.spawn(self._keep_looking(mirror, leadership), "looking for leaders")
-        return Serving(duty.environment, durable, mirror, leadership, sessions, writes)
+        executing = Executing(self._access, duty.environment, leadership, self._check_seat, self._telemetry)
+        describing = Describing(mirror, codec)
+        return Serving(duty.environment, durable, mirror, leadership, sessions, writes, executing, describing)
 
     async def _log(self) -> RowLog:
         """The rows that readers are shown."""
@@ -217,10 +254,43 @@ class CatalogService:
             return
 
     async def _let_go(self, serving: Serving) -> None:
+        await serving.executing.close()
         await serving.sessions.end()
         await serving.durable.close()
         await serving.mirror.close()
         await serving.leadership.close()
+
+    async def _sit(self) -> None:
+        """In a directory: have the seat while this server leads, so that programs there find it, and none leads."""
+        assert self._client is not None
+        home, host = self._client.location.home, self._runtime.hostname
+        while self._leads:
+            if self._seat is None:
+                seat = take_seat(home, self._duty.environment, host=host)
+                self._seat = seat if isinstance(seat, Seat) else None
+            if self._seat is not None:
+                self._seat.say(self._address, host=host)
+                return
+            # Who led until now gives it back once it hears that it does not.
+            await self._runtime.sleep(SEAT_SECONDS)
+
+    def _check_seat(self) -> None:
+        """Raises NotWritable where a program in this directory leads."""
+        home = "" if self._client is None else self._client.location.home
+        if not self._owns or self._seat is not None or home in ("", MEMORY):
+            return
+        seat = take_seat(home, self._duty.environment, host=self._runtime.hostname)
+        if isinstance(seat, Occupied):
+            raise NotWritable("another process of this directory leads", hint="ask the leader", leader=seat)
+        self._seat = seat
+
+    async def _control(self) -> None:
+        """Where there is an environment, not only a catalog: care for its collections from the beginning on."""
+        serving = await self.serving()
+        catalog = serving.leadership.catalog()
+        if catalog is not None and catalog.get(ROLE, RoleKey(SUPERUSER)) is not None:
+            with contextlib.suppress(NotWritable, Fenced):
+                await serving.executing.led()
 
     async def _tell(self, part: str, *, serving: bool) -> None:
         if self._tells is not None:
@@ -235,6 +305,14 @@ class CatalogService:
 
     def _become(self, role: Role) -> None:
         self._telemetry.gauge("persist_catalog_leads", (), float(role is Role.LEADER))
+        self._leads = role is Role.LEADER
+        if self._leads and self._owns and self._client is not None and self._client.location.home not in ("", MEMORY):
+            self._tasks.spawn(self._sit(), "taking the seat of a directory")
+        if self._leads and self._access is not None:
+            self._tasks.spawn(self._control(), "controlling an environment")
+        elif not self._leads and self._seat is not None:
+            self._seat.leave()
+            self._seat = None
         if role is Role.FENCED:
             _log.warning("fenced: somebody else leads the catalog of %s; following", self._duty.environment)
         if self._tells is not None:

@@ -11,13 +11,16 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from persist.client.catalog.port import OpenableCatalog
+from persist.client.remote.catalog_ddl import ROLE_HEADER
 from persist.core.catalog.errors import OutOfSync
 from persist.core.catalog.kinds import COMMIT
 from persist.core.ids import Token
 from persist.errors import CorruptData, InvalidArgument, RequestTooLarge
 from persist.runtime import Runtime
+from persist.v1 import catalog_ddl_pb2 as pb_ddl
 from persist.v1 import catalog_pb2 as pb
 from persist.v1.catalog_pb2_grpc import CatalogServiceServicer
+from persist.wire.catalog.ddl import outcome_message, session_in, statement_in
 from persist.wire.catalog.rows import SIDES
 from persist.wire.catalog.rpc import Session as Named
 from persist.wire.catalog.rpc import (
@@ -36,6 +39,8 @@ from persist.wire.catalog.rpc import (
     token_message,
 )
 from persist.wire.catalog.rpc_footprint import footprint_in, key_in
+from persist_catalog.describing import Describing
+from persist_catalog.executing import Executing
 from persist_catalog.leadership import Leadership, Role
 from persist_catalog.mirror import Mirror
 from persist_catalog.sessions import Sessions
@@ -67,6 +72,8 @@ class Serving:
     leadership: Leadership
     sessions: Sessions
     writes: Writes
+    executing: Executing
+    describing: Describing
 
 
 class CatalogServicer(CatalogServiceServicer):
@@ -106,7 +113,7 @@ class CatalogServicer(CatalogServiceServicer):
 
     async def OpenSession(self, request: pb.OpenSessionRequest, context: Context) -> pb.OpenSessionResponse:
         """Let a client write."""
-        it = await self._serving()
+        it = await self._admitted(context)
         wanted = optional_token(request, "token")
         if request.HasField("generation"):
             if wanted is not None:
@@ -167,7 +174,7 @@ class CatalogServicer(CatalogServiceServicer):
 
     async def Commit(self, request: pb.CommitRequest, context: Context) -> pb.CommitResponse:
         """Commit what came of a transaction."""
-        it = await self._serving()
+        it = await self._admitted(context)
         count = len(request.changes.kinds)
         if count > CHANGES_MAX:
             raise RequestTooLarge(
@@ -188,7 +195,7 @@ class CatalogServicer(CatalogServiceServicer):
 
     async def AllocateIds(self, request: pb.AllocateIdsRequest, context: Context) -> pb.AllocateIdsResponse:
         """Give ids."""
-        it = await self._serving()
+        it = await self._admitted(context)
         if request.count > IDS_MAX:
             raise InvalidArgument("too many ids in one request", hint="ask several times", limit=IDS_MAX)
         session = session_of(request)
@@ -210,7 +217,7 @@ class CatalogServicer(CatalogServiceServicer):
 
     async def AdvanceUpper(self, request: pb.AdvanceUpperRequest, context: Context) -> pb.AdvanceUpperResponse:
         """Make the upper at least a time."""
-        it = await self._serving()
+        it = await self._admitted(context)
         session, to = session_of(request), time_in(request, "to")
         async with it.leadership.writing(self._used(it, session).token) as catalog:
             await catalog.advance_upper(to)
@@ -220,7 +227,7 @@ class CatalogServicer(CatalogServiceServicer):
         self, request: pb.PruneStorageUsageRequest, context: Context
     ) -> pb.PruneStorageUsageResponse:
         """Retract measurements that are too old."""
-        it = await self._serving()
+        it = await self._admitted(context)
         session = session_of(request)
         retention = request.retention_ms if request.HasField("retention_ms") else None
         async with it.leadership.writing(self._used(it, session).token) as catalog:
@@ -241,7 +248,7 @@ class CatalogServicer(CatalogServiceServicer):
 
     async def EditRow(self, request: pb.EditRowRequest, context: Context) -> pb.EditRowResponse:
         """Change one object by hand."""
-        it = await self._serving()
+        it = await self._admitted(context)
         kind = kind_in(request.kind)
         value = None
         if request.HasField("value"):
@@ -255,6 +262,26 @@ class CatalogServicer(CatalogServiceServicer):
             response.previous = SIDES[kind.tag][1].encode(previous)
         return response
 
+    async def Execute(self, request: pb_ddl.ExecuteRequest, context: Context) -> pb_ddl.ExecuteResponse:
+        """Carry out statements."""
+        session = session_in(request, role_of(context))
+        statements = tuple(map(statement_in, request.statements))
+        token = Token.parse(request.token) if request.token else None
+        it = await self._serving()
+        outcome = await it.executing.execute(statements, session, token)
+        self._telemetry.count("persist_catalog_statements_total", by=len(statements))
+        return outcome_message(outcome)
+
+    async def Describe(self, request: pb_ddl.DescribeRequest, context: Context) -> pb_ddl.DescribeResponse:
+        """One page of what is there."""
+        return await (await self._serving()).describing.describe(request, role_of(context))
+
+    async def _admitted(self, context: Context) -> Serving:
+        """What it serves, to whoever may write rows as they are. Raises PrivilegeMissing."""
+        it = await self._serving()
+        await it.describing.check_admin(role_of(context))
+        return it
+
     def _used(self, it: Serving, session: Named) -> Named:
         """The session, which is used now. One that is not there is refused unless its token is what is wrong."""
         if it.leadership.own == session.token and it.leadership.role is Role.LEADER:
@@ -264,6 +291,20 @@ class CatalogServicer(CatalogServiceServicer):
     def _news(self, it: Serving, base_upper: int) -> pb.CatalogNews:
         known = it.mirror.since(base_upper) if base_upper <= it.mirror.upper else None
         return news_message(it.mirror.upper, known)
+
+
+def role_of(context: Context) -> str:
+    """The role in whose name a call is made: metadata persist-role, or persist-role-bin for any text; empty: not said.
+
+    Trusted as it comes: whoever reaches this port may say any. Raises InvalidArgument.
+    """
+    for name, value in context.invocation_metadata() or ():
+        if name in (ROLE_HEADER, f"{ROLE_HEADER}-bin"):
+            try:
+                return value if isinstance(value, str) else value.decode()
+            except UnicodeDecodeError:
+                raise InvalidArgument("the name of a role is text", hint="UTF-8", header=name) from None
+    return ""
 
 
 def _commit_in(request: pb.CommitRequest) -> Commit:

@@ -40,4 +40,5 @@ def catalog_spec(reach: Reach | None, duty: Duty) -> ServiceSpec:
 def open_catalog(location: Location, duty: Duty, *, telemetry: Telemetry) -> CatalogService:
     """The service of a catalog over a location, which it closes. It begins when it is first asked for something."""
     settings, runtime = location.settings, location.runtime
-    return CatalogService(Client(location), duty, settings=settings, runtime=runtime, telemetry=telemetry)
+    client = Client(location)
+    return CatalogService(client, duty, settings=settings, runtime=runtime, telemetry=telemetry, access=client.access)

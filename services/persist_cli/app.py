@@ -20,15 +20,30 @@ from persist_cli.backup import commands as backup
 from persist_cli.bundles import App
 from persist_cli.catalog import commands as catalog
 from persist_cli.doctor import commands as doctor
+from persist_cli.hold import commands as holds
 from persist_cli.options import EXIT_FAILED, Invocation
 from persist_cli.serve import commands as serve
 from persist_cli.shard import commands as shards
 from persist_cli.source import commands as sources
+from persist_cli.sql import commands as sql
 
 EXIT_USAGE: Final = 2
 EXIT_REFUSED: Final = 78
 
-ORDER: Final = ("dev", "doctor", "shard", "source", "catalog", "serve", "backup", "usage", "fsck", "admin")
+ORDER: Final = (
+    "dev",
+    "doctor",
+    "sql",
+    "hold",
+    "shard",
+    "source",
+    "catalog",
+    "serve",
+    "backup",
+    "usage",
+    "fsck",
+    "admin",
+)
 
 
 class _Root(TyperGroup):
@@ -53,6 +68,8 @@ KEEP: Final = "Keep it well"
 
 app.command("dev", rich_help_panel=BEGIN, short_help="All services in one process, on this machine.")(serve.dev)
 app.command("doctor", rich_help_panel=BEGIN, short_help="What is wrong here, and what to do.")(doctor.doctor)
+app.command("sql", rich_help_panel=DATA, short_help="Query and change collections by name, at a time.")(sql.sql)
+app.add_typer(holds.app, name="hold", rich_help_panel=DATA, short_help="Keep the history of collections readable.")
 app.add_typer(shards.app, name="shard", rich_help_panel=DATA)
 app.add_typer(sources.app, name="source", rich_help_panel=DATA)
 app.add_typer(catalog.app, name="catalog", rich_help_panel=DATA, short_help="Look into catalogs, and repair them.")

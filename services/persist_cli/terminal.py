@@ -8,22 +8,28 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 from persist.typed import Json
 
+Rows: TypeAlias = Sequence[Sequence[object]]
 
-def print_json(value: Json) -> None:
+
+TABLE_ROWS_MAX: Final = 2_000
+"""Longer tables are plain columns: nobody looks at their lines, and drawing them takes half a second per thousand."""
+
+
+def print_json(value: object) -> None:
     """One JSON document."""
     print(json.dumps(value, default=json_value, indent=2, ensure_ascii=False))
 
 
-def print_json_line(value: Json) -> None:
+def print_json_line(value: object) -> None:
     """One line of JSON, flushed: the reader at the other end of the pipe may be waiting for it."""
     print(json.dumps(value, default=json_value, ensure_ascii=False), flush=True)
 
 
-def json_value(value: object) -> Json:
+def json_value(value: object) -> object:
     """JSON for what JSON has no type for: base64 for bytes, ISO 8601 for dates and times, text for the rest."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
@@ -32,11 +38,16 @@ def json_value(value: object) -> Json:
     return str(value)
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[Json]], *, title: str = "", caption: str = "") -> None:
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "", caption: str = ""
+) -> None:
     """A table for people. Numbers are right-aligned; nothing is cut off when the output is not a terminal.
 
     On a terminal in which words would have to be broken, each row is a block of its own, a line for each column.
     """
+    if len(rows) > TABLE_ROWS_MAX:
+        _print_plain(columns, rows, title, caption)
+        return
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -57,6 +68,17 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Json]], *, title
             console.print(part, markup=False) if isinstance(part, str) else console.print(part)
 
 
+def _print_plain(columns: Sequence[str], rows: Rows, title: str, caption: str) -> None:
+    cells = [list(columns), *([shown(value).replace("\n", " ") for value in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    if title:
+        print(title)
+    for row in cells:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    if caption:
+        print(caption)
+
+
 def _breaks_words(console: Any, table: Any) -> bool:
     """Whether the table is only as narrow as the console when words in it are broken."""
     from rich.measure import Measurement
@@ -65,7 +87,7 @@ def _breaks_words(console: Any, table: Any) -> bool:
     return bool(Measurement.get(console, unbounded, table).minimum > console.width)
 
 
-def _below_each_other(columns: Sequence[str], rows: Sequence[Sequence[Json]]) -> Any:
+def _below_each_other(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Any:
     from rich.table import Table
     from rich.text import Text
 
@@ -111,7 +133,7 @@ def priced(amount: float) -> str:
     return "less than $0.01" if 0 < amount < 0.01 else f"${amount:,.2f}"
 
 
-def shown(value: Json) -> str:
+def shown(value: object) -> str:
     """One value in a table's cell."""
     if value is None:
         return ""
@@ -158,7 +180,7 @@ def progress(what: str, total: int | None = None, *, unit: str = "rows") -> Iter
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn(f"{{task.completed:,.0f}} {unit}"),
+        TextColumn(f"{{task.completed:,.0f}}{'' if total is None else f' of {total:,}'} {unit}"),
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:

@@ -1,4 +1,4 @@
-"""Memory that gives back what is freed: what makes the bound of a compaction that of the process, too.
+"""An allocator that returns freed memory, so that the bound of a compaction also bounds the process.
 
 Arrow's own allocator keeps up to twice of what is in use, in every thread; so does the C library in its arenas. Both
 are chosen when a process begins, by its environment. Source: performance.md P9.

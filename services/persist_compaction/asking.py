@@ -1,4 +1,4 @@
-"""Asking a PersistCompaction to compact a shard, and what it tells meanwhile.
+"""Asking a PersistCompaction to compact a shard, and what it reports meanwhile.
 
 The request has an id, and its work goes on whatever becomes of the connection: who is cut off joins it again.
 Source: protos/persist/v1/compaction.proto; architecture.md section 8.
@@ -22,13 +22,13 @@ from persist.settings import Settings
 from persist.typed import AnyMessage
 from persist.v1 import compaction_pb2 as pb
 from persist.v1.compaction_pb2_grpc import PersistCompactionStub
-from persist.wire.batch import description_from_proto
+from persist.wire.shard.batch import description_from_proto
 from persist_compaction.servicer import FAILED, REQUEST
 
 REQUEST_SECONDS: Final = 86_400.0
 """The longest one call listens."""
 AGAIN_SECONDS: Final = 0.1
-"""Pause before work is joined again that was heard of and then no more."""
+"""Pause before rejoining work that was reported and then fell silent."""
 
 CANCEL_SECONDS: Final = 2.0
 
@@ -75,11 +75,11 @@ class Asked:
     ) -> list[Compacted]:
         """Have a shard compacted until nothing is left to do, however many connections it takes. Cancelling stops it.
 
-        ``report`` hears the rows that the compaction under way has written, ``waits`` how many requests go first.
-        Raises InvalidArgument (no such service there), ShardNotFound, Overloaded, LeaseExpired, LocationError (also
-        when no server answers for ``settings.timeout_ms``).
+        ``report`` is called with the rows that the compaction under way has written, ``waits`` how many requests go
+        first. Raises InvalidArgument (no such service there), ShardNotFound, Overloaded, LeaseExpired, LocationError
+        (also when no server answers for ``settings.timeout_ms``).
         """
-        # Told once by each server: after a cut the same one begins again, and another knows none of it.
+        # Results arrive once from each server: after a cut the same one begins again, and another knows none of it.
         done: dict[bytes, Compacted] = {}
         request = pb.CompactRequest(shard_id=shard, whole=whole, request_id=self._runtime.random_bytes(16).hex())
         asked: list[Channel] = []
@@ -99,7 +99,7 @@ class Asked:
         report: Callable[[int], None],
         waits: Callable[[int], None],
     ) -> bool:
-        """Join the work and hear of it; whether it is over. Raises what it failed with, LocationError (no answer)."""
+        """Join the work and follow it; whether it is over. Raises what it failed with, LocationError (no answer)."""
         joined = await self._attempts.repeat(
             self._attempts.deadline(None), lambda left: self._join(request, asked, left)
         )
@@ -162,9 +162,9 @@ class Asked:
                 "no server answers", hint="retry", endpoints=",".join(self._endpoints.endpoints)
             )
         return Busy(
-            shards=tuple(each.shard_id for told in found.values() for each in told.compactions),
-            requests_waiting=sum(told.requests_waiting for told in found.values()),
-            shards_waiting=sum(told.shards_waiting for told in found.values()),
+            shards=tuple(each.shard_id for answer in found.values() for each in answer.compactions),
+            requests_waiting=sum(answer.requests_waiting for answer in found.values()),
+            shards_waiting=sum(answer.shards_waiting for answer in found.values()),
         )
 
 
@@ -172,7 +172,7 @@ _News = tuple[Any, AsyncGenerator[Any, None]]
 
 
 async def _joined(channel: Channel, request: pb.CompactRequest) -> _News | LocationError:
-    """The first news of a request, and the rest; what asking again would be told, too."""
+    """The first event of a request, and the rest; or the error that asking again would return, too."""
     stream = channel.stream("Compact", request, ShardId(request.shard_id), REQUEST_SECONDS)
     try:
         return await anext(stream, None), stream
@@ -183,7 +183,7 @@ async def _joined(channel: Channel, request: pb.CompactRequest) -> _News | Locat
 
 
 def _is_final(error: LocationError) -> bool:
-    """The work failed: asking again would be told the same."""
+    """Whether the work failed: then asking again would return the same."""
     return error.details.get(REQUEST) == FAILED
 
 

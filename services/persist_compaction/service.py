@@ -8,10 +8,10 @@ import grpc.aio
 from persist.client.shard.location import Location
 from persist.machine.compaction.compactor import Compactor
 from persist.machine.compaction.owners import FreshOwners
-from persist.machine.compaction.runner import CompactionRunner
 from persist.machine.compaction.scheduler import CompactionScheduler
 from persist.machine.shards import Shards
 from persist.v1.compaction_pb2_grpc import add_PersistCompactionServicer_to_server
+from persist_compaction.quiet import NotingRunner, Quiet
 from persist_compaction.servicer import CompactionServicer
 from persist_compaction.work_discovery import WorkDiscovery
 from persist_host import Telemetry
@@ -32,12 +32,14 @@ class CompactionService:
         self._sources = tuple(sources)
         compactor = Compactor(location.shards, location, counts=telemetry)
         owners = FreshOwners(compactor.new_owner)
-        carrier = CompactionRunner(location.shards, location, compactor, owners, counts=telemetry)
+        quiet = Quiet()
+        carrier = NotingRunner(location.shards, location, compactor, owners, quiet, counts=telemetry)
         self.workers = CompactionScheduler(carrier, settings=settings, runtime=runtime, counts=telemetry)
         self._lookout = WorkDiscovery(
             location.shards,
             self._sources or (location.shards,),
             self.workers,
+            quiet,
             settings=settings,
             runtime=runtime,
             counts=telemetry,
@@ -58,7 +60,7 @@ class CompactionService:
         await self.workers.drain()
 
     async def close(self) -> None:
-        """Stop, then let go of the location."""
+        """Stop, then release the location."""
         await self._lookout.close()
         await self.workers.close()
         for source in self._sources:

@@ -31,7 +31,7 @@ class CompactionServicer(PersistCompactionServicer):
         self._workers = workers
 
     async def Compact(self, request: pb.CompactRequest, context: Context) -> AsyncIterator[pb.CompactResponse]:
-        """Compact a shard and tell how it goes."""
+        """Compact a shard and report how it goes."""
         name = request.request_id
         if len(name) > REQUEST_ID_CHARS_MAX:
             raise InvalidArgument("a request id is at most 64 characters", request_id=name[:REQUEST_ID_CHARS_MAX])
@@ -73,7 +73,7 @@ class CompactionServicer(PersistCompactionServicer):
 
 
 def _of_the_work(error: Exception) -> PersistError:
-    """The error of a call whose work failed, told apart from those of the call."""
+    """The error of a call whose work failed, distinguished from those of the call."""
     if not isinstance(error, PersistError):
         return PersistError("the compaction failed", hint="see the log of the server", kind=type(error).__name__)
     error.details[REQUEST] = FAILED

@@ -37,7 +37,7 @@ def compaction_spec(reach: Reach, settings: Settings) -> ServiceSpec:
 
 
 def _sources(reach: Reach, settings: Settings, runtime: Runtime) -> Sequence[Shards]:
-    """Where hints come from if not from the location's shards: each server tells of its own commits only."""
+    """Where hints come from if not from the location's shards: each server reports its own commits only."""
     each = [name.strip() for name in reach.endpoints.split(",") if name.strip()]
     if len(each) < 2:
         return []

@@ -1,7 +1,7 @@
 """Finding out what to compact: hints from the servers that commit, and a slow look at every shard.
 
-Hints come at once but may be lost, and a server tells of its own commits only; the round forgets nobody. It begins at
-once when the process starts and when a source is heard again after it broke off.
+Hints come at once but may be lost, and a server reports its own commits only; the round leaves out no shard for ever,
+quiet ones for a while. It begins at once when the process starts and when a source answers again after it broke off.
 """
 
 import asyncio
@@ -18,14 +18,15 @@ from persist.retry.counts import UNCOUNTED, Counts
 from persist.retry.tasks import Tasks
 from persist.runtime import Runtime
 from persist.settings import Settings
+from persist_compaction.quiet import Quiet
 
 LISTEN_SECONDS: Final = 3600.0
 PAUSE_SECONDS: Final = 0.1
 PAUSE_SECONDS_MAX: Final = 5.0
 SETTLED_SECONDS: Final = 1.0
-"""A source that has not broken off for so long is heard again."""
+"""A source that has not broken off for so long counts as answering again."""
 HURRIED_PAUSE_MAX: Final = 0.02
-"""Between two shards of a round that hurries: what was told while nobody listened is waiting."""
+"""Between two shards of a round that hurries: hints that came while none listened are waiting."""
 
 _log = logging.getLogger("persist.compaction")
 
@@ -38,6 +39,7 @@ class WorkDiscovery:
         shards: Shards,
         sources: Sequence[Shards],
         workers: CompactionScheduler,
+        quiet: Quiet,
         *,
         settings: Settings,
         runtime: Runtime,
@@ -46,6 +48,7 @@ class WorkDiscovery:
         self._shards = shards
         self._sources = tuple(sources)
         self._workers = workers
+        self._quiet = quiet
         self._round_seconds = max(1, settings.compaction_round_ms) / 1000
         self._list_seconds = settings.timeout_ms / 1000
         self._runtime = runtime
@@ -67,15 +70,15 @@ class WorkDiscovery:
         loop, pause, broke_off = asyncio.get_running_loop(), PAUSE_SECONDS, False
         while True:
             began = self._runtime.monotonic()
-            heard = loop.call_later(SETTLED_SECONDS, self._hurry.set) if broke_off else None
+            settled = loop.call_later(SETTLED_SECONDS, self._hurry.set) if broke_off else None
             try:
                 async for shard in source.work(timeout=LISTEN_SECONDS):
                     self._workers.offer(shard)
             except Exception as error:  # whatever it is: looking out goes on
                 _log.info("hints broke off", extra={"error": str(error)})
             finally:
-                if heard is not None:
-                    heard.cancel()
+                if settled is not None:
+                    settled.cancel()
             lasted = self._runtime.monotonic() - began > SETTLED_SECONDS
             pause, broke_off = PAUSE_SECONDS if lasted else min(2 * pause, PAUSE_SECONDS_MAX), True
             await self._runtime.sleep(pause * (0.5 + self._runtime.random() / 2))
@@ -86,7 +89,8 @@ class WorkDiscovery:
             began, hurry = self._runtime.monotonic(), self._hurry.is_set()
             self._hurry.clear()
             try:
-                shards = await self._listed()
+                # When hints may have been lost none is left out.
+                shards = self._quiet.due(await self._listed(), all_of_them=hurry)
                 pause = self._round_seconds / max(1, len(shards))
                 await self._offer_all(shards, min(pause, HURRIED_PAUSE_MAX) if hurry else pause)
                 again = PAUSE_SECONDS
@@ -105,7 +109,7 @@ class WorkDiscovery:
                 await self._hurry.wait()
 
     async def _listed(self) -> list[ShardId]:
-        """Every shard, from whoever answers."""
+        """Every shard, from the first source that answers."""
         failure: LocationError | None = None
         for each in (self._shards, *self._sources):
             try:

@@ -1,7 +1,9 @@
 """HOST:PORT as people write it."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
+from urllib.parse import quote
 
 from persist.errors import InvalidArgument
 
@@ -28,3 +30,17 @@ class Address:
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Socket:
+    """A Unix socket to listen on, made there."""
+
+    path: Path
+
+    def at(self, port: int) -> "Socket":
+        """Itself: sockets have no ports."""
+        return self
+
+    def __str__(self) -> str:
+        return f"unix:{quote(str(self.path.absolute()))}"

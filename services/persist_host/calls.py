@@ -48,7 +48,7 @@ class Waiters:
     def waiting(self) -> Iterator[None]:
         """A block that waits for news and sends none: draining ends it with Determinate.
 
-        SUBTLE: gRPC swallows a cancellation that hits it while it sends a message, and the caller would hear nothing.
+        SUBTLE: gRPC swallows a cancellation that hits it while it sends a message, and the caller would get no answer.
         """
         self._check()
         task = asyncio.current_task()

@@ -1,4 +1,4 @@
-"""Unsafe store settings: refused at start, or accepted by name and then told again and again.
+"""Unsafe store settings: refused at start, or accepted by name and then reported again and again.
 
 Source: reliability.md section 4, refusing unsafe configurations.
 """
@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 from persist.runtime import Runtime
 from persist.settings import Settings
-from persist.storage.open import check_safe
+from persist.storage.open import safe
 from persist.storage.ports import Finding
 from persist_host.telemetry import Telemetry
 
@@ -48,12 +48,8 @@ class Durability:
 
     async def check(self) -> None:
         """Look at every store. Raises UnsafeConfiguration unless each finding is accepted by name."""
-        found: list[Finding] = []
-        for store in self._stores:
-            found.extend(await store.findings())
-        check_safe(found, self._settings.allow_unsafe)
-        self.accepted = tuple(found)
-        for finding in found:
+        self.accepted = await safe(self._stores, settings=self._settings, runtime=self._runtime)
+        for finding in self.accepted:
             self._telemetry.gauge("persist_consensus_unsafe", (("finding", finding.name),), 1)
 
     async def remind(self) -> None:

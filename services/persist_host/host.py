@@ -7,7 +7,7 @@ Source: reliability.md section 5, drain.
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -17,7 +17,7 @@ from persist.errors import Determinate
 from persist.retry.tasks import Tasks
 from persist.runtime import Runtime
 from persist.settings import Settings
-from persist_host.address import Address
+from persist_host.address import Address, Socket
 from persist_host.durability import Durability, Store
 from persist_host.guard.interceptor import Guard
 from persist_host.guard.scan import check_bounds
@@ -30,12 +30,14 @@ DURABLE: Final = "persist.durable"
 NOTICE_SECONDS: Final = 1.0
 GRACE_SECONDS: Final = 20.0
 
+AnyListen = TypeVar("AnyListen", Address, Socket)
+
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 class Service(Protocol):
-    """What a host hosts."""
+    """A service that a host runs."""
 
     @property
     def name(self) -> str:
@@ -61,7 +63,7 @@ class Service(Protocol):
 
 
 class Host:
-    """Runs services on one port. ``start``, then ``wait`` until someone calls ``stop``."""
+    """Runs services on one port. ``start``, then ``wait`` until ``stop`` is called."""
 
     def __init__(
         self,
@@ -131,7 +133,7 @@ class Host:
             raise
         return host, address
 
-    async def start(self, listen: Address) -> Address:
+    async def start(self, listen: AnyListen) -> AnyListen:
         """Listen and answer. Returns the address with its real port. Raises Determinate when the port is taken."""
         for service in self._services:
             service.register(self._server)
@@ -144,7 +146,7 @@ class Host:
         except RuntimeError as error:
             raise Determinate("cannot listen", hint="is another server on this port?", address=listen) from error
         await self._server.start()
-        await self._tell(_SERVING)
+        await self._set_health(_SERVING)
         if self._durability is not None:
             self._tasks.spawn(self._durability.remind(), "reminding of unsafe settings")
         if self._pulse is not None:
@@ -160,7 +162,7 @@ class Host:
             raise Determinate("cannot listen", hint="is another process on this port?", address=listen) from error
 
     async def tell(self, part: str, *, serving: bool) -> None:
-        """Health of something that a service does not always do, under a name of its own."""
+        """Set the health of a part that a service does not always serve, under its own name."""
         self._parts[part] = serving
         await self._health.set(part, _SERVING if serving and self._ready else _NOT_SERVING)
 
@@ -171,7 +173,7 @@ class Host:
     async def stop(self, *, notice: float = NOTICE_SECONDS, grace: float = GRACE_SECONDS) -> None:
         """Leave in order: ``notice`` seconds for load balancers, ``grace`` seconds for calls in flight."""
         self._ready = False
-        await self._tell(_NOT_SERVING)
+        await self._set_health(_NOT_SERVING)
         await self._runtime.sleep(notice)
         for service in self._services:
             await service.drain()
@@ -183,7 +185,7 @@ class Host:
         self._telemetry.close()
         self._stopped.set()
 
-    async def _tell(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
+    async def _set_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
         for name in ("", *(service.name for service in self._services)):
             await self._health.set(name, status)
         durable = self._durability is None or self._durability.durable

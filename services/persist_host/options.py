@@ -20,8 +20,9 @@ def server_options(settings: Settings) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", settings.max_message_bytes),
         ("grpc.max_metadata_size", METADATA_BYTES_MAX),
         ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION),
-        # By default some calls are ended as CANCELLED from 1,000 waiting on, and all from 3,000: a caller cannot tell
-        # that from its own doing. What is too much is refused by the guard, with a reason and a delay.
+        # By default some calls are ended as CANCELLED from 1,000 waiting on, and all from 3,000: a caller cannot
+        # distinguish that from its own cancellation. What is too much is refused by the guard, with a reason and a
+        # delay.
         ("grpc.server.max_pending_requests", PENDING_CALLS),
         ("grpc.server.max_pending_requests_hard_limit", PENDING_CALLS),
         # Clients ping every 30 s, also without calls; the default would end their connection with "too many pings".

@@ -27,7 +27,7 @@ SWITCH_SECONDS: Final = 0.0005
 
 
 def run_service(start: Callable[[], Awaitable[Host]]) -> int:
-    """Start a host, serve until told to stop, and return the exit code: 0, 1, or 78 for a refused configuration."""
+    """Start a host, serve until asked to stop, and return the exit code: 0, 1, or 78 for a refused configuration."""
     try:
         _run(_serve(start))
     except UnsafeConfiguration as error:
@@ -45,7 +45,7 @@ async def _serve(start: Callable[[], Awaitable[Host]]) -> None:
 
     def ask() -> None:
         if stopping.is_set():
-            os._exit(EXIT_FAILED)  # the second signal: someone is in a hurry
+            os._exit(EXIT_FAILED)  # the second signal: the operator is in a hurry
         stopping.set()
 
     with contextlib.suppress(NotImplementedError):  # Windows has no signal handlers on its loops
@@ -70,13 +70,13 @@ def _settle_memory() -> None:
 
 
 def _give_memory_back() -> None:
-    """Tell the C library to return what is freed. Without, what requests took once is kept by every thread's arena."""
+    """Make the C library return what is freed. Without, what requests took once is kept by every thread's arena."""
     if sys.platform != "linux":
         return
     with contextlib.suppress(OSError, AttributeError):  # other C libraries than glibc know no such options
-        tell = ctypes.CDLL(None).mallopt
+        set_option = ctypes.CDLL(None).mallopt
         for option, value in MALLOC_OPTIONS:
-            tell(option, value)
+            set_option(option, value)
 
 
 def _run(main: Work[None]) -> None:

@@ -1,4 +1,4 @@
-"""Whether the stores of a process answer: asked now and then, told by metrics and ``/readyz``.
+"""Whether the stores of a process answer: asked now and then, reported by metrics and ``/readyz``.
 
 A server whose store is away stays ready: all replicas share the store, and a load balancer that took all of them out
 would turn clear errors into none. Source: docs/runbook.md, when it hurts.
@@ -16,9 +16,9 @@ from persist_host.durability import Store, kind_of
 from persist_host.telemetry import Telemetry
 
 TIMEOUT_SECONDS: Final = 3.0
-_NOBODY: Final = ShardId.of(bytes(16))
-"""A shard that nobody has. Asking for it reaches the store, and takes next to nothing."""
-_NOTHING: Final = rollup_key(_NOBODY, 0, bytes(16))
+_NO_SHARD: Final = ShardId.of(bytes(16))
+"""A shard that does not exist. Asking for it reaches the store, and takes next to nothing."""
+_NOTHING: Final = rollup_key(_NO_SHARD, 0, bytes(16))
 
 _log = logging.getLogger("persist.host")
 
@@ -71,6 +71,6 @@ class Pulse:
 async def _reach(store: Any, kind: str) -> None:
     """Raises unless the store answers."""
     if kind == "consensus":
-        await store.head(_NOBODY, timeout=TIMEOUT_SECONDS)
+        await store.head(_NO_SHARD, timeout=TIMEOUT_SECONDS)
     else:
         await store.get(_NOTHING, byte_range=(0, 1), timeout=TIMEOUT_SECONDS)

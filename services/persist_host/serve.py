@@ -49,7 +49,7 @@ class ServiceSpec:
         return Telemetry(service=f"persist-{self.name}", otlp_endpoint=otlp_endpoint)
 
     def said(self, address: Address, *, json: bool) -> str:
-        """What a process says on standard output when it is ready."""
+        """The line a process prints when it is ready."""
         if json:
             return jsons.dumps({**dict.fromkeys(self.names or (self.name,), str(address)), **self.facts})
         line = self.ready or f"persist {self.name} listening on {{address}}"

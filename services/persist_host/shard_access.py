@@ -1,4 +1,4 @@
-"""How a service that serves no shards itself reaches them: over PersistShard, or through the stores.
+"""How a service that does not serve shards itself reaches them: over PersistShard, or through the stores.
 
 Source: architecture.md sections 5 and 8.
 """
@@ -13,7 +13,7 @@ from persist.machine.local_shards import LocalShards
 from persist.retry.counts import UNCOUNTED, Counts
 from persist.runtime import Runtime
 from persist.settings import Settings
-from persist.storage.open import open_blob, open_consensus
+from persist.storage.open import home_of, open_blob, open_consensus
 from persist_host.durability import Store
 
 
@@ -47,11 +47,12 @@ class Reach:
             except BaseException:
                 await local.close()
                 raise
-            return Location(local, blob=blob, settings=settings, runtime=runtime), (blob, consensus)
+            home = home_of(self.consensus_uri)
+            return Location(local, blob=local.blob, settings=settings, runtime=runtime, home=home), (blob, consensus)
         remote = RemoteShards(self.endpoints, settings=settings, runtime=runtime, blob=self.blob_uri or None)
         try:
             blob_uri = self.blob_uri or await remote.locate(timeout=settings.timeout_ms / 1000)
-            blob = open_blob(blob_uri, settings=settings, runtime=runtime, reopens=True)
+            blob = open_blob(blob_uri, settings=settings, runtime=runtime)
         except BaseException:
             await remote.close()
             raise

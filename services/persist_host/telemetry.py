@@ -16,7 +16,7 @@ _HELP: Final = {
     "persist_rpc_total": "calls answered, by method and status",
     "persist_rpc_seconds_total": "seconds spent in calls, by method",
     "persist_refused_total": "calls refused at the door, by the limit that was reached: calls, streams, memory",
-    "persist_request_memory_bytes": "memory that requests under way may take, as told before they were parsed",
+    "persist_request_memory_bytes": "memory that requests under way may take, as estimated before they were parsed",
     "persist_streams": "streams under way, by method",
     "persist_lane_commits_total": "folds given to the machine",
     "persist_lane_commands_total": "commands in those folds",
@@ -32,7 +32,7 @@ _HELP: Final = {
     "persist_watch_changes_total": "changes pushed to watchers",
     "persist_compactions_started_total": "compactions that claimed something",
     "persist_compactions_finished_total": "compactions whose result was put in place",
-    "persist_compactions_lost_total": "compactions somebody else took over or was faster with",
+    "persist_compactions_lost_total": "compactions that another process took over or was faster with",
     "persist_compactions_failed_total": "compactions that failed",
     "persist_compactions_cancelled_total": "compactions stopped by their caller or by draining",
     "persist_compaction_seconds_total": "seconds spent in compactions",
@@ -40,13 +40,23 @@ _HELP: Final = {
     "persist_compaction_bytes_total": "encoded bytes merged",
     "persist_compaction_set_aside_total": "batches that could not be merged and were set aside",
     "persist_compaction_overloaded_total": "requests for compactions refused because too many waited",
-    "persist_minter_times_total": "source times whose binding was told",
+    "persist_minter_times_total": "source times whose binding was returned",
     "persist_minter_minted_total": "appends that bound something",
     "persist_minter_mismatches_total": "appends that another minter was faster than",
-    "persist_minter_traces_total": "traces and their changes told to watchers",
+    "persist_minter_traces_total": "traces and their changes sent to watchers",
     "persist_catalog_commits_total": "transactions committed for sessions",
+    "persist_catalog_statements_total": "statements that define, executed",
     "persist_catalog_conflicts_total": "transactions refused because something they depend on had changed",
-    "persist_catalog_changes_total": "changes of rows told to those who follow",
+    "persist_catalog_changes_total": "changes of rows sent to followers",
+    "persist_control_failures_total": "passes of what a leader does for collections that failed, by duty",
+    "persist_control_passes_total": "passes that were done, by duty",
+    "persist_control_behind_seconds": "how far behind its period a duty is, by duty",
+    "persist_control_sinces_total": "handles of shards that were moved",
+    "persist_control_completed_total": "tables that were completed",
+    "persist_control_holds_overdue_total": "holds that fell too far behind, by what they became",
+    "persist_control_quarantined": "sources whose claim of milliseconds is not believed",
+    "persist_control_views_stalled": "materialized views and indexes that do not go on, each with a reason in the log",
+    "persist_control_finalized_total": "dropped shards that were emptied",
     "persist_catalog_leads": "1 while this process leads its catalog",
     "persist_consensus_unsafe": "1 for each unsafe setting that was accepted by name",
 }
@@ -94,10 +104,10 @@ class Telemetry:
     def _lines(self) -> Iterator[str]:
         kinds = ((self._counts, "counter"), (self._gauges, "gauge"))
         for values, kind in kinds:
-            told: set[str] = set()
+            described: set[str] = set()
             for (name, labels), value in sorted(values.items()):
-                if name not in told:
-                    told.add(name)
+                if name not in described:
+                    described.add(name)
                     yield f"# HELP {name} {_HELP.get(name, name)}"
                     yield f"# TYPE {name} {kind}"
                 inside = ",".join(f'{key}="{_escape(text)}"' for key, text in labels)

@@ -1,4 +1,4 @@
-"""TimestampMinter: binds source times to times, and tells where sources go on."""
+"""TimestampMinter: binds source times to times, and finds where sources go on."""
 
 from persist import extras
 

@@ -27,7 +27,7 @@ class Closable(Protocol):
     """What the minter works on."""
 
     async def close(self) -> None:
-        """Let go of it."""
+        """Release it."""
         ...
 
 
@@ -56,6 +56,6 @@ class MinterService:
         self._servicer.drain()
 
     async def close(self) -> None:
-        """Let go of the minter's leases, then of the shards."""
+        """Release the minter's leases, then the shards."""
         await self._minter.close()
         await self._client.close()

@@ -44,7 +44,7 @@ class MinterServicer(TimestampMinterServicer):
         self._waiters = Waiters()
 
     def drain(self) -> None:
-        """End whoever waits for news at once."""
+        """End calls that wait for news at once."""
         self._waiters.drain()
 
     async def GetBinding(self, request: pb.GetBindingRequest, context: Context) -> pb.GetBindingResponse:
@@ -82,27 +82,27 @@ class MinterServicer(TimestampMinterServicer):
         self, request: pb.WatchBindingsRequest, context: Context
     ) -> AsyncIterator[pb.WatchBindingsResponse]:
         """All bindings, and whatever changes."""
-        source, told = RemapSource(**source_in(request)), None
+        source, sent = RemapSource(**source_in(request)), None
         # To the very end: a client takes an end before that for a server that stops.
         watch = self._minter.watch(source, timeout=context.time_remaining())
         async with aclosing(self._waiters.each(watch)) as traces:
             async for trace in traces:
-                for piece in trace_pieces(told, trace):
+                for piece in trace_pieces(sent, trace):
                     yield pb.WatchBindingsResponse(piece=piece)
-                told = trace
+                sent = trace
                 self._telemetry.count("persist_minter_traces_total")
 
     async def GetResumption(self, request: pb.GetResumptionRequest, context: Context) -> pb.GetResumptionResponse:
         """Where a source and its exports go on."""
         source = RemapSource(**source_in(request))
-        told = await self._minter.resumption(source, exports_in(request), timeout=seconds_left(context))
-        response = pb.GetResumptionResponse(source=resumption_message(told.source.time, told.source.offsets))
-        for name, each in told.exports.items():
+        sent = await self._minter.resumption(source, exports_in(request), timeout=seconds_left(context))
+        response = pb.GetResumptionResponse(source=resumption_message(sent.source.time, sent.source.offsets))
+        for name, each in sent.exports.items():
             response.exports[name].CopyFrom(resumption_message(each.time, each.offsets))
         return self._bounded(response)
 
     async def CompactBindings(self, request: pb.CompactBindingsRequest, context: Context) -> pb.CompactBindingsResponse:
-        """Forget what nobody needs."""
+        """Forget bindings that are not needed any more."""
         source = RemapSource(**source_in(request))
         since = await self._minter.compact(source, exports_in(request), timeout=seconds_left(context))
         return pb.CompactBindingsResponse(since=frontier_message(since))
@@ -116,7 +116,7 @@ class MinterServicer(TimestampMinterServicer):
         return response
 
     def _count(self) -> None:
-        """Add what the minter has counted since. It forgets what it counted for sources it let go of."""
+        """Add what the minter has counted since. It forgets what it counted for sources it released."""
         for name, value in self._counters().items():
             more = value - self._counted.get(name, 0)
             self._counted[name] = value

@@ -1,4 +1,4 @@
-"""What waits in one lane, and in which order it leaves. No clock and no tasks of its own.
+"""The commands that wait in one lane, and the order in which they leave. No clock and no tasks of its own.
 
 All that waits at the same time may be applied in any order, so appends leave in the order of their lowers. An append
 that starts beyond the upper has probably overtaken its predecessor on the way (calls of one pipelined writer arrive in
@@ -17,7 +17,7 @@ from persist.errors import PersistError
 from persist.typed import AnyOutcome
 
 EARLY_SECONDS: Final = 0.05
-"""How long an append waits for its predecessor before it is told that it does not fit."""
+"""How long an append waits for its predecessor before it is answered that it does not fit."""
 CROWD_MEMORY: Final = 8
 """Folds of one that end the gathering."""
 TRIAL_FOLDS: Final = 200
@@ -25,7 +25,7 @@ TRIAL_FOLDS: Final = 200
 
 
 class Waiting:
-    """A command in a lane. Whoever waits holds ``answer``; it may be cancelled at any time."""
+    """A command in a lane. Its caller holds ``answer``, and may cancel it at any time."""
 
     __slots__ = ("answer", "command", "deadline", "early_until", "weight")
 
@@ -65,7 +65,7 @@ class Lane:
             self._stirred.set()
 
     def expect(self, count: int) -> asyncio.Event:
-        """What is set once ``count`` commands are pending."""
+        """An event that is set once ``count`` commands are pending."""
         self._expected = count
         self._stirred.clear()
         return self._stirred
@@ -127,7 +127,7 @@ class Lane:
         return min((waiting.early_until - now for waiting in self.early), default=math.inf)
 
     def drain(self) -> Iterator[Waiting]:
-        """Everything, leaving nothing."""
+        """Take everything out."""
         yield from self.pending
         yield from self.early
         self.pending.clear()

@@ -1,7 +1,7 @@
 """Lanes: one per shard. Commands queue, fold into one commit, and each gets its own outcome.
 
 While a commit is in flight the next fold gathers, so a busy shard pays one compare-and-set for many commands, and an
-idle one waits for nobody. Lanes are independent; an idle lane has no task and is forgotten in time. A command whose
+idle one waits for nothing. Lanes are independent; an idle lane has no task and is forgotten in time. A command whose
 deadline passes before its fold is given to the machine is dropped unapplied: Determinate. After that it is
 Indeterminate. While the process stood still deadlines went on.
 Source: architecture.md section 6; performance.md A3; reliability.md section 5, back-pressure.
@@ -35,7 +35,7 @@ GATHER_SECONDS: Final = 0.005
 QUIET_SECONDS: Final = 0.001
 """A pause this long between two commands ends the gathering."""
 SETTLE_SECONDS: Final = 0.1
-"""How long commands wait after the process stood still: that their callers have left may lie behind them unread."""
+"""How long commands wait after the process stood still: cancellations of their callers may not have been read yet."""
 IDLE_MAX: Final = 1024
 """Lanes without work whose habits (how crowded, how slow) are remembered."""
 _RETRY_MS_MIN: Final = 10.0
@@ -44,7 +44,7 @@ _mutations = logging.getLogger("persist.mutations")
 
 
 class Commits(Protocol):
-    """What lanes need of the machine."""
+    """The port to the machine that lanes need."""
 
     async def commit(self, shard: ShardId, commands: Sequence[AnyCommand], *, timeout: float) -> list[AnyOutcome]:
         """Apply the commands in order with one commit; each result is an outcome or that command's PersistError."""
@@ -209,12 +209,12 @@ class Lanes:
             )
             self._fail(shard, fold, unsure)
         else:
-            self._tell(shard, lane, fold, outcomes)
+            self._answer_all(shard, lane, fold, outcomes)
         finally:
             timer.cancel()
 
     async def _halve(self, shard: ShardId, lane: Lane, fold: list[Waiting], error: PersistError) -> None:
-        """Together they were too large for one value, or failed: that says nothing about each. Nothing was applied."""
+        """Commit a fold in halves: together its commands failed or were too large, and none was applied."""
         if len(fold) == 1:
             self._fail(shard, fold, error)
             return
@@ -233,7 +233,7 @@ class Lanes:
         if later:
             asyncio.get_running_loop().call_later(min(later) - now, self._expire, fold)
 
-    def _tell(self, shard: ShardId, lane: Lane, fold: list[Waiting], outcomes: list[AnyOutcome]) -> None:
+    def _answer_all(self, shard: ShardId, lane: Lane, fold: list[Waiting], outcomes: list[AnyOutcome]) -> None:
         now = self._runtime.monotonic()
         for waiting, outcome in zip(fold, outcomes, strict=True):
             if waiting.answer.done():

@@ -47,7 +47,7 @@ class ShardServicer(PersistShardServicer):
         self._waiters = Waiters()
 
     def drain(self) -> None:
-        """End sessions once they are answered, and whoever waits for news at once."""
+        """End sessions once they are answered, and calls that wait for news at once."""
         for session in self._sessions:
             session.drain()
         self._waiters.drain()
@@ -149,7 +149,7 @@ class ShardServicer(PersistShardServicer):
         return await self._command(pb.HeartbeatReaderResponse, request, context)
 
     async def ExpireReader(self, request: pb.ExpireReaderRequest, context: Context) -> pb.ExpireReaderResponse:
-        """Let go of everything a leased reader holds."""
+        """Release everything a leased reader holds."""
         return await self._command(pb.ExpireReaderResponse, request, context)
 
     async def RegisterCriticalReader(

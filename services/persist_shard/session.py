@@ -29,7 +29,7 @@ _METHOD: Final = "Session"
 
 
 class _Answer(NamedTuple):
-    """A call's end. Its message is made when it is written: until then it takes next to nothing."""
+    """The answer of a call. Its message is made only when it is written, to save memory."""
 
     id: int
     method: Method | None
@@ -38,7 +38,7 @@ class _Answer(NamedTuple):
 
     def message(self, strangers: Strangers) -> pb.SessionAnswer:
         if isinstance(self.outcome, PersistError):
-            return failure_of(self.id, strangers.told(self.outcome, _METHOD))
+            return failure_of(self.id, strangers.shown(self.outcome, _METHOD))
         assert self.method is not None
         return answer_of(self.id, self.method, self.outcome)
 
@@ -68,7 +68,7 @@ class ServerSession:
         self._context = context
         self._shard = shard
         self._idle_seconds = idle_seconds
-        self._heard_at = runtime.monotonic()
+        self._active_at = runtime.monotonic()
         self._ready: deque[_Answer] = deque()
         self._open: set[asyncio.Future[Any]] = set()
         self._unwritten = 0
@@ -110,8 +110,8 @@ class ServerSession:
             self._reader.cancel()
 
     def _look(self) -> None:
-        """End a stream on which nothing happens, now or when that may be so."""
-        quiet = self._runtime.monotonic() - self._heard_at
+        """End an idle stream, now or when it may have become idle."""
+        quiet = self._runtime.monotonic() - self._active_at
         if quiet >= self._idle_seconds and not self._unwritten:
             self.drain()
         # At least a while: a stream whose calls take long is looked at again, and again.
@@ -127,7 +127,7 @@ class ServerSession:
                 return
             finally:
                 self._between_frames = False
-            self._heard_at = self._runtime.monotonic()
+            self._active_at = self._runtime.monotonic()
             self._memory += memory
             self._telemetry.count("persist_session_calls_total", by=len(frame.calls))
             await self._begin_all(frame, memory)
@@ -187,7 +187,7 @@ class ServerSession:
             memory += ready.memory
             size += answers[-1].ByteSize()
         await self._context.write(pb.SessionResponse(answers=answers))
-        self._heard_at = self._runtime.monotonic()
+        self._active_at = self._runtime.monotonic()
         self._unwritten -= len(answers)
         self._leave(memory)
         self._room.set()

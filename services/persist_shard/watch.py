@@ -1,4 +1,4 @@
-"""What the machine reads, as messages. Changes pushed to many watchers are encoded once.
+"""The machine's answers to reads, as messages. Changes pushed to many watchers are encoded once.
 
 Source: protos/persist/v1/shard.proto; performance.md A6.
 """
@@ -20,9 +20,9 @@ _Key = tuple[object, ...]
 
 def info_of(info: ShardInfo, *, schemas: bool = True) -> pb.ShardInfo:
     """Where a shard stands; without schemas: as in the message before."""
-    told = info.schemas if schemas else None
+    sent = info.schemas if schemas else None
     return info_message(
-        info.shard, info.seqno, info.since, info.upper, told, info.incarnation, info.format, info.writers_since_ms
+        info.shard, info.seqno, info.since, info.upper, sent, info.incarnation, info.format, info.writers_since_ms
     )
 
 
@@ -53,7 +53,7 @@ class Pushes:
         self._cached: OrderedDict[_Key, pb.WatchResponse] = OrderedDict()
 
     def pieces(self, change: Change, schemas_before: tuple[SchemaEntry, ...] | None) -> Iterator[pb.WatchResponse]:
-        """The messages of a change for a watcher that was told ``schemas_before`` (None: nothing yet)."""
+        """The messages of a change for a watcher that has ``schemas_before`` (None: nothing yet)."""
         schemas = change.info.schemas != schemas_before
         lower = change.batches[0].desc.lower if change.batches else None
         key = (change.info.shard, change.info.seqno, lower, len(change.batches), schemas)

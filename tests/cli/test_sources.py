@@ -1,5 +1,6 @@
 """``persist source``: from nothing to rows and away again, and what a person sees who gets something wrong."""
 
+import shlex
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -116,3 +117,32 @@ def test_signals_are_as_they_were(persist: Persist, here: tuple[str, str], made:
     before = signal.getsignal(signal.SIGTERM)
     persist("source", "run", "bank", "--steps", 1, "--no-spark", *here)
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_the_commands_that_sql_names_for_sources_work_as_they_are_typed(
+    persist: Persist, here: tuple[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.csv").write_text("id,customer\n1,ada\n")
+    assert persist("sql", *here, "create table t (id int)").code == 0
+    options = f"path = '{tmp_path}/in', format = csv, key = id, schema = 'id int, customer text'"
+    refused = persist("sql", *here, f"create source orders from files ({options})")
+    assert refused.code == 2
+    _typed(persist, here, refused.err.partition("in a shell: ")[2].partition(";")[0])
+    _typed(persist, here, refused.err.partition("; then ")[2].partition(")")[0] + " --steps 2 --tick-ms 1")
+    refused = persist("sql", *here, "select * from orders")
+    assert refused.code == 2
+    rows = refused.err.partition("(name ")[2].partition(")")[0]
+    assert persist("sql", *here, "--json", f"select * from {rows}").lines == [{"id": 1, "customer": "ada"}]
+    assert persist("sql", *here, f"create view v as select * from {rows}").code == 0
+    refused = persist("sql", *here, "drop source orders cascade")
+    drop, _, more = refused.err.partition("in a shell: ")[2].partition("; ")
+    _typed(persist, here, f"{drop} {more.split()[0]}")
+    assert persist("sql", *here, "--json", "show sources; show views").lines == []
+
+
+def _typed(persist: Persist, here: tuple[str, str], text: str) -> None:
+    program, *words = shlex.split(text)
+    assert program == "persist"
+    done = persist(*words, "--no-spark" if words[1] != "drop" else "--force", *here)
+    assert done.code == 0, (words, done.err)

@@ -84,7 +84,7 @@ async def black_hole() -> AsyncIterator[str]:
 
 
 async def free_endpoint() -> str:
-    """An endpoint where nobody listens."""
+    """An endpoint where no server listens."""
     server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
     endpoint = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     server.close()

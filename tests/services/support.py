@@ -1,5 +1,6 @@
 """A PersistShard in the test's event loop, and short ways to say commands."""
 
+import asyncio
 import functools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -8,6 +9,7 @@ from typing import Any
 
 import grpc.aio
 import pyarrow as pa
+import pytest
 from services.shard.memory_shards import MemoryShards
 
 from persist.client.remote.shards import RemoteShards
@@ -28,6 +30,16 @@ WRITER = WriterId.of(b"w" * 16)
 READER = ReaderId.of(b"r" * 16)
 SCHEMA_ID = 0
 ANY_PORT = Address("127.0.0.1", 0)
+SLACK_SECONDS = 20.0
+"""What a call may take beyond its timeout where others share the machine: what hangs, hangs longer."""
+TRANSPORTS = pytest.mark.parametrize("sessions", [True, False], ids=["session", "unary"])
+
+
+async def timed(awaitable) -> tuple[object, float]:
+    """The result or error, and how long it took."""
+    began = system().monotonic()
+    (result,) = await asyncio.gather(awaitable, return_exceptions=True)
+    return result, system().monotonic() - began
 
 
 def new_shard() -> ShardId:
@@ -75,7 +87,7 @@ def append(lower: int, upper: int | None, *, token: Token | None = None, size: i
 class Repeating:
     """Shards as handles ask them: a call is repeated until it is answered or its time is up.
 
-    ``trusting``: refusals are told, whatever came before, as these shards never forget a token.
+    ``trusting``: refusals are raised, whatever came before, as these shards never forget a token.
     """
 
     def __init__(self, shards: Any, *, trusting: bool = False) -> None:

@@ -20,7 +20,7 @@ from persist.retry.deadline import Deadline
 from persist.runtime import Runtime, system
 from persist.settings import Settings
 from persist.storage.metered import Meter, MeteredBlob, MeteredConsensus
-from persist.storage.open import check_safe, open_blob, open_consensus
+from persist.storage.open import open_blob, open_consensus, safe
 from persist_cli.options import Target
 
 T = TypeVar("T")
@@ -49,8 +49,7 @@ class Machine:
 
     async def check(self) -> None:
         """Raises UnsafeConfiguration."""
-        findings = [*await self._blob.findings(), *await self._consensus.findings()]
-        check_safe(findings, self.settings.allow_unsafe)
+        await safe((self._blob, self._consensus), settings=self.settings, runtime=self.runtime)
 
     def deadline(self) -> Deadline:
         """For one piece of work on one shard."""

@@ -54,6 +54,9 @@ Age = Annotated[
         help="Writers that began earlier, and that the shard does not know, are refused from then on.",
     ),
 ]
+After = Annotated[
+    str, typer.Option("--after", metavar="SHARD", help="Go on behind this shard, where an earlier run was cut off.")
+]
 
 
 @app.command()

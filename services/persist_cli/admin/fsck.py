@@ -1,15 +1,18 @@
 """``persist fsck``: rebuild every live state and look for everything it names."""
 
 from collections.abc import Sequence
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from persist_cli import completion
-from persist_cli.admin.commands import Age
+from persist_cli.admin.commands import After, Age
 from persist_cli.options import Run, Where
 
 if TYPE_CHECKING:
+    from persist.core.ids import ShardId
+    from persist.machine.upkeep.fsck import Problem
     from persist_cli.admin.administration import Machine
 
 
@@ -20,6 +23,7 @@ def fsck(
     ] = None,
     deep: Annotated[bool, typer.Option("--deep", help="Read every blob and check its bytes.")] = False,
     safe_age: Age = 24.0,
+    after: After = "",
     *,
     at: Where,
     run: Run,
@@ -33,25 +37,41 @@ def fsck(
     settings = run.settings()
     from persist_cli.admin import administration as machine
 
-    problems = machine.run(
+    safe_age_ms = int(safe_age * 3_600_000)
+    code = machine.run(
         target,
         settings,
-        lambda m: _check(m, shard or [], deep=deep, safe_age_ms=int(safe_age * 3_600_000), json=run.json),
+        lambda m: _check(m, shard or [], deep=deep, safe_age_ms=safe_age_ms, json=run.json, after=after),
     )
-    raise typer.Exit(1 if problems else 0)
+    raise typer.Exit(code)
 
 
-async def _check(m: "Machine", shards: list[str], *, deep: bool, safe_age_ms: int, json: bool) -> int:
+async def _check(m: "Machine", shards: list[str], *, deep: bool, safe_age_ms: int, json: bool, after: str) -> int:
+    """Print what is wrong. The exit code."""
+    from persist_cli.admin.walk import AT_ONCE, EXIT_INTERRUPTED, Walk
     from persist_cli.terminal import counted, print_json, print_table, progress
 
-    problems = []
+    problems: list[Problem] = []
     chosen = await m.chosen(shards)
-    with progress("checking", None, unit="steps") as steps:
-        for shard in chosen:
+    alone = len(chosen) == 1
+    with progress("checking", None if alone else len(chosen), unit="steps" if alone else "shards") as steps:
+
+        async def check(shard: "ShardId") -> "list[Problem]":
             if shards:
                 await m.check_known(shard)
-            problems += await m.fsck.check(shard, deep=deep, safe_age_ms=safe_age_ms, report=steps)
-        if not shards:
+            report = steps if alone else lambda _: None
+            return await m.fsck.check(shard, deep=deep, safe_age_ms=safe_age_ms, report=report)
+
+        # Deep checks hold whole parts in memory.
+        walk = Walk(chosen, check, after=after, at_once=1 if deep else AT_ONCE)
+        checked = 0
+        async with aclosing(walk.results()) as results:
+            async for _, task in results:
+                problems += await task
+                checked += 1
+                if not alone:
+                    steps(1)
+        if not shards and not walk.interrupted:
             for shard in await m.survey.strangers():
                 problems += await m.fsck.check(shard)
     # Blobs and no shard at all are no notes: this may be the wrong Consensus.
@@ -59,7 +79,7 @@ async def _check(m: "Machine", shards: list[str], *, deep: bool, safe_age_ms: in
     notes = [problem for problem in problems if problem not in wrong]
     rows, noted = ([_row(each, m.place) for each in found] for found in (wrong, notes))
     if json:
-        print_json({"shards": len(chosen), "deep": deep, "problems": rows, "notes": noted})
+        print_json({"shards": checked, "deep": deep, "problems": rows, "notes": noted})
     else:
         columns = ("shard", "invariant", "where", "what")
         for found, title in ((rows, "Problems"), (noted, "Notes: nothing is missing")):
@@ -68,8 +88,8 @@ async def _check(m: "Machine", shards: list[str], *, deep: bool, safe_age_ms: in
                 for line in dict.fromkeys(line for row in found for line in row["next_step"].splitlines()):
                     print(line)
         told = f"{counted(len(rows), 'problem')}, {counted(len(noted), 'note')}"
-        print(f"{counted(len(chosen), 'shard')} checked, {told}")
-    return len(rows)
+        print(f"{counted(checked, 'shard')} checked, {told}")
+    return EXIT_INTERRUPTED if walk.interrupted else int(bool(rows))
 
 
 def _row(problem: Any, place: Sequence[str]) -> dict[str, Any]:

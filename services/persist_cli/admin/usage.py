@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from persist_cli import completion
-from persist_cli.admin.commands import Age
+from persist_cli.admin.commands import After, Age
 from persist_cli.options import Run, Where
 
 
@@ -20,6 +20,7 @@ def usage(
         typer.Option(metavar="URL", help="Count the requests of a server, too: http://host:9100/metrics; repeatable."),
     ] = None,
     over: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="How long to count them.")] = 10.0,
+    after: After = "",
     price_put: Annotated[float, typer.Option(min=0.0, help="Of 1,000 requests that write or list.")] = 0.005,
     price_get: Annotated[float, typer.Option(min=0.0, help="Of 1,000 requests that read.")] = 0.0004,
     price_storage: Annotated[float, typer.Option(min=0.0, help="Of 1 GB for a month.")] = 0.023,
@@ -46,6 +47,7 @@ def usage(
             over=over,
             prices=prices,
             json=run.json,
+            after=after,
         ),
     )
     raise typer.Exit(code)

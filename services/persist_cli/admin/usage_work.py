@@ -4,14 +4,17 @@ import re
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from contextlib import aclosing
 from typing import Final
 
+from persist.core.ids import ShardId
 from persist.errors import Determinate, InvalidArgument
 from persist.machine.garbage.inventory import Verdict
 from persist.machine.upkeep.usage import Counted, Prices, Usage, usage_of
 from persist.runtime import Runtime
 from persist.typed import Record
 from persist_cli.admin.administration import Machine
+from persist_cli.admin.walk import AT_ONCE, EXIT_INTERRUPTED, Walk
 from persist_cli.outcomes import Outcomes
 from persist_cli.terminal import note, priced, print_json, print_rows, print_table, progress, sized
 
@@ -29,6 +32,7 @@ async def usage(
     over: float,
     prices: Prices,
     json: bool,
+    after: str,
 ) -> int:
     """Print bytes by shard, requests by kind, and their cost. The exit code."""
     for url in metrics:
@@ -37,11 +41,17 @@ async def usage(
     found: list[Usage] = []
     outcomes = Outcomes(alone=len(shards) == 1)
     fence_ms = max(0, machine.runtime.now_ms() - safe_age_ms)
-    with progress("counting", None, unit="blobs") as steps:
-        for shard in await machine.chosen(shards):
-            deadline = machine.deadline()
-            with outcomes.of(shard):
-                found.append(await usage_of(machine.survey, shard, fence_ms=fence_ms, deadline=deadline, report=steps))
+
+    async def count(shard: ShardId) -> Usage:
+        return await usage_of(machine.survey, shard, fence_ms=fence_ms, deadline=machine.deadline())
+
+    walk = Walk(await machine.chosen(shards), count, after=after, at_once=AT_ONCE)
+    with progress("counting", walk.count, unit="shards") as steps:
+        async with aclosing(walk.results()) as counted:
+            async for shard, task in counted:
+                with outcomes.of(shard):
+                    found.append(await task)
+                steps(1)
     own = Counted(requests=dict(machine.meter.requests))
     servers = await _servers(metrics, over, machine.runtime)
     total = sum(each.total for each in found)
@@ -61,12 +71,12 @@ async def usage(
                 "costs": costs,
             }
         )
-        return outcomes.code
+        return EXIT_INTERRUPTED if walk.interrupted else outcomes.code
     _tables(found, own, servers, costs)
     print_rows(outcomes.rows, title="Not counted:")
     outcomes.say(machine.place)
     note(f"write-version {written or 'none'}")
-    return outcomes.code
+    return EXIT_INTERRUPTED if walk.interrupted else outcomes.code
 
 
 def _row(each: Usage) -> Record:

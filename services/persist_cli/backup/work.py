@@ -18,7 +18,7 @@ from persist.machine.backup.restore import Restorer
 from persist.machine.backup.verify import verify
 from persist.runtime import system
 from persist.settings import Settings
-from persist.storage.open import check_safe, open_blob, open_consensus
+from persist.storage.open import open_blob, open_consensus, safe
 from persist.typed import Record
 from persist_cli.admin.administration import Machine
 from persist_cli.options import Target
@@ -126,7 +126,7 @@ def restore(
         blob = open_blob(blob_uri, settings=settings, runtime=runtime)
         consensus = open_consensus(consensus_uri, settings=settings, runtime=runtime)
         try:
-            check_safe([*await blob.findings(), *await consensus.findings()], settings.allow_unsafe)
+            await safe((blob, consensus), settings=settings, runtime=runtime)
             to = Store(blob, settings=settings, runtime=runtime)
             total = sum(entry.parts + 1 for entry in manifest.shards)
             with progress("restoring", total, unit="blobs and shards") as steps:

@@ -42,6 +42,75 @@ ValueArgument = Annotated[
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. Needed where there is no terminal.")]
 
 
+ItemArgument = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help='Of the item: flights, public.flights or persist.public.flights; "Odd.Name".'),
+]
+RoleOption = Annotated[
+    str, typer.Option("--role", metavar="NAME", envvar="PERSIST_ROLE", help="In whose name.", show_default="persist")
+]
+
+
+@app.command("items")
+def items(
+    system: Annotated[bool, typer.Option("--system", help="Also what the system made.")] = False,
+    *,
+    at: Whose,
+    run: Run,
+) -> None:
+    """Print what has a name in an environment: tables, sources, views, holds, …, and the shard of each.
+
+    Disturbs nobody, and needs nobody who leads.
+    """
+    place, settings = at.place(), run.settings()
+    from persist_cli.catalog import items as catalog_items
+
+    catalog_items.items(place, settings, system=system, json=run.json)
+
+
+@app.command("adopt")
+def adopt(
+    name: ItemArgument,
+    shard: Annotated[
+        str | None,
+        typer.Option("--shard", metavar="ID", help="This shard. Without: the one that has the name already."),
+    ] = None,
+    timeline: Annotated[
+        str,
+        typer.Option("--timeline", metavar="TEXT", help="Of its times, where its id does not say it: M, U.name, …"),
+    ] = "",
+    role: RoleOption = "",
+    *,
+    at: Whose,
+    run: Run,
+) -> None:
+    """Make an item of a shard that exists, so that SQL, holds and privileges know it. Makes the environment if need be.
+
+    The shard stays as it is, everything of it readable, and whoever writes it goes on. Where two shards have the name
+    both are listed: give the id of the one that is meant.
+    """
+    place, settings = at.place(), run.settings()
+    from persist_cli.catalog import items as catalog_items
+
+    catalog_items.adopt(place, settings, name, shard=shard, timeline=timeline, role=role, json=run.json)
+
+
+@app.command("leave")
+def leave(
+    name: ItemArgument,
+    cascade: Annotated[bool, typer.Option("--cascade", help="With all that depends on it.")] = False,
+    role: RoleOption = "",
+    *,
+    at: Whose,
+    run: Run,
+) -> None:
+    """Forget an item and give its shard back as it is: the reverse of adopt."""
+    place, settings = at.place(), run.settings()
+    from persist_cli.catalog import items as catalog_items
+
+    catalog_items.leave(place, settings, name, cascade=cascade, role=role, json=run.json)
+
+
 @app.command("dump")
 def dump(
     kind: Annotated[

@@ -11,11 +11,12 @@ import typer
 from persist_cli.options import LOCATION, Target, Where, sqlite_file
 
 if TYPE_CHECKING:
+    from persist.client.catalog.addresses import Kept
     from persist.client.catalog.port import OpenableCatalog, RowLog
     from persist.client.client import Client
+    from persist.client.collections.environment import Environment
     from persist.core.catalog.objects import FenceToken
     from persist.settings import Settings
-    from persist_catalog.addresses import Kept
 
 T = TypeVar("T")
 
@@ -78,15 +79,40 @@ class Place:
         self._check_there()
         return asyncio.run(main())
 
+    def in_environment(
+        self, settings: "Settings", work: Callable[["Environment"], Awaitable[T]], *, role: str = "", new: bool = False
+    ) -> T:
+        """Open the environment, work with it, close it. Raises InvalidArgument: a stash has no collections.
+
+        ``new``: what is not there yet is made.
+        """
+        from persist.core.catalog.ddl.described import ROLE
+        from persist.errors import InvalidArgument
+
+        target = self.target
+        if target is None:
+            raise InvalidArgument("a catalog in a stash has no collections", hint="name a location")
+
+        async def main() -> T:
+            # `persist dev` serves the catalog where it serves the shards.
+            endpoints = settings.catalog_endpoints or target.endpoint or ""
+            async with await _client(target, settings) as client:
+                environment = await client.environment(self.environment, role=role or ROLE, endpoints=endpoints)
+                return await work(environment)
+
+        if not new:
+            self._check_there()
+        return asyncio.run(main())
+
     async def live_leader(self, settings: "Settings", token: "FenceToken", incarnation: int) -> str:
         """Where the server listens that leads with this token; empty when none answers that it does.
 
         A program that leads tells no address: nobody can see whether it lives.
         """
+        from persist.client.catalog.addresses import Addresses
         from persist.client.catalog.remote import RemoteCatalog
         from persist.errors import PersistError
         from persist.runtime import system
-        from persist_catalog.addresses import Addresses
 
         async with contextlib.AsyncExitStack() as stack:
             addresses = Addresses(await self._kept(settings, stack), system())
@@ -104,9 +130,9 @@ class Place:
             return address if (status.role, status.own) == ("leader", token) else ""
 
     async def _kept(self, settings: "Settings", stack: contextlib.AsyncExitStack) -> "Kept":
+        from persist.client.catalog.addresses import KeptInShard, KeptInStash
         from persist.client.catalog.log.stash_log import open_stash_log
         from persist.runtime import system
-        from persist_catalog.addresses import KeptInShard, KeptInStash
 
         if self.stash is not None:
             stash = self.stash
@@ -141,7 +167,8 @@ class Place:
             from persist.client.catalog.log.stash_log import open_stash_log
 
             return await open_stash_log(self.stash, self.environment, settings=settings)
-        from persist.client.catalog.log.shard_log import catalog_shard, open_shard_log
+        from persist.client.catalog.log.shard_log import open_shard_log
+        from persist.core.names import catalog_shard
         from persist.errors import ShardNotFound
 
         client = await _client(self.target, settings)

@@ -14,17 +14,21 @@ app = App(help="Look into shards, append to them, read them, follow them.", no_a
 
 @app.command("list")
 def list_shards(
+    frontiers: Annotated[
+        bool | None,
+        typer.Option("--frontiers/--no-frontiers", help="Read each shard for them; if not given, up to 500 shards."),
+    ] = None,
     *,
     at: Where,
     run: Run,
     timeout: Timeout = TIMEOUT_SECONDS,
 ) -> None:
-    """List every shard of a location with its frontiers."""
+    """List every shard of a location, with its frontiers unless there are very many."""
     target, settings = at.target(), run.settings()
     from persist_cli.shard import reads as shard_reads
 
     with target.open(settings, reads=True) as client:
-        code = shard_reads.list_shards(client, target.words, timeout=timeout, json=run.json)
+        code = shard_reads.list_shards(client, target.words, frontiers=frontiers, timeout=timeout, json=run.json)
     raise typer.Exit(code)
 
 

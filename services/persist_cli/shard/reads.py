@@ -2,8 +2,10 @@
 
 import sys
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
 
@@ -43,25 +45,41 @@ class Snapshot:
     output: Path | None
 
 
-def list_shards(client: "persist.Client", place: Sequence[str], *, timeout: float, json: bool) -> int:
-    """Print every shard and its frontiers, ordered by id. The exit code."""
+FRONTIERS_MAX: Final = 500
+"""Of so many shards frontiers are shown without asking for them: each costs a read."""
+READS_AT_ONCE: Final = 16
+
+
+def list_shards(
+    client: "persist.Client", place: Sequence[str], *, frontiers: bool | None, timeout: float, json: bool
+) -> int:
+    """Print every shard, with its frontiers unless there are many, ordered by id. The exit code."""
     outcomes = Outcomes()
-    fields = ("shard", "seqno", "since", "upper")
-    for shard in sorted(client.list_shards(timeout=timeout)):
-        with outcomes.of(shard):
-            state = client.inspect(shard, timeout=timeout)
-            outcomes.rows.append({name: state.get(name) for name in fields})
+    called = client.item_names(timeout=timeout)
+    shards = sorted(client.list_shards(timeout=timeout))
+    detailed = len(shards) <= FRONTIERS_MAX if frontiers is None else frontiers
+    fields = ("shard", "seqno", "since", "upper") if detailed else ("shard",)
+    with progress("reading", len(shards), unit="shards") as steps, ThreadPoolExecutor(READS_AT_ONCE) as pool:
+        reads = [pool.submit(client.inspect, shard, timeout=timeout) for shard in shards] if detailed else None
+        for number, shard in enumerate(shards):
+            with outcomes.of(shard):
+                found = {"shard": shard} if reads is None else reads[number].result()
+                named = {"name": called.get(shard, "")} if called else {}
+                outcomes.rows.append(named | {name: found.get(name) for name in fields})
+            steps(1)
+    if not detailed and frontiers is None:
+        note(f"frontiers of more than {FRONTIERS_MAX} shards are shown with --frontiers")
     if json:
         print_json(outcomes.rows)
         return outcomes.code
-    columns = (*fields, "error") if outcomes.failed else fields
+    columns = (*(["name"] if called else []), *fields, *(["error"] if outcomes.failed else []))
     rows = [[_dated_cell(row.get(name)) for name in columns] for row in outcomes.rows]
     print_table(columns, rows, caption=counted(len(rows), "shard"))
     outcomes.say(place)
     return outcomes.code
 
 
-def _dated_cell(value: Json) -> Json:
+def _dated_cell(value: object) -> object:
     """A frontier with its date below, to the second, so that columns stay narrow; anything else as it is."""
     if not isinstance(value, list):
         return value

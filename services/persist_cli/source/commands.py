@@ -49,7 +49,7 @@ def create(
         typer.Option(
             "--type",
             metavar="TYPE",
-            help="postgres, kafka, files, loadgen, or package.module:attribute.",
+            help="postgres, kafka, files, cdcv2, debezium, loadgen, or package.module:attribute.",
             autocompletion=completion.source_types,
         ),
     ],
@@ -104,7 +104,10 @@ def status(
     at: Where,
     report: Report,
 ) -> None:
-    """How a source fares: who ingests it, how far it is, how far behind, and why it failed. Exits with 1 if it did."""
+    """How a source fares: who ingests it, how far it is and each of its tables, and why something failed or stalled.
+
+    Exits with 1 if something did.
+    """
     from persist_cli.source.work import show_status
 
     target = at.target()
@@ -145,12 +148,38 @@ def run(
     )
 
 
+@app.command("resnapshot")
+def resnapshot(
+    name: Name,
+    export: Annotated[str, typer.Argument(metavar="TABLE", help="One of its exports, as public.orders.")],
+    minter: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT", envvar="PERSIST_MINTER", help="TimestampMinter servers; empty: mint in this process."
+        ),
+    ] = "",
+    *,
+    at: Where,
+    report: Report,
+) -> None:
+    """Read one table of a source anew, in place, at one time, while the others go on; also one that is stalled.
+
+    persist source resnapshot shop public.orders
+    """
+    from persist_cli.source.work import resnapshot_source
+
+    resnapshot_source(report.invocation, at.target(), name, export, minter=minter)
+
+
 @app.command("drop")
 def drop(
     name: Name,
     commit: Annotated[bool, typer.Option("--commit", help="Do it; without, say what would be done.")] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Also when the upstream is gone: what it keeps for the source stays there.")
+    ] = False,
+    cascade: Annotated[
+        bool, typer.Option("--cascade", help="With what depends on it in an environment: views, holds, …")
     ] = False,
     *,
     at: Where,
@@ -160,4 +189,4 @@ def drop(
     from persist_cli.source.work import drop_source
 
     target = at.target()
-    drop_source(report.invocation, target, name, commit=commit, force=force)
+    drop_source(report.invocation, target, name, commit=commit, force=force, cascade=cascade)

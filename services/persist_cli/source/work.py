@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 import persist_ingest as ingest
-from persist.errors import MissingExtra
+from persist.errors import MissingExtra, PersistError
 from persist.runtime import system
 from persist.typed import Record
 from persist_cli.options import Invocation, Target
 from persist_cli.terminal import counted, note, print_json, print_json_line, print_table, progress
+from persist_cli.times import dated
+from persist_ingest.sources.port import SourceFailure
 
 if TYPE_CHECKING:
     import persist
@@ -75,6 +77,7 @@ def create_source(
             minter=minter,
             session=session,
             report=report,
+            finished=lambda _: note(f"{name} was there already, and is an item of the environment now"),
             taken_over=lambda claim: note(f"an abandoned attempt to create {name} was cleared away: {claim.described}"),
         )
     if run.json:
@@ -105,10 +108,11 @@ def show_sources(run: Invocation, target: Target) -> None:
 def show_status(run: Invocation, target: Target, name: str, *, ask_upstream: bool, count: bool) -> bool:
     """One source; whether it failed, or holds what cannot be."""
     told = ingest.status(_location(target), name, ask_upstream=ask_upstream, count_rows=count)
-    is_wrong = any(each.negative for each in told.counts.values())
+    is_negative = any(each.negative for each in told.counts.values())
+    is_wrong = is_negative or told.state == "failed" or any(each.state == "stalled" for each in told.exports.values())
     if run.json:
         print_json({**dataclasses.asdict(told), "source": _shown(told.source)})
-        return told.state == "failed" or is_wrong
+        return is_wrong
     lag = "" if told.lag_ms is None else f"{told.lag_ms / 1000:.1f} s behind now"
     behind = "" if told.bytes_behind is None else f", the upstream keeps {told.bytes_behind:,} bytes for it"
     print_table(
@@ -127,19 +131,48 @@ def show_status(run: Invocation, target: Target, name: str, *, ask_upstream: boo
     )
     counts = {export: [each.rows, each.negative] for export, each in told.counts.items()}
     rows = [
-        [export, told.source.exports[export], upper, *counts.get(export, [])] for export, upper in told.uppers.items()
+        [export, each.state, _dated(each.upper), told.source.exports[export], *counts.get(export, [])]
+        for export, each in told.exports.items()
     ]
-    print_table(("export", "shard", "upper", *(("rows", "negative") if counts else ())), rows)
-    if is_wrong:
+    print_table(("export", "state", "right before", "shard", *(("rows", "negative") if counts else ())), rows)
+    _print_kept(told)
+    if is_negative:
         note("rows that are there less than no times were taken back without having come: create the source again")
     columns = ("state", "host", "pid", "steps", "rows", "lag_ms", "committed")
     fares = [[who, *(each.get(key) for key in columns)] for who, each in told.ingesters.items()]
     print_table(("ingester", *columns), fares)
-    return told.state == "failed" or is_wrong
+    return is_wrong
+
+
+def _print_kept(told: ingest.SourceStatus) -> None:
+    """Exports that do not go on: since when, why, and what to do."""
+    kept = {export: each for export, each in told.exports.items() if each.state != "running"}
+    if not kept:
+        return
+    columns = ("export", "state", "since", "error", "what to do")
+    print_table(columns, [[e, each.state, _dated(each.since_ms), each.error, each.hint] for e, each in kept.items()])
+    for export, each in kept.items():
+        if each.state == "stalled":
+            note(f"then: persist source resnapshot {told.source.name} {export}")
+
+
+def _dated(time: int | None) -> str:
+    return "" if time is None else dated(time)
+
+
+def resnapshot_source(run: Invocation, target: Target, name: str, export: str, *, minter: str) -> None:
+    """Snapshot one of its exports again."""
+    with progress(f"reading {export}") as report:
+        source = ingest.resnapshot(_location(target), name, export, minter=minter, report=report)
+    if run.json:
+        print_json({"source": name, "export": export, "shard": source.exports[export]})
+        return
+    note(f"{export} holds what {source.type} holds now, and goes on with the others: persist source status {name}")
 
 
 def run_source(run: Invocation, target: Target, name: str, running: Running) -> None:
     """Ingest until told to stop."""
+    _adopt(target, name)
     options = ingest.PipelineOptions(
         tick_ms=running.tick_ms,
         commit_steps_late=running.commit_late,
@@ -156,8 +189,18 @@ def run_source(run: Invocation, target: Target, name: str, running: Running) -> 
         pipeline.run(steps=running.steps, until=tell)
 
 
+def _adopt(target: Target, name: str) -> None:
+    """Make the item of the source, where there is an environment; ingesting needs none."""
+    try:
+        ingest.adopt(_location(target), name)
+    except ingest.SourceNotFound:
+        raise
+    except PersistError as error:
+        note(f"{name} is ingested, and has no item in the environment: {error}")
+
+
 class _Patient:
-    """Says what a source waits for: each thing once in a while."""
+    """Says what a source waits for, and which tables it leaves aside: each thing once in a while."""
 
     def __init__(self) -> None:
         self._said: dict[str, float] = {}
@@ -166,10 +209,10 @@ class _Patient:
         text, now = str(error), system().monotonic()
         if now - self._said.get(text, float("-inf")) >= LINE_SECONDS:
             self._said[text] = now
-            note(f"waiting: {text}")
+            note(f"{'stalled' if isinstance(error, SourceFailure) else 'waiting'}: {text}")
 
 
-def drop_source(run: Invocation, target: Target, name: str, *, commit: bool, force: bool) -> None:
+def drop_source(run: Invocation, target: Target, name: str, *, commit: bool, force: bool, cascade: bool) -> None:
     """Drop it, or say what that would do."""
     location = _location(target)
     left: list[str] = []
@@ -187,7 +230,7 @@ def drop_source(run: Invocation, target: Target, name: str, *, commit: bool, for
             note("nothing was done; add --commit")
         return
     if commit:
-        source = ingest.drop(location, name, force=force, left=lambda error: left.append(str(error)))
+        source = ingest.drop(location, name, cascade=cascade, force=force, left=lambda error: left.append(str(error)))
     else:
         source = ingest.Records(_client(target)).source(name)
     if run.json:

@@ -1,1 +1,1 @@
-"""What stands between a caller and a handler: bounds, admission, and what failures are shown as."""
+"""The guard between callers and handlers: bounds, admission, and how failures are shown."""

@@ -62,7 +62,7 @@ class Memory:
         turn = asyncio.get_running_loop().create_future()
         self._waiting.append((size, turn))
         self._wanted += size
-        turn.add_done_callback(lambda _: self._heard(size))
+        turn.add_done_callback(lambda _: self._wanted_less(size))
         try:
             async with asyncio.timeout(seconds):
                 await turn
@@ -74,7 +74,7 @@ class Memory:
             raise
 
     def give(self, size: int) -> None:
-        """Give back what was taken; whoever waits for it goes on."""
+        """Give back what was taken; calls that wait for it go on."""
         self._add(-size)
         while self._waiting:
             wanted, turn = self._waiting[0]
@@ -85,7 +85,7 @@ class Memory:
                 turn.set_result(None)
             self._waiting.popleft()
 
-    def _heard(self, size: int) -> None:
+    def _wanted_less(self, size: int) -> None:
         self._wanted -= size
 
     def _add(self, size: int) -> None:
@@ -98,7 +98,7 @@ class Memory:
             raise beyond_memory(size, self._limit)
 
     def full(self) -> Overloaded:
-        """What is raised when there is no room now; counted."""
+        """The error when there is no room now; counted."""
         self._telemetry.count(
             "persist_refused_total", (("limit", "memory" if self._what == "requests" else self._what),)
         )
@@ -106,7 +106,7 @@ class Memory:
 
     @property
     def idle(self) -> bool:
-        """Nothing is taken, and nobody waits."""
+        """Nothing is taken, and no call waits."""
         return not self.used and not self._waiting
 
 
@@ -137,7 +137,7 @@ class Answers:
         try:
             if self._wanted > self._limit:
                 raise share.full()
-            # In this order everywhere: whoever holds of all holds of its share, so nobody waits for each other.
+            # In this order everywhere: what holds of all holds of its share, so no two wait for each other.
             await share.wait(cost, seconds)
             try:
                 await self._all.wait(cost, seconds)
@@ -161,7 +161,7 @@ class Answers:
 
 
 class Admission:
-    """What all calls to a host's services share."""
+    """The limits that all calls to a host's services share."""
 
     def __init__(self, settings: Settings, telemetry: Telemetry) -> None:
         self._calls_max = settings.calls_max
@@ -174,7 +174,7 @@ class Admission:
         self.memory = Memory(settings.request_memory_bytes, telemetry, gauge="persist_request_memory_bytes")
         self.answers = Answers(settings.answer_memory_bytes, telemetry)
         # One large request at a time is looked at: each that is shares the interpreter with the event loop, and with
-        # many of them whoever asks for little would wait for all.
+        # many of them small requests would wait for all.
         self.large = asyncio.Semaphore(1)
 
     @contextmanager
@@ -194,22 +194,22 @@ class Admission:
     def stream(self, method: str, connection: str) -> Iterator[None]:
         """A block that serves a stream, which lasts as long as its caller likes. Raises Overloaded.
 
-        Each method has room of its own: idle sessions keep nobody from watching.
+        Each method has room of its own: idle sessions do not keep others from watching.
         """
         own = method, connection
         if self._streams[method] >= self._streams_max or self._streams_of[own] >= _share(self._streams_max, SHARE):
             raise self._refusal("streams")
         self._streams[method] += 1
         self._streams_of[own] += 1
-        self._tell(method)
+        self._gauge_streams(method)
         try:
             yield
         finally:
             self._streams[method] -= 1
             _less(self._streams_of, own)
-            self._tell(method)
+            self._gauge_streams(method)
 
-    def _tell(self, method: str) -> None:
+    def _gauge_streams(self, method: str) -> None:
         self._telemetry.gauge("persist_streams", (("method", method),), self._streams[method])
 
     def _refusal(self, limit: str) -> Overloaded:
@@ -222,7 +222,7 @@ def _share(limit: int, of: int) -> int:
 
 
 def _less(counts: Counter[K], key: K) -> None:
-    """One less; what is none is forgotten, as connections come and go."""
+    """Count one less; a count of zero is removed, as connections come and go."""
     counts[key] -= 1
     if not counts[key]:
         del counts[key]

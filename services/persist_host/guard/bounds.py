@@ -1,7 +1,7 @@
 """What a request may hold: how often each repeated field may come, and how many bytes each method takes.
 
 One table for all services. A method that is not named takes ``SMALL_BYTES``; a repeated field of a request that is not
-named keeps its service from starting, so nobody forgets one. docs/runbook.md repeats the table (``make docs``).
+named keeps its service from starting, so none is forgotten. docs/runbook.md repeats the table (``make docs``).
 Source: reliability.md section 5, sizes; docs/runbook.md, limits.
 """
 
@@ -38,6 +38,22 @@ COUNTS: Final[Mapping[str, int | str]] = {
     "CatalogFootprint.kinds": 256,
     "CatalogFootprint.name_kinds": ROWS_MAX,
     "CatalogFootprint.names": ROWS_MAX,
+    "ExecuteRequest.statements": 1_000,
+    "ExecuteRequest.search_path": 64,
+    "DescribeRequest.search_path": 64,
+    "DescribeRequest.types": 64,
+    "TableSchema.columns": 4_000,
+    "CreateSourceStatement.options": 256,
+    "CreateSourceStatement.exports": 4_000,
+    "CreateViewStatement.reads": 1_000,
+    "CreateMaterializedViewStatement.reads": 1_000,
+    "CreateCursorStatement.reads": 1_000,
+    "CreateIndexStatement.columns": 256,
+    "CreateHoldStatement.objects": 1_000,
+    "CreateHoldStatement.all_of": 2,
+    "CreateSinkStatement.options": 256,
+    "DropStatement.names": 1_000,
+    "GrantStatement.roles": 256,
     "ReadRowsRequest.kinds": 256,
     "DumpRowsRequest.kinds": 256,
     "GetBindingRequest.times": 10_000,
@@ -72,6 +88,7 @@ BYTES: Final[Mapping[str, int | str]] = {
     "PersistCompaction/Compact": TINY_BYTES,
     "CatalogService/Commit": "max_message_bytes",
     "CatalogService/EditRow": "max_message_bytes",
+    "CatalogService/Execute": "max_message_bytes",
     "TimestampMinter/GetBinding": "max_message_bytes",
     "TimestampMinter/Mint": "max_message_bytes",
     "TimestampMinter/GetResumption": SCHEMA_BYTES,
@@ -81,7 +98,7 @@ BYTES: Final[Mapping[str, int | str]] = {
 
 
 def count_of(field: str, settings: Settings) -> int | None:
-    """How many elements ``Message.field`` may have in one message. None: nobody said."""
+    """How many elements ``Message.field`` may have in one message. None: not given."""
     return _resolved(COUNTS.get(field), settings)
 
 

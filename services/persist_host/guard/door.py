@@ -102,7 +102,7 @@ class Frames:
     """
 
     def __init__(self, context: Context, door: Door) -> None:
-        """``context``: the call's, of which nobody else reads."""
+        """``context``: the call's, which nothing else reads."""
         self._context = context
         self._door = door
 
@@ -111,7 +111,7 @@ class Frames:
 
     async def __anext__(self) -> tuple[AnyMessage, int]:
         # SUBTLE: not through the iterator that gRPC gives to handlers: a generator of its own stands still at its last
-        # message. It holds the bytes of that until the next one comes, and for ever when nobody asks for another.
+        # message. It holds the bytes of that until the next one comes, and for ever when no other is asked for.
         data = await self._context.read()
         if data is grpc.aio.EOF:
             raise StopAsyncIteration

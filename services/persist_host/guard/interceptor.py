@@ -29,7 +29,7 @@ SHARD_HEADER: Final = "persist-shard-id"
 GUARDED: Final = "/persist.v1."
 TOO_LATE_SECONDS: Final = 0.005
 FOREVER_SECONDS: Final = 10 * 365 * 86_400.0
-"""gRPC tells a call without a deadline as one that ends in the far future."""
+"""gRPC shows a call without a deadline as one that ends in the far future."""
 
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
@@ -195,15 +195,15 @@ class _Call:
         if isinstance(error, grpc.aio.AbortError):
             raise error
         if isinstance(error, grpc.aio.InternalError):
-            # What was written reached nobody: the caller left, or its connection broke.
+            # What was written did not arrive: the caller left, or its connection broke.
             self._count((("method", self._name), ("code", "CANCELLED")), began)
             raise asyncio.CancelledError from None
         if not isinstance(error, PersistError):
-            # What failed may have come after a commit, so nobody may take it for a refusal.
+            # What failed may have come after a commit, so it must not be taken for a refusal.
             id_ = self._strangers.unexpected(error, self._name)
             error = Indeterminate("internal error", hint="see the server's log", error_id=id_)
         else:
-            error = self._strangers.told(error, self._name)
+            error = self._strangers.shown(error, self._name)
         status = status_of(error)
         code = _CODES[status.code]
         self._count((("method", self._name), ("code", code.name)), began)
@@ -233,7 +233,7 @@ def _let_go(aborted: BaseException) -> None:
 
 
 class Capped:
-    """A call's context that tells of no more time than a stream may take."""
+    """A call's context that shows no more time than a stream may take."""
 
     __slots__ = ("_context", "_ends_at", "_loop")
 

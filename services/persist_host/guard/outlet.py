@@ -1,4 +1,4 @@
-"""The one way out: every answer of a stream leaves here, and large answers of single calls pass.
+"""The one way out: every answer of a stream, and every large answer of a single call, is sent here.
 
 Their bytes are in a budget until gRPC has got rid of them, and a stream whose reader takes nothing is ended. What is
 small is in no budget: calls and streams are counted. Source: reliability.md section 5, back-pressure; docs/runbook.md,

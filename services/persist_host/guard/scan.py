@@ -2,7 +2,7 @@
 
 An empty element takes two bytes on the wire and hundreds in memory, so the size of a request says little about what
 parsing it costs. A scan walks over the bytes, steps over what cannot multiply, and stops at the first bound that is
-passed: its own work is bounded by the same table. What it counted tells what the message will take.
+passed: its own work is bounded by the same table. What it counted says how much memory the message will take.
 
 It is stricter than a parser: groups, and fields that are not repeated and come twice, are refused. No client sends
 them, and merging them is how a bound would be evaded. Source: docs/runbook.md, limits; protobuf's encoding.
@@ -186,7 +186,7 @@ def _walk(data: bytes, at: int, end: int, shape: _Shape, room: _Room) -> None:
         elif field.repeated:
             room.used += VALUE_COST
         if room.used > room.memory:
-            # It can never be let in: nobody need look at the rest of it.
+            # It can never be let in: the rest of it need not be looked at.
             raise beyond_memory(room.used, room.memory)
 
 

@@ -1,4 +1,4 @@
-"""What callers are told of failures: what happened and what to do. Where the stores are, and as whom, is for the log.
+"""What callers see of failures: what happened and what to do. Addresses and users of stores go to the log only.
 
 A caller gets an error id instead; the log has a line with that id and everything else. The same failure again has the
 same id for a while and no second line: a store that is away does not fill the log.
@@ -21,7 +21,7 @@ SAME_SECONDS: Final = 10.0
 """For so long a failure that repeats itself keeps its id."""
 _REMEMBERED_MAX: Final = 1000
 
-_TOLD: Final = frozenset(
+_SHOWN: Final = frozenset(
     {
         "actual", "as_of", "code", "epoch", "expected", "kind", "leader", "limit", "method", "needs", "retry_after_ms",
         "rpc", "seqno", "shard", "since", "sqlstate", "timeout", "upper",
@@ -41,15 +41,15 @@ _log = logging.getLogger("persist.host")
 
 
 class Strangers:
-    """Turns errors into what callers may know."""
+    """Turns errors into what callers may see."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._ids: OrderedDict[tuple[str, ...], tuple[str, float]] = OrderedDict()
 
-    def told(self, error: PersistError, method: str) -> PersistError:
+    def shown(self, error: PersistError, method: str) -> PersistError:
         """The error as its caller gets it. Logs what is kept back, under the id the caller gets."""
-        kept = {name: value for name, value in error.details.items() if _tells(error, name)}
+        kept = {name: value for name, value in error.details.items() if _is_shown(error, name)}
         message = _ASKED.sub(r"\1 ***", _ADDRESSES.sub(r"\1:***", error.message))
         if len(kept) == len(error.details) and message == error.message:
             return error
@@ -63,7 +63,7 @@ class Strangers:
         return type(error)(message, hint=error.hint, **{**kept, "error_id": id_})
 
     def unexpected(self, error: Exception, method: str) -> str:
-        """The id of a failure that nobody foresaw. Logs it with its traceback."""
+        """The id of an unexpected failure. Logs it with its traceback."""
         # Its text may hold what a caller sent: by that alone, every repetition would be another one.
         id_, known = self._same((type(error).__name__, method, _raised_at(error)))
         if not known:
@@ -92,8 +92,8 @@ class Strangers:
         return "e" + self._runtime.random_bytes(6).hex()
 
 
-def _tells(error: PersistError, name: str) -> bool:
-    return name in _TOLD if isinstance(error, LocationError) else name not in _WITHHELD
+def _is_shown(error: PersistError, name: str) -> bool:
+    return name in _SHOWN if isinstance(error, LocationError) else name not in _WITHHELD
 
 
 def _raised_at(error: Exception) -> str:

@@ -12,6 +12,7 @@ import pytest
 from client.support import file_place, memory_place
 from services.catalog.cataloging import QUICK, catalog_process, catalog_server, found, new_token, put, remote_catalog
 from services.proxy import Proxy, proxy_to
+from standing import stop_between_writes
 
 from persist.client.catalog.remote import RemoteCatalog
 from persist.core.catalog.errors import Fenced
@@ -108,7 +109,7 @@ async def test_leader_that_stands_still_is_replaced_and_fenced_when_it_goes_on(t
         mine = await old.join()
         await put(mine, "a", "1")
         await catalog.open_read_only()
-        first.signal(signal.SIGSTOP)
+        stop_between_writes(*first.pids, tmp_path / "consensus.db")
         try:
             with soon():
                 leading = await catalog.open(1)

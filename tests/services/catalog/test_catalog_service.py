@@ -6,7 +6,7 @@ from contextlib import aclosing
 
 import grpc.aio
 import pytest
-from client.support import memory_place
+from client.support import client_of, file_place, memory_place
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from services.catalog.cataloging import ENVIRONMENT, QUICK, catalog_server, found, new_token, put, remote_catalog
 from services.proxy import free_endpoint, proxy_to
@@ -15,6 +15,7 @@ from unit.core.catalog.samples import cluster, item, user
 
 from persist import aio
 from persist.client.catalog.remote import RemoteCatalog
+from persist.client.sql.session import SqlSession
 from persist.core.catalog.errors import FencedByEpoch, FencedByGeneration, NotWritable, OutOfSync, UniquenessViolation
 from persist.core.catalog.kinds import AUDIT_LOG, CLUSTER, FENCE_TOKEN, ITEM, SETTING, STORAGE_USAGE
 from persist.core.catalog.leadership.fencing import GENERATION_JUMP_MAX
@@ -458,3 +459,24 @@ async def health(endpoint: str) -> str:
 async def until(look, wanted: str) -> None:
     while await look() != wanted:
         await asyncio.sleep(0.02)
+
+
+async def test_what_the_controller_of_a_server_does_is_counted(tmp_path):
+    place = file_place(tmp_path)
+    async with catalog_server(place, generation=1) as server, client_of(place) as client:
+        environment = await client.environment(endpoints=server.endpoint)
+        session = SqlSession(environment, owns=True)
+        await session.execute(
+            "create table t (id bigint primary key);"
+            "insert into t values (1);"
+            "create materialized view v with (refresh on commit) as select (9223372036854775807 + id) as q from t"
+        )
+        value = server.telemetry.value
+        async with asyncio.timeout(60):
+            while not value("persist_control_views_stalled"):
+                await asyncio.sleep(0.05)
+            assert value("persist_control_passes_total", (("duty", "ticker"),)) > 0
+            await session.execute("drop materialized view v")
+            while value("persist_control_views_stalled") or not value("persist_control_finalized_total"):
+                await asyncio.sleep(0.05)
+        await session.close()

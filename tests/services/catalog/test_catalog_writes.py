@@ -9,6 +9,7 @@ import pytest
 from catalog.memory_log import MemoryLog, MemoryRows
 
 from persist import aio
+from persist.client.catalog.addresses import Addresses, KeptInShard
 from persist.client.catalog.durable import DurableCatalog
 from persist.core.catalog.conflicts import Footprint
 from persist.core.catalog.errors import FencedByEpoch, OutOfSync
@@ -19,7 +20,6 @@ from persist.errors import CorruptData, Determinate, Indeterminate, NotReadable
 from persist.runtime import system
 from persist.wire.catalog.rows import CODEC
 from persist.wire.catalog.rpc import Session
-from persist_catalog.addresses import Addresses, KeptInShard
 from persist_catalog.leadership import Leadership, Role
 from persist_catalog.mirror import Mirror, TappedLog
 from persist_catalog.sessions import Sessions

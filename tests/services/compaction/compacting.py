@@ -72,7 +72,7 @@ async def stub_of(endpoint: str) -> AsyncIterator[PersistCompactionStub]:
 
 
 async def compact(endpoint: str, shard: ShardId, *, whole: bool = False, timeout: float = 50) -> list[Any]:
-    """Everything a call of Compact tells."""
+    """Everything a call of Compact returns."""
     async with stub_of(endpoint) as stub:
         return [news async for news in stub.Compact(pb.CompactRequest(shard_id=shard, whole=whole), timeout=timeout)]
 

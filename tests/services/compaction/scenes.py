@@ -62,7 +62,7 @@ def failure(error: grpc.aio.AioRpcError) -> PersistError:
 
 
 async def claim(scene: Scene, shard) -> bool:
-    """Whether somebody else can claim what is to compact, all of it."""
+    """Whether another process can claim all that is to be compacted."""
     owner = WriterId.born(system().now_ms(), system().random_bytes(16))
     found = await scene.remote.apply(shard, ClaimCompaction(owner=owner, takeover_ms=HOUR_MS, whole=True), timeout=10)
     await scene.remote.apply(shard, ReleaseCompaction(owner=owner), timeout=10)
@@ -82,7 +82,7 @@ async def has_failed(telemetry: Telemetry, times: int) -> bool:
 
 
 class FullDisk(FileBlob):
-    """Files on a disk without room, until somebody makes some."""
+    """Files on a disk without room, until some is made."""
 
     full = True
 

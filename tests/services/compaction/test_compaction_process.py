@@ -77,7 +77,7 @@ async def test_process_told_endpoints_only_finds_parts_and_work(tmp_path):
                 [pid] = process.pids
                 assert b"\0ARROW_DEFAULT_MEMORY_POOL=system\0" in Path(f"/proc/{pid}/environ").read_bytes()
             await until(lambda: few(remote, shard))
-            # Hints break off with the server, and are heard again when it is back.
+            # Hints break off with the server, and come again when it is back.
             await shards.kill()
             await shards.start()
             later = await append_many(client, 60, 5)

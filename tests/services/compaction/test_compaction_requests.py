@@ -210,7 +210,7 @@ async def test_work_of_a_request_is_joined_by_its_id_and_stopped_by_it(tmp_path)
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await _read_on(stub.Compact(pb.CompactRequest(shard_id=shard, request_id="mine"), timeout=50))
             assert isinstance(failure(caught.value), InvalidArgument)
-            # Another one waits its turn, and whoever asked for it goes away again.
+            # Another one waits its turn, and its caller goes away again.
             waiting = asyncio.create_task(asked.compact(shard, whole=True))
             await until(lambda: _waits(server.workers))
             waiting.cancel()
@@ -301,7 +301,7 @@ async def test_request_waits_its_turn_and_is_refused_when_too_many_do(tmp_path):
             delay = RetryInfo()
             assert any(detail.Unpack(delay) for detail in status.details)
             assert delay.retry_delay.ToMilliseconds() > 0
-            # Whoever leaves makes room.
+            # A caller that leaves makes room.
             for each in waiting[1:]:
                 each.cancel()
             call.cancel()

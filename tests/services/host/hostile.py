@@ -1,4 +1,4 @@
-"""Requests as nobody's client sends them: bytes made by hand, over channels that do not parse."""
+"""Requests that no client sends: bytes made by hand, over channels that do not parse."""
 
 from typing import Any
 

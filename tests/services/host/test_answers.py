@@ -1,4 +1,4 @@
-"""Answers take as much memory as they may, whoever reads them or not, and no connection locks others out."""
+"""Answers take as much memory as they may, whether they are read or not, and no connection locks others out."""
 
 import asyncio
 import logging
@@ -81,7 +81,7 @@ async def test_answers_that_nobody_reads_stay_within_their_budget(tmp_path):
         connections = [await NeverReading.to(process.endpoint) for _ in range(5)]
         for number in range(500):
             await connections[number % 5].call(FETCH, request.SerializeToString())
-        # Whoever asks for little is served meanwhile; and the server has looked at all of those by then.
+        # Small requests are served meanwhile; and the server has looked at all of those by then.
         for _ in range(50):
             await stub.GetLocation(pb.GetLocationRequest(), timeout=60)
             assert [len(found.shard_ids) async for found in stub.ListShards(pb.ListShardsRequest(), timeout=60)] == [1]

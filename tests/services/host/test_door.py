@@ -50,7 +50,7 @@ async def channel_to(endpoint: str):
 
 @contextlib.asynccontextmanager
 async def bystander(endpoint: str):
-    """Somebody who asks all the time; yields the seconds each answer took."""
+    """A caller that asks all the time; yields the seconds each answer took."""
     took: list[float] = []
 
     async def ask(channel: grpc.aio.Channel) -> None:
@@ -126,7 +126,7 @@ async def test_session_whose_client_reads_nothing_is_not_read_either_and_its_end
         stream.cancel()
         while server.telemetry.value("persist_streams", (("method", SESSION),)):
             await asyncio.sleep(0.01)
-    # gRPC's poller complains to asyncio's log now and then, whoever asks what.
+    # gRPC's poller complains to asyncio's log now and then, whatever is asked.
     ours = [record for record in caplog.records if record.name.startswith("persist")]
     assert not [record for record in ours if record.levelno >= logging.WARNING]
 
@@ -280,7 +280,7 @@ async def test_bytes_that_are_no_request_are_invalid_counted_and_not_logged(meth
             assert isinstance(meaning(error), InvalidArgument)
         counted = server.telemetry.value("persist_rpc_total", (("method", method), ("code", "INVALID_ARGUMENT")))
         assert counted >= 2
-    # gRPC's poller complains to asyncio's log now and then, whoever asks what.
+    # gRPC's poller complains to asyncio's log now and then, whatever is asked.
     ours = [record for record in caplog.records if record.name.startswith("persist")]
     assert not [record for record in ours if record.levelno >= logging.WARNING]
 

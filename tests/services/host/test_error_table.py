@@ -15,7 +15,12 @@ from persist.wire import rpc_errors
 from persist.wire.rpc_errors import TABLE, detail_of, error_of_detail, error_of_status, status_of
 
 CLASSES = sorted(
-    (cls for cls in PersistError.by_reason.values() if cls.__module__.startswith("persist.")),
+    (
+        cls
+        for cls in PersistError.by_reason.values()
+        # What only a client raises goes through no status.
+        if cls.__module__.startswith("persist.") and not cls.__module__.startswith("persist.client.")
+    ),
     key=lambda cls: cls.__name__,
 )
 USAGE_CODES = {
@@ -23,6 +28,7 @@ USAGE_CODES = {
     rpc_errors.FAILED_PRECONDITION,
     rpc_errors.OUT_OF_RANGE,
     rpc_errors.NOT_FOUND,
+    rpc_errors.PERMISSION_DENIED,
     rpc_errors.ALREADY_EXISTS,
     rpc_errors.ABORTED,
 }

@@ -1,4 +1,4 @@
-"""What callers, logs and metrics are told when a store is away: enough for each, and never a secret."""
+"""What callers, logs and metrics get when a store is away: enough for each, and never a secret."""
 
 import asyncio
 import contextlib
@@ -53,10 +53,10 @@ async def test_store_away_tells_callers_an_id_and_the_log_the_rest(tmp_path, pos
             await stub.Open(pb.OpenRequest(shard_id=shard, create=True), timeout=20)
             postgres.kill()
             try:
-                errors = [await refused(stub.Open(pb.OpenRequest(shard_id=shard), timeout=1)) for _ in range(2)]
+                errors = [await refused(stub.Open(pb.OpenRequest(shard_id=shard), timeout=3)) for _ in range(2)]
                 session = stub.Session()
                 request = rpc.request_of(shard, append(0, 1))
-                call = rpc.call_of(1, 1000, rpc.BY_RPC["CompareAndAppend"], request)
+                call = rpc.call_of(1, 3000, rpc.BY_RPC["CompareAndAppend"], request)
                 await session.write(pb.SessionRequest(calls=[call]))
                 with pytest.raises(PersistError) as failed:
                     rpc.outcome_in((await session.read()).answers[0])
@@ -127,15 +127,15 @@ async def get(side: Address, path: str, *, has: str) -> str:
 def test_details_are_told_by_name_and_the_rest_is_withheld(caplog):
     strangers = Strangers(system())
     plain = Determinate("the deadline passed", hint="retry", retry_after_ms=5)
-    assert strangers.told(plain, "m") is plain
-    told = strangers.told(StoreReadOnly("a standby", hint="elsewhere", uri="postgres://db", sqlstate="25006"), "m")
+    assert strangers.shown(plain, "m") is plain
+    told = strangers.shown(StoreReadOnly("a standby", hint="elsewhere", uri="postgres://db", sqlstate="25006"), "m")
     assert (type(told), told.message, told.hint) == (StoreReadOnly, "a standby", "elsewhere")
     assert set(told.details) == {"sqlstate", "error_id"}
     away = Determinate("status 14: connect failed: ipv4:10.1.2.3:7100: refused")
-    assert "10.1.2.3" not in str(strangers.told(away, "m"))
+    assert "10.1.2.3" not in str(strangers.shown(away, "m"))
     assert [record.error_uri for record in caplog.records if hasattr(record, "error_uri")] == ["postgres://db"]
     assert "10.1.2.3" in caplog.text
-    unheard = strangers.told(Determinate("no answer from db.internal:7100 in time"), "m")
+    unheard = strangers.shown(Determinate("no answer from db.internal:7100 in time"), "m")
     assert unheard.message == "no answer from *** in time"
 
 

@@ -21,7 +21,7 @@ from persist_minter import Reach, minter_spec
 
 REMAP = ShardId.of(b"r" * 16)
 ENVIRONMENT = {"PERSIST_POLL_FIRST_MS": "5", "PERSIST_POLL_MAX_MS": "50"}
-"""Processes over the same SQLite file tell each other nothing: a watch there polls."""
+"""Processes over the same SQLite file do not notify each other: a watch there polls."""
 
 
 def source(incarnation: str = "one", kind: SourceKind = SourceKind.PARTITIONS, **rules: Any) -> RemapSource:

@@ -44,7 +44,7 @@ OFFSETS = 40
 
 
 async def ask_all(minter: RemoteMinter, known: dict[int, int], offsets: range = range(OFFSETS)) -> None:
-    """Bindings of messages, one after the other; they must be those that others were told."""
+    """Bindings of messages, one after the other; they must be those that others got."""
     await minter.mint(source())
     for offset in offsets:
         [binding] = await minter.get_binding(source(), at(0, [offset]))
@@ -121,7 +121,7 @@ async def bound(minter: RemoteMinter, offset: int) -> int:
 
 
 async def reaching(traces: AsyncIterator[RemapTrace], offset: int) -> RemapTrace:
-    """The first trace that binds a message; none is told twice on the way."""
+    """The first trace that binds a message; none is sent twice on the way."""
     before = None
     async for trace in traces:
         assert trace != before
@@ -205,7 +205,7 @@ async def test_minter_that_is_away_is_told_in_time():
         ):
             with pytest.raises(LocationError):
                 await call
-    # A watch without an end gives up when nobody answers for as long as a call may take.
+    # A watch without an end gives up when no server answers for as long as a call may take.
     async with remote_minter(endpoint, settings=dataclasses.replace(SMALL, timeout_ms=300)) as minter:
         with pytest.raises(LocationError):
             await anext(minter.watch(source()))

@@ -1,4 +1,4 @@
-"""TimestampOracle: what clients of servers and processes without one are told fits together; and what it refuses."""
+"""TimestampOracle: what clients of servers and processes without one get fits together; and what it refuses."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""Servers and Blobs of different locations are not taken for one: nothing is written where nobody will find it."""
+"""Servers and Blobs of different locations are not taken for one: nothing is written where it will not be found."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -107,7 +107,7 @@ async def test_server_over_stores_of_two_locations_does_not_start(tmp_path: Path
 
 
 async def test_client_with_stores_of_its_own_refuses_them_too(tmp_path: Path) -> None:
-    """Nobody listens: the commit loop runs here, over the stores of two locations."""
+    """No server listens: the commit loop runs here, over the stores of two locations."""
     places = [file_place(tmp_path / name) for name in "AB"]
     for place in places:
         async with await aio.embedded(blob=place.blob, consensus=place.consensus) as client:

@@ -23,6 +23,7 @@ from services.process import ServeProcess, serve_process
 from persist import ShardId, aio
 from persist.client.binding.remap_shard import CONFIRM_SECONDS
 from persist.client.remote.shards import RemoteShards
+from persist.core.catalog.ddl.statements import CreateRole
 from persist.errors import PersistError
 from persist.machine.backup.manifest import Manifest
 from persist.runtime import system
@@ -166,6 +167,34 @@ async def test_catalog_server_leads_the_new_history(location: Location) -> None:
         assert before.token is not None
         assert after.token > before.token
         assert process.pids == (pid,)
+
+
+async def test_environment_of_before_changes_nothing_of_the_new_history(location: Location) -> None:
+    """What it asks for, as where a cursor was acknowledged up to, was true of the history that is over."""
+    place = location.place
+    async with (
+        catalog_process(place, "--generation", "1") as process,
+        at((place.blob, place.consensus)) as (client, _),
+    ):
+        environment = await client.environment(endpoints=process.endpoint)
+        await environment.execute(CreateRole("common"))
+        await location.back_up()
+        await environment.execute(CreateRole("lost"))
+        await location.restore()
+
+        async def begun() -> None:
+            async with at((place.blob, place.consensus)) as (fresh, _):
+                await (await fresh.environment(endpoints=process.endpoint)).execute(CreateRole("new"))
+
+        await again(begun)
+        for _ in range(2):
+            with pytest.raises(PersistError):
+                await environment.execute(CreateRole("zombie"))
+        async with at((place.blob, place.consensus)) as (fresh, _):
+            new = await fresh.environment(endpoints=process.endpoint)
+            roles = {each.name for each in (await new.strict_view()).roles.values()}
+        assert {"common", "new"} <= roles
+        assert not roles & {"lost", "zombie"}
 
 
 async def test_minter_and_oracle_serve_the_new_history(location: Location) -> None:

@@ -38,6 +38,8 @@ COMMANDS = [
     c.CompareAndDowngradeSince(critical_id="ctl", expected=b"", opaque=b"1", since=MINIMUM, call=CALL, registered=0),
     c.ExpireCriticalReader(critical_id="ctl"),
     c.ExpireCriticalReader(critical_id="ctl", call=CALL, registered=2**63),
+    c.ExpireCriticalReader(critical_id="ctl", expected=b""),
+    c.ExpireCriticalReader(critical_id="ctl", expected=b"token"),
     c.ExpireWriter(writer_id=WRITER),
     c.RegisterSchema(schema=b"arrow", codec="json"),
     c.EvolveSchema(expected_id=0, schema=b"arrow", codec="arrow"),

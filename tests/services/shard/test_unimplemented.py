@@ -63,7 +63,8 @@ async def test_call_that_was_sent_is_in_doubt_when_its_session_is_not_found(answ
         else:
             # Registering the schema used the session; the next call begins another one.
             [peer] = client.location.shards._endpoints._connections  # type: ignore[attr-defined]
-            peer._retired, peer._session = [peer._session], None
+            sessions = peer._sessions
+            sessions._ending, sessions._open = [*sessions._open.values()], {}
         proxy.armed = True
         lower = 10 if answered else 0
         with pytest.raises(Indeterminate) as told:

@@ -5,9 +5,9 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from cli.damaged import BAD, GOOD, damage_state, diffs, grown, parts
+from cli.admin.damaged import BAD, GOOD, damage_state, diffs, grown, parts
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "state" / "location-1.tar.gz"
+GOLDEN = Path(__file__).parents[2] / "golden" / "state" / "location-1.tar.gz"
 
 
 @pytest.fixture

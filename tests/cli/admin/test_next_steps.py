@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli.damaged import BAD, GOOD, cut, damage_state, diffs, flip, grow, grown, hold, parts, rollups
+from cli.admin.damaged import BAD, GOOD, cut, damage_state, diffs, flip, grow, grown, hold, parts, rollups
 from forked import Fork
 
 Damage = Callable[[Path], None]
@@ -147,7 +147,7 @@ def release(location: Path) -> None:
     """Expire the reader that holds the first state."""
     import asyncio
 
-    from cli.damaged import let_go
+    from cli.admin.damaged import let_go
 
     asyncio.run(let_go(location, BAD))
 
@@ -229,7 +229,7 @@ def test_bucket_with_versions_is_asked_before_it_is_proposed(persist, versioned)
 @pytest.fixture
 def versioned(s3_uri: str, tmp_path: Path):
     """The options of a location whose bucket keeps versions, and how to delete a part of it."""
-    from cli.damaged import PLAIN, SCHEMA
+    from cli.admin.damaged import PLAIN, SCHEMA
 
     import persist as library
     from persist.runtime import system

@@ -12,7 +12,7 @@ import persist
 from persist.core.shard.state import STATE_FORMAT
 from persist.errors import VersionMismatch
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "state" / "location-1.tar.gz"
+GOLDEN = Path(__file__).parents[2] / "golden" / "state" / "location-1.tar.gz"
 """Two shards of release format 1: seven appends each, inline and in Blob, rolled up and collected, a critical hold."""
 SHARDS = {name: persist.ShardId.named("upgrade", name) for name in ("first", "second")}
 

@@ -1,0 +1,69 @@
+"""The work behind ``persist catalog items``, ``adopt`` and ``leave``: names of an environment, and their shards."""
+
+from typing import TYPE_CHECKING
+
+from persist.core.catalog.ddl.described import Described
+from persist.core.catalog.values import Space
+from persist.core.ids import ShardId
+from persist_cli.catalog.place import Place
+from persist_cli.terminal import counted, note, print_json, print_table
+
+if TYPE_CHECKING:
+    from persist.client.collections.environment import Environment
+    from persist.settings import Settings
+
+COLUMNS = ("name", "kind", "id", "shard", "timeline", "mode")
+
+
+def items(place: Place, settings: "Settings", *, system: bool, json: bool) -> None:
+    """Print the items of an environment; those of the ``system``, too, if asked. Raises Uninitialized."""
+    found = place.in_environment(settings, lambda environment: environment.items())
+    rows = [_row(item) for item in found if system or item.id.space is Space.USER]
+    if json:
+        print_json(rows)
+        return
+    print_table(COLUMNS, [[row[name] for name in COLUMNS] for row in rows], caption=counted(len(rows), "item"))
+
+
+def adopt(
+    place: Place, settings: "Settings", name: str, *, shard: str | None, timeline: str, role: str, json: bool
+) -> None:
+    """Make an item of a shard, and print it. Raises ShardNotFound, AmbiguousName, UniquenessViolation."""
+    given = None if shard is None else ShardId.parse(shard)
+
+    async def work(environment: "Environment") -> Described:
+        executed = await environment.adopt(name, shard=given, timeline=timeline)
+        assert executed.id is not None
+        return environment.view.get(executed.id)
+
+    item = place.in_environment(settings, work, role=role)
+    if json:
+        print_json(_row(item))
+    else:
+        note(f"{item.name} is the shard {item.data} now; persist catalog leave {item.name} gives it back")
+
+
+def leave(place: Place, settings: "Settings", name: str, *, cascade: bool, role: str, json: bool) -> None:
+    """Forget an item, whose shard stays. Raises UnknownObject, DependentObjects."""
+
+    async def work(environment: "Environment") -> Described:
+        item = await environment.resolve(name, strict=True)
+        await environment.leave(name, cascade=cascade)
+        return item
+
+    item = place.in_environment(settings, work, role=role)
+    if json:
+        print_json(_row(item))
+    else:
+        note(f"{item.name} is no item any more; its shard {item.data or '(none)'} stays as it is")
+
+
+def _row(item: Described) -> dict[str, str]:
+    return {
+        "name": str(item.name),
+        "kind": item.kind.words,
+        "id": str(item.id),
+        "shard": "" if item.data is None else str(item.data),
+        "timeline": "" if item.timeline is None else str(item.timeline),
+        "mode": item.mode,
+    }

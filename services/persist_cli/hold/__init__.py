@@ -1,0 +1,1 @@
+"""``persist hold``: what keeps the history of collections readable."""

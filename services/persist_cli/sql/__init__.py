@@ -1,0 +1,1 @@
+"""``persist sql``: statements from the command line, files and pipes, and a shell for people."""

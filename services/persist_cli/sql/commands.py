@@ -1,0 +1,76 @@
+"""``persist sql``: run SQL over the collections of an environment.
+
+Source: collections: queries.
+"""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from persist_cli.catalog.place import Whose
+from persist_cli.options import RUN, Run
+
+Statement = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="STATEMENT", help="One statement or several, with ; between. None: a shell, or standard input."
+    ),
+]
+Command = Annotated[
+    str | None, typer.Option("--command", "-c", metavar="STATEMENT", help="The same, as other shells take it.")
+]
+File = Annotated[
+    Path | None, typer.Option("--file", "-f", metavar="FILE", help="Statements in a file; - for standard input.")
+]
+Csv = Annotated[bool, typer.Option("--csv", help="Print rows as CSV.", rich_help_panel=RUN)]
+Arrow = Annotated[bool, typer.Option("--arrow", help="Print rows as an Arrow stream.", rich_help_panel=RUN)]
+Role = Annotated[
+    str, typer.Option("--role", metavar="NAME", envvar="PERSIST_ROLE", help="In whose name.", show_default="persist")
+]
+
+
+def sql(
+    statement: Statement = None,
+    command: Command = None,
+    file: File = None,
+    csv: Csv = False,
+    arrow: Arrow = False,
+    role: Role = "",
+    *,
+    at: Whose,
+    run: Run,
+) -> None:
+    """Query tables, sources and views at a time, change tables, and make what has a name.
+
+    Statements end with a semicolon; the first that fails ends the run. Rows are a table for people, JSON lines with
+    --json. COPY reads and writes files of this machine. Without a statement, on a terminal, a shell begins: \\? helps.
+    """
+    if csv + arrow + run.json > 1:
+        raise typer.BadParameter("rows have one format: --json, --csv or --arrow")
+    if len([each for each in (statement, command, file) if each is not None]) > 1:
+        raise typer.BadParameter("give a statement, or a file with some")
+    statement = command if statement is None else statement
+    place, settings = at.place(), run.settings()
+    from persist_cli.sql import running
+
+    form = running.Form.JSON if run.json else running.Form.CSV if csv else running.Form.ARROW if arrow else None
+    text = statement if statement is not None else running.text_of(file)
+    if text is None and not sys.stdin.isatty():
+        text = sys.stdin.read()
+    if text is not None:
+        parsed = running.parsed(text)
+        place.in_environment(
+            settings,
+            lambda env: running.run_all(env, parsed, form or running.Form.TABLE),
+            role=role,
+            new=running.creates(parsed),
+        )
+        return
+    from persist_cli.sql import shell
+
+    environ = run.invocation.environ
+    place.in_environment(
+        settings, lambda env: shell.interact(env, form or running.Form.TABLE, environ), role=role, new=True
+    )

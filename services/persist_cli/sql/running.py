@@ -1,0 +1,211 @@
+"""Statements of a text, one after the other: what each gives, on standard output."""
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from decimal import Decimal
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from persist.client.sql.parse import statements as s
+from persist.client.sql.parse.printing import printed
+from persist.client.sql.parse.text import parse
+from persist.client.sql.results import Result
+from persist.client.sql.session import SqlSession
+from persist.errors import InvalidArgument
+from persist_cli.terminal import counted, note, print_json_line, print_table
+
+if TYPE_CHECKING:
+    from persist.client.collections.environment import Environment
+
+ROWS_MAX: Final = 1000
+"""Rows of a table for people: what somebody scrolls through."""
+
+QUIET_SECONDS: Final = 1.0
+"""A statement that takes longer says on a terminal that it runs."""
+
+_MARKS: Final = "|/-\\"
+
+
+class Form(StrEnum):
+    """How rows are printed."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+    ARROW = "arrow"
+
+
+def text_of(file: Path | None) -> str | None:
+    """The statements in a file; None: none was named. Raises InvalidArgument."""
+    if file is None:
+        return None
+    if str(file) == "-":
+        return sys.stdin.read()
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgument("this file cannot be read", hint="a text file in UTF-8", file=file, why=error) from error
+
+
+def parsed(text: str) -> list[s.Parsed]:
+    """The statements of a text. Raises SqlSyntax, SqlNotSupported: none of them is run."""
+    return parse(text)
+
+
+def creates(statements: Sequence[s.Parsed]) -> bool:
+    """Whether they begin with something new, so that also the location may be new."""
+    return bool(statements) and printed(statements[0].statement).startswith("CREATE ")
+
+
+async def run_all(environment: "Environment", statements: Sequence[s.Parsed], form: Form) -> None:
+    """Run statements one after the other, until one fails."""
+    session = SqlSession(environment, files=True)
+    try:
+        for each in statements:
+            await run_one(session, each, form)
+        if session.in_transaction:
+            note("the transaction was not committed: nothing of it happened")
+    finally:
+        await session.close()
+
+
+async def run_one(session: SqlSession, parsed: s.Parsed, form: Form) -> Result | None:
+    """Run a statement and print what it gives. None: its rows were printed as they came."""
+    if isinstance(parsed.statement, s.Subscribe):
+        await _follow(session, parsed, form)
+        return None
+    streamed = form is not Form.TABLE and not session.in_transaction
+    if isinstance(parsed.statement, s.Select) and streamed:
+        async with waiting(), session.answer(parsed.statement) as (answer, _):
+            await _print_batches(answer.schema, answer.batches(), form)
+        return None
+    async with waiting():
+        result = await session.run(parsed.statement)
+    await show(result, form)
+    return result
+
+
+async def show(result: Result, form: Form) -> None:
+    """Print a result: rows, or for people what was done."""
+    if result.table is None:
+        if form is Form.TABLE:
+            print(result.tag)
+    elif form is Form.TABLE:
+        _print_table(result)
+    else:
+        await _print_batches(result.table.schema, _batches(result.table), form)
+    if result.notice:
+        note(result.notice)
+
+
+async def _batches(table: pa.Table) -> AsyncIterator[pa.RecordBatch]:
+    for batch in table.to_batches():
+        yield batch
+
+
+def _print_table(result: Result) -> None:
+    assert result.table is not None
+    rows = result.table.slice(0, ROWS_MAX)
+    if result.table.schema.names in (["plan"], ["definition"]):
+        print("\n".join(str(value) for value in rows.column(0).to_pylist()))
+        return
+    caption = counted(result.table.num_rows, "row")
+    if result.table.num_rows > ROWS_MAX:
+        caption = f"the first {ROWS_MAX:,} of {caption}; --csv, --json and COPY give all"
+    columns = [column.to_pylist() for column in rows.columns]
+    shown = [[_cell(value) for value in row] for row in zip(*columns, strict=True)]
+    print_table(result.table.schema.names, shown, caption=caption)
+
+
+def _cell(value: object) -> object:
+    # A table for people tells null from an empty text.
+    return "null" if value is None else value
+
+
+async def _print_batches(schema: pa.Schema, batches: AsyncIterator[pa.RecordBatch], form: Form) -> None:
+    with _writer(schema, form) as put:
+        async for batch in batches:
+            put(batch)
+
+
+@contextlib.contextmanager
+def _writer(schema: pa.Schema, form: Form) -> Iterator[Callable[[pa.RecordBatch], object]]:
+    if form is Form.JSON:
+        yield _print_json
+    elif form is Form.CSV:
+        from pyarrow import csv
+
+        with csv.CSVWriter(sys.stdout.buffer, schema) as writer:
+            yield lambda batch: (writer.write_batch(batch), sys.stdout.buffer.flush())
+    else:
+        with pa.ipc.new_stream(sys.stdout.buffer, schema) as writer:  # type: ignore[arg-type]  # narrower than Arrow is
+            yield lambda batch: (writer.write_batch(batch), sys.stdout.buffer.flush())
+    sys.stdout.flush()
+
+
+def _print_json(batch: pa.RecordBatch) -> None:
+    for row in batch.to_pylist():
+        print_json_line({name: _number(value) for name, value in row.items()})
+
+
+def _number(value: object) -> object:
+    # Sums of whole numbers are whole numbers.
+    return int(value) if isinstance(value, Decimal) and value.as_tuple().exponent == 0 else value
+
+
+async def _follow(session: SqlSession, parsed: s.Parsed, form: Form) -> None:
+    """Print the updates of a SUBSCRIBE as they come, until UP TO, or until it is interrupted."""
+    assert isinstance(parsed.statement, s.Subscribe)
+    following = await session.follow(parsed.statement)
+    async with following:
+        note(f"from {following.as_of} on; Ctrl-C ends it")
+        if form is not Form.TABLE:
+            await _print_batches(following.schema, _pieces(following.batches()), form)
+            return
+        print("\t".join(following.schema.names), flush=True)
+        async for rows in following.batches():
+            for row in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+                print("\t".join(str(_cell(value)) for value in row), flush=True)
+
+
+async def _pieces(tables: AsyncIterator[pa.Table]) -> AsyncIterator[pa.RecordBatch]:
+    async for table in tables:
+        for batch in table.to_batches():
+            yield batch
+
+
+@contextlib.asynccontextmanager
+async def waiting() -> AsyncIterator[None]:
+    """A block that says on a terminal, once it takes long, that it runs, and for how long."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    saying = asyncio.create_task(_say())
+    try:
+        yield
+    finally:
+        saying.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await saying
+
+
+async def _say() -> None:
+    from persist.runtime import system
+
+    runtime = system()
+    begun = runtime.monotonic()
+    await runtime.sleep(QUIET_SECONDS)
+    at = 0
+    try:
+        while True:
+            seconds = runtime.monotonic() - begun
+            print(f"\r{_MARKS[at % 4]} running, {seconds:.0f} s; Ctrl-C ends it", end="", file=sys.stderr, flush=True)
+            at += 1
+            await runtime.sleep(0.25)
+    finally:
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)

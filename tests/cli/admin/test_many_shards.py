@@ -1,0 +1,131 @@
+"""Very many shards: they are listed at once, and looked at side by side, with a way to go on where it was cut off."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from persist.core.ids import ABSENT, ShardId
+from persist.errors import Determinate
+from persist.machine.local_shards import LocalShards
+from persist.runtime import system
+from persist.settings import Settings
+from persist.storage.open import open_blob, open_consensus
+from persist_cli.admin.walk import AT_ONCE, Walk
+
+MANY = 20_000
+SECONDS = 8.0
+"""Four times what it may take: other tests run beside this one. With a read of each shard it takes half a minute."""
+
+
+def shard(number: int) -> ShardId:
+    return ShardId.of(number.to_bytes(16, "big"))
+
+
+@pytest.fixture
+def place(tmp_path: Path, fresh_redis_uri: Callable[[], str]) -> tuple[str, str]:
+    return f"file:{tmp_path / 'blob'}", fresh_redis_uri()
+
+
+def options(place: tuple[str, str]) -> tuple[str, ...]:
+    return "--blob", place[0], "--consensus", place[1]
+
+
+async def make(place: tuple[str, str], count: int) -> None:
+    settings, runtime = Settings(), system()
+    shards = LocalShards(
+        open_blob(place[0], settings=settings, runtime=runtime),
+        open_consensus(place[1], settings=settings, runtime=runtime),
+    )
+    await asyncio.gather(*(shards.open(shard(number), timeout=60) for number in range(count)))
+    await shards.close()
+
+
+async def name(place: tuple[str, str], count: int) -> None:
+    """Shards of which nothing is known but that they are there."""
+    consensus = open_consensus(place[1], settings=Settings(), runtime=system())
+    for numbers in _batched(count, 500):
+        await asyncio.gather(*(consensus.compare_and_set(shard(n), ABSENT, b"x", timeout=60) for n in numbers))
+    await consensus.close()
+
+
+def _batched(count: int, size: int) -> Iterator[range]:
+    for begin in range(0, count, size):
+        yield range(begin, min(begin + size, count))
+
+
+def test_twenty_thousand_shards_are_listed_at_once(persist, place):
+    asyncio.run(make(place, 1))
+    asyncio.run(name(place, MANY))
+    everything = [shard(number) for number in range(MANY)]
+    for words in ((), ("--json",)):
+        began = system().monotonic()
+        done = persist("shard", "list", *options(place), *words)
+        seconds = system().monotonic() - began
+        print(f"{seconds:.2f} s")
+        assert done.code == 0, done.err
+        assert "--frontiers" in done.err
+        assert ([row["shard"] for row in done.json] if words else done.out.split()[1 : MANY + 1]) == everything
+        assert seconds < SECONDS
+
+
+def test_frontiers_are_shown_or_left_out_as_asked(persist, place):
+    asyncio.run(make(place, 3))
+    few, without = (persist("shard", "list", *options(place), "--json", *more) for more in ([], ["--no-frontiers"]))
+    assert [row["upper"] for row in few.json] == [[0]] * 3
+    assert without.json == [{"shard": shard(number)} for number in range(3)]
+
+
+@pytest.mark.parametrize("command", ["usage", "fsck"])
+def test_work_on_all_shards_goes_on_behind_one(persist, place, command):
+    asyncio.run(make(place, 40))
+    whole = persist(command, *options(place), "--json")
+    rest = persist(command, *options(place), "--json", "--after", shard(29))
+    assert whole.code == rest.code == 0
+    if command == "usage":
+        assert [row["shard"] for row in whole.json["shards"]] == [shard(number) for number in range(40)]
+        assert rest.json["shards"] == whole.json["shards"][30:]
+    else:
+        assert (whole.json["shards"], rest.json["shards"]) == (40, 10)
+
+
+async def test_shards_are_looked_at_side_by_side_and_told_in_order():
+    running, most = 0, 0
+
+    async def work(which: ShardId) -> str:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        # The first ones take longest.
+        await asyncio.sleep(0.02 if which < shard(5) else 0)
+        running -= 1
+        if which == shard(7):
+            raise Determinate("away")
+        return which
+
+    walk = Walk([shard(number) for number in reversed(range(100))], work, after="", at_once=AT_ONCE)
+    told = [(which, task.exception() or task.result()) async for which, task in walk.results()]
+    assert [which for which, _ in told] == [shard(number) for number in range(100)]
+    assert [which for which, found in told if found != which] == [shard(7)]
+    assert 1 < most <= AT_ONCE
+
+
+async def test_interrupt_says_where_to_go_on_and_keeps_what_was_found(capsys):
+    async def work(which: ShardId) -> str:
+        if which >= shard(10):
+            await asyncio.Event().wait()
+        return which
+
+    async def collect() -> tuple[list[str], bool]:
+        walk = Walk([shard(number) for number in range(50)], work, after="", at_once=4)
+        found = [which async for which, _ in walk.results()]
+        return found, walk.interrupted
+
+    task = asyncio.create_task(collect())
+    await asyncio.sleep(0.05)
+    task.cancel()
+    found, interrupted = await task
+    assert found == [shard(number) for number in range(10)]
+    assert interrupted
+    assert f"--after {shard(9)}" in capsys.readouterr().err

@@ -1,0 +1,55 @@
+"""``persist source`` where one table of a PostgreSQL stops: a row for each, why, and the command that mends it."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from ingest.pipeline.conftest import shop, shop_server  # noqa: F401 - fixtures are used by being there
+
+from persist_ingest import Location
+from persist_ingest.location import release
+
+Persist = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def released(here: tuple[str, str]) -> Iterator[None]:
+    yield
+    release(Location(directory=here[1]))
+
+
+def test_one_table_stalls_is_shown_and_mended_by_one_command(
+    persist: Persist,
+    here: tuple[str, str],
+    shop: Any,  # noqa: F811 - the fixture
+) -> None:
+    def run(*words: object) -> Any:
+        return persist("source", *words, "--no-spark", *here)
+
+    for table in ("bad", "good"):
+        shop.run(f"CREATE TABLE {table} (id int PRIMARY KEY, name text)", f"INSERT INTO {table} VALUES (1, 'a')")
+    options = ("-o", f"dsn={shop.dsn}", "-o", "tables=public.bad,public.good", "-o", "setReplicaIdentity=true")
+    assert run("create", "shop", "--type", "postgres", *options).code == 0
+    shop.run("ALTER TABLE bad DROP COLUMN name", "INSERT INTO good VALUES (2, 'b')")
+    ran = run("run", "shop", "--steps", 1)
+    assert ran.code == 0, "the source goes on"
+    assert "stalled: a column was dropped" in ran.err
+    told = persist("source", "status", "shop", *here)
+    assert told.code == 1
+    assert "persist source resnapshot shop public.bad" in told.err
+    assert "a column was dropped or renamed" in " ".join(told.out.split())
+    shown = persist("source", "status", "shop", "--json", *here).json
+    assert {name: each["state"] for name, each in shown["exports"].items()} == {
+        "public.bad": "stalled",
+        "public.good": "running",
+    }
+    assert shown["exports"]["public.bad"]["since_ms"]
+    wrong = persist("source", "resnapshot", "shop", "public.bat", *here)
+    assert wrong.code == 2
+    assert "public.bad" in wrong.err
+    done = persist("source", "resnapshot", "shop", "public.bad", *here)
+    assert done.code == 0, done.err
+    assert run("run", "shop", "--steps", 1).code == 0
+    assert persist("source", "status", "shop", *here).code == 0
+    rows = persist("shard", "snapshot", "shop.public.bad", "--json", *here).lines
+    assert [row["id"] for row in rows] == [1]

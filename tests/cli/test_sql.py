@@ -1,0 +1,162 @@
+"""``persist sql`` and ``persist hold``: what a person sees, and what a program gets."""
+
+import io
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from prompt_toolkit.application import create_app_session
+from prompt_toolkit.history import InMemoryHistory
+from prompt_toolkit.input import create_pipe_input
+from prompt_toolkit.output import DummyOutput
+
+import persist as library
+from persist import aio
+from persist.client.sql.session import SqlSession
+from persist_cli.sql.running import Form
+from persist_cli.sql.shell import Shell, candidates, is_complete
+
+Persist = Callable[..., Any]
+
+MADE = "create table t (id bigint primary key, name text, n int); insert into t values (1, 'ada', 10), (2, null, 20)"
+
+
+def test_statements_from_the_command_line_a_file_and_a_pipe(persist: Persist, here, tmp_path, monkeypatch):
+    done = persist("sql", *here, MADE)
+    assert (done.code, done.out) == (0, "CREATE TABLE\nINSERT 2\n")
+    table = persist("sql", *here, "select id, name from t order by id")
+    assert table.code == 0
+    assert "│  1 │ ada  │" in table.out
+    assert "│  2 │ null │" in table.out
+    assert "2 rows" in table.out
+    script = tmp_path / "script.sql"
+    script.write_text("update t set n = n + 1;\nselect sum(n) as sum from t;")
+    assert persist("sql", *here, "--json", "-f", script).lines == [{"sum": 32}]
+    assert persist("sql", *here, "--json", "-c", "select max(n) as n from t").lines == [{"n": 21}]
+    assert persist("sql", *here, "-c", "select 1", "-f", script).code == 2
+    monkeypatch.setattr(sys, "stdin", io.StringIO("select count(*) as count from t"))
+    assert persist("sql", *here, "--json").lines == [{"count": 2}]
+
+
+def test_rows_for_programs(persist: Persist, here):
+    assert persist("sql", *here, MADE).code == 0
+    assert persist("sql", *here, "--json", "select * from t order by id").lines == [
+        {"id": 1, "name": "ada", "n": 10},
+        {"id": 2, "name": None, "n": 20},
+    ]
+    assert persist("sql", *here, "--csv", "select id, name from t order by id").out == '"id","name"\n1,"ada"\n2,\n'
+
+
+def test_rows_as_an_arrow_stream(here, capfdbinary):
+    from persist_cli.app import run
+
+    with library.embedded(here[1]) as client:
+        client.sql(MADE)
+    assert run(["sql", *here, "--arrow", "select id from t order by id"], {}) == 0
+    out, _ = capfdbinary.readouterr()
+    assert pa.ipc.open_stream(out).read_all().to_pylist() == [{"id": 1}, {"id": 2}]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("selct 1", "no statement begins so line=1 column=1 at='SELCT' (SELECT?)"),
+        ("select * from nope", "there is no such object name=nope"),
+        ("select 'x'::int", "Could not convert string 'x' to INT32"),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_an_exit_code(persist: Persist, here, text, said):
+    assert persist("sql", *here, MADE).code == 0
+    failed = persist("sql", *here, text)
+    assert failed.code == 2
+    assert said in failed.err
+    assert failed.err.count("\n") == 1
+
+
+def test_nothing_of_a_text_runs_that_cannot_be_parsed(persist: Persist, here):
+    assert persist("sql", *here, MADE).code == 0
+    assert persist("sql", *here, "delete from t; selct 1").code == 2
+    assert persist("sql", *here, "--json", "select count(*) as n from t").lines == [{"n": 2}]
+
+
+def test_a_place_that_is_not_there_is_made_by_what_creates_only(persist: Persist, tmp_path):
+    missing = ("--location", str(tmp_path / "missing"))
+    failed = persist("sql", *missing, "select 1")
+    assert failed.code == 2
+    assert "no persist location" in failed.err
+    assert not (tmp_path / "missing").exists()
+
+
+def test_a_subscription_up_to_now_ends_where_nobody_writes(persist: Persist, here):
+    """The process that made the table and led is gone: no tick says that the clock went on."""
+    assert persist("sql", *here, MADE).code == 0
+    done = persist("sql", *here, "--csv", "subscribe t up to now()")
+    assert done.code == 0, done.err
+    assert len(done.out.splitlines()) == 3
+
+
+def test_formats_exclude_each_other(persist: Persist, here):
+    assert persist("sql", *here, "--csv", "--arrow", "select 1").code == 2
+
+
+def test_holds_are_made_listed_advanced_renamed_and_dropped(persist: Persist, here):
+    assert persist("sql", *here, MADE).code == 0
+    assert "CREATE HOLD persist.public.h at " in persist("hold", "create", *here, "h", "t").err
+    (held,) = persist("hold", "list", *here, "--json").json
+    assert (held["name"], held["on"], held["state"]) == ("persist.public.h", ["persist.public.t"], "ok")
+    assert "1 hold" in persist("hold", "list", *here).out
+    advanced = persist("hold", "advance", *here, "h", "--json").json
+    assert advanced["at"] >= held["at"]
+    assert persist("hold", "create", *here, "other", "t", "--max-lag", "1h").code == 0
+    assert persist("hold", "rename", *here, "h", "other", "--swap").code == 0
+    assert persist("hold", "rename", *here, "h", "kept").code == 0
+    assert persist("hold", "drop", *here, "kept").code == 0
+    assert [each["name"] for each in persist("hold", "list", *here, "--json").json] == ["persist.public.other"]
+    failed = persist("hold", "drop", *here, "nope")
+    assert failed.code == 2
+    assert "nope" in failed.err
+    assert persist("hold", "drop", *here, "nope", "--if-exists").code == 0
+
+
+def test_enter_runs_what_is_complete():
+    assert is_complete("select 1;")
+    assert is_complete("\\d t")
+    assert is_complete("")
+    assert not is_complete("select 1")
+    assert not is_complete("select ';")
+    assert not is_complete("select 1; select 2")
+
+
+def test_words_and_names_are_completed_in_the_case_they_are_typed_in():
+    names = [("flights", "persist.public.flights", "carrier")]
+    assert candidates("fl", names) == ["flights"]
+    assert candidates("SEL", names) == ["SELECT"]
+    assert candidates("sel", names) == ["select"]
+    assert candidates("c", names)[0] == "carrier"
+    assert candidates("", names) == []
+
+
+async def test_the_shell_runs_what_is_typed(tmp_path, capfd):
+    typed = (
+        "create table t (id bigint primary key);\n"
+        "insert into t\nvalues (1), (2);\n"
+        "select count(*) as count\nfrom t;\n"
+        "\\d\n\\d t\n\\timing\nselct;\nselect 1 as one;\n\\nope\n\\q\n"
+    )
+    async with await aio.embedded(str(tmp_path / "data")) as client:
+        session = SqlSession(await client.environment(), files=True)
+        with create_pipe_input() as keyboard, create_app_session(input=keyboard, output=DummyOutput()):
+            keyboard.send_text(typed)
+            await Shell(session, Form.TABLE, InMemoryHistory()).run()
+        await session.close()
+    out, err = capfd.readouterr()
+    assert "CREATE TABLE\nINSERT 2\n" in out
+    assert "│     2 │" in out
+    assert "persist" in out
+    assert "BIGINT" in out
+    assert "timing is on" in err
+    assert "no statement begins so" in err
+    assert " ms" in err
+    assert "there is no command \\nope" in err
