@@ -22,7 +22,7 @@ def main(directory: str) -> None:
         reader = catalog.open_read_only()
         print([each.name for each in reader.objects(DATABASE).values()])
 
-        # Whoever opens the catalog to write leads from then on, and the one before learns it at its next word.
+        # The last process to open the catalog for writing leads; the one before gets an error at its next call.
         successor = catalog.open(1)
         try:
             leader.confirm_leadership()

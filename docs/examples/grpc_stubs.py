@@ -65,7 +65,7 @@ def part(rows: list[tuple[int, str, int, int]]) -> types.Part:
 
 
 def rows_of(batch: types.HollowBatch) -> list[dict[str, object]]:
-    """The updates of a batch whose parts are inline; larger ones are Parquet files in Blob, at the URI Open tells."""
+    """The updates of a batch whose parts are inline; larger ones are Parquet files in Blob, at the URI from Open."""
     found = []
     for each in (each for run in batch.runs for each in run.parts):
         assert google_crc32c.value(each.inline) == each.checksum

@@ -1,9 +1,9 @@
 """The fenced blocks of a page: what each is, and what the page says about running it.
 
-Above a block may stand, as a comment of the page that nobody sees:
+Above a block may stand, as a comment of the page that readers do not see:
 
 ``<!-- runs in tests/….py -->``    another test runs it, and names the page or the included file
-``<!-- not run: why -->``          nobody can, or need
+``<!-- not run: why -->``          it cannot be run, or need not
 
 All other blocks of Python, shell and SQL run, in the order of their page. A ``text`` block right after one is what it
 prints; ``…`` in it stands for anything.
@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(path for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")] if "```" in path.read_text())
-FOLLOWED = ("README.md", "docs/python.md")
+FOLLOWED = ("README.md", "docs/collections.md", "docs/python.md")
 """Pages whose examples run from top to bottom."""
 FOLLOWED_WITH_SPARK = ("docs/spark.md", "docs/tutorial.md")
 CODE = ("python", "sh", "sql")

@@ -18,7 +18,7 @@ from pages.fences import Fence, fences, matches
 SERVER = "127.0.0.1:7100"
 """The server that pages name. It listens on a free port, which takes the place of this one in what runs."""
 UNTIL_STOPPED = ("persist dev", "persist shard listen")
-"""Commands that go on until somebody stops them: the next one runs when they have said something."""
+"""Commands that go on until they are stopped: the next one runs when they have said something."""
 SECONDS = 240
 
 

@@ -13,6 +13,7 @@ from pages.fences import ROOT
 
 import persist
 import persist.catalog
+import persist.sinks
 import persist_ingest
 import pyspark_persist
 from persist_cli.app import app
@@ -35,7 +36,12 @@ def documented(page: str) -> set[str]:
 
 @pytest.mark.parametrize(
     ("page", "package"),
-    [("persist.md", persist), ("pyspark_persist.md", pyspark_persist), ("catalog.md", persist.catalog)],
+    [
+        ("persist.md", persist),
+        ("pyspark_persist.md", pyspark_persist),
+        ("catalog.md", persist.catalog),
+        ("sinks.md", persist.sinks),
+    ],
 )
 def test_reference_has_every_name(page: str, package: ModuleType) -> None:
     told = documented(page)
