@@ -8,7 +8,7 @@ Sources are read, never imported, so that a broken module can be made anew. What
 
 Rules: coroutines run on the client's loop while the caller waits; plain functions run there, too, unless HERE;
 properties and documented attributes are read where they are asked for. What a call takes or returns of asyncio classes
-is let go, or held, as the blocking class of it. An async generator becomes a sequence, an async iterator an iterator,
+is returned, or held, as the blocking class of it. An async generator becomes a sequence, an async iterator an iterator,
 an async block a block, and a function that is awaited one that is called. SKIP and PLAIN are the exceptions.
 """
 
@@ -48,6 +48,12 @@ MODULES = {
         "persist.client.client.Client": "Client",
     },
     "compaction": {"persist.client.shard.compaction.Compaction": "Compaction"},
+    "environment": {
+        "persist.client.collections.environment.Environment": "Environment",
+        "persist.client.collections.reading.contents.Contents": "Contents",
+        "persist.client.collections.reading.subscribing.Subscription": "Subscription",
+        "persist.client.collections.cursors.cursor.Cursor": "Cursor",
+    },
     "minter": {"persist.client.binding.port.Minter": "Minter"},
     "oracle": {"persist.client.timeline.oracle.Oracle": "Oracle"},
     "read": {
@@ -56,6 +62,7 @@ MODULES = {
         "persist.client.shard.read.snapshot.Diffs": "Diffs",
         "persist.client.shard.read.listen.Listen": "Listen",
     },
+    "sql": {"persist.client.sql.session.SqlSession": "SqlSession"},
     "table": {
         "persist.client.table.table.Table": "Table",
         "persist.client.table.transaction.TableTransaction": "TableTransaction",
@@ -71,35 +78,76 @@ BASES = {
     "Snapshot": "ArrowStream",
     "Diffs": "ArrowStream",
     "Listen": "Events",
+    "Contents": "ArrowStream",
+    "Subscription": "Events",
     "WritableCatalog": "ReadableCatalog",
 }
 # What ends the block of those that are context managers.
-ENDS = {"Client": "close", "ReadHandle": "expire", "Listen": "close", "Catalog": "close"}
+ENDS = {
+    "Client": "close",
+    "ReadHandle": "expire",
+    "Listen": "close",
+    "Catalog": "close",
+    "Environment": "close",
+    "Contents": "release",
+    "Subscription": "close",
+    "Cursor": "close",
+    "SqlSession": "close",
+}
 RENAMED = {"aclose": "close"}
+SAVEPOINTS = ("all_or_nothing", "depend_on", "savepoint", "release", "rollback")
 # For what is built on top of handles, in asyncio.
 SKIP = {
-    "Client": {"location", "transaction_log"},
+    "Client": {"location", "transaction_log", "access"},
+    # A view changes under whoever is not on the loop.
+    "Environment": {"open", "access", "on_change", "view", "strict_view", "reads"},
+    "Cursor": {"location"},
+    "SqlSession": {"run", "query", "answer", "subscribe", "follow", "environment", "variables", "files"},
     "Oracle": {"open", "check_ahead"},
-    "Table": {"complete_at", "wal"},
+    "Table": {"complete_at", "complete_before", "complete_to", "wal"},
     "TableTransaction": {"replace", "commit"},
     "WriteHandle": {"append_at_upper_as", "compare_and_append_as"},
     "Compaction": {"begin"},
-    "Transaction": {"check_made_from", "refresh", "batch", "body"},
+    "Transaction": {"check_made_from", "refresh", "batch", "body", "snapshot", *SAVEPOINTS},
 }
 # Work for the caller's thread: others wait for that of the loop.
-HERE = {"output", "splits", "TableTransaction.insert", "TableTransaction.retract"}
+HERE = {"output", "splits", "reader", "scan_polars", "to_duckdb", "TableTransaction.insert", "TableTransaction.retract"}
 # What the end of the client has done already.
-LETS_GO = {"ReadHandle.expire", "Table.expire", "aclose", "Minter.close", "Catalog.close", "ReadableCatalog.close"}
+LETS_GO = {
+    "ReadHandle.expire",
+    "Table.expire",
+    "aclose",
+    "Minter.close",
+    "Catalog.close",
+    "ReadableCatalog.close",
+    "Environment.close",
+    "Contents.release",
+}
 PLAIN = {
     "Client.close": "self._stop()",
     "to_pandas": "return self.to_arrow(columns, where, keys).to_pandas()",
-    "to_pylist": "found: list[dict[str, Any]] = self.to_arrow(columns, where, keys).to_pylist()\nreturn found",
+    "to_pylist": "found: list[Record] = self.to_arrow(columns, where, keys).to_pylist()\nreturn found",
     "to_batches": "found = self._inner.to_batches(columns, where, keys)\n"
     "return record_batches(self, self._inner.output(columns), found)",
+    "Contents.to_pandas": "return self.to_arrow(columns, where).to_pandas()",
+    "Contents.to_pylist": "found: list[Record] = self.to_arrow(columns, where).to_pylist()\nreturn found",
+    "Contents.to_batches": "found = self._inner.to_batches(columns, where)\n"
+    "return record_batches(self, self._inner.output(columns), found)",
+    "Environment.read_together": "asked = self._inner.read_together(\n"
+    "    names, as_of=as_of, at_least=at_least, isolation=isolation, timeout=timeout\n)\n"
+    "return {name: self._give(Contents, each) for name, each in self._run(asked).items()}",
 }
-RETURNS = {"to_batches": "pa.RecordBatchReader"}
+RETURNS = {"to_batches": "pa.RecordBatchReader", "Contents.to_batches": "pa.RecordBatchReader"}
 # Most programs use none of these: they are imported when they are asked for.
-LATE = {f"{TO}.catalog.Catalog", f"{TO}.compaction.Compaction", f"{TO}.minter.Minter"}
+LATE = {
+    f"{TO}.catalog.Catalog",
+    f"{TO}.compaction.Compaction",
+    f"{TO}.environment.Environment",
+    f"{TO}.minter.Minter",
+    f"{TO}.sql.SqlSession",
+}
+# Of packages that are there or not: types in quotes, imported for type checkers.
+OPTIONAL = {"pandas", "polars"}
 # Where names that only bodies use come from.
 PLACES = {
     f"{BRIDGE}.held": ("Held",),
@@ -156,7 +204,9 @@ class Writer(ast.NodeTransformer):
         self.origins |= {it: f"{place}.{it}" for place, names in PLACES.items() for it in names if it in used}
         variables = [name for name, origin in self.origins.items() if origin == TYPE_VARIABLE]
         late = {
-            name: origin for name, origin in self.origins.items() if origin in LATE and name not in self.given.values()
+            name: origin
+            for name, origin in self.origins.items()
+            if (origin in LATE or name in OPTIONAL) and name not in self.given.values()
         }
         imports = "".join(
             _import(name, origin) for name, origin in self.origins.items() if name not in {*variables, *late}
@@ -285,6 +335,11 @@ class Writer(ast.NodeTransformer):
         """What is awaited in asyncio is returned here."""
         return self.visit(node.slice) if _name(node.value) == "Awaitable" else self.generic_visit(node)
 
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        """A type of another package."""
+        seen = self.generic_visit(node)
+        return ast.Constant(ast.unparse(seen)) if _name(node.value) in OPTIONAL else seen
+
     def visit_Name(self, node: ast.Name) -> ast.AST:
         """What a name of asyncio is here."""
         origin = self.source.origins.get(node.id)
@@ -336,12 +391,14 @@ def _given(call: str, kinds: list[str], returned: str) -> str:
 def _passed(node: Function, changed: dict[str, str]) -> str:
     """The arguments of a function, handed on."""
     plain = [each.arg for each in node.args.args if each.arg != "self"]
+    plain += [f"*{node.args.vararg.arg}"] if node.args.vararg is not None else []
     named = [each.arg for each in node.args.kwonlyargs]
     return ", ".join([*(changed.get(it, it) for it in plain), *(f"{it}={changed.get(it, it)}" for it in named)])
 
 
 def _parameters(node: Function) -> list[ast.arg]:
-    return [*node.args.args, *node.args.kwonlyargs]
+    many = [] if node.args.vararg is None else [node.args.vararg]
+    return [*node.args.args, *many, *node.args.kwonlyargs]
 
 
 def _name(node: ast.AST) -> str:
@@ -354,7 +411,7 @@ def _worded(doc: str) -> str:
 
 def _import(name: str, origin: str) -> str:
     if origin.endswith(" as"):
-        return f"import {origin} {name}\n"
+        return f"import {name}\n" if origin == f"{name} as" else f"import {origin} {name}\n"
     module, _, found = origin.rpartition(".")
     return f"from {module} import {found}{'' if found == name else f' as {name}'}\n"
 

@@ -107,6 +107,14 @@ provide_java() {
     write_env "$home"
 }
 
+# For tests of what balancers do: without one they are skipped, and say so.
+offer_balancer() {
+    have haproxy || ! is_root || ! have apt-get || {
+        say "installing haproxy"
+        apt-get install -y -qq --no-install-recommends haproxy >&2 || say "haproxy could not be installed: its tests are skipped"
+    }
+}
+
 write_env() { # $1: JAVA_HOME or empty
     {
         printf 'PATH="%s/.venv/bin:$PATH"\n' "$PWD"
@@ -123,6 +131,7 @@ case $what in
 all)
     python_packages stamp dev
     provide_java
+    offer_balancer
     ;;
 python) python_packages stamp dev ;;
 docs)

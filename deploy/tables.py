@@ -34,7 +34,8 @@ def setting_rows() -> Iterator[str]:
     """A row for every field of Settings: its variable, its default, what it means."""
     meanings = field_docstrings(Path(settings.__file__ or ""))
     for field in dataclasses.fields(settings.Settings):
-        default = "(none)" if field.default == () else f"{field.default:,}"
+        shown = field.default if isinstance(field.default, str | tuple) else f"{field.default:,}"
+        default = shown or "(none)"
         yield f"| `PERSIST_{field.name.upper()}` | {default} | {meanings.get(field.name, '').replace('``', '`')} |"
 
 

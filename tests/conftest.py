@@ -3,7 +3,8 @@
 Fixtures: ``redis_uri``, ``postgres_uri``, ``s3_uri`` start a real server at first use, one per session;
 ``fresh_redis_uri``, ``fresh_postgres_uri``, ``fresh_s3_uri`` are functions giving an empty place on it each time.
 ``async def test_...`` runs under asyncio.run with a limit of 240 s, or ``@pytest.mark.timeout_s(n)``.
-A test fails when a background task ended with an exception nobody looked at, unless it takes ``unseen`` and empties it.
+A test fails when a background task ended with an exception that was not looked at, unless it takes ``unseen`` and
+empties it.
 """
 
 import asyncio
@@ -110,7 +111,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """A failure is told when it happens: who waits for the rest, or never sees it, knows what to look at."""
+    """A failure is printed when it happens, before the other tests have ended."""
     if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
         print(f"\nFAILED {report.nodeid} ({report.when})\n{report.longreprtext[-4000:]}", flush=True)
 
@@ -133,7 +134,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 class Unseen(logging.Handler):
-    """Failures of background work that nobody looked at, as they are logged."""
+    """Failures of background work that were not looked at, as they are logged."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -157,7 +158,7 @@ def unseen_failures() -> Unseen:
 
 @pytest.fixture(autouse=True)
 def unseen(unseen_failures: Unseen) -> Iterator[list[str]]:
-    """What background work failed with and nobody looked at. A test that wants it empties the list."""
+    """What background work failed with and was not looked at. A test that wants it empties the list."""
     unseen_failures.told = []
     # For each test anew: what tests run may configure the logs of their process, and does not put them back.
     with contextlib.ExitStack() as stack:

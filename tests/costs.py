@@ -1,4 +1,4 @@
-"""What each test costs in CPU: its own process and all it started, which wall clocks beside other work do not tell.
+"""What each test costs in CPU: its own process and all it started, which wall clocks beside other work do not show.
 
 ``PERSIST_TEST_COSTS=file make test`` appends a line for each test: CPU seconds, seconds, processes started, name. The
 sums by file: ``awk -F'[\t:]' '{ n[$4] += $1 } END { for (f in n) print n[f], f }' file | sort -n``

@@ -36,7 +36,7 @@ def forks() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
     with pytest.MonkeyPatch.context() as environment:
-        # What is imported before the first fork is found there, and not where a fork is told to look.
+        # What is imported before the first fork is found there, and not where a fork is asked to look.
         environment.setenv("PYTHONPATH", child_environment()["PYTHONPATH"])
         forkserver.ensure_running()
     return context

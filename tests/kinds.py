@@ -18,6 +18,7 @@ FOLDERS = {
     "tests/client/": "stores",
     "tests/machine/": "stores",
     "tests/catalog/": "stores",
+    "tests/control/": "stores",
     "tests/ingest/": "stores",
     "tests/services/": "services",
     "tests/cli/": "services",

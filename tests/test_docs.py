@@ -1,4 +1,4 @@
-"""The pages tell the truth: tables equal the code, links lead somewhere, every finding has its remedy."""
+"""The pages are true: tables equal the code, links lead somewhere, every finding has its remedy."""
 
 import re
 import subprocess

@@ -19,7 +19,7 @@ LOADED_BY_STYLE = re.compile(r"(?:url\(\s*|@import\s+)[\"']?((?:https?:)?//[^\"'
 
 
 def on_startup(command: str, **_: Any) -> None:
-    """From here on nobody is asked for anything. Only for builds: a server for writers has to listen."""
+    """From here on no server is asked for anything. Only for builds: a server for writers has to listen."""
     if command == "build":
         sys.addaudithook(_stay_here)
 

@@ -1,6 +1,6 @@
 """`python -m bench`: measure against the goals, show a table, write JSON. Exit 0, or 1 when a figure is void.
 
-A goal that is not reached is told, not punished: a slow machine is no error. A wrong row is.
+A goal that is not reached is reported, not punished: a slow machine is no error. A wrong row is.
 """
 
 import argparse

@@ -49,7 +49,7 @@ async def sum_at(opened: Any, shard: ShardId, as_of: int) -> Sum:
 
 
 class HollowAppends:
-    """Appends of one described 100-row part each, under names nobody stored: the path of a commit without its data."""
+    """Appends of one described 100-row part each, under fresh names: the path of a commit without its data."""
 
     def __init__(self, shard: ShardId, part: Part, schema_id: int) -> None:
         self.shard = shard

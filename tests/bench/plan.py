@@ -10,7 +10,7 @@ FULL_FACTOR = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Sizes. ``say`` tells the person in front of the screen what is going on."""
+    """Sizes. ``say`` shows the person in front of the screen what is going on."""
 
     full: bool
     rounds: int

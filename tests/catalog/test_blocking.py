@@ -1,10 +1,10 @@
 """The catalog without an event loop, and the page that shows it."""
 
-import re
 import threading
 from pathlib import Path
 
 import pytest
+from pages.fences import fences
 from unit.core.catalog.samples import cluster, user
 
 import persist
@@ -22,14 +22,17 @@ from persist.catalog import (
 )
 from persist.core.release import RELEASE
 from persist.errors import InvalidArgument
+from persist.wire.catalog.migrations import MIGRATIONS
 
 ROOT = Path(__file__).parents[2]
+CURRENT = MIGRATIONS.current
 ONE, TWO = ClusterKey(user(1)), ClusterKey(user(2))
 
 
 def test_the_page_shows_what_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    examples = re.findall(r"```python\n(.*?)```", (ROOT / "docs/catalog.md").read_text(), re.DOTALL)
+    shown = fences(ROOT / "docs/catalog.md")
+    examples = [each.code for each in shown if each.elsewhere in ("", "tests/catalog/test_blocking.py")]
     assert len(examples) == 3
     scope: dict[str, object] = {}
     try:
@@ -61,7 +64,7 @@ def test_everything_blocks_as_it_awaits(tmp_path: Path):
         leader.confirm_leadership()
         assert (reader.sync(100, timeout=60), reader.upper) == ([], 100)
         assert (leader.audit_logs(), leader.prune_storage_usage(None, 0), reader.storage_usage()) == ([], [], [])
-        assert catalog.upgrade_check() == Upgrade(3, 3, ())
+        assert catalog.upgrade_check() == Upgrade(CURRENT, CURRENT, ())
         assert len(catalog.dump(kinds=[CLUSTER.tag]).updates) == len(reader.dump(kinds=[CLUSTER.tag]).updates) == 2
         assert catalog.edit(CLUSTER, TWO, None) == cluster("b")
         with pytest.raises(FencedByEpoch):

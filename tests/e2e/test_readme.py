@@ -32,3 +32,20 @@ def test_readme_example_runs_as_it_stands(tmp_path):
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.strip(), "the example shows what it read"
+
+
+def test_readme_statements_run_as_they_stand(tmp_path):
+    text = (ROOT / "README.md").read_text()
+    [script] = [code for code in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) if "persist sql" in code]
+    done = subprocess.run(
+        ["sh", "-ec", f'persist() {{ "{sys.executable}" -m persist_cli "$@"; }}\n{script}'],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "140" in done.stdout
+    assert "ada" in done.stdout

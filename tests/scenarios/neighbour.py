@@ -1,4 +1,4 @@
-"""A program over one location, of whichever release is imported: does what it reads, a line each, and tells."""
+"""A program over one location, of whichever release is imported: does what it reads, a line each, and reports."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ class Neighbour:
         self._writer: Any = None
 
     def append(self, n: int) -> int:
-        """Append one row at the upper, and tell where that was."""
+        """Append one row at the upper, and report where that was."""
         if self._writer is None:
             self._writer = self._client.open_writer(SHARD, schema=SCHEMA)
         while True:

@@ -22,14 +22,14 @@ FIELD = (
         "    known_format: int = 0\n    invented: int = 0\n",
     ),
     ("persist/core/shard/diff.py", '    "known_format",\n', '    "known_format",\n    "invented",\n'),
-    ("persist/wire/state.py", '    "known_format",\n', '    "known_format",\n    "invented",\n'),
+    ("persist/wire/shard/state.py", '    "known_format",\n', '    "known_format",\n    "invented",\n'),
     (
-        "persist/wire/state.py",
+        "persist/wire/shard/state.py",
         "        known_format=state.known_format,\n",
         "        known_format=state.known_format,\n        invented=state.invented,\n",
     ),
     (
-        "persist/wire/state.py",
+        "persist/wire/shard/state.py",
         "        known_format=message.known_format,\n",
         "        known_format=message.known_format,\n        invented=message.invented,\n",
     ),

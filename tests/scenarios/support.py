@@ -56,13 +56,13 @@ class Server:
 
 @dataclass
 class Ledger:
-    """What each writer was told: rows acknowledged, and rows whose fate it never learned."""
+    """What each writer got: rows acknowledged, and rows whose fate it never found out."""
 
     acknowledged: set[tuple[int, int]] = field(default_factory=set)
     unknown: set[tuple[int, int]] = field(default_factory=set)
 
     def compare(self, rows: list[dict[str, object]]) -> None:
-        """Every acknowledged row is there once, no row twice, and nothing that nobody wrote."""
+        """Every acknowledged row is there once, no row twice, and nothing that was not written."""
         found = [(int(str(row["writer"])), int(str(row["n"]))) for row in rows]
         assert all(row["diff"] == 1 for row in rows), "a row is there more than once"
         assert len(found) == len(set(found)), "a row is there twice"

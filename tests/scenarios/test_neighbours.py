@@ -48,7 +48,7 @@ def test_neighbours_mix_roll_back_and_part_by_name(following: Path, tmp_path: Pa
     def commits(before: dict, after: dict) -> int:
         return after["invented"] - before["invented"]
 
-    # Both write, in turn, over rollups and collections of either: nobody writes the field, nobody misses a row.
+    # Both write, in turn, over rollups and collections of either: neither writes the field, neither misses a row.
     now, soon = start(ROOT, place), start(following, place)
     append(now)
     for _ in range(6):
@@ -80,7 +80,7 @@ def test_neighbours_mix_roll_back_and_part_by_name(following: Path, tmp_path: Pa
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["location"]["raised"], done.stderr
 
-    # The field comes with the first commit of a program that has heard of it; one that lives long hears in time.
+    # The field comes with the first commit of a program that knows it; a long-lived one sees it in time.
     assert lasting.ask("state")["invented"] == 0
     for _ in range(200):
         append(lasting)
@@ -95,14 +95,14 @@ def test_neighbours_mix_roll_back_and_part_by_name(following: Path, tmp_path: Pa
     state = soon.ask("state")
     assert commits(before, state) == state["seqno"] - before["seqno"] > 0
 
-    # In the middle of its life and at its beginning the older one refuses, tells why, and changes nothing.
+    # In the middle of its life and at its beginning the older one refuses, says why, and changes nothing.
     for program in (now, start(ROOT, place)):
         for what in ({"what": "append", "n": -1}, {"what": "rows"}):
             answer = program.ask(**what)
             assert answer["error"] == "VERSION_MISMATCH", answer
             assert (answer["details"]["found"], answer["details"]["known"]) == ("3", "2")
             assert "or a newer one" in answer["hint"]
-    # Whoever committed since counted it: nobody else did.
+    # Programs that committed since counted it: no other did.
     state = soon.ask("state")
     assert commits(before, state) == state["seqno"] - before["seqno"]
     assert soon.ask("rows") == written

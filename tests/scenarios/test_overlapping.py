@@ -1,7 +1,7 @@
 """Overlapping appends by one handle over real servers, while answers and requests get lost and arrive twice.
 
-What each caller is told is compared with the shard: what was acknowledged is there exactly once, what was refused is
-not, and nothing that the shard names is missing. ``make sim`` plays a thousand rounds.
+What is returned to each caller is compared with the shard: what was acknowledged is there exactly once, what was
+refused is not, and nothing that the shard names is missing. ``make sim`` plays a thousand rounds.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ class Round:
 
     @property
     def rows(self) -> dict[int, pa.Table]:
-        """The rows of each call, told by its number."""
+        """The rows of each call, identified by its number."""
         return {each: one_row(self.number, each, 10 * each + 11) for each in range(self.count)}
 
 

@@ -1,4 +1,4 @@
-"""kill -9 of a server in mid-append, again and again: nothing acknowledged is lost, and nobody hangs."""
+"""kill -9 of a server in mid-append, again and again: nothing acknowledged is lost, and no caller hangs."""
 
 import asyncio
 import random

@@ -1,8 +1,8 @@
 """Stored bytes damaged in thousands of ways, each time with one look at the shard: no row is ever silently wrong.
 
 Parts and rollups in Blob and diffs in Consensus (with parts inline) are flipped, cut, zeroed, and put in each other's
-place, also across shards and from earlier times. Whoever reads is told, or gets the right answer; and what reading did
-not need, a deep check tells. Source: reliability.md B25 and I24.
+place, also across shards and from earlier times. A reader gets an error, or the right answer; and what reading did
+not need, a deep check reports. Source: reliability.md B25 and I24.
 """
 
 import dataclasses
@@ -125,7 +125,7 @@ def changed(stores: Stores, items: dict[Item, bytes]) -> dict[Item, bytes]:
 
 
 async def told_by_reading(path: Path, shard: ShardId, ledger: Ledger, as_of: int) -> bool:
-    """Whether a process that starts now is told of damage when it reads; otherwise all it reads is right."""
+    """Whether a process that starts now gets CorruptData when it reads; otherwise all it reads is right."""
     try:
         async with await aio.embedded(path, settings=LOOKING) as client:
             upper = (await client.recent_upper(shard)).time
@@ -178,4 +178,6 @@ async def test_no_damage_to_stored_bytes_is_silently_read(tmp_path: Path):
     print(f"\n{done} damages: {dict(sorted(told.items()))}")
     assert not await told_by_reading(tmp_path, shard, ledger, APPENDS - 1)
     assert not await problems(*place, shard, LOOKING)
-    assert all(told[kind, "reading"] for kind in KINDS)
+    # Which of few damages lies where the newest state is read from is chance.
+    ways_told = ("reading",) if pick(False, True) else ("reading", "a check")
+    assert all(any(told[kind, by] for by in ways_told) for kind in KINDS)

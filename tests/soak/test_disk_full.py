@@ -1,6 +1,6 @@
 """A disk without room under all that persist keeps, again and again: refusals that say so, and all is well with room.
 
-A server and its client share a disk that somebody fills up; where none can be mounted, and once more where one can,
+A server and its client share a disk that is filled up; where none can be mounted, and once more where one can,
 files may not grow. The server is also killed while there is no room. Source: reliability.md section 4 and I25.
 """
 

@@ -145,7 +145,7 @@ class Following:
         return cls(alive, writer, reader, await reader.listen(0))
 
     async def append(self) -> float:
-        """The next append, heard by the reader; the CPU seconds it took."""
+        """The next append, received by the reader; the CPU seconds it took."""
         self.step += 1
         rows, used = rows_at(self.step), time.process_time()
         await self.writer.append(table(rows), self.step + 1)
@@ -208,7 +208,7 @@ async def test_stuck_reader_is_seen_and_holds_garbage_back_until_its_lease_ends(
                 await alive.settled()
                 state = await alive.client.inspect(alive.shard)
                 seen.append((state["seqno"] - state["leased_readers"][str(stuck)]["seqno"], await alive.diffs()))
-        # Both what `persist shard inspect` tells of the reader, and what it costs, grow with every look.
+        # Both what `persist shard inspect` shows of the reader, and what it costs, grow with every look.
         assert seen == sorted(set(seen))
         assert seen[-1][1] > 4 * every
         alive.clock.ahead_ms += LEASE_MS + 1

@@ -1,4 +1,4 @@
-"""Minters whose clocks leap and that are replaced all the time: every offset has one time, for everybody, for ever."""
+"""Minters whose clocks leap and that are replaced all the time: every offset has one time, for all, for ever."""
 
 import asyncio
 import itertools
@@ -24,7 +24,7 @@ STEPS = 10
 
 
 class Leaping(SystemRuntime):
-    """The real clock, which somebody sets wrong."""
+    """The real clock, set wrong."""
 
     def __init__(self) -> None:
         self.wrong_ms = 0

@@ -61,7 +61,7 @@ class Life:
         self.ledger.updates += rows
 
     async def round(self) -> None:
-        """Append, plan some snapshots, append more, read those and others, and let go of the oldest times."""
+        """Append, plan some snapshots, append more, read those and others, and release the oldest times."""
         for _ in range(APPENDS):
             await self.append()
         planned = [await self.snapshot() for _ in range(AS_OFS // 2)]
@@ -113,7 +113,10 @@ async def test_every_snapshot_is_what_was_appended_whatever_goes_on_meanwhile(tm
         for life in lives:
             state = await client.inspect(life.writer.shard)
             assert state["seqno_since"] > BUSY.rollup_every, "nothing was collected"
-            assert len(await live_batches(client, life.writer.shard)) < ROUNDS * APPENDS, "nothing was compacted"
+            # A server that was just killed and started again compacts when it finds the time.
+            async with asyncio.timeout(CALL_SECONDS):
+                while len(await live_batches(client, life.writer.shard)) >= ROUNDS * APPENDS:
+                    await asyncio.sleep(0.1)
             await life.compare(await life.snapshot())
     for life in lives:
         assert await problems(place.blob, place.consensus, life.writer.shard, BUSY, sweep=True) == []
@@ -123,7 +126,7 @@ async def test_every_snapshot_is_what_was_appended_whatever_goes_on_meanwhile(tm
 
 
 class Listener:
-    """Keeps all that a listen tells, and what it must be."""
+    """Keeps all that a listen returns, and what it must be."""
 
     def __init__(self, life: Life, listen: aio.Listen, as_of: int) -> None:
         self.life, self.listen, self.as_of = life, listen, as_of
@@ -178,7 +181,7 @@ async def test_listeners_that_are_cut_off_again_and_again_miss_and_repeat_nothin
                 await lives[-1].append()
         listeners = [each async for each in listening(lives, clients)]
         for _ in range(RECONNECTS):
-            # Whoever was told of this is connected.
+            # A listener that received this is connected.
             await asyncio.gather(*(each.reached(each.life.upper) for each in listeners))
             for life in lives:
                 await life.append()

@@ -1,7 +1,7 @@
 """Every fourth call to a store fails, half of those after the fact, and answers of the servers get lost as well.
 
-Two servers over gRPC, eight writers that learn the fate of each append by repeating it with its token: nothing that was
-acknowledged is lost, nothing is there twice, nothing stays unknown. Source: reliability.md B5 and I4.
+Two servers over gRPC, eight writers that find out the fate of each append by repeating it with its token: nothing that
+was acknowledged is lost, nothing is there twice, nothing stays unknown. Source: reliability.md B5 and I4.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ APPENDS = pick(160, 5_200)
 INDETERMINATE_MIN = pick(8, 300)
 WRITERS = 8
 ATTEMPTS_MAX = 100
-# Three quarters of the calls happen and are told; an eighth is told to have failed, and of an eighth nothing is heard.
+# Three quarters of the calls happen and are answered; an eighth returns a failure, and an eighth gets no answer.
 HAPPENS, TOLD = 6 / 7, 7 / 8
 OFTEN = pick((Quadrant.HAPPENED_LOST, Quadrant.MISSED_TOLD), tuple(Quadrant))
 BUSY = Settings(
@@ -46,7 +46,7 @@ CALL_SECONDS = 20.0
 
 
 class Forgetful(LocalShards):
-    """The machine over stores that fail, which itself does not always do or tell what it was asked to."""
+    """The machine over stores that fail, which itself does not always do or answer what it was asked to."""
 
     def __init__(self, blob: str, consensus: str, faults: Faults) -> None:
         runtime = system()

@@ -1,6 +1,6 @@
 """Writers and appliers of tables behind a log, killed anywhere, again and again: each transfer is whole or not there.
 
-Every process checks at every look that it finds whole transfers only; so does whoever comes in the end.
+Every process checks at every look that it finds whole transfers only; so does the reader at the end.
 """
 
 import asyncio
@@ -43,6 +43,6 @@ async def test_transfers_of_killed_processes_are_whole_or_not_there(tmp_path: Pa
                 process.kill()
     found, acknowledged = await whole(place), told(*files)
     assert len(acknowledged) >= KILLS
-    # Of each process the transfer that was under way may have happened without anybody being told.
+    # Of each process the transfer that was under way may have happened unreported.
     assert acknowledged <= found
     assert len(found - acknowledged) <= len(processes)

@@ -9,16 +9,11 @@ from pathlib import Path
 
 from test_tidy import ROOT, SOURCE_ROOTS, STUBS, module_name, tree
 
-DOORS = {"persist", "persist.aio", "persist.catalog", "persist.sources", "pyspark_persist"}
+DOORS = {"persist", "persist.aio", "persist.catalog", "persist.sinks", "persist.sources", "pyspark_persist"}
 """What users import. Commands and examples are run: they are doors by their name."""
 
 FOR_TESTS = {
     "persist.testing": "worlds, faults and servers for tests and examples; not in the wheel",
-    "persist.core.time.collections": "rules of holds and of read times, for the service that will keep them",
-    "persist.core.time.hold": "rules of holds, for the service that will keep them",
-    "persist.core.time.holds": "rules of holds, for the service that will keep them",
-    "persist.core.time.read_time": "rules of read times, for the service that will choose them",
-    "persist.core.source.source_timeline": "rules of sources' timelines, for the catalog that will name them",
 }
 """Modules, or packages, that no door leads to."""
 
@@ -29,12 +24,10 @@ PROBES = {
     "durable_fields": "all fields that can be stored, each of which a test asks for its format",
     "BY_RPC": "beside BY_FIELD and BY_COMMAND: tests name calls as protos do",
     "introspection_id": "how ids of one space derive is a durable format of the catalog",
-    "writelines": "of a text stream",
     "pushFilters": "Spark calls it",
     "_repr_html_": "notebooks call it",
-    "Format": "what formats of files promise; AnyFormat is those that there are",
 }
-"""Functions, classes and constants that nothing but tests, or somebody else's code, names."""
+"""Functions, classes and constants that only tests, or other people's code, name."""
 
 
 def modules() -> dict[str, Path]:

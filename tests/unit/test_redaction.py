@@ -1,4 +1,4 @@
-"""What is learned as a secret, and what is left as it is."""
+"""What is taken in as a secret, and what is left as it is."""
 
 import io
 import time

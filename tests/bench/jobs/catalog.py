@@ -109,7 +109,7 @@ WORK = {"insert": insert, "record": record}
 
 
 def item(number: int) -> Item:
-    """An item as a database has thousands of: some 200 bytes of SQL, three privileges, a name nobody else has."""
+    """An item as a database has thousands of: some 200 bytes of SQL, three privileges, a name of its own."""
     schema, kind = number // PER_SCHEMA, TYPES[number % len(TYPES)]
     owner = RoleRef(Space.USER, schema % ROLES)
     reader, writer = RoleRef(Space.USER, number % ROLES), RoleRef(Space.USER, (number * 7) % ROLES)

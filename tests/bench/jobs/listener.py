@@ -1,4 +1,4 @@
-"""Hears of appends in a process of its own: `python -m bench.jobs.listener REQUEST`.
+"""Receives appends in a process of its own: `python -m bench.jobs.listener REQUEST`.
 
 Says ready when it listens, then prints when each append arrived, on the clock all processes share.
 """

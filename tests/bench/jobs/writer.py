@@ -1,6 +1,6 @@
 """One of several writers of one table: `python -m bench.jobs.writer REQUEST`. Says ready, waits for a line, writes.
 
-Nobody says at which time: the server places each append at the upper, the table format at its newest version.
+No caller says at which time: the server places each append at the upper, the table format at its newest version.
 """
 
 import json

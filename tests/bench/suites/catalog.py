@@ -133,7 +133,7 @@ def _opens(plan: Plan, outcome: Outcome, many: _Place, where: str) -> None:
 
 
 def _memory(plan: Plan, outcome: Outcome, few: _Place, where: str) -> None:
-    """Resident memory of whoever leads, and of whoever opens, before and after many audit events."""
+    """Resident memory of the leader, and of a process that opens, before and after many audit events."""
     events = plan.pick(EVENTS // 5, EVENTS)
     plan.say(f"P14 {events:,} audit events {where}")
     with few.process("write") as (process, _):

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from catalog.memory_log import MemoryLog, MemoryRows
+from unit.core.catalog.ddl.world import ME, drop, table, view
 from unit.core.catalog.samples import cluster, database, token, user
 
 from persist.client.catalog.durable import DurableCatalog
@@ -21,8 +22,10 @@ from persist.client.catalog.port import ReadWriteCatalog, RowLog, Updates
 from persist.client.catalog.shadow.catalog import ShadowCatalog
 from persist.client.catalog.shadow.comparison import ShadowDiffers
 from persist.client.catalog.shadow.transaction import ShadowTransaction
-from persist.core.catalog.errors import FencedByEpoch, OutOfSync, UniquenessViolation
-from persist.core.catalog.kinds import CLUSTER, DATABASE, STORAGE_USAGE, TIMESTAMP
+from persist.core.catalog.ddl.bootstrap import bootstrap
+from persist.core.catalog.ddl.plan import plan
+from persist.core.catalog.errors import FencedByEpoch, OutOfSync, UniquenessViolation, UnknownObject
+from persist.core.catalog.kinds import CLUSTER, DATABASE, ITEM, STORAGE_USAGE, TIMESTAMP
 from persist.core.catalog.objects import (
     ClusterKey,
     DatabaseKey,
@@ -32,7 +35,7 @@ from persist.core.catalog.objects import (
 )
 from persist.core.catalog.rows import Row
 from persist.core.catalog.transaction import Transaction
-from persist.core.catalog.values import Unit
+from persist.core.catalog.values import ObjectType, Space, Unit
 from persist.core.ids import Token
 from persist.errors import CorruptData, Determinate, InvalidArgument, PersistError
 
@@ -122,6 +125,23 @@ async def test_two_implementations_agree_over_a_random_history(tmp_path: Path) -
         assert reader.objects(CLUSTER) == opened.objects(CLUSTER)
         # Both sides tell the same history, as far as both keep it.
         assert (await shadow.dump(consolidated=False)).upper == opened.upper
+
+
+async def test_statements_are_planned_on_both_sides(tmp_path: Path) -> None:
+    async with mixed(tmp_path) as shadow:
+        opened = await shadow.open(1)
+        transaction = opened.transaction()
+        bootstrap(transaction)
+        await opened.commit(transaction)
+        transaction = opened.transaction()
+        plan(transaction, [table("t"), view("v", "t")], ME, {}, 0)
+        with pytest.raises(UnknownObject):
+            plan(transaction, [table("u"), view("w", "none")], ME, {}, 0)
+        plan(transaction, [drop(ObjectType.TABLE, "t", cascade=True), table("x")], ME, {}, 0)
+        await opened.commit(transaction)
+        there = [item.name for key, item in opened.objects(ITEM).items() if key.id.space is Space.USER]
+        assert there == ["x"]
+        await opened.confirm_leadership()
 
 
 async def test_followers_on_both_sides_see_the_same(tmp_path: Path) -> None:

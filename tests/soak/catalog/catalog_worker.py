@@ -29,7 +29,7 @@ LISTS = 8
 ELEMENTS = 40
 """After about so many a list is left alone: another one takes its place."""
 FENCED = 3
-"""How a process exits that somebody else deposed."""
+"""How a process exits that another one deposed."""
 
 Line = dict[str, Any]
 
@@ -45,7 +45,7 @@ class Lines:
 
 
 def lines_of(path: str) -> list[Line]:
-    """What was told. A line whose process was killed amid writing it counts for nothing."""
+    """What was reported. A line whose process was killed amid writing it counts for nothing."""
     with open(path, "a+") as file:
         file.seek(0)
         return [json.loads(line) for line in file if line.endswith("}\n")]
@@ -63,7 +63,7 @@ async def open_often(place: str, lines: Lines, opens: int, writes: int) -> None:
             try:
                 leader = await catalog.open(1)
             except Fenced as refusal:
-                # Somebody else opened it while this process still migrated or made it.
+                # Another process opened it while this process still migrated or made it.
                 lines.tell(what="not opened", by=int(refusal.details.get("fenced_by_epoch", 0)))
                 continue
             assert leader.token is not None

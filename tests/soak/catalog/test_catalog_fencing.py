@@ -42,7 +42,7 @@ def reap(*processes: Fork) -> None:
 
 @asynccontextmanager
 async def history_of(place: Path | str) -> AsyncIterator[ShardLog]:
-    """A log that keeps the shard from forgetting anything, so that every update is told at its own time."""
+    """A log that keeps the shard from forgetting anything, so that every update is returned at its own time."""
     async with await client_at(str(place)) as client:
         log = await open_shard_log(client, ENVIRONMENT)
         await log.snapshot()
@@ -51,7 +51,7 @@ async def history_of(place: Path | str) -> AsyncIterator[ShardLog]:
 
 
 def judge(updates: list[RowUpdate], told: list[Line]) -> list[int]:
-    """The epochs in the order in which they began, if nobody wrote in an epoch that was over."""
+    """The epochs in the order in which they began, if no process wrote in an epoch that was over."""
     found = [(update.ts, *CODEC.decode(update.row), update) for update in updates if update.diff > 0]
     tokens = sorted((ts, value.epoch) for ts, _, value, update in found if update.row.kind == FENCE_TOKEN.tag)
     epochs = [epoch for _, epoch in tokens]
@@ -66,7 +66,7 @@ def judge(updates: list[RowUpdate], told: list[Line]) -> list[int]:
     names = [name for _, name, _ in written]
     assert len(set(names)) == len(names)
     assert {line["name"] for line in told if line["what"] == "wrote"} <= set(names)
-    # Whoever was fenced was so by somebody later, and everybody who was told an epoch had one of their own.
+    # A fenced process was fenced by a later one, and every process that got an epoch had one of its own.
     assert all(line["by"] > line["epoch"] for line in told if line["what"] == "fenced")
     opened = [line["epoch"] for line in told if line["what"] == "opened"]
     assert len(set(opened)) == len(opened)
@@ -94,7 +94,7 @@ async def test_of_many_opens_each_has_its_epoch_and_only_the_last_writes(tmp_pat
 async def test_a_leader_that_stood_still_through_a_failover_writes_nothing_any_more(
     tmp_path: Path, fresh_redis_uri: Callable[[], str]
 ):
-    # Not SQLite: who is stopped amid a transaction there stops everybody else.
+    # Not SQLite: a process that is stopped amid a transaction there stops all others.
     file, place = tmp_path / "told", f"file:{tmp_path}/blob {fresh_redis_uri()}"
     async with history_of(place) as log, await client_at(place) as client:
         zombie = await start("open", place, file, 1, 10**9)

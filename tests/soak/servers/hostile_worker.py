@@ -1,7 +1,7 @@
 """Callers as processes of their own: some that mean no good, one that is busy, one that asks and takes the time.
 
 ``python -m soak.servers.hostile_worker ENDPOINT KIND...`` says ``ready``, goes on until its standard input ends, and
-then tells what came of it as one line of JSON. A ``bystander`` is told by each line of its input what goes on beside it
+then writes what came of it as one line of JSON. Each line of input says to a ``bystander`` what goes on beside it
 from now on. ``SECRET`` is the server's: no answer may hold it.
 """
 
@@ -73,7 +73,7 @@ class Told:
 
 
 class Caller:
-    """One process: its connections, and what it was told."""
+    """One process: its connections, and what it got back."""
 
     def __init__(self, endpoint: str, channels: list[grpc.aio.Channel], kinds: int) -> None:
         self._not_ready = kinds
@@ -191,7 +191,7 @@ class Caller:
             )
 
     async def hear(self) -> None:
-        """What is told by standard input, until it ends."""
+        """What standard input says, until it ends."""
         reader = asyncio.StreamReader()
         loop = asyncio.get_running_loop()
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)

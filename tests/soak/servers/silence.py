@@ -1,7 +1,7 @@
 """Clients of every kind beside two servers of which one falls silent: how long each call takes.
 
 A server here is one process with all services (``services.everything``), so that one signal stops them all. Nothing is
-decided here; whoever runs it looks at the figures.
+decided here; the person who runs it looks at the figures.
 """
 
 import asyncio
@@ -88,7 +88,7 @@ class BlackHole:
         self.proxy.silent = True
 
     async def wake(self) -> None:
-        # What was swallowed is missing: these connections are of no use to anybody.
+        # What was swallowed is missing: these connections are of no more use.
         self.proxy.silent = False
         self.proxy.cut()
 
@@ -170,7 +170,7 @@ async def servers(trouble: str, blob: str, consensus: str) -> AsyncIterator[Stag
 
 
 class Hearing:
-    """A watch. A call is a change made elsewhere; it takes as long as the watch takes to tell it from then on."""
+    """A watch. A call is a change made elsewhere; it takes as long as the watch takes to return it from then on."""
 
     def __init__(self, change: Callable[[], Awaitable[Any]], events: AsyncIterator[Any]) -> None:
         self._change = change
@@ -326,7 +326,7 @@ async def catalog_commits(stage: Stage, stack: AsyncExitStack) -> Call:
 
 
 def committing(catalog: RemoteCatalog) -> Call:
-    """Commits of a caller that joins whoever leads, and again when that one does not lead any more."""
+    """Commits of a caller that joins the leader, and again when that one does not lead any more."""
     session: Any = None
     name, numbers = new_shard(), itertools.count()
 

@@ -35,7 +35,7 @@ BYSTANDERS = {ShardId.named("bystander", number) for number in range(2)}
 
 
 class Process:
-    """A child that is told by its standard input and answers by lines. Its standard error goes to a file."""
+    """A child that is driven by its standard input and answers by lines. Its standard error goes to a file."""
 
     def __init__(self, words: Sequence[str], errors: Path, **environment: str) -> None:
         self._words = words
@@ -70,13 +70,13 @@ class Process:
         return line
 
     async def told(self, what: str) -> str:
-        """What it says once it was told something."""
+        """What it says once it was sent something."""
         assert self._child.stdin is not None
         self._child.stdin.write(f"{what}\n".encode())
         return await self.line()
 
     async def end(self) -> str:
-        """What it says once there is nothing more to hear."""
+        """What it says once there is nothing more to come."""
         assert self._child.stdin is not None
         self._child.stdin.close()
         line = await self.line()
@@ -133,7 +133,7 @@ class Server(Process):
 
 
 class Stage:
-    """A server, somebody who asks it all the time, and those who come and go."""
+    """A server, a caller that asks it all the time, and those who come and go."""
 
     def __init__(self, server: Server, endpoint: str, bystander: Process, folder: Path) -> None:
         self.server = server
@@ -152,7 +152,7 @@ class Stage:
             assert process.errors.read_text() == ""
 
     async def beside(self, kinds: Sequence[str], seconds: float) -> None:
-        """Let the bystander ask beside some kinds of callers; tell what that cost the server, and judge it."""
+        """Let the bystander ask beside some kinds of callers; return what that cost the server, and judge it."""
         name = " + ".join(kinds)
         if not kinds:
             await self._hear("nobody")
@@ -209,7 +209,7 @@ def show(took: dict[str, dict[str, list[float]]]) -> None:
 async def read_all(place: Place, told: dict[str, Any]) -> None:
     """Everything that was acknowledged can be read, at every shard's since and newest time.
 
-    What was under way when the bystander was told to end may be there, too.
+    What was under way when the bystander was asked to end may be there, too.
     """
     rows = 0
     async with client_of(place) as client:

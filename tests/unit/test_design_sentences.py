@@ -1,0 +1,25 @@
+"""Every sentence that the list of sentences has is quoted by the test that it names."""
+
+import ast
+from functools import cache
+from pathlib import Path
+
+import pytest
+from unit.design_sentences import SENTENCES
+
+TESTS = Path(__file__).parent.parent
+
+
+@cache
+def quotes(path: str) -> dict[str, str]:
+    """What the tests of a file say of themselves, each on one line."""
+    parsed = ast.parse((TESTS / path).read_text())
+    found = [each for each in ast.walk(parsed) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return {each.name: " ".join((ast.get_docstring(each) or "").split()) for each in found}
+
+
+@pytest.mark.parametrize("sentence", SENTENCES, ids=[each.partition("::")[2] for each in SENTENCES.values()])
+def test_a_sentence_is_quoted_by_its_test(sentence: str) -> None:
+    path, _, test = SENTENCES[sentence].partition("::")
+    assert test.startswith("test_")
+    assert sentence in quotes(path)[test]
