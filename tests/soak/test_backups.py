@@ -154,7 +154,8 @@ async def judge(done: Round, load: Load) -> None:
             print(f"  {done.there.name}: {upper - done.uppers[shard]} appends newer than when its backup began")
         # It is a location like any other.
         await transfer(client, tables, 10**6)
-        assert await transfers_at(tables, await oracle.read_ts()) == {*found, 10**6}
+        # One that was under way may stand in the log, later than the oracle's time: the next write makes it visible.
+        assert {*found, 10**6} <= await transfers_at(tables, await oracle.read_ts()) <= {*load.begun, 10**6}
 
 
 @pytest.mark.timeout(LIMIT_SECONDS)
