@@ -49,13 +49,16 @@ class TableShard:
 
     async def snapshot(self, as_of: int, deadline: Deadline) -> "Snapshot":
         """The contents at a time that is complete. One RPC, two more the first time. Raises NotReadable."""
-        reader = await self._opened(deadline)
-        try:
-            return await reader.snapshot(as_of, timeout=seconds(deadline))
-        except LeaseExpired:
-            # This process slept for longer than its lease. What it held may be gone; a new lease holds what there is.
-            self._reader = None
-            return await (await self._opened(deadline)).snapshot(as_of, timeout=seconds(deadline))
+        while True:
+            reader = await self._opened(deadline)
+            try:
+                return await reader.snapshot(as_of, timeout=seconds(deadline))
+            except LeaseExpired:
+                # This process slept for longer than its lease. What it held may be gone; a new lease holds what there
+                # is. Another process whose clock is far ahead may end that one, too, with each of its commits.
+                self._reader = None
+                if deadline.remaining() <= 0:
+                    raise
 
     async def downgrade_since(self, since: Antichain, deadline: Deadline) -> Antichain:
         """Release the history before ``since``."""
