@@ -361,7 +361,10 @@ class Changes:
                 name=target.name,
             )
         table = await self._opened(target, self.deadline())
-        work.ts = await table.insert(new.drop_columns([TS.name]), timeout=self._queries.variables.timeout)
+        # Whoever else writes to its shard may have added columns.
+        rows = table.schema.updates.empty_table().drop_columns([TS.name])
+        given = pa.concat_tables([rows, new.drop_columns([TS.name])], promote_options="default").select(rows.schema.names)
+        work.ts = await table.insert(given, timeout=self._queries.variables.timeout)
 
     async def _opened(self, described: Described, deadline: "Deadline") -> Table:
         table = await self._tables.get(described, deadline)
