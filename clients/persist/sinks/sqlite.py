@@ -46,7 +46,9 @@ class SqliteSink:
             f"{quoted(field.name)} {'' if _wide(field) else type_of(field, _TYPES)}".strip() for field in schema
         )
         with self._transaction() as connection:
-            found = {name.lower() for name, in connection.execute("SELECT name FROM pragma_table_info(?)", (self._name,))}
+            found = {
+                name.lower() for (name,) in connection.execute("SELECT name FROM pragma_table_info(?)", (self._name,))
+            }
             connection.execute(f"CREATE TABLE IF NOT EXISTS {self._table} ({columns})")
             connection.execute(
                 f"CREATE TABLE IF NOT EXISTS {POSITIONS} (cursor TEXT PRIMARY KEY, position, columns TEXT NOT NULL)"

@@ -32,8 +32,8 @@ async def test_a_csv_file_is_read_as_the_columns_are_and_nothing_is_guessed(tmp_
         await session.execute(f"copy t from '{path}'")
         first, second, *rest = await rows(session, "select * from t order by id")
         assert first[:6] == (
-            1, "007", decimal.Decimal("12345678901234567.8900"), decimal.Decimal("12345678901234567890123456789012"), True,
-            b"\0\xff",
+            1, "007", decimal.Decimal("12345678901234567.8900"), decimal.Decimal("12345678901234567890123456789012"),
+            True, b"\0\xff",
         )  # fmt: skip
         assert first[6:10] == (
             datetime.datetime(2024, 1, 1, 8, tzinfo=UTC), datetime.datetime(2024, 1, 1, 10), datetime.date(2024, 1, 1),
@@ -41,17 +41,15 @@ async def test_a_csv_file_is_read_as_the_columns_are_and_nothing_is_guessed(tmp_
         )  # fmt: skip
         assert math.isnan(first[10])
         assert second[:7] == (
-            2, "", decimal.Decimal("1.1"), decimal.Decimal(1), False, None, datetime.datetime(2024, 1, 1, 10, tzinfo=UTC)
+            2, "", decimal.Decimal("1.1"), decimal.Decimal(1), False, None,
+            datetime.datetime(2024, 1, 1, 10, tzinfo=UTC),
         )  # fmt: skip
         assert [row[1] for row in rest] == ["NA", "NULL", "true", "2024-01-01 10:00", None]
 
 
 @pytest.mark.parametrize("form", ["csv", "json", "parquet", "arrow"])
 async def test_what_is_copied_out_comes_back_the_same(form, tmp_path):
-    if form == "csv":
-        columns = "id, s, n, big, ok, tz, at, d, tm, f"
-    else:
-        columns = "id, s, n, big, ok, y, tz, at, d, tm, f"
+    columns = "id, s, n, big, ok, tz, at, d, tm, f" + ("" if form == "csv" else ", y")
     path = tmp_path / f"rows.{form}"
     async with sessions(files=True) as (session,):
         await session.execute(TABLE + TABLE.replace("table t", "table back"))

@@ -1,7 +1,10 @@
 """Nothing of a statement is left out: what is not understood of it is refused, before a row is changed."""
 
+import asyncio
+
 import pytest
 from client.sql.support import rows, sessions
+from client.support import client_of, memory_place
 
 from persist.client.sql.errors import SqlError
 
@@ -43,3 +46,45 @@ async def test_rows_that_are_not_null_are_changed():
         assert (await session.execute("update u set a = a + 1 where a is not null"))[0].tag == "UPDATE 1"
         assert (await session.execute("delete from u where a is not null"))[0].tag == "DELETE 1"
         assert await rows(session, "select id, a from u") == [(2, None)]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("begin; insert into t values (9, 9)", "ends within a transaction"),
+        ("begin", "ends within a transaction"),
+        ("commit", "did not begin"),
+        ("rollback", "did not begin"),
+    ],
+)
+async def test_a_text_has_the_whole_of_its_transactions(text, why):
+    async with client_of(memory_place()) as client:
+        await client.sql(TABLES + ROWS)
+        with pytest.raises(SqlError, match=why):
+            await client.sql(text)
+        await client.sql("begin; insert into t values (7, 7); commit")
+        assert (await client.sql("select max(id) from t"))[0].rows == [(7,)]
+
+
+async def test_a_transaction_in_which_a_statement_was_interrupted_only_ends():
+    async with sessions() as (session,):
+        await session.execute(TABLES + ROWS)
+        await session.execute("begin; insert into t values (8, 8)")
+        long = asyncio.ensure_future(
+            session.execute(
+                "insert into u select a.g, 1 from generate_series(1, 100000000) a(g) order by 1 desc limit 1"
+            )
+        )
+        await asyncio.wait([long], timeout=0.2)
+        long.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await long
+        assert session.has_failed
+        assert (await session.execute("commit"))[0].tag == "ROLLBACK"
+        assert await rows(session, "select max(id) from t") == [(5,)]
+
+
+async def test_a_variable_is_not_set_for_a_transaction_alone():
+    async with sessions() as (session,):
+        with pytest.raises(SqlError, match="SET LOCAL"):
+            await session.execute("set local statement_timeout = '1s'")

@@ -6,7 +6,7 @@ is a transaction of its own, which begins again when another was first. Source: 
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -368,7 +368,9 @@ class Changes:
         table = await self._opened(target, self.deadline())
         # Whoever else writes to its shard may have added columns.
         rows = table.schema.updates.empty_table().drop_columns([TS.name])
-        given = pa.concat_tables([rows, new.drop_columns([TS.name])], promote_options="default").select(rows.schema.names)
+        given = pa.concat_tables([rows, new.drop_columns([TS.name])], promote_options="default").select(
+            rows.schema.names
+        )
         work.ts = await table.insert(given, timeout=self._queries.variables.timeout)
 
     async def _opened(self, described: Described, deadline: "Deadline") -> Table:

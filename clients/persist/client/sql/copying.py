@@ -88,9 +88,7 @@ def _read_csv(statement: Copy, fields: Sequence[ArrowField]) -> pa.Table:
         true_values=_TRUE,
         false_values=_FALSE,
     )
-    return pyarrow.csv.read_csv(
-        statement.path, read_options=reading, parse_options=parsing, convert_options=converting
-    )
+    return pyarrow.csv.read_csv(statement.path, read_options=reading, parse_options=parsing, convert_options=converting)
 
 
 def _in_csv(kind: pa.DataType) -> pa.DataType:

@@ -55,7 +55,8 @@ def _assigned(column: Column, kind: pa.DataType) -> "Column | Nulls":
     if T.is_timestamp(kind) and kind.tz is not None:
         # Without a zone it is in that of the session, which is UTC.
         zoned = pc.match_substring_regex(column, _ZONED)
-        return pc.if_else(zoned, column, pc.binary_join_element_wise(column, _zone(column), "")).cast(kind)
+        texts: Column = pc.if_else(zoned, column, pc.binary_join_element_wise(column, _zone(column), ""))
+        return texts.cast(kind)
     return column.cast(kind)
 
 

@@ -17,7 +17,7 @@ with extra("sql"):
 
 _PARTS: Final = {"SECOND": 1_000_000, "SECONDS": 1_000_000, "MILLISECOND": 1_000, "MILLISECONDS": 1_000}
 """Of these DuckDB gives whole numbers: how many microseconds are in one."""
-_STRICTER: Final = {exp.GT: exp.GT, exp.GTE: exp.GT, exp.LT: exp.LT, exp.LTE: exp.LT}
+_STRICTER: Final[dict[type, type[exp.Expr]]] = {exp.GT: exp.GT, exp.GTE: exp.GT, exp.LT: exp.LT, exp.LTE: exp.LT}
 _FORMATS: Final = "YYYY, YY, MM, DD, DDD, HH24, HH12, MI, SS, US, TMMon, TMMonth, TMDy, TMDay"
 _KNOWN_FORMAT: Final = re.compile(r"%-?[YymdjHIMSfbBaAzZGV]|[^A-Za-z%\"]")
 _OCTAL: Final = re.compile(rb"\\([0-3][0-7]{2}|\\)")
@@ -64,7 +64,7 @@ def _compared(node: exp.Expr) -> exp.Expr:
     if left is None or right is None:
         return node
     if len(left) != len(right) or not left:
-        raise SqlNotSupported("rows that are compared have as many values", **where(node))
+        raise SqlNotSupported("rows that are compared have as many values", hint="", **where(node))
     return exp.paren(_by_value(type(node), left, right))
 
 
@@ -73,7 +73,7 @@ def _by_value(kind: type[exp.Expr], left: Sequence[exp.Expr], right: Sequence[ex
     if kind in (exp.EQ, exp.NEQ):
         each = [kind(this=one.copy(), expression=other.copy()) for one, other in pairs]
         return exp.and_(*each) if kind is exp.EQ else exp.or_(*each)
-    strict = _STRICTER[kind]  # type: ignore[index]  # those that are registered
+    strict = _STRICTER[kind]
     *before, (one, other) = pairs
     found: exp.Expr = kind(this=one.copy(), expression=other.copy())
     for one, other in reversed(before):
@@ -92,9 +92,9 @@ def _in(node: exp.Expr) -> exp.Expr:
     if left is None or not rows or None in rows:
         return node
     if any(len(row or ()) != len(left) for row in rows):
-        raise SqlNotSupported("rows that are compared have as many values", **where(node))
+        raise SqlNotSupported("rows that are compared have as many values", hint="", **where(node))
     found = [_by_value(exp.EQ, left, row) for row in rows if row is not None]
-    return exp.paren(reduce(exp.or_, found))  # type: ignore[arg-type]  # two at a time
+    return exp.paren(reduce(exp.or_, found))
 
 
 def _between(node: exp.Expr) -> exp.Expr:

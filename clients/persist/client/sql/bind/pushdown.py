@@ -49,9 +49,10 @@ def pushdown(bound: Bound) -> Mapping[str, Relation]:
 def _tables(scope: Scope) -> Iterator[tuple[str, exp.Table]]:
     """The tables of a scope under their own columns: an alias may rename these, a pivot or a sample makes others."""
     for alias, (_, source) in scope.selected_sources.items():
-        if isinstance(source, exp.Table) and not source.alias_column_names:
-            if not source.args.get("pivots") and not source.args.get("sample"):
-                yield alias, source
+        if not isinstance(source, exp.Table) or source.alias_column_names:
+            continue
+        if not (source.args.get("pivots") or source.args.get("sample")):
+            yield alias, source
 
 
 def _columns(scope: Scope, alias: str, relation: Relation) -> tuple[str, ...] | None:
@@ -152,9 +153,10 @@ def _comparison(part: exp.Expr) -> Iterable[tuple[exp.Column, str, list[exp.Expr
         yield part.this, "<=", [part.args["high"]]
     elif isinstance(part, exp.In) and is_only(part, "this", "expressions"):
         yield part.this, "in", list(part.expressions)
-    elif isinstance(part, exp.Is) and isinstance(part.expression, exp.Null):
-        if is_only(part, "this", "expression", "negate"):
-            yield part.this, "is not null" if part.args.get("negate") else "is null", []
+    elif isinstance(part, exp.Is) and is_only(part, "this", "expression", "negate") and isinstance(
+        part.expression, exp.Null
+    ):  # fmt: skip
+        yield part.this, "is not null" if part.args.get("negate") else "is null", []
 
 
 def _value(node: exp.Expr, given: pa.DataType) -> object:
