@@ -138,3 +138,23 @@ async def test_malformed_bytes_are_refused():
     async with sessions() as (session,):
         with pytest.raises(SqlError, match="malformed bytes"):
             await session.execute(TABLE + r"insert into t (id, y) values (1, '\xzz')")
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("7::bigint", "7"),
+        ("-99999999::bigint", "-99999999"),
+        ("1.005", "1.01"),
+        ("-1.005", "-1.01"),
+        ("2.5::float8", "2.5"),
+    ],
+)
+async def test_a_number_is_rounded_to_its_column_as_in_postgresql(given, kept):
+    async with sessions() as (session,):
+        await session.execute("create table p (id int primary key, n numeric(10, 2), h numeric(30, 20))")
+        await session.execute(f"insert into p values (1, {given}, 5)")
+        assert await rows(session, "select n, h from p") == [(decimal.Decimal(kept), decimal.Decimal(5))]
+        with pytest.raises(SqlFailed, match="does not fit"):
+            await session.execute("insert into p values (2, 100000000::bigint, 0)")
+        assert (await session.execute("update p set n = n * 0.5555"))[0].tag == "UPDATE 1"

@@ -44,6 +44,12 @@ def _assigned(column: Column, kind: pa.DataType) -> "Column | Nulls":
     is_time = T.is_timestamp(kind) or T.is_date(kind) or T.is_time(kind)
     if is_time and (T.is_integer(column.type) or T.is_floating(column.type) or T.is_decimal(column.type)):
         raise ValueError("a number is no time: to_timestamp(seconds), or make_timestamp(microseconds)")
+    if T.is_decimal(kind) and T.is_integer(column.type):
+        # Arrow asks for room for whatever such an integer could be.
+        return column.cast(pa.decimal256(76, kind.scale)).cast(kind)
+    if T.is_decimal(kind) and T.is_decimal(column.type) and column.type.scale > kind.scale:
+        rounded: Column = pc.round(column, ndigits=kind.scale, round_mode="half_towards_infinity")
+        return rounded.cast(kind)
     if not is_text(column.type):
         return column.cast(kind)
     column = column.cast(pa.string())
