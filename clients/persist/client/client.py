@@ -195,12 +195,14 @@ class Client(ShardClient):
 
         ``params``: values for ``?`` and ``$1`` (a sequence), or for ``:name`` (a mapping). Each call has a session of
         its own: BEGIN and COMMIT stand in one text, or in a ``session``. Needs the extra ``sql``. Raises as
-        ``SqlSession.execute``.
+        ``SqlSession.execute``, and SqlError for a transaction that does not end in the text, or did not begin there.
         """
+        with extra("sql"):
+            from persist.client.sql.session import whole
         free = self._sessions.setdefault((environment, role), [])
         session = free.pop() if free else await self.session(environment, role=role)
         try:
-            return await session.execute(text, params)
+            return await whole(session, text, params)
         finally:
             await session.reset()
             free.append(session)

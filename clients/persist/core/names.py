@@ -27,11 +27,25 @@ _LETTERS: Final = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345678
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A shard that a name may have. ``mode`` None: the first writer made it; it may be anything but a log."""
+    """A shard that a name may have. ``mode`` None: the first writer made it; it may be anything but a log.
+
+    ``kept_by``: what it is of which persist itself writes the rows, such as a materialized view; empty: anybody may.
+    """
 
     shard: ShardId
     mode: str | None = None
     timeline: str = EPOCH_TIMELINE
+    kept_by: str = ""
+
+    def check_written(self, name: str) -> None:
+        """Raise InvalidArgument where rows of others would come between those that are computed, or ingested."""
+        if self.kept_by:
+            raise InvalidArgument(
+                f"this name is a {self.kept_by}: nothing else writes its rows",
+                hint="write to what it is made of; read it by SQL, or by name",
+                name=name,
+                shard=self.shard,
+            )
 
     def serves(self, mode: str, timeline: str) -> bool:
         """Whether a table of this mode and timeline may be this shard."""

@@ -6,6 +6,7 @@ Source: docs/reference/sinks.md; reliability.md, durable files.
 import fcntl
 import json
 import os
+import weakref
 from collections.abc import Callable, Set
 from pathlib import Path
 from typing import Final, Literal
@@ -13,7 +14,7 @@ from typing import Final, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from persist.client.collections.sinks.port import moved
+from persist.client.collections.sinks.port import PositionMoved, moved
 from persist.errors import Determinate, Indeterminate, InvalidArgument
 from persist.sinks.sql import shape
 from persist.typed import Record
@@ -74,9 +75,9 @@ class FilesSink:
         return [self._folder / each["name"] for each in self._manifest().get("files", [])]
 
     def close(self) -> None:
-        lock, self._lock = self._lock, None
-        if lock is not None:
-            os.close(lock)
+        if self._lock is not None:
+            self._lock = None
+            self._release()
 
     def _own(self) -> None:
         """Be the only one who writes here, until this is closed or its process ends."""
@@ -88,8 +89,12 @@ class FilesSink:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(lock)
-            raise moved(str(self._folder), None, None) from None
+            raise PositionMoved(
+                "another sink writes to this folder", hint="close() it first, or end its process", folder=self._folder
+            ) from None
         self._lock = lock
+        # One that nobody closed keeps no other out.
+        self._release = weakref.finalize(self, os.close, lock)
 
     def _tidy(self, counts: Set[str]) -> None:
         """Take away what processes left that died before the manifest named it."""

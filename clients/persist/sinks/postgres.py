@@ -11,9 +11,9 @@ import psycopg
 import pyarrow as pa
 
 from persist.client.collections.sinks.port import moved
-from persist.errors import Determinate, Indeterminate
+from persist.errors import Determinate, Indeterminate, InvalidArgument
 from persist.redaction import learn, scrub
-from persist.sinks.sql import POSITIONS, of_another_schema, quoted, rows, shape, type_of
+from persist.sinks.sql import POSITIONS, begun_elsewhere, names, of_another_schema, quoted, rows, shape, type_of
 
 _TYPES: Final = {
     "wide": "numeric(20)",
@@ -46,6 +46,7 @@ class PostgresSink:
         with self._transaction() as connection:
             # SUBTLE: two that make a table at once fail each other, also with IF NOT EXISTS.
             connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (POSITIONS,))
+            found = self._columns(connection)
             connection.execute(f"CREATE TABLE IF NOT EXISTS {self._table} ({columns})".encode())
             connection.execute(
                 f"CREATE TABLE IF NOT EXISTS {POSITIONS} "
@@ -55,8 +56,10 @@ class PostgresSink:
                 f"INSERT INTO {POSITIONS} VALUES (%s, NULL, %s) ON CONFLICT DO NOTHING".encode(), (key, shape(schema))
             )
             position, columns = self._kept(connection, key)
-        if columns != shape(schema):
-            raise of_another_schema(self._table)
+            if columns != shape(schema) or (found and not found.issuperset(schema.names)):
+                raise of_another_schema(self._table)
+            if position is not None and not found:
+                raise begun_elsewhere(self._table)
         return position
 
     def write(self, key: str, updates: pa.Table, before: int | None, position: int) -> None:
@@ -64,7 +67,8 @@ class PostgresSink:
             found, _ = self._kept(connection, key)
             if found != before:
                 raise moved(key, found, before)
-            with connection.cursor().copy(f"COPY {self._table} FROM STDIN".encode()) as copy:
+            columns = names(updates.schema)
+            with connection.cursor().copy(f"COPY {self._table} ({columns}) FROM STDIN".encode()) as copy:
                 for row in rows(updates):
                     copy.write_row(row)
             connection.execute(f"UPDATE {POSITIONS} SET position = %s WHERE cursor = %s".encode(), (position, key))
@@ -73,6 +77,11 @@ class PostgresSink:
         opened, self._open = self._open, None
         if opened is not None:
             opened.close()
+
+    def _columns(self, connection: Connection) -> set[str]:
+        """Those of the table; none: it is not there."""
+        query = b"SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped"
+        return {name for (name,) in connection.execute(query, (self._table,))}
 
     def _kept(self, connection: Connection, key: str) -> tuple[int | None, str]:
         """The position, which nobody else moves before this transaction ends."""
@@ -92,6 +101,9 @@ class PostgresSink:
         try:
             with self._open.transaction():
                 yield self._open
+        except psycopg.DataError as error:
+            hint = "nothing was written: correct the value upstream, or deliver into another place"
+            raise InvalidArgument(f"PostgreSQL takes no such value: {scrub(str(error))}", hint=hint) from error
         except psycopg.Error as error:
             self.close()
             hint = "deliver again: the position tells what was written"

@@ -29,6 +29,21 @@ def of_another_schema(table: str) -> InvalidArgument:
     return InvalidArgument("this table has updates of another schema", hint="name another table", table=table)
 
 
+def begun_elsewhere(table: str) -> InvalidArgument:
+    """The error for a table that is not there, where a position says that updates were written: all before are gone."""
+    return InvalidArgument(
+        "this table is not there, though updates of the cursor were delivered into this database",
+        hint="one cursor goes into one table: make another cursor for another table. To begin anew, drop the cursor, "
+        f"create it again and delete its row from {POSITIONS}; or put the table back",
+        table=table,
+    )
+
+
+def names(schema: pa.Schema) -> str:
+    """The columns, as statements list them."""
+    return ", ".join(quoted(field.name) for field in schema)
+
+
 def shape(schema: pa.Schema) -> str:
     """What tells schemas apart, kept beside the position."""
     return json.dumps([[field.name, str(field.type)] for field in schema])

@@ -3,6 +3,7 @@
 Source: docs/reference/sinks.md; the documentation of SQLite, transactions.
 """
 
+import math
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import pyarrow as pa
 
 from persist.client.collections.sinks.port import moved
 from persist.errors import Determinate, Indeterminate
-from persist.sinks.sql import POSITIONS, of_another_schema, quoted, rows, shape, type_of
+from persist.sinks.sql import POSITIONS, begun_elsewhere, names, of_another_schema, quoted, rows, shape, type_of
 
 _TYPES: Final = {
     "wide": "TEXT",
@@ -32,19 +33,22 @@ class SqliteSink:
     """Adds updates to ``table`` of the database at ``path``: their columns, ts and diff. Both are made if missing.
 
     The position is in the table ``persist_positions`` of the same database. Numbers of 64 bits without a sign are
-    integers, or text from 2^63 on.
+    integers, or text from 2^63 on; NaN is text.
     """
 
     def __init__(self, path: str | os.PathLike[str], table: str) -> None:
         """Raises InvalidArgument: no name of a table."""
         self._path = Path(path)
-        self._table = quoted(table)
+        self._name, self._table = table, quoted(table)
 
     def begin(self, key: str, schema: pa.Schema) -> int | None:
         columns = ", ".join(
             f"{quoted(field.name)} {'' if _wide(field) else type_of(field, _TYPES)}".strip() for field in schema
         )
         with self._transaction() as connection:
+            found = {
+                name.lower() for (name,) in connection.execute("SELECT name FROM pragma_table_info(?)", (self._name,))
+            }
             connection.execute(f"CREATE TABLE IF NOT EXISTS {self._table} ({columns})")
             connection.execute(
                 f"CREATE TABLE IF NOT EXISTS {POSITIONS} (cursor TEXT PRIMARY KEY, position, columns TEXT NOT NULL)"
@@ -55,8 +59,10 @@ class SqliteSink:
             position, columns = connection.execute(
                 f"SELECT position, columns FROM {POSITIONS} WHERE cursor = ?", (key,)
             ).fetchone()
-        if columns != shape(schema):
-            raise of_another_schema(self._table)
+            if columns != shape(schema) or (found and not found.issuperset(name.lower() for name in schema.names)):
+                raise of_another_schema(self._table)
+            if position is not None and not found:
+                raise begun_elsewhere(self._table)
         return None if position is None else int(position)
 
     def write(self, key: str, updates: pa.Table, before: int | None, position: int) -> None:
@@ -66,7 +72,8 @@ class SqliteSink:
             if (None if found is None else int(found)) != before:
                 raise moved(key, found, before)
             given = (tuple(map(_stored, row)) for row in rows(updates))
-            connection.executemany(f"INSERT INTO {self._table} VALUES ({marks})", given)
+            columns = names(updates.schema)
+            connection.executemany(f"INSERT INTO {self._table} ({columns}) VALUES ({marks})", given)
             connection.execute(f"UPDATE {POSITIONS} SET position = ? WHERE cursor = ?", (_stored(position), key))
 
     def close(self) -> None:
@@ -96,4 +103,6 @@ def _wide(field: "pa.Field[pa.DataType]") -> bool:
 
 
 def _stored(value: object) -> object:
+    if isinstance(value, float) and math.isnan(value):
+        return "NaN"  # SQLite would make it null
     return str(value) if isinstance(value, int) and value >= _INT64 else value

@@ -172,7 +172,10 @@ def _csv(delimiter: str) -> "Reader":
             # With threads no error would say which row it is about.
             read_options=csv.ReadOptions(use_threads=False, encoding=encoding),
             parse_options=csv.ParseOptions(delimiter=delimiter),
-            convert_options=csv.ConvertOptions(column_types=dict(types), strings_can_be_null=True),
+            # An empty cell is null; NA, NULL and quoted empty ones are what they say.
+            convert_options=csv.ConvertOptions(
+                column_types=dict(types), null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
+            ),
         )
 
     return batches

@@ -7,7 +7,7 @@ import pytest
 from client.support import client_of, memory_place
 
 import persist
-from persist.client.sql.errors import SqlNotSupported, SqlSyntax
+from persist.client.sql.errors import SqlError, SqlNotSupported, SqlSyntax
 
 
 def test_the_blocking_client_runs_sql(tmp_path):
@@ -30,9 +30,10 @@ def test_the_blocking_client_runs_sql(tmp_path):
 
 async def test_what_a_call_began_or_set_ends_with_it():
     async with client_of(memory_place()) as client:
-        await client.sql(
-            "create table t (id bigint primary key); begin; insert into t values (1); set isolation = serializable"
-        )
+        with pytest.raises(SqlError, match="nothing of it happened"):
+            await client.sql(
+                "create table t (id bigint primary key); begin; insert into t values (1); set isolation = serializable"
+            )
         assert (await client.sql("select count(*) from t; show isolation"))[-1].rows == [("strict serializable",)]
         assert (await client.sql("select count(*) from t"))[0].rows == [(0,)]
         counted = await asyncio.gather(*(client.sql(f"insert into t values ({n})") for n in range(8)))

@@ -349,7 +349,7 @@ class Client(Opened):
 
         ``params``: values for ``?`` and ``$1`` (a sequence), or for ``:name`` (a mapping). Each call has a session of
         its own: BEGIN and COMMIT stand in one text, or in a ``session``. Needs the extra ``sql``. Raises as
-        ``SqlSession.execute``.
+        ``SqlSession.execute``, and SqlError for a transaction that does not end in the text, or did not begin there.
         """
         return self._run(self._inner.sql(text, params, environment=environment, role=role))
 

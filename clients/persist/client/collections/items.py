@@ -168,4 +168,5 @@ def _named(item: Described) -> Named:
     # What others feed is in its shard at the times they give; a table that is written directly may have come there by
     # any door.
     mode = None if item.kind is not ObjectType.TABLE or item.mode != "wal" else "wal"
-    return Named(item.data, mode, timeline)
+    kept = item.fed_by is not None or item.kind in (ObjectType.MATERIALIZED_VIEW, ObjectType.INDEX)
+    return Named(item.data, mode, timeline, item.kind.words if kept else "")

@@ -60,8 +60,8 @@ async def shard_of(
     """The shard of an id, which is not looked at, or of a name.
 
     ``create``: for a name without a shard the id that it will have, instead of ShardNotFound, which lists similar
-    names. ``writes``: rows are going to be written, so a table that is written through a log is refused with
-    InvalidArgument.
+    names. ``writes``: rows are going to be written, so a table that is written through a log, or what persist writes
+    by itself, is refused with InvalidArgument.
     """
     wanted = names.id_or_name(given)
     if isinstance(wanted, ShardId):
@@ -71,6 +71,8 @@ async def shard_of(
         if create:
             return names.new_shard(wanted)
         raise names.not_found(wanted, await _near(location, wanted, deadline))
+    if writes:
+        found.check_written(wanted)
     if writes and found.mode == "wal":
         raise InvalidArgument(
             "this name is a table that is written through a log",

@@ -6,14 +6,13 @@ is a transaction of its own, which begins again when another was first. Source: 
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from persist.arrow import ArrowField
 from persist.client.collections.reading.choosing import Asked, AtOneTime
 from persist.client.collections.reading.inputs import Tables, stored
 from persist.client.collections.reading.transaction import ReadTransaction
@@ -22,6 +21,7 @@ from persist.client.shard.write.inputs import with_defaults
 from persist.client.sql.bind.binding import TARGET, Bound, bind, pushed
 from persist.client.sql.bind.binding import Relation as Named
 from persist.client.sql.errors import SqlConflict, SqlError, SqlFailed, SqlNotSupported
+from persist.client.sql.fitting import fitted
 from persist.client.sql.parse.queries import table_of
 from persist.client.sql.parse.statements import Delete, Dml, Insert, InsertRows, Select, Update
 from persist.client.sql.querying import Queries, arrow, streamed
@@ -33,6 +33,7 @@ from persist.client.table.rows import key_range, keys_of, times, updates_of, wit
 from persist.client.table.table import Table
 from persist.client.table.transaction import TableTransaction, transact
 from persist.core.catalog.ddl.described import Described
+from persist.core.catalog.ddl.statements import QualifiedName
 from persist.core.catalog.ddl.view import CatalogView
 from persist.core.catalog.values import Id, ObjectType
 from persist.core.data.encoding import encode_key
@@ -49,8 +50,6 @@ if TYPE_CHECKING:
 with extra("sql"):
     from sqlglot import exp
 
-Column: TypeAlias = "pa.ChunkedArray[Any]"
-Nulls: TypeAlias = "pa.Array[Any]"
 CONDITIONS_MAX: Final = 16
 """A transaction that asked for rows of one table in more ways is taken to have asked for all."""
 ROW: Final = "persist_row"
@@ -141,6 +140,12 @@ class Changes:
         bound, names = await self._queries.bound(select.query)
         table, ts = await self._run(work, pushed(bound), names)
         return Result(f"SELECT {table.num_rows}", table, ts)
+
+    async def schema(self, name: QualifiedName) -> Schema:
+        """Of a table that rows are going to be put into. Raises UnknownObject, PrivilegeMissing, SqlError."""
+        schema = (await self._target(InsertRows(name, (), pa.table({})))).schema
+        assert schema is not None
+        return schema
 
     async def within(self, work: Changed, statement: Dml) -> Result:
         """A statement of a transaction: what it changes is seen by those after it, and by others once it commits.
@@ -361,35 +366,17 @@ class Changes:
                 name=target.name,
             )
         table = await self._opened(target, self.deadline())
-        work.ts = await table.insert(new.drop_columns([TS.name]), timeout=self._queries.variables.timeout)
+        # Whoever else writes to its shard may have added columns.
+        rows = table.schema.updates.empty_table().drop_columns([TS.name])
+        given = pa.concat_tables([rows, new.drop_columns([TS.name])], promote_options="default").select(
+            rows.schema.names
+        )
+        work.ts = await table.insert(given, timeout=self._queries.variables.timeout)
 
     async def _opened(self, described: Described, deadline: "Deadline") -> Table:
         table = await self._tables.get(described, deadline)
         assert table is not None
         return table
-
-
-def fitted(given: Mapping[str, Column], fields: Sequence[ArrowField], rows: int) -> pa.Table:
-    """Columns in the types of a table; those that are not given are null. Raises SqlFailed: a value does not fit."""
-    columns: list[Column | Nulls] = []
-    for each in fields:
-        column = given.get(each.name)
-        try:
-            columns.append(_nulls(rows, each.type) if column is None else column.cast(each.type))
-        except (pa.ArrowException, ValueError) as error:
-            raise SqlFailed(
-                "a value does not fit its column",
-                hint=f"it holds {each.type}; CAST converts",
-                column=each.name,
-                why=" ".join(str(error).split())[:200],
-            ) from error
-        if not each.nullable and columns[-1].null_count:
-            raise SqlFailed("null where none may be", hint="give a value for this column", column=each.name)
-    return pa.table(columns, schema=pa.schema(fields))
-
-
-def _nulls(rows: int, kind: pa.DataType) -> Nulls:
-    return pa.nulls(rows, kind)  # type: ignore[call-overload,no-any-return]  # the stubs list concrete types only
 
 
 def _present(rows: pa.Table, written: Written | None, schema: Schema) -> pa.Table:

@@ -3,6 +3,7 @@
 Source: collections: the fences around SQL. Files are read and written by Arrow, here, never by the engine of queries.
 """
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -11,8 +12,11 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
 
+from persist.arrow import ArrowField
 from persist.client.sql.errors import SqlError, SqlFailed
 from persist.client.sql.parse.statements import Copy
+from persist.core.data.schema import Schema
+from persist.core.data.types import T
 
 _BY_ENDING: Final = {
     ".csv": "csv",
@@ -26,6 +30,10 @@ _BY_ENDING: Final = {
 }
 
 
+_TRUE: Final = [word for each in ("true", "t", "yes", "y", "on", "1") for word in (each, each.upper(), each.title())]
+_FALSE: Final = [word for each in ("false", "f", "no", "n", "off", "0") for word in (each, each.upper(), each.title())]
+
+
 def format_of(statement: Copy) -> str:
     """The format of a file: the one that is given, or what its name ends in. Raises SqlError."""
     found = statement.format or _BY_ENDING.get(Path(statement.path).suffix.lower())
@@ -34,17 +42,19 @@ def format_of(statement: Copy) -> str:
     return found
 
 
-def read(statement: Copy) -> pa.Table:
-    """The rows of a file. Raises SqlFailed: it cannot be read."""
+def read(statement: Copy, schema: Schema) -> pa.Table:
+    """The rows of a file, for a table of this schema, whose types say what is written there: nothing is guessed.
+
+    Columns are those of the file. Raises SqlFailed: it cannot be read.
+    """
     path, kind = statement.path, format_of(statement)
+    fields = [*schema.key, *schema.val]
     try:
         match kind:
             case "csv":
-                reading = pyarrow.csv.ReadOptions(autogenerate_column_names=not statement.header)
-                parsing = pyarrow.csv.ParseOptions(delimiter=statement.delimiter)
-                return pyarrow.csv.read_csv(path, read_options=reading, parse_options=parsing)
+                return _read_csv(statement, fields)
             case "json":
-                return pyarrow.json.read_json(path)
+                return _read_json(path, _by_name(fields))
             case "parquet":
                 return pyarrow.parquet.read_table(path)
             case _:
@@ -52,6 +62,59 @@ def read(statement: Copy) -> pa.Table:
                     return _ipc(source)
     except (OSError, pa.ArrowException, ValueError) as error:
         raise SqlFailed("this file cannot be read", path=path, why=" ".join(str(error).split())[:200]) from error
+
+
+def _by_name(fields: Sequence[ArrowField]) -> Mapping[str, pa.DataType]:
+    return {field.name.lower(): field.type for field in fields}
+
+
+def _read_csv(statement: Copy, fields: Sequence[ArrowField]) -> pa.Table:
+    """As PostgreSQL reads it: what is empty and has no quotes is null, and nothing else is."""
+    reading = pyarrow.csv.ReadOptions(autogenerate_column_names=not statement.header)
+    parsing = pyarrow.csv.ParseOptions(delimiter=statement.delimiter)
+    with pyarrow.csv.open_csv(statement.path, read_options=reading, parse_options=parsing) as file:
+        names = file.schema.names
+    known = _by_name(fields)
+    if statement.columns or not statement.named:
+        wanted = [name.lower() for name in statement.columns] or [field.name.lower() for field in fields]
+    else:
+        wanted = [name.lower() for name in names]
+    kinds = {name: _in_csv(known.get(asked, pa.string())) for name, asked in zip(names, wanted, strict=False)}
+    converting = pyarrow.csv.ConvertOptions(
+        column_types=kinds,
+        null_values=[""],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+        true_values=_TRUE,
+        false_values=_FALSE,
+    )
+    return pyarrow.csv.read_csv(statement.path, read_options=reading, parse_options=parsing, convert_options=converting)
+
+
+def _in_csv(kind: pa.DataType) -> pa.DataType:
+    """As what a value is read that is put into such a column: what Arrow does not read itself is a text."""
+    zoned = T.is_timestamp(kind) and kind.tz is not None
+    return pa.string() if zoned or T.is_binary(kind) or T.is_nested(kind) else kind
+
+
+def _read_json(path: str, known: Mapping[str, pa.DataType]) -> pa.Table:
+    with pyarrow.json.open_json(path) as file:
+        seen = file.schema
+    told = [pa.field(field.name, _in_json(field.type, known.get(field.name.lower()))) for field in seen]
+    options = pyarrow.json.ParseOptions(explicit_schema=pa.schema(told))
+    return pyarrow.json.read_json(path, parse_options=options)
+
+
+def _in_json(seen: pa.DataType, kind: pa.DataType | None) -> pa.DataType:
+    """As what a value is read: a text is a text, and the digits of a number are all kept."""
+    if T.is_string(seen) or T.is_temporal(seen):
+        return pa.string()
+    is_number = T.is_integer(seen) or T.is_floating(seen)
+    if kind is not None and is_number and (T.is_integer(kind) or T.is_floating(kind) or T.is_decimal(kind)):
+        return kind
+    if kind is not None and T.is_null(seen):
+        return pa.string() if T.is_binary(kind) or T.is_temporal(kind) else kind
+    return seen
 
 
 def write(statement: Copy, rows: pa.Table) -> None:
@@ -89,4 +152,9 @@ def _write_json(path: Path, rows: pa.Table) -> None:
 
     with path.open("w", encoding="utf-8") as out:
         for batch in rows.to_batches():
-            out.writelines(json.dumps(row, default=str, ensure_ascii=False) + "\n" for row in batch.to_pylist())
+            out.writelines(json.dumps(row, default=_text, ensure_ascii=False) + "\n" for row in batch.to_pylist())
+
+
+def _text(value: object) -> str:
+    """What JSON has no form for: bytes as PostgreSQL writes them, and all else as Python does."""
+    return f"\\x{value.hex()}" if isinstance(value, bytes) else str(value)

@@ -6,7 +6,7 @@ Source: collections: queries.
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from typing import assert_never
+from typing import Final, assert_never
 
 import pyarrow as pa
 
@@ -26,8 +26,9 @@ from persist.client.sql.results import Result
 from persist.client.sql.run.engine import Answer
 from persist.client.sql.variables import Variables
 from persist.core.catalog.ddl import statements as ddl
-from persist.errors import PersistError
 from persist.threads import users
+
+_NOT_BEGUN: Final = "none was begun"
 
 
 class SqlSession(Closes):
@@ -97,7 +98,8 @@ class SqlSession(Closes):
                 "the statement took too long",
                 hint="SET statement_timeout = '10m', or ask for less; whether a write happened, reading tells",
             ) from None
-        except PersistError:
+        except BaseException:
+            # Also one that was interrupted: what it has done of itself is not known.
             self._failed = self.in_transaction
             raise
 
@@ -207,7 +209,8 @@ class SqlSession(Closes):
             await users(runtime, copying.write, statement, result.to_arrow())
             return Result(f"COPY {len(result)}", ts=result.ts)
         assert statement.table is not None
-        rows = await users(runtime, copying.read, statement)
+        schema = await self._changes.schema(statement.table)
+        rows = await users(runtime, copying.read, statement, schema)
         columns = statement.columns or (tuple(rows.schema.names) if statement.named else ())
         done = await self._change(s.InsertRows(statement.table, columns, rows))
         return Result(f"COPY {rows.num_rows}", ts=done.ts)
@@ -239,7 +242,7 @@ class SqlSession(Closes):
             return Result("BEGIN")
         work, defines, failed = self._work, self._defines, self._failed
         if work is None:
-            return Result("ROLLBACK" if isinstance(statement, s.Rollback) else "COMMIT", notice="none was begun")
+            return Result("ROLLBACK" if isinstance(statement, s.Rollback) else "COMMIT", notice=_NOT_BEGUN)
         try:
             if failed or isinstance(statement, s.Rollback):
                 return Result("ROLLBACK", notice="a statement of it failed" if failed else "")
@@ -268,3 +271,16 @@ class SqlSession(Closes):
             raise SqlNotSupported(
                 "a transaction defines, or reads and writes", hint="COMMIT, and begin another transaction"
             )
+
+
+async def whole(session: SqlSession, text: str, params: object) -> list[Result]:
+    """``execute`` of a text with which its session ends. Raises SqlError besides: a transaction is not whole in it."""
+    results = await session.execute(text, params)
+    if session.in_transaction:
+        raise SqlError("the text ends within a transaction: nothing of it happened", hint=_OF_ONE)
+    if any(each.notice == _NOT_BEGUN for each in results):
+        raise SqlError("the text ends a transaction that it did not begin: what was before has happened", hint=_OF_ONE)
+    return results
+
+
+_OF_ONE: Final = "BEGIN and COMMIT stand in one text, or in client.session()"

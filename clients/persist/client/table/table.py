@@ -322,6 +322,7 @@ async def _shard_of(
     found = await find(client.location, wanted, deadline, timelines=[str(timeline)])
     if found is None:
         return Named(new_shard(wanted, mode, str(timeline)), mode, str(timeline))
+    found.check_written(wanted)
     if not found.serves(mode, str(timeline)):
         was = f'mode="{found.mode or "direct"}", timeline="{found.timeline}"'
         other = "choose another name" if found.mode else "give its id to turn it into a table of this one"

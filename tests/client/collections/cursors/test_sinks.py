@@ -137,3 +137,93 @@ def test_what_a_target_cannot_do_is_a_location_error(tmp_path: Path):
         FilesSink(tmp_path / "file").begin(KEY, SCHEMA)
     with pytest.raises(InvalidArgument):
         SqliteSink(tmp_path / "sink.db", "")
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Callable[[str], Any], Callable[[str], Rows]]:
+    """Sinks into tables of one database, and statements there."""
+    if request.param == "sqlite":
+        path = tmp_path / "sink.db"
+
+        def in_sqlite(text: str) -> Rows:
+            connection = sqlite3.connect(path, isolation_level=None)
+            try:
+                return connection.execute(text).fetchall()
+            finally:
+                connection.close()
+
+        return (lambda table: SqliteSink(path, table)), in_sqlite
+    uri = request.getfixturevalue("fresh_postgres_uri")()
+
+    def in_postgres(text: str) -> Rows:
+        with psycopg.connect(uri, autocommit=True) as connection:
+            done = connection.execute(text.encode())
+            return done.fetchall() if done.description else []
+
+    return (lambda table: persist.sinks.PostgresSink(uri, table)), in_postgres
+
+
+def test_a_table_that_is_gone_or_another_is_not_begun_in_the_middle(database):
+    opened, run = database
+    sink = opened("a")
+    sink.begin(KEY, SCHEMA)
+    sink.write(KEY, updates(1, ts=4), None, 5)
+    sink.close()
+    other = opened("b")
+    with pytest.raises(InvalidArgument, match="not there, though updates"):
+        other.begin(KEY, SCHEMA)
+    other.close()
+    run("DROP TABLE a")
+    again = opened("a")
+    with pytest.raises(InvalidArgument, match="not there, though updates"):
+        again.begin(KEY, SCHEMA)
+    run("DELETE FROM persist_positions")
+    assert again.begin(KEY, SCHEMA) is None
+    again.write(KEY, updates(1, 2, ts=4), None, 5)
+    assert run("SELECT id FROM a ORDER BY id") == [(1,), (2,)]
+    again.close()
+
+
+def test_columns_of_a_table_that_was_there_are_found_by_their_names(database):
+    opened, run = database
+    schema = pa.schema([("id", pa.int64()), ("ts", pa.uint64()), ("diff", pa.int64())])
+    run("CREATE TABLE mine (more text, ts numeric(20), diff bigint, id bigint)")
+    sink = opened("mine")
+    assert sink.begin(KEY, schema) is None
+    sink.write(KEY, pa.Table.from_pylist([{"id": 7, "ts": 4, "diff": 1}], schema), None, 5)
+    assert [tuple(map(str, row)) for row in run("SELECT id, ts, diff, more FROM mine")] == [("7", "4", "1", "None")]
+    run("CREATE TABLE lacking (ts numeric(20), id bigint)")
+    other = opened("lacking")
+    with pytest.raises(InvalidArgument, match="another schema"):
+        other.begin("another cursor", schema)
+    sink.close()
+    other.close()
+
+
+def test_what_is_no_number_is_not_null_in_sqlite(tmp_path: Path):
+    schema = pa.schema([("f", pa.float64()), ("ts", pa.uint64()), ("diff", pa.int64())])
+    sink = SqliteSink(tmp_path / "sink.db", "t")
+    sink.begin(KEY, schema)
+    rows = [{"f": float("nan"), "ts": 1, "diff": 1}, {"f": None, "ts": 1, "diff": 1}, {"f": 0.5, "ts": 1, "diff": 1}]
+    sink.write(KEY, pa.Table.from_pylist(rows, schema), None, 5)
+    with sqlite3.connect(tmp_path / "sink.db") as connection:
+        assert connection.execute("SELECT f FROM t").fetchall() == [("NaN",), (None,), (0.5,)]
+
+
+def test_a_value_that_a_database_does_not_take_is_not_tried_for_ever(fresh_postgres_uri):
+    schema = pa.schema([("name", pa.string()), ("ts", pa.uint64()), ("diff", pa.int64())])
+    sink = persist.sinks.PostgresSink(fresh_postgres_uri(), "t")
+    sink.begin(KEY, schema)
+    with pytest.raises(InvalidArgument, match="takes no such value"):
+        sink.write(KEY, pa.Table.from_pylist([{"name": "a\0b", "ts": 1, "diff": 1}], schema), None, 5)
+    assert sink.begin(KEY, schema) is None
+    sink.close()
+
+
+def test_a_folder_that_nobody_uses_any_more_is_free(tmp_path: Path):
+    FilesSink(tmp_path).begin(KEY, SCHEMA)
+    sink = FilesSink(tmp_path)
+    assert sink.begin(KEY, SCHEMA) is None
+    with pytest.raises(PositionMoved, match="another sink writes to this folder"):
+        FilesSink(tmp_path).begin(KEY, SCHEMA)
+    sink.close()

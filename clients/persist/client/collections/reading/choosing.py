@@ -295,9 +295,10 @@ class Readers:
     async def _brought(self, oracle: Oracle, held: Sequence[Held], read_ts: int, deadline: Deadline) -> int:
         """The read time with what sources have brought by now, where no leader drives it by the clock.
 
-        Applied before anybody is answered at it, so that no later read goes back. Tables are complete at any time.
+        So have those who append to the shard of a table that is written directly, as Spark does. Applied before anybody
+        is answered at it, so that no later read goes back. Tables in a log are complete at any time.
         """
-        uppers = [each.upper.time for each in held if each.table is None and not each.is_beside]
+        uppers = [each.upper.time for each in held if not (each.is_beside or (each.table and each.table.wal))]
         complete = [time - 1 for time in uppers if time is not None]
         brought = min([*complete, self.location.runtime.now_ms()])
         if not uppers or brought <= read_ts:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from persist.client.sql.bind import functions
+from persist.client.sql.bind.meaning import meant
 from persist.client.sql.bind.positions import where
 from persist.client.sql.errors import SqlError, SqlNotSupported
 from persist.client.sql.parse.statements import Select
@@ -23,6 +24,7 @@ from persist.extras import extra
 
 with extra("sql"):
     from sqlglot import exp
+    from sqlglot.errors import ErrorLevel, UnsupportedError
 
 PREFIX: Final = "persist_relation_"
 TARGET: Final = "persist_target"
@@ -78,8 +80,13 @@ class Bound:
     asks_time: bool = False
 
     def sql(self, ts: int) -> str:
-        """The query as DuckDB has it, read at a time."""
-        return functions.with_time(self.query, ts).sql(dialect="duckdb")
+        """The query as DuckDB has it, read at a time. Raises SqlNotSupported: it cannot be said there."""
+        try:
+            return functions.with_time(self.query, ts).sql(dialect="duckdb", unsupported_level=ErrorLevel.RAISE)
+        except UnsupportedError as error:
+            raise SqlNotSupported(
+                "this is not supported", hint="say it in another way", why=str(error)[:200]
+            ) from error
 
 
 def bind(query: exp.Expr, names: Resolving, session: Session, *, definite: bool = False) -> Bound:
@@ -93,7 +100,7 @@ def bind(query: exp.Expr, names: Resolving, session: Session, *, definite: bool 
     named, bound = binding.bound(query.copy(), 0)
     return Bound(
         named=named.sql(dialect="postgres"),
-        query=bound,
+        query=meant(bound),
         reads=tuple({each.id: each for each in binding.reads}.values()),
         relations=binding.relations,
         asks_time=functions.asks_time(bound),

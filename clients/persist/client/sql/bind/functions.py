@@ -43,6 +43,10 @@ def check(query: exp.Expr, *, definite: bool = False) -> None:
 
     What is kept, or followed, has to be the same whoever computes it, and whenever.
     """
+    if definite and (sample := query.find(exp.TableSample)) is not None:
+        raise SqlNotSupported(
+            "a definition gives the same rows whenever it is computed", hint="leave out TABLESAMPLE", **where(sample)
+        )
     for node in query.find_all(exp.Func):
         name = name_of(node)
         if name in _REFUSED or name.startswith(("pg_read", "pg_ls", "duckdb_", "pragma_", "read_")):

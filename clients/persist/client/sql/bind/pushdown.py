@@ -11,6 +11,7 @@ from typing import Final
 import pyarrow as pa
 
 from persist.client.sql.bind.binding import Bound, Relation
+from persist.client.sql.parse.known import is_only
 from persist.core.data.predicate import Condition
 from persist.core.data.types import T
 from persist.extras import extra
@@ -23,30 +24,34 @@ with extra("sql"):
 _OPS: Final[dict[type[exp.Expr], str]] = {exp.EQ: "=", exp.GT: ">", exp.GTE: ">=", exp.LT: "<", exp.LTE: "<="}
 _SWAPPED: Final = {"=": "=", ">": "<", ">=": "<=", "<": ">", "<=": ">="}
 _OUTER: Final = ("RIGHT", "FULL")
+_INNER: Final = ("", "INNER", "OUTER", "CROSS")
+"""Kinds of joins that are not of one side; OUTER is that of a side."""
 
 
 def pushdown(bound: Bound) -> Mapping[str, Relation]:
     """The relations of a query with the columns and conditions that it needs of them."""
     relations = dict(bound.relations)
     try:
-        scopes = list(traverse_scope(bound.query))
+        for scope in traverse_scope(bound.query):
+            for alias, table in _tables(scope):
+                relation = relations.get(table.name)
+                if relation is None:
+                    continue
+                columns = _columns(scope, alias, relation)
+                conditions = tuple(_conditions(scope, alias, table, relation))
+                relations[relation.name] = replace(relation, columns=columns, conditions=conditions)
     except (SqlglotError, AttributeError, ValueError, KeyError):
         # A shape of query that sqlglot does not analyse: all of its inputs are read.
-        return relations
-    for scope in scopes:
-        for alias, table in _tables(scope):
-            relation = relations.get(table.name)
-            if relation is None:
-                continue
-            columns = _columns(scope, alias, relation)
-            conditions = tuple(_conditions(scope, alias, relation)) if isinstance(scope.expression, exp.Select) else ()
-            relations[relation.name] = replace(relation, columns=columns, conditions=conditions)
+        return bound.relations
     return relations
 
 
 def _tables(scope: Scope) -> Iterator[tuple[str, exp.Table]]:
+    """The tables of a scope under their own columns: an alias may rename these, a pivot or a sample makes others."""
     for alias, (_, source) in scope.selected_sources.items():
-        if isinstance(source, exp.Table):
+        if not isinstance(source, exp.Table) or source.alias_column_names:
+            continue
+        if not (source.args.get("pivots") or source.args.get("sample")):
             yield alias, source
 
 
@@ -76,16 +81,15 @@ def _is_open(query: exp.Select, scope: Scope) -> bool:
     """Columns are used that are not named: ``*``, USING and NATURAL, or functions over columns."""
     if any(True for _ in scope.find_all(exp.Star) if not isinstance(_.parent, exp.Count)):
         return True
-    joins = query.args.get("joins") or ()
-    if any(join.args.get("using") or join.args.get("method") == "NATURAL" for join in joins):
+    if any(join.args.get("using") or join.args.get("method") == "NATURAL" for join in scope.find_all(exp.Join)):
         return True
     return any(True for _ in scope.find_all(exp.Columns, exp.Pivot, exp.Lateral))
 
 
-def _conditions(scope: Scope, alias: str, relation: Relation) -> Iterator[Condition]:
+def _conditions(scope: Scope, alias: str, table: exp.Table, relation: Relation) -> Iterator[Condition]:
     query = scope.expression
     clause = query.args.get("where")
-    if clause is None or not _is_inner(query, alias):
+    if not isinstance(query, exp.Select) or clause is None or not _is_inner(scope, table):
         return
     types: dict[str, tuple[str, pa.DataType]] = {
         field.name.lower(): (field.name, field.type) for field in [*relation.schema.key, *relation.schema.val]
@@ -106,13 +110,22 @@ def _conditions(scope: Scope, alias: str, relation: Relation) -> Iterator[Condit
                 yield Condition(name, op, tuple(read) if op == "in" else read[0])
 
 
-def _is_inner(query: exp.Expr, alias: str) -> bool:
-    """Whether a row that its WHERE refuses cannot show up in another way: as nulls of an outer join."""
-    for join in query.args.get("joins") or ():
+def _is_inner(scope: Scope, table: exp.Table) -> bool:
+    """Whether a row that its WHERE refuses cannot show up in another way: as nulls of an outer join, however nested."""
+    for join in scope.find_all(exp.Join):
         side, kind = (join.args.get("side") or "").upper(), (join.args.get("kind") or "").upper()
-        if side in _OUTER or kind in ("ANTI", "SEMI") or (side == "LEFT" and join.this.alias_or_name == alias):
+        if side in _OUTER or kind not in _INNER or join.args.get("method"):
             return False
-    return True
+    return not any(side == "LEFT" for side in _sides(scope, table))
+
+
+def _sides(scope: Scope, table: exp.Table) -> Iterator[str]:
+    """The sides of all joins that the table is on the right of."""
+    node: exp.Expr | None = table
+    while node is not None and node is not scope.expression:
+        if isinstance(node, exp.Join):
+            yield (node.args.get("side") or "").upper()
+        node = node.parent
 
 
 def _parts(condition: exp.Expr) -> Iterator[exp.Expr]:
@@ -126,22 +139,24 @@ def _parts(condition: exp.Expr) -> Iterator[exp.Expr]:
 
 
 def _comparison(part: exp.Expr) -> Iterable[tuple[exp.Column, str, list[exp.Expr]]]:
-    """A column, an operator and the values it is compared with, of conditions that are so simple."""
+    """A column, an operator and the values it is compared with, of conditions that are so simple, and say no more."""
     op = _OPS.get(type(part))
-    if op is not None and isinstance(part, exp.Binary):
+    if op is not None and isinstance(part, exp.Binary) and is_only(part, "this", "expression"):
         if isinstance(part.left, exp.Column):
             yield part.left, op, [part.right]
         elif isinstance(part.right, exp.Column):
             yield part.right, _SWAPPED[op], [part.left]
-    elif isinstance(part, exp.Between) and isinstance(part.this, exp.Column):
-        if not part.args.get("symmetric"):
-            yield part.this, ">=", [part.args["low"]]
-            yield part.this, "<=", [part.args["high"]]
-    elif isinstance(part, exp.In) and isinstance(part.this, exp.Column):
-        if part.expressions and not part.args.get("query"):
-            yield part.this, "in", list(part.expressions)
-    elif isinstance(part, exp.Is) and isinstance(part.this, exp.Column) and isinstance(part.expression, exp.Null):
-        yield part.this, "is null", []
+    elif not isinstance(part.this, exp.Column):
+        return
+    elif isinstance(part, exp.Between) and is_only(part, "this", "low", "high"):
+        yield part.this, ">=", [part.args["low"]]
+        yield part.this, "<=", [part.args["high"]]
+    elif isinstance(part, exp.In) and is_only(part, "this", "expressions"):
+        yield part.this, "in", list(part.expressions)
+    elif isinstance(part, exp.Is) and is_only(part, "this", "expression", "negate") and isinstance(
+        part.expression, exp.Null
+    ):  # fmt: skip
+        yield part.this, "is not null" if part.args.get("negate") else "is null", []
 
 
 def _value(node: exp.Expr, given: pa.DataType) -> object:

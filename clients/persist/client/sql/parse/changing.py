@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from persist.client.sql.errors import SqlNotSupported
 from persist.client.sql.parse import values
 from persist.client.sql.parse.statements import Begin, SetVariable, Show, Statement
 from persist.client.sql.parse.tokens import Tokens
@@ -166,7 +167,9 @@ def setting(tokens: Tokens) -> Statement:
     if tokens.word("RESET"):
         return _ended(tokens, SetVariable(tokens.name("a variable")))
     tokens.expect("SET")
-    tokens.one_of("SESSION", "LOCAL")
+    if tokens.word("LOCAL"):
+        raise SqlNotSupported("SET LOCAL is not supported", hint="SET it, and RESET it behind COMMIT")
+    tokens.word("SESSION")
     if tokens.word("TRANSACTION", "ISOLATION", "LEVEL"):
         name = "isolation"
     else:

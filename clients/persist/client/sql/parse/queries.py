@@ -2,7 +2,8 @@
 
 from typing import Final
 
-from persist.client.sql.errors import SqlNotSupported
+from persist.client.sql.errors import SqlError, SqlNotSupported
+from persist.client.sql.parse.known import only
 from persist.client.sql.parse.statements import (
     Copy,
     Delete,
@@ -21,6 +22,8 @@ from persist.extras import extra
 
 with extra("sql"):
     from sqlglot import exp
+
+_ALL: Final = "all rows are changed for which WHERE holds; choose some by WHERE id IN (SELECT … LIMIT n)"
 
 FORMATS: Final = ("csv", "json", "parquet", "arrow")
 """Of files that COPY reads and writes."""
@@ -103,18 +106,21 @@ def update(tokens: Tokens) -> Update:
     if not tokens.is_word("SET"):
         tokens.fail("SET")
     end = tokens.find_last("RETURNING")
-    found = tokens.expression(end, after="UPDATE x")
-    assert isinstance(found, exp.Update)
-    assignments = []
+    found = only(
+        tokens.expression(end, after="UPDATE x"), exp.Update, "this", "expressions", "from_", "where", hint=_ALL
+    )
+    assignments: dict[str, exp.Expr] = {}
     for each in found.expressions:
-        if not isinstance(each, exp.EQ) or not isinstance(each.this, exp.Column):
+        if not isinstance(each, exp.EQ) or not isinstance(each.this, exp.Column) or each.this.table:
             raise SqlNotSupported(
                 "this assignment is not supported", hint="SET column = expression, …", got=each.sql(dialect="postgres")
             )
-        assignments.append((_column(each.this), each.expression))
+        if (name := _column(each.this)) in assignments:
+            raise SqlError("a column is given two values", hint="keep one of them", column=name)
+        assignments[name] = each.expression
     others = _sources(found.args.get("from_"))
     where = found.args.get("where")
-    return Update(table, alias, tuple(assignments), others, where and where.this, _returning(tokens))
+    return Update(table, alias, tuple(assignments.items()), others, where and where.this, _returning(tokens))
 
 
 def delete(tokens: Tokens) -> Delete:
@@ -125,8 +131,7 @@ def delete(tokens: Tokens) -> Delete:
     others: tuple[exp.Expr, ...] = ()
     where: exp.Expr | None = None
     if tokens.peek is not None and (end is None or tokens.at < end):
-        after = "SELECT 1" if tokens.is_word("WHERE") else "DELETE FROM x"
-        found = tokens.expression(end, after=after)
+        found = only(tokens.expression(end, after="DELETE FROM x"), exp.Delete, "this", "using", "where", hint=_ALL)
         others = tuple(found.args.get("using") or ())
         condition = found.args.get("where")
         where = condition.this if condition is not None else None
@@ -152,7 +157,9 @@ def _returning(tokens: Tokens) -> tuple[exp.Expr, ...]:
     if not tokens.word("RETURNING"):
         tokens.end()
         return ()
-    found = tokens.expression(after="SELECT")
+    found = only(
+        tokens.expression(after="SELECT"), exp.Select, "expressions", hint="RETURNING expressions, and no more"
+    )
     return tuple(found.expressions)
 
 

@@ -1,6 +1,9 @@
 """Tokens of a text, read one after the other, with errors that say where."""
 
+import decimal
+import math
 import re
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, NoReturn, TypeAlias, TypeVar
 
@@ -279,7 +282,28 @@ class Tokens:
             raise SqlSyntax(
                 "a parameter has no value", hint=f"given are {', '.join(self._params) or 'none'}", parameter=name or "?"
             )
-        return exp.convert(self._params[name])
+        return _literal(self._params[name], name)
+
+
+def _literal(value: AnyValue, name: str) -> exp.Expr:
+    """A value as an expression that means it. Raises SqlSyntax: no value of SQL."""
+    if isinstance(value, uuid.UUID):
+        value = str(value)
+    if isinstance(value, bytearray | memoryview):
+        value = bytes(value)
+    if isinstance(value, float | decimal.Decimal) and not math.isfinite(value):
+        return exp.cast(exp.Literal.string(str(value)), "double")
+    if isinstance(value, list | tuple):
+        return exp.Array(expressions=[_literal(each, name) for each in value])
+    try:
+        return exp.convert(value)
+    except ValueError as error:
+        raise SqlSyntax(
+            "a parameter is no value of SQL",
+            hint="a text, a number, a time, bytes, a list, or None",
+            parameter=name,
+            got=type(value).__name__,
+        ) from error
 
 
 def _numbered(tokens: Sequence[Token]) -> Iterator[Token]:

@@ -27,11 +27,13 @@ BATCH_ROWS: Final = 16_384
 """Rows of an answer that are handed over at once."""
 
 _BEFORE: Final = (
-    "SET TimeZone = 'UTC'",
-    "SET integer_division = true",
-    "SET disabled_filesystems = 'LocalFileSystem'",
-    "SET lock_configuration = true",
+    "SET GLOBAL TimeZone = 'UTC'",
+    "SET GLOBAL integer_division = true",
+    "SET GLOBAL ieee_floating_point_ops = false",
+    "SET GLOBAL disabled_filesystems = 'LocalFileSystem'",
+    "SET GLOBAL lock_configuration = true",
 )
+"""SUBTLE: every query has a cursor of its own, which has none of what was set for another one alone."""
 _KIND: Final = re.compile(r"^(?:[A-Z][\w-]*(?: [A-Za-z]+)? Error|TransactionContext Error): ")
 
 

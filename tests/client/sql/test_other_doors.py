@@ -1,0 +1,71 @@
+"""Rows that came by other doors than SQL, and doors that are closed to them."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pyarrow as pa
+import pytest
+from client.sql.support import last, rows
+from client.support import client_of, memory_place
+
+import persist
+from persist import aio
+from persist.client.sql.session import SqlSession
+from persist.errors import InvalidArgument
+
+TABLE = "create table d (id bigint primary key, s text) with (mode = direct);"
+
+
+@asynccontextmanager
+async def session_of(client: aio.Client) -> AsyncIterator[SqlSession]:
+    session = await client.session()
+    try:
+        yield session
+    finally:
+        await session.close()
+
+
+async def test_what_was_appended_to_the_shard_of_a_table_is_in_the_next_answer():
+    async with client_of(memory_place()) as client, session_of(client) as session:
+        await session.execute(TABLE + "insert into d values (1, 'a')")
+        assert await rows(session, "select id from d") == [(1,)]
+        writer = await client.open_writer("d")
+        for number in range(2, 12):
+            outcome: object = None
+            while not isinstance(outcome, persist.Appended):
+                # As Spark does: at the clock's time, or at the upper.
+                upper = writer.upper.time or 0
+                at = max(upper, client.location.runtime.now_ms())
+                updates = [(({"id": number}, {"s": "b"}), at, 1)]
+                outcome = await writer.compare_and_append(updates, expected_upper=upper, new_upper=at + 1)
+            assert await rows(session, "select max(id) from d") == [(number,)]
+
+
+async def test_a_table_whose_shard_has_got_more_columns_is_still_inserted_into():
+    async with client_of(memory_place()) as client, session_of(client) as session:
+        await session.execute(TABLE)
+        item = await session.environment.resolve("d")
+        wider = persist.Schema(key=item.schema.key, val=pa.schema([*item.schema.val, pa.field("extra", pa.int64())]))
+        await client.evolve_schema(item.data, wider)
+        assert (await last(session, "insert into d values (1, 'a')")).tag == "INSERT 1"
+        assert await rows(session, "select * from d") == [(1, "a")]
+
+
+@pytest.mark.parametrize("kind", ["materialized view", "index"])
+async def test_what_persist_keeps_up_is_written_by_nothing_else(kind):
+    async with client_of(memory_place()) as client, session_of(client) as session:
+        await session.execute("create table t (id bigint primary key); insert into t values (1)")
+        made = {"materialized view": "create materialized view k with (refresh on commit) as select id from t",
+                "index": "create index k on t (id)"}  # fmt: skip
+        await session.execute(made[kind])
+        if kind == "materialized view":
+            assert await rows(session, "select * from k") == [(1,)]
+        for door in (
+            lambda: client.open_writer("k"),
+            lambda: client.open("persist.public.k"),
+            lambda: client.named("k", create=True),
+            lambda: client.table("k"),
+        ):
+            with pytest.raises(InvalidArgument, match=f"{kind}: nothing else writes its rows"):
+                await door()
+        await (await client.open_reader("k")).expire()

@@ -1,0 +1,90 @@
+"""Nothing of a statement is left out: what is not understood of it is refused, before a row is changed."""
+
+import asyncio
+
+import pytest
+from client.sql.support import rows, sessions
+from client.support import client_of, memory_place
+
+from persist.client.sql.errors import SqlError
+
+TABLES = "create table t (id int primary key, a int); create table u (id int primary key, a int);"
+ROWS = "insert into t select g, g from generate_series(1, 5) as s(g); insert into u values (1, 1), (2, null);"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "delete from t where a > 1 limit 1",
+        "delete from t where a > 1 order by a limit 1",
+        "delete from t where a > 1 group by a",
+        "delete from t where a > 1 having false",
+        "delete from t where a > 1 union select 1",
+        "delete from t where a > 1 offset 2",
+        "delete from t using u where u.id = t.id limit 1",
+        "update t set a = 0 limit 1",
+        "update t set a = 0 where a > 1 order by a limit 1",
+        "update t set a = 0 from u where u.id = t.id limit 1",
+        "update t set a = 1, a = 2",
+        "update t set u.a = 3 from u",
+        "insert into t values (9, 9) returning id limit 0",
+        "insert into t values (9, 9) returning id from u",
+        "insert into t values (9, 9) returning distinct id",
+    ],
+)
+async def test_a_clause_that_nothing_knows_of_refuses_the_statement(text):
+    async with sessions() as (session,):
+        await session.execute(TABLES + ROWS)
+        with pytest.raises(SqlError):
+            await session.execute(text)
+        assert await rows(session, "select id, a from t order by id") == [(g, g) for g in range(1, 6)]
+
+
+async def test_rows_that_are_not_null_are_changed():
+    async with sessions() as (session,):
+        await session.execute(TABLES + ROWS)
+        assert (await session.execute("update u set a = a + 1 where a is not null"))[0].tag == "UPDATE 1"
+        assert (await session.execute("delete from u where a is not null"))[0].tag == "DELETE 1"
+        assert await rows(session, "select id, a from u") == [(2, None)]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("begin; insert into t values (9, 9)", "ends within a transaction"),
+        ("begin", "ends within a transaction"),
+        ("commit", "did not begin"),
+        ("rollback", "did not begin"),
+    ],
+)
+async def test_a_text_has_the_whole_of_its_transactions(text, why):
+    async with client_of(memory_place()) as client:
+        await client.sql(TABLES + ROWS)
+        with pytest.raises(SqlError, match=why):
+            await client.sql(text)
+        await client.sql("begin; insert into t values (7, 7); commit")
+        assert (await client.sql("select max(id) from t"))[0].rows == [(7,)]
+
+
+async def test_a_transaction_in_which_a_statement_was_interrupted_only_ends():
+    async with sessions() as (session,):
+        await session.execute(TABLES + ROWS)
+        await session.execute("begin; insert into t values (8, 8)")
+        long = asyncio.ensure_future(
+            session.execute(
+                "insert into u select a.g, 1 from generate_series(1, 100000000) a(g) order by 1 desc limit 1"
+            )
+        )
+        await asyncio.wait([long], timeout=0.2)
+        long.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await long
+        assert session.has_failed
+        assert (await session.execute("commit"))[0].tag == "ROLLBACK"
+        assert await rows(session, "select max(id) from t") == [(5,)]
+
+
+async def test_a_variable_is_not_set_for_a_transaction_alone():
+    async with sessions() as (session,):
+        with pytest.raises(SqlError, match="SET LOCAL"):
+            await session.execute("set local statement_timeout = '1s'")
