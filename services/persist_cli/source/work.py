@@ -18,6 +18,7 @@ from persist.typed import Record
 from persist_cli.options import Invocation, Target
 from persist_cli.terminal import counted, note, print_json, print_json_line, print_table, progress
 from persist_cli.times import dated
+from persist_ingest.items import item_names
 from persist_ingest.sources.port import SourceFailure
 
 if TYPE_CHECKING:
@@ -83,9 +84,12 @@ def create_source(
     if run.json:
         print_json(_shown(source))
         return
-    rows = [[export, shard, f"{name}.{export}"] for export, shard in source.exports.items()]
+    names = item_names(_location(target), source)
+    rows = [[export, shard, names.get(export, f"{name}.{export}")] for export, shard in source.exports.items()]
     print_table(("export", "shard", "table"), rows, title=f"source {name} ({source.type})")
     note(f"created; now: persist source run {name} {_flag(target)}")
+    if not names:
+        note(f"so that SQL, views and holds know it, too: persist catalog adopt {name} {_flag(target)}")
 
 
 def show_sources(run: Invocation, target: Target) -> None:

@@ -16,7 +16,7 @@ from persist.client.sql.results import Result
 from persist.client.sql.variables import VARIABLES, Variables
 from persist.core.catalog.ddl.described import Described
 from persist.core.catalog.ddl.view import CatalogView
-from persist.core.catalog.errors import Uninitialized
+from persist.core.catalog.errors import no_environment
 from persist.core.catalog.values import ObjectType, Space
 
 _KINDS: Final = {
@@ -47,7 +47,7 @@ def shown(statement: Show, view: CatalogView | None, variables: Variables, state
     if view is None:
         if statement.what in _KINDS or statement.what in ("DATABASES", "SCHEMAS", "OBJECTS", "ROLES"):
             return _rows({"name": list[str]()})
-        raise Uninitialized("this environment does not exist yet", hint="its first statement makes it")
+        raise no_environment()
     match statement.what:
         case "COLUMNS":
             return _columns(_described(statement, view, variables))
