@@ -90,7 +90,13 @@ def test_nobody_there_is_said_long_before_the_deadline(persist, free, people):
 
 @pytest.mark.parametrize(
     "words",
-    [("sql", "SELECT 1"), ("sql", "CREATE TABLE t (id int)"), ("hold", "list"), ("catalog", "items"), ("catalog", "dump")],
+    [
+        ("sql", "SELECT 1"),
+        ("sql", "CREATE TABLE t (id int)"),
+        ("hold", "list"),
+        ("catalog", "items"),
+        ("catalog", "dump"),
+    ],
 )
 def test_nobody_there_is_said_by_commands_of_names_too(persist, free, words):
     environ = {"PERSIST_FIRST_CONNECTION_MS": "200", "PERSIST_TIMEOUT_MS": "3600000"}

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from persist_cli.source.work import heard
 from persist_ingest import Location
 from persist_ingest.location import release
 
@@ -168,3 +169,10 @@ def test_a_new_source_says_what_sql_calls_it(persist: Persist, here: tuple[str, 
     within = persist("source", "create", "two", *LOADGEN, "--no-spark", *here)
     assert "persist.public.tellers" in within.out
     assert "adopt" not in within.err
+
+
+def test_an_ingester_that_was_killed_is_not_shown_as_running() -> None:
+    said = {"state": "running", "at_ms": 1_000_000}
+    assert heard(said, 1_029_000) == "running"
+    assert heard(said, 1_090_500) == "silent for 90 s"
+    assert heard({**said, "state": "stopped"}, 9_000_000) == "stopped"
