@@ -185,3 +185,10 @@ def test_lists_show_the_timeline_things_are_read_in_and_lags_as_they_are_written
     assert persist("sql", *here, "--json", "show holds").lines[0]["max_lag"] == "1d2h"
     assert persist("hold", "list", *here, "--json").json[0]["max_lag"] == 26 * 3_600_000
     assert "1d2h" in persist("hold", "list", *here).out
+
+
+def test_a_mistyped_column_is_answered_with_those_that_are_like_it(persist: Persist, here):
+    assert persist("sql", *here, "create table t (id int, owner text, cents int)").code == 0
+    for text in ("select onwer from t", "select id from t where onwer = 'ada'"):
+        done = persist("sql", *here, text)
+        assert (done.code, '"owner"' in done.err) == (2, True), done.err
