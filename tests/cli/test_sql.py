@@ -192,3 +192,11 @@ def test_a_mistyped_column_is_answered_with_those_that_are_like_it(persist: Pers
     for text in ("select onwer from t", "select id from t where onwer = 'ada'"):
         done = persist("sql", *here, text)
         assert (done.code, '"owner"' in done.err) == (2, True), done.err
+
+
+def test_what_a_hold_does_not_keep_is_told_by_names(persist: Persist, here):
+    assert persist("sql", *here, "create table t (id int); create hold h on t").code == 0
+    below = persist("sql", *here, "select * from t as of 3")
+    assert (below.code, "object=persist.public.t" in below.err) == (2, True), below.err
+    early = persist("hold", "create", "g", "t", "--at", "3", *here)
+    assert (early.code, "objects=persist.public.t" in early.err) == (2, True), early.err
