@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from persist.catalog import CreateSource, ObjectType, QualifiedName
 
 DEFAULT = "default"
+ROLE = "persist"
 
 
 class _Item(Protocol):
@@ -30,6 +31,8 @@ class _Item(Protocol):
     def name(self) -> "QualifiedName": ...
     @property
     def remap(self) -> str | None: ...
+    @property
+    def data(self) -> str | None: ...
 
 
 class _Names(Protocol):
@@ -87,16 +90,29 @@ def create(
         return source
 
 
-def adopt(location: Location, name: str, *, environment: str = DEFAULT) -> str | None:
+def adopt(
+    location: Location, name: str, *, environment: str = DEFAULT, role: str = ROLE, begin: bool = False
+) -> str | None:
     """Make the item of a source that exists; its full name. Once, however often it is asked.
 
-    None: there is no environment. Raises SourceNotFound, UniquenessViolation, PrivilegeMissing, LocationError.
+    ``role``: in whose name. ``begin``: the environment, too, if there is none; else None is returned there. Raises
+    SourceNotFound, UniquenessViolation, PrivilegeMissing, LocationError.
     """
     the_client = client(location.resolved())
-    with _environment(the_client, location, environment) as names:
+    with _environment(the_client, location, environment, role=role, begin=begin) as names:
         if names is None:
             return None
         return _adopted(the_client, names, Records(the_client).source(name))
+
+
+def item_names(location: Location, source: Source, *, environment: str = DEFAULT) -> dict[str, str]:
+    """What SQL calls the exports of a source, in full, by export. Empty: it is no item of an environment."""
+    the_client = client(location.resolved())
+    with _environment(the_client, location, environment) as names:
+        if names is None:
+            return {}
+        by_shard = {str(each.data): str(each.name) for each in names.items()}
+    return {export: by_shard[shard] for export, shard in source.exports.items() if shard in by_shard}
 
 
 def drop(
@@ -167,12 +183,16 @@ def _adopted(the_client: "persist.Client", names: _Names, source: Source) -> str
 def _item(names: _Names, remap: str) -> _Item | None:
     from persist.catalog import ObjectType
 
-    found = [each for each in names.items(ObjectType.SOURCE) if str(each.remap) == remap]
+    found = [each for each in _items(names, ObjectType.SOURCE) if str(each.remap) == remap]
     return found[0] if found else None
 
 
 def _taken(names: _Names) -> set[str]:
-    return {each.name.item for each in names.items() if each.name[1:] == ("public", "persist")}
+    return {each.name.item for each in _items(names) if each.name[1:] == ("public", "persist")}
+
+
+def _items(names: _Names, kind: "ObjectType | None" = None) -> "Sequence[_Item]":
+    return names.items(kind) if names.exists() else ()
 
 
 def _check_free(names: _Names, name: str) -> None:
@@ -185,14 +205,17 @@ def _check_free(names: _Names, name: str) -> None:
 
 
 @contextlib.contextmanager
-def _environment(the_client: "persist.Client", location: Location, name: str) -> Iterator[_Names | None]:
-    """The environment, or None where there is none: nothing is made by looking."""
+def _environment(
+    the_client: "persist.Client", location: Location, name: str, *, role: str = ROLE, begin: bool = False
+) -> Iterator[_Names | None]:
+    """The environment, or None where there is none: nothing is made by looking. ``begin``: a statement will make it."""
     from persist.catalog import catalog_shard
 
-    try:
-        the_client.recent_upper(catalog_shard(name))
-    except ShardNotFound:
-        yield None
-        return
-    with the_client.environment(name, endpoints=location.resolved().endpoint or "") as names:
-        yield names if names.exists() else None
+    if not begin:
+        try:
+            the_client.recent_upper(catalog_shard(name))
+        except ShardNotFound:
+            yield None
+            return
+    with the_client.environment(name, role=role, endpoints=location.resolved().endpoint or "") as names:
+        yield names if begin or names.exists() else None

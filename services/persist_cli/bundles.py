@@ -25,10 +25,17 @@ class App(typer.Typer):
         register = super().command(name, **options)
 
         def registered(command: Command) -> Command:
-            register(unfolded(command))
+            made = unfolded(command)
+            made.__doc__ = flowing(inspect.getdoc(command) or "")
+            register(made)
             return command
 
         return registered
+
+
+def flowing(text: str) -> str:
+    """A docstring whose paragraphs are a line each: a screen breaks them where it ends, not where the source did."""
+    return "\n\n".join(" ".join(paragraph.split("\n")) for paragraph in text.split("\n\n"))
 
 
 def unfolded(command: Callable[..., None]) -> Callable[..., None]:

@@ -13,12 +13,13 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from persist.errors import PersistError, UnsafeConfiguration
+from persist.errors import InvalidArgument, InvalidUri, MissingExtra, PersistError, UnsafeConfiguration
 from persist.redaction import scrub
 from persist.typed import Work
 from persist_host.host import Host
 
 EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
 EXIT_REFUSED: Final = 78
 MALLOC_OPTIONS: Final = ((-8, 2), (-3, 256 << 10), (-1, 1 << 20))
 """glibc's M_ARENA_MAX, M_MMAP_THRESHOLD (bytes), M_TRIM_THRESHOLD (bytes)."""
@@ -27,7 +28,8 @@ SWITCH_SECONDS: Final = 0.0005
 
 
 def run_service(start: Callable[[], Awaitable[Host]]) -> int:
-    """Start a host, serve until asked to stop, and return the exit code: 0, 1, or 78 for a refused configuration."""
+    """Start a host, serve until asked to stop, and return the exit code: 0, 1, 2 for an option that cannot be meant so,
+    or 78 for a refused configuration."""
     try:
         _run(_serve(start))
     except UnsafeConfiguration as error:
@@ -35,7 +37,7 @@ def run_service(start: Callable[[], Awaitable[Host]]) -> int:
         return EXIT_REFUSED
     except PersistError as error:
         print(f"persist: {scrub(str(error))}", file=sys.stderr)
-        return EXIT_FAILED
+        return EXIT_USAGE if isinstance(error, (InvalidArgument, InvalidUri, MissingExtra)) else EXIT_FAILED
     return 0
 
 

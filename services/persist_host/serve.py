@@ -67,7 +67,7 @@ def serve(
     log_level: str = "warning",
     json: bool = False,
 ) -> int:
-    """Serve until SIGTERM and return the exit code (0, 1, 78). Says when it is ready.
+    """Serve until SIGTERM and return the exit code (0, 1, 2, 78). Says when it is ready.
 
     ``listen`` and ``side_listen`` (``/healthz /readyz /metrics``; empty: none) are HOST:PORT; port 0 is any free one.
     """
@@ -103,6 +103,8 @@ async def start(
     Raises UnsafeConfiguration, InvalidArgument, InvalidUri, LocationError (no endpoint said where the parts are, or
     the port is taken), and what the beginning of its background work raises.
     """
+    for address in filter(None, (listen, side_listen)):
+        Address.parse(address)  # before anything is reached: who mistyped it should not have to wait
     runtime = runtime or system()
     telemetry = telemetry or spec.telemetry()
     built = await spec.build(settings, runtime, telemetry)

@@ -41,3 +41,21 @@ def test_two_bundles_share_the_context_and_no_option():
 
     with pytest.raises(TypeError, match="two options where"):
         unfolded(alike)
+
+
+def test_help_breaks_lines_where_the_screen_ends():
+    app = App()
+
+    @app.command()
+    def go() -> None:
+        """What it does.
+
+        A paragraph that the source broke
+        in two.
+
+        Another one.
+        """
+
+    shown = CliRunner().invoke(app, ["--help"]).output
+    assert "A paragraph that the source broke in two." in shown
+    assert "in two. Another" not in shown

@@ -95,3 +95,15 @@ def test_looking_at_names_without_an_environment_makes_none(persist, here, locat
         assert not client.environment().exists()
     after = persist("shard", "list", "--json", *here).json
     assert [row["shard"] for row in after] == [row["shard"] for row in before]
+
+
+def test_the_shard_of_an_item_is_not_finalized_under_it(persist, here, location):
+    assert persist("sql", "CREATE TABLE t (id int); INSERT INTO t VALUES (7); CREATE HOLD h ON t", *here).code == 0
+    assert persist("catalog", "adopt", "people", *here).code == 0
+    for name in ("t", "people", persist("catalog", "items", "--json", *here).json[0]["shard"]):
+        for group in ("shard", "admin"):
+            refused = persist(group, "finalize", name, "--force", "--commit", *here)
+            assert (refused.code, "persist.public." in refused.err, "catalog leave" in refused.err) == (2, True, True)
+    assert persist("sql", "--csv", "SELECT id FROM t", *here).out.split() == ['"id"', "7"]
+    assert persist("catalog", "leave", "people", *here).code == 0
+    assert persist("shard", "finalize", "people", "--force", "--commit", *here).code == 0

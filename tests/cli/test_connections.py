@@ -88,6 +88,23 @@ def test_nobody_there_is_said_long_before_the_deadline(persist, free, people):
         assert done.err == f"persist: no server at {free} (`persist dev` starts one; is the address right?)\n"
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("sql", "SELECT 1"),
+        ("sql", "CREATE TABLE t (id int)"),
+        ("hold", "list"),
+        ("catalog", "items"),
+        ("catalog", "dump"),
+    ],
+)
+def test_nobody_there_is_said_by_commands_of_names_too(persist, free, words):
+    environ = {"PERSIST_FIRST_CONNECTION_MS": "200", "PERSIST_TIMEOUT_MS": "3600000"}
+    done = persist(*words, "--endpoint", free, **environ)
+    assert (done.code, done.out) == (1, "")
+    assert done.err == f"persist: no server at {free} (`persist dev` starts one; is the address right?)\n"
+
+
 def test_nobody_there_is_an_error_of_its_own_and_is_asked_again_by_the_next_call(free, tmp_path):
     with library.connect(free, settings=library.Settings(first_connection_ms=200)) as client:
         for _ in range(2):

@@ -144,6 +144,28 @@ def test_second_service_on_a_port_exits_with_1(dev):
 
 
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs a file system in memory")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("serve", "shard", "--blob", "mem:x", "--consensus", "mem:x", "--listen", "here"),
+        ("serve", "shard", "--blob", "./x", "--consensus", "mem:x", "--listen", "127.0.0.1:0"),
+        ("serve", "compaction", "--endpoint", "127.0.0.1:1", "--listen", "99999"),
+        ("dev", "--listen", "127.0.0.1:abc"),
+    ],
+)
+def test_a_mistyped_option_of_a_service_exits_with_2_at_once(persist, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = persist(*words)
+    assert done.code == 2, done.err
+    assert "not an address" in done.err or "URI" in done.err
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_directory_that_cannot_be_made_is_named(persist, people):
+    done = persist("dev", "--data", people / "data", "--listen", "127.0.0.1:0")
+    assert (done.code, f"{people}" in done.err) == (1, True)
+
+
 def test_unsafe_store_exits_with_78_and_names_the_setting(tmp_path):
     import tempfile
 

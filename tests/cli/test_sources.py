@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from persist_cli.source.work import heard
 from persist_ingest import Location
 from persist_ingest.location import release
 
@@ -146,3 +147,32 @@ def _typed(persist: Persist, here: tuple[str, str], text: str) -> None:
     assert program == "persist"
     done = persist(*words, "--no-spark" if words[1] != "drop" else "--force", *here)
     assert done.code == 0, (words, done.err)
+
+
+def test_a_source_that_came_before_its_environment_is_adopted_by_its_name(
+    persist: Persist, here: tuple[str, str], made: Any
+) -> None:
+    asked = persist("sql", "SELECT count(*) FROM tellers", *here)
+    assert (asked.code, "persist catalog adopt" in asked.err) == (2, True)
+    adopted = persist("catalog", "adopt", "bank", *here)
+    assert adopted.code == 0, adopted.err
+    assert persist("catalog", "adopt", "bank", "--json", *here).json["kind"] == "source"
+    assert persist("sql", "SELECT count(*) FROM tellers", *here).code == 0
+    assert persist("catalog", "adopt", "benk", *here).code == 2
+
+
+def test_a_new_source_says_what_sql_calls_it(persist: Persist, here: tuple[str, str]) -> None:
+    without = persist("source", "create", "one", *LOADGEN, "--no-spark", *here)
+    assert "one.tellers" in without.out
+    assert f"persist catalog adopt one --location {here[1]}" in without.err
+    persist("sql", "CREATE TABLE t (id int)", *here)
+    within = persist("source", "create", "two", *LOADGEN, "--no-spark", *here)
+    assert "persist.public.tellers" in within.out
+    assert "adopt" not in within.err
+
+
+def test_an_ingester_that_was_killed_is_not_shown_as_running() -> None:
+    said = {"state": "running", "at_ms": 1_000_000}
+    assert heard(said, 1_029_000) == "running"
+    assert heard(said, 1_090_500) == "silent for 90 s"
+    assert heard({**said, "state": "stopped"}, 9_000_000) == "stopped"

@@ -160,3 +160,43 @@ async def test_the_shell_runs_what_is_typed(tmp_path, capfd):
     assert "no statement begins so" in err
     assert " ms" in err
     assert "there is no command \\nope" in err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("select * from t where", "something is missing in WHERE"),
+        ("describe t", "SHOW COLUMNS FROM name"),
+        ("show table", "MATERIALIZED VIEWS"),
+        ("show", "MATERIALIZED VIEWS"),
+    ],
+)
+def test_a_mistyped_statement_says_what_is_meant(persist: Persist, here, text: str, said: str):
+    assert persist("sql", *here, "create table t (id int)").code == 0
+    done = persist("sql", *here, text)
+    assert (done.code, said in done.err, "class" in done.err) == (2, True, False), done.err
+
+
+def test_lists_show_the_timeline_things_are_read_in_and_lags_as_they_are_written(persist: Persist, here):
+    made = "create table t (id int); create view v as select * from t; create view one as select 1 as a"
+    assert persist("sql", *here, f"{made}; create hold h on t with (max lag = '26h')").code == 0
+    shown = persist("sql", *here, "--json", "show views").lines
+    assert {each["name"]: each["timeline"] for each in shown} == {"one": "", "v": "M"}
+    assert persist("sql", *here, "--json", "show holds").lines[0]["max_lag"] == "1d2h"
+    assert persist("hold", "list", *here, "--json").json[0]["max_lag"] == 26 * 3_600_000
+    assert "1d2h" in persist("hold", "list", *here).out
+
+
+def test_a_mistyped_column_is_answered_with_those_that_are_like_it(persist: Persist, here):
+    assert persist("sql", *here, "create table t (id int, owner text, cents int)").code == 0
+    for text in ("select onwer from t", "select id from t where onwer = 'ada'"):
+        done = persist("sql", *here, text)
+        assert (done.code, '"owner"' in done.err) == (2, True), done.err
+
+
+def test_what_a_hold_does_not_keep_is_told_by_names(persist: Persist, here):
+    assert persist("sql", *here, "create table t (id int); create hold h on t").code == 0
+    below = persist("sql", *here, "select * from t as of 3")
+    assert (below.code, "object=persist.public.t" in below.err) == (2, True), below.err
+    early = persist("hold", "create", "g", "t", "--at", "3", *here)
+    assert (early.code, "objects=persist.public.t" in early.err) == (2, True), early.err

@@ -227,8 +227,9 @@ async def _missing(
 
 
 def finalize(client: "persist.Client", shard: str, *, force: bool, commit: bool, timeout: float, json: bool) -> None:
-    """Finalize a shard through a client, or tell what that would take away."""
+    """Finalize a shard through a client, or show what that would take away. Raises InvalidArgument: an item has it."""
     the_shard = client.named(shard, timeout=timeout)
+    _check_no_item(client, the_shard, timeout)
     state = client.inspect(the_shard, timeout=timeout)
     closed = state["upper"] == [] and state["since"] == []
     if not closed and not force:
@@ -254,6 +255,18 @@ def finalize(client: "persist.Client", shard: str, *, force: bool, commit: bool,
         return
     print_table(tuple(row), [list(row.values())])
     say(commit, [row])
+
+
+def _check_no_item(client: "persist.Client", shard: ShardId, timeout: float) -> None:
+    # Holds, views and statements count on the shards of items: those go with their items alone.
+    item = client.item_names(timeout=timeout).get(str(shard))
+    if item is not None:
+        raise InvalidArgument(
+            "an item of the environment has this shard",
+            hint="DROP it in SQL (a source: persist source drop), or first give the shard back: persist catalog leave",
+            item=item,
+            shard=shard,
+        )
 
 
 One = Callable[[ShardId, Callable[[int], None]], Awaitable[Row]]

@@ -5,12 +5,13 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import typer
 
 from persist import aio
 from persist.client.backup_order import BackupOrder
+from persist.errors import InvalidArgument
 from persist.machine.backup.copying import Store
 from persist.machine.backup.create import BackupCreator
 from persist.machine.backup.manifest import Manifest, manifest_to_restore, manifests, read_manifest
@@ -33,6 +34,7 @@ async def create(
     machine: Machine, target: Target, destination: str, shards: list[str], *, lease_ms: int, json: bool
 ) -> int:
     """Take a backup. The exit code: 1 when a shard was left out."""
+    _check_apart(destination, target)
     only = await machine.chosen(shards) if shards else []
 
     async def work(to: Store) -> int:
@@ -62,7 +64,10 @@ async def create(
 
 
 def show(destination: str, settings: Settings, *, json: bool) -> None:
-    """List the backups of a destination."""
+    """List the backups of a destination. Raises InvalidArgument: there is no such directory."""
+    folder = _folder(destination)
+    if folder is not None and not folder.is_dir():
+        raise InvalidArgument("no such directory", hint="is the name right? persist backup create makes it", got=folder)
 
     async def work(store: Store) -> list[tuple[str, Manifest]]:
         keys = await manifests(store.blob, timeout=store.timeout)
@@ -158,6 +163,27 @@ def destination_uri(destination: str) -> str:
     if destination.partition(":")[0] in _SCHEMES and ":" in destination:
         return destination
     return f"file:{quote(str(Path(destination).expanduser().absolute()))}"
+
+
+def _folder(destination: str) -> Path | None:
+    """The directory that a destination is; None: it is none."""
+    scheme, _, path = destination_uri(destination).partition(":")
+    return Path(unquote(path.partition("?")[0])) if scheme == "file" else None
+
+
+def _check_apart(destination: str, target: Target) -> None:
+    """Raises InvalidArgument: who deletes the location's directory would delete its backups, too, or the other way."""
+    folder = _folder(destination)
+    if folder is None or target.location is None:
+        return
+    there, location = folder.resolve(), Path(target.location).expanduser().resolve()
+    if there == location or there in location.parents or location in there.parents:
+        raise InvalidArgument(
+            "a backup is not kept with what it is a backup of",
+            hint="name a place of its own, best on another disk",
+            destination=destination,
+            location=target.location,
+        )
 
 
 def _make_folder(target: Target) -> None:

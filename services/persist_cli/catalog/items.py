@@ -2,9 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from persist.core.catalog.ddl.described import Described
-from persist.core.catalog.values import Space
+from persist.core.catalog.ddl.described import ROLE, Described
+from persist.core.catalog.values import ObjectType, Space
 from persist.core.ids import ShardId
+from persist.errors import ShardNotFound
 from persist_cli.catalog.place import Place
 from persist_cli.terminal import counted, note, print_json, print_table
 
@@ -28,7 +29,10 @@ def items(place: Place, settings: "Settings", *, system: bool, json: bool) -> No
 def adopt(
     place: Place, settings: "Settings", name: str, *, shard: str | None, timeline: str, role: str, json: bool
 ) -> None:
-    """Make an item of a shard, and print it. Raises ShardNotFound, AmbiguousName, UniquenessViolation."""
+    """Make an item of a shard, or of a source and its exports, and print it.
+
+    Raises ShardNotFound, AmbiguousName, UniquenessViolation.
+    """
     given = None if shard is None else ShardId.parse(shard)
 
     async def work(environment: "Environment") -> Described:
@@ -36,11 +40,37 @@ def adopt(
         assert executed.id is not None
         return environment.view.get(executed.id)
 
-    item = place.in_environment(settings, work, role=role)
+    async def look(environment: "Environment") -> Described:
+        return await environment.resolve(name, strict=True)
+
+    try:
+        item = place.in_environment(settings, work, role=role)
+    except ShardNotFound:
+        if given is not None or not _adopt_source(place, name, role):
+            raise
+        item = place.in_environment(settings, look, role=role)
     if json:
         print_json(_row(item))
+    elif item.kind is ObjectType.SOURCE:
+        note(f"{item.name} is the source {name} now, and its exports are subsources: SHOW SOURCES lists them")
     else:
         note(f"{item.name} is the shard {item.data} now; persist catalog leave {item.name} gives it back")
+
+
+def _adopt_source(place: Place, name: str, role: str) -> bool:
+    """Make the items of a source, if one has this name."""
+    import persist_ingest as ingest
+
+    target = place.target
+    assert target is not None
+    location = ingest.Location(
+        directory=target.location, endpoint=target.endpoint, blob=target.blob, consensus=target.consensus
+    )
+    try:
+        ingest.adopt(location, name, environment=place.environment, role=role or ROLE, begin=True)
+    except ingest.SourceNotFound:
+        return False
+    return True
 
 
 def leave(place: Place, settings: "Settings", name: str, *, cascade: bool, role: str, json: bool) -> None:

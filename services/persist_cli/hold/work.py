@@ -8,7 +8,8 @@ from persist.client.collections.reading.live import states_of_holds
 from persist.core.catalog.ddl import statements as ddl
 from persist.core.catalog.ddl.effects import Executed
 from persist.core.catalog.values import ObjectType
-from persist.core.time.hold import Interval, MaxLag, OnLag
+from persist.core.time.hold import Interval, MaxLag, OnLag, lag_text
+from persist.core.time.timeline import timeline_of
 from persist.errors import InvalidArgument
 from persist.runtime import system
 from persist.typed import Record
@@ -94,7 +95,15 @@ def list_holds(place: Place, settings: "Settings", *, json: bool) -> None:
     if json:
         print_json(rows)
         return
-    shown = [{**row, "at": dated(row["at"]), "on": ", ".join(row["on"])} for row in rows]
+    shown = [
+        {
+            **row,
+            "at": dated(row["at"]),
+            "on": ", ".join(row["on"]),
+            "max_lag": lag_text(timeline_of(row["timeline"]), row["max_lag"]),
+        }
+        for row in rows
+    ]
     print_table(COLUMNS, [[row[name] for name in COLUMNS] for row in shown], caption=counted(len(rows), "hold"))
 
 

@@ -4,7 +4,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import IO, Any, BinaryIO, Final
 
 import pyarrow as pa
 
@@ -51,7 +51,7 @@ def _write(
     if file_format == "table":
         return _table(batches, schema, title)
     if file_format == "json":
-        with contextlib.redirect_stdout(output.open("w")) if output is not None else contextlib.nullcontext():
+        with contextlib.redirect_stdout(_made(output, "w")) if output is not None else contextlib.nullcontext():
             return sum(_json(batch) for batch in batches)
     written = 0
     with _sink(output) as sink, _writer(file_format, sink, schema) as put:
@@ -108,8 +108,18 @@ def _sink(output: Path | None) -> Iterator[BinaryIO]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    with output.open("wb") as file:
+    with _made(output, "wb") as file:
         yield file
+
+
+def _made(output: Path, mode: str) -> IO[Any]:
+    """The file of that name, empty. Raises InvalidArgument."""
+    try:
+        return output.open(mode)
+    except OSError as error:
+        raise InvalidArgument(
+            "this file cannot be written", hint="name one in a folder that is there", file=output, why=error.strerror
+        ) from error
 
 
 @contextlib.contextmanager

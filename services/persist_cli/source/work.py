@@ -18,6 +18,8 @@ from persist.typed import Record
 from persist_cli.options import Invocation, Target
 from persist_cli.terminal import counted, note, print_json, print_json_line, print_table, progress
 from persist_cli.times import dated
+from persist_ingest.items import item_names
+from persist_ingest.pipeline.records import SILENT_MS
 from persist_ingest.sources.port import SourceFailure
 
 if TYPE_CHECKING:
@@ -83,9 +85,12 @@ def create_source(
     if run.json:
         print_json(_shown(source))
         return
-    rows = [[export, shard, f"{name}.{export}"] for export, shard in source.exports.items()]
+    names = item_names(_location(target), source)
+    rows = [[export, shard, names.get(export, f"{name}.{export}")] for export, shard in source.exports.items()]
     print_table(("export", "shard", "table"), rows, title=f"source {name} ({source.type})")
     note(f"created; now: persist source run {name} {_flag(target)}")
+    if not names:
+        note(f"so that SQL, views and holds know it, too: persist catalog adopt {name} {_flag(target)}")
 
 
 def show_sources(run: Invocation, target: Target) -> None:
@@ -138,10 +143,18 @@ def show_status(run: Invocation, target: Target, name: str, *, ask_upstream: boo
     _print_kept(told)
     if is_negative:
         note("rows that are there less than no times were taken back without having come: create the source again")
-    columns = ("state", "host", "pid", "steps", "rows", "lag_ms", "committed")
-    fares = [[who, *(each.get(key) for key in columns)] for who, each in told.ingesters.items()]
+    columns, now = ("state", "host", "pid", "steps", "rows", "lag_ms", "committed"), system().now_ms()
+    fares = [[who, heard(each, now), *(each.get(key) for key in columns[1:])] for who, each in told.ingesters.items()]
     print_table(("ingester", *columns), fares)
     return is_wrong
+
+
+def heard(ingester: Mapping[str, Any], now_ms: int) -> str:
+    """What an ingester said last of its state; one that says nothing any more was killed, or hangs."""
+    state, silent_ms = str(ingester["state"]), now_ms - int(ingester["at_ms"])
+    if state in ("running", "stalled") and silent_ms > SILENT_MS:
+        return f"silent for {silent_ms // 1000:,} s"
+    return state
 
 
 def _print_kept(told: ingest.SourceStatus) -> None:

@@ -300,3 +300,16 @@ def test_wrong_usage_says_what_to_do(persist, tmp_path, monkeypatch, words, said
     monkeypatch.chdir(tmp_path)
     done = persist(*words)
     assert (done.code, said in " ".join(done.err.split())) == (2, True), done.err
+
+
+def test_a_backup_has_a_place_of_its_own(persist, grown):
+    location = Path(grown)
+    for place in (location, location / "backups", location.parent, f"file:{location}/blob/b"):
+        refused = persist("backup", "create", place, "--location", grown)
+        assert (refused.code, "place of its own" in refused.err) == (2, True), refused.err
+    assert sorted(each.name for each in location.iterdir() if each.name.startswith("backup")) == []
+
+
+def test_a_mistyped_place_does_not_look_like_one_without_backups(persist, tmp_path):
+    refused = persist("backup", "list", tmp_path / "bakcup")
+    assert (refused.code, "no such directory" in refused.err) == (2, True)

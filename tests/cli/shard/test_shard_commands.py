@@ -267,3 +267,10 @@ def test_limit_of_a_large_shard_warns_of_nothing(persist, here, tmp_path):
     done = subprocess.run([*program, *map(str, here)], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["id"] == 0
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "json", "csv"])
+def test_an_output_that_cannot_be_written_is_named(persist, here, people, tmp_path, suffix):
+    persist("shard", "append", "people", people, "--key", "id", *here)
+    refused = persist("shard", "snapshot", "people", "-o", tmp_path / "none" / f"rows.{suffix}", *here)
+    assert (refused.code, "cannot be written" in refused.err) == (2, True), refused.err

@@ -27,7 +27,7 @@ from persist.core.catalog.ddl.described import ROLE, Described, Session
 from persist.core.catalog.ddl.effects import Executed
 from persist.core.catalog.ddl.statements import QualifiedName, Statement
 from persist.core.catalog.ddl.view import CatalogView
-from persist.core.catalog.errors import Uninitialized, UnknownObject
+from persist.core.catalog.errors import Uninitialized, UnknownObject, no_environment
 from persist.core.catalog.values import ObjectType
 from persist.core.data.predicate import PredicateLike
 from persist.core.ids import ShardId, Token
@@ -364,11 +364,7 @@ class Environment(Closes):
                 listener()
 
     def _missing(self) -> Uninitialized:
-        return Uninitialized(
-            "this environment does not exist yet",
-            hint="its first statement makes it, such as CREATE TABLE; or check the name and the location",
-            environment=self.name,
-        )
+        return no_environment(environment=self.name)
 
     def __repr__(self) -> str:
         return f"<Environment {self.name} of {self._location}>"

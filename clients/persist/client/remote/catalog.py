@@ -15,7 +15,7 @@ from persist.client.remote.channel import Channel, Metadata, offering
 from persist.client.remote.endpoints import Endpoints
 from persist.core.catalog.errors import Fenced, NotWritable
 from persist.core.ids import ShardId
-from persist.errors import Determinate, Indeterminate, LocationError, PersistError, RequestTooLarge
+from persist.errors import Determinate, Indeterminate, LocationError, NoServer, PersistError, RequestTooLarge
 from persist.retry.attempts import Attempts
 from persist.retry.deadline import Deadline
 from persist.retry.streams import watching
@@ -43,7 +43,7 @@ class CatalogCalls:
         self.runtime = runtime
         self._attempts = Attempts(settings=settings, runtime=runtime)
         # One idea of each server, whatever it is asked for: who reads there finds out for who writes.
-        self._endpoints = Endpoints(endpoints, CatalogServiceStub, settings=settings, runtime=runtime)
+        self._endpoints = Endpoints(endpoints, CatalogServiceStub, settings=settings, runtime=runtime, hasty=True)
         self._leader = self._endpoints.endpoints[0]
         self._answering = self._endpoints.endpoints
         # Each client reads at a server of its own choice: together they read at all.
@@ -68,7 +68,7 @@ class CatalogCalls:
             )
             if found:
                 return next(iter(found.values()))
-            if not await backoff.pause():
+            if isinstance(failure, NoServer) or not await backoff.pause():
                 raise failure or Determinate("no server answers", hint="retry", endpoints=", ".join(self.endpoints))
 
     async def read(self, rpc: str, request: AnyMessage, *, timeout: float | None = None) -> AnyMessage:

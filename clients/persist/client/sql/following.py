@@ -19,7 +19,7 @@ from persist.client.sql.errors import SqlNotSupported
 from persist.client.sql.parse.statements import Fetch, Subscribe
 from persist.client.sql.results import Result
 from persist.core.catalog.ddl.statements import QualifiedName
-from persist.core.catalog.errors import Uninitialized
+from persist.core.catalog.errors import no_environment
 from persist.core.catalog.values import Id, ObjectType
 from persist.core.data.schema import DIFF, TS
 from persist.core.frontier import TIME_MAX
@@ -174,7 +174,7 @@ def reads_of(queries: "Queries") -> Reads:
     async def names(strict: bool) -> Names:
         found = await queries.names(strict=strict)
         if found is None:
-            raise Uninitialized("this environment does not exist yet", hint="its first statement makes it")
+            raise no_environment()
         return found
 
     return Reads(queries.readers, names, queries.variables.session)

@@ -16,8 +16,11 @@ from persist.client.sql.results import Result
 from persist.client.sql.variables import VARIABLES, Variables
 from persist.core.catalog.ddl.described import Described
 from persist.core.catalog.ddl.view import CatalogView
-from persist.core.catalog.errors import Uninitialized
+from persist.core.catalog.errors import no_environment
 from persist.core.catalog.values import ObjectType, Space
+from persist.core.time.collections import timeline_context, timeline_read_in
+from persist.core.time.errors import MultipleTimelines
+from persist.core.time.hold import lag_text
 
 _KINDS: Final = {
     "TABLES": (ObjectType.TABLE, ObjectType.SUBSOURCE),
@@ -47,7 +50,7 @@ def shown(statement: Show, view: CatalogView | None, variables: Variables, state
     if view is None:
         if statement.what in _KINDS or statement.what in ("DATABASES", "SCHEMAS", "OBJECTS", "ROLES"):
             return _rows({"name": list[str]()})
-        raise Uninitialized("this environment does not exist yet", hint="its first statement makes it")
+        raise no_environment()
     match statement.what:
         case "COLUMNS":
             return _columns(_described(statement, view, variables))
@@ -123,8 +126,19 @@ def _items(statement: Show, view: CatalogView, states: Mapping[str, str]) -> Res
         columns |= _of_holds(found, view, states)
     else:
         columns["kind"] = [each.kind.replace("_", " ") for each in found]
-        columns["timeline"] = ["" if each.timeline is None else str(each.timeline) for each in found]
+        columns["timeline"] = [_timeline(view, each) for each in found]
     return _rows(columns)
+
+
+def _timeline(view: CatalogView, item: Described) -> str:
+    """The timeline an item is read in; empty where it has none, or none that fits."""
+    if item.kind in (ObjectType.SINK, ObjectType.HOLD, ObjectType.CURSOR):
+        return ""
+    try:
+        found = timeline_read_in(timeline_context(view.timed(), [str(item.id)]))
+    except MultipleTimelines:
+        return ""
+    return "" if found is None else str(found)
 
 
 def _of_holds(found: Iterable[Described], view: CatalogView, states: Mapping[str, str]) -> dict[str, list[object]]:
@@ -134,7 +148,7 @@ def _of_holds(found: Iterable[Described], view: CatalogView, states: Mapping[str
         "at": [hold.at for hold in holds],
         "on": [", ".join(names.get(id, id) for id in hold.objects) for hold in holds],
         "timeline": [str(hold.timeline) for hold in holds],
-        "max_lag": [hold.max_lag for hold in holds],
+        "max_lag": [lag_text(hold.timeline, hold.max_lag) for hold in holds],
         "state": [states.get(str(each.id), "ok") for each in found],
     }
 

@@ -15,7 +15,7 @@ from persist.core.catalog.ddl.privileges import check_may
 from persist.core.catalog.ddl.statements import QualifiedName
 from persist.core.catalog.ddl.system_tables import SYSTEM_COLLECTIONS, SystemCollection
 from persist.core.catalog.ddl.view import CatalogView
-from persist.core.catalog.errors import Uninitialized
+from persist.core.catalog.errors import no_environment
 from persist.core.catalog.values import ObjectType, Space
 
 _BY_NAME: Final = {(each.schema_name, each.name): each for each in SYSTEM_COLLECTIONS}
@@ -47,11 +47,7 @@ class Names:
         """The item of a name. Raises UnknownObject, PrivilegeMissing; Uninitialized: there are no names yet."""
         view = self._view
         if view is None:
-            raise Uninitialized(
-                "this environment does not exist yet",
-                hint="its first statement makes it, such as CREATE TABLE; or check the name and the location",
-                name=name,
-            )
+            raise no_environment(name=name)
         described = view.resolve(name, session)
         if described.kind is ObjectType.SOURCE and described.schema is None:
             fed = [str(each.name) for each in view.items(ObjectType.SUBSOURCE) if each.fed_by == described.id]

@@ -20,6 +20,16 @@ class Uninitialized(UsageError):
     reason = "CATALOG_UNINITIALIZED"
 
 
+def no_environment(**details: object) -> Uninitialized:
+    """The error for an environment that no statement has begun yet. ``details``: what was asked for."""
+    return Uninitialized(
+        "this environment does not exist yet",
+        hint="CREATE TABLE makes it, or persist catalog adopt NAME for a shard or source that is there; "
+        "or check the name and the location",
+        **details,
+    )
+
+
 class DuplicateKey(UsageError):
     """There is an object with this key already. ``details``: kind, key."""
 

@@ -38,9 +38,22 @@ class Interval:
             raise InvalidArgument("malformed interval", hint="such as 3h or 1d12h", got=repr(text)[:80])
         return Interval(sum(int(count) * _UNITS[unit] for count, unit in _STEP.findall(squeezed)))
 
+    def __str__(self) -> str:
+        """As ``parse`` takes it: the largest units first, each that is there."""
+        left, text = self.ms, ""
+        for unit, length in sorted(_UNITS.items(), key=lambda each: -each[1]):
+            count, left = divmod(left, length)
+            text += f"{count}{unit}" if count else ""
+        return text or "0s"
+
 
 MaxLag: TypeAlias = Interval | int
 """How far a hold may stay behind: an interval in epoch milliseconds, a plain count of times everywhere else."""
+
+
+def lag_text(timeline: Timeline, max_lag: int) -> str:
+    """The MAX LAG of a hold for people: ``3h`` where times are milliseconds, else the number of times."""
+    return str(Interval(max_lag) if timeline == EPOCH_MILLISECONDS else max_lag)
 
 
 class OnLag(StrEnum):

@@ -177,7 +177,7 @@ class Holds:
         since = self.since_of(id)
         if since.less_equal_time(as_of):
             return
-        values: dict[str, object] = {"as_of": as_of, "object": id, "since": since}
+        values: dict[str, object] = {"as_of": as_of, "object": self._called(id), "since": since}
         if physical_since is not None:
             values["physical_since"] = physical_since
         if first := min(self.on(id), key=lambda hold: (hold.at, hold.name), default=None):
@@ -195,6 +195,14 @@ class Holds:
 
     def _with(self, by_name: Mapping[str, Hold]) -> "Holds":
         return replace(self, by_name=by_name)
+
+    def _called(self, id: str) -> str:
+        """An object as people name it."""
+        each = self.objects.get(id)
+        return (each.name if each is not None else "") or id
+
+    def _all_called(self, ids: Iterable[str]) -> str:
+        return ", ".join(map(self._called, ids))
 
     def _implied(self, id: str) -> Antichain:
         found = self.implied.get(id)
@@ -221,7 +229,7 @@ class Holds:
         objects = tuple(objects)
         at = self.least_valid(objects).time
         if at is None:
-            raise ShardClosed("an object is closed for reading: no time is left to hold", objects=", ".join(objects))
+            raise ShardClosed("an object is closed for reading: no time is left to hold", objects=self._all_called(objects))
         return at
 
     def _check_readable(self, objects: Iterable[str], at: int) -> None:
@@ -234,7 +242,7 @@ class Holds:
                 hint="hold from since on",
                 at=at,
                 since=reduce(Antichain.join, sinces.values()),
-                objects=", ".join(blamed),
+                objects=self._all_called(blamed),
             )
 
 

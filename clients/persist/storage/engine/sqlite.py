@@ -431,7 +431,8 @@ def _wrapped(error: BaseException, what: str) -> BaseException:
         return error
     if isinstance(error, PermissionError):
         return StoreReadOnly(f"{what}: no permission", hint="check the permissions of the folder", detail=error)
-    return Determinate(f"{what}: failed", hint="check the path of the database", detail=repr(error))
+    detail = error if isinstance(error, OSError) else repr(error)  # the former names the path
+    return Determinate(f"{what}: failed", hint="check the path of the database", detail=detail)
 
 
 def _pragmas(connection: sqlite3.Connection) -> tuple[str, int]:

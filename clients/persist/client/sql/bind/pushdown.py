@@ -61,6 +61,7 @@ def _columns(scope: Scope, alias: str, relation: Relation) -> tuple[str, ...] | 
     query = scope.expression
     if not isinstance(query, exp.Select) or _is_open(query, scope):
         return None
+    aliases = {each.alias.lower() for each in query.expressions}
     used: set[str] = set()
     for column in scope.columns:
         name = column.name.lower()
@@ -71,10 +72,17 @@ def _columns(scope: Scope, alias: str, relation: Relation) -> tuple[str, ...] | 
                 # The table itself as a value, or one of its parts.
                 return None
             used.add(known[name])
-        elif name == alias.lower():
+        elif name == alias.lower() or (not column.table and name not in aliases and _is_alone(scope)):
+            # DuckDB refuses an unknown column, and names those that there are.
             return None
     # Something is needed to count rows by.
     return tuple(name for name in known.values() if name in used) or (next(iter(known.values())),)
+
+
+def _is_alone(scope: Scope) -> bool:
+    """Whether all columns of a scope are of one table."""
+    sources = [source for _, source in scope.selected_sources.values()]
+    return len(sources) == 1 and isinstance(sources[0], exp.Table) and not scope.is_subquery
 
 
 def _is_open(query: exp.Select, scope: Scope) -> bool:

@@ -207,6 +207,8 @@ def show(tokens: Tokens) -> Statement:
     if listed is None:
         if tokens.word("ALL"):
             return _ended(tokens, Show("ALL"))
+        if tokens.peek is None or any(tokens.is_word(*each.removesuffix("S").split()) for each in LISTS):
+            tokens.fail("what to show", hint=f"{', '.join(LISTS)}, COLUMNS FROM name, or a variable")
         return _ended(tokens, Show("VARIABLE", variable=tokens.name("what to show, or a variable")))
     of = None
     if tokens.one_of("FROM", "IN"):

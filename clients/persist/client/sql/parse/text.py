@@ -46,6 +46,8 @@ KNOWN: Final = tuple(word for word in _BY_WORD if word.isalpha())
 _ELSEWHERE: Final = {
     "ATTACH": "other databases are not reached from SQL",
     "CALL": "there are no procedures",
+    "DESC": "SHOW COLUMNS FROM name",
+    "DESCRIBE": "SHOW COLUMNS FROM name",
     "EXECUTE": "give parameters with the statement: sql(text, params)",
     "INSTALL": "DuckDB runs without extensions",
     "LOAD": "DuckDB runs without extensions",

@@ -259,7 +259,7 @@ class Tokens:
             # sqlglot counts columns up to the end of a token.
             line, column = known.get("line") or tokens[0].line, known.get("col") or 1
             raise SqlSyntax(
-                (known.get("description") or "no statement").partition(" but got <")[0].rstrip(". "),
+                _said(known.get("description") or "no statement"),
                 hint=f"after {start[-30:]!r}" if start else "",
                 line=line,
                 column=max(column - len(near) + 1, 1),
@@ -304,6 +304,17 @@ def _literal(value: AnyValue, name: str) -> exp.Expr:
             parameter=name,
             got=type(value).__name__,
         ) from error
+
+
+_MISSING = re.compile(r"Required keyword: '\w+' missing for <class '[\w.]*?(\w+)'>")
+
+
+def _said(description: str) -> str:
+    """What sqlglot says, without names of its classes."""
+    missing = _MISSING.match(description)
+    if missing is not None:
+        return f"something is missing in {missing[1].upper()}"
+    return description.partition(" but got <")[0].partition(" for <class")[0].rstrip(". ")
 
 
 def _numbered(tokens: Sequence[Token]) -> Iterator[Token]:

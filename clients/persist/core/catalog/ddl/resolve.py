@@ -75,4 +75,6 @@ def unknown(what: str, name: str, near: Iterable[str] = (), looked_in: Iterable[
     if path := ", ".join(".".join(part for part in place if part is not None) for place in looked_in):
         details["path"] = path
     hint = f"did you mean {meant}?" if meant else "check the name, or create it first"
+    if what == "object" and not meant:
+        hint += "; what was made without SQL, persist catalog adopt NAME makes known"
     return UnknownObject(f"there is no such {what}", hint=hint, name=name, **details)
