@@ -358,9 +358,7 @@ def make_client(location: S3Location) -> Any:
     # A session for each client, as credentials may have changed; what describes the service is read once.
     session = botocore.session.Session()
     session.register_component("data_loader", _descriptions())
-    client = session.create_client(
-        "s3", endpoint_url=location.endpoint, region_name=location.region, config=config
-    )
+    client = session.create_client("s3", endpoint_url=location.endpoint, region_name=location.region, config=config)
     # "Expect: 100-continue" costs a round trip before every body, and bodies here are at most 16 MiB.
     client.meta.events.unregister("before-call.s3", add_expect_header)
     return client
