@@ -5,7 +5,6 @@ Spark's collects all garbage. Nothing that starts threads or speaks gRPC may be 
 ``test_deaths.py`` have Spark's own.
 """
 
-import contextlib
 import gc
 import importlib
 import sys
