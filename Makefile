@@ -2,6 +2,8 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-python run run-batch dev check test sim lint types proto proto-check docs docs-site constraints bench bench-full clean
 SHELL := /bin/sh
+# Hundreds of processes import the same modules, and would compile them each time.
+unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
 IN_ENV := . .venv/env &&
@@ -33,8 +35,8 @@ check: setup-python ## what a change is tried with first: format, lint, contract
 	@$(BIN)/python deploy/blocking.py --check
 	@$(BIN)/python -m pytest -q -n 2 -m unit tests/unit tests/test_tidy.py tests/test_citations.py $(ARGS)
 
-test: setup ## run the tests, in three processes (ARGS="-k name" to choose, ARGS="-n 0" for one process)
-	@$(IN_ENV) python -m pytest -n 3 $(ARGS)
+test: setup ## run the tests, in four processes (ARGS="-k name" to choose, ARGS="-n 0" for one process)
+	@$(IN_ENV) python -m pytest -n 4 $(ARGS)
 
 SEEDS ?= 3000
 FLEETS ?= 600
@@ -44,7 +46,8 @@ sim_fleets = $(SIMULATIONS)/fleet/test_fleet.py $(SIMULATIONS)/test_simulated_gr
 sim_search = $(SIMULATIONS)/search/test_search.py
 sim_model = $(SIMULATIONS)/test_model.py $(SIMULATIONS)/test_crash_points.py $(SIMULATIONS)/test_hidden_attempts.py
 sim_bugs = $(SIMULATIONS)/test_bugs.py
-sim_soak = tests/soak tests/scenarios tests/machine/compaction/test_memory.py tests/conformance/test_contention.py
+sim_soak = tests/soak tests/scenarios tests/machine/compaction/test_memory.py tests/machine/test_crowd.py \
+	tests/conformance/test_contention.py
 sim_places = tests/client
 PART ?= $(if $(SEED),worlds,worlds fleets search model bugs soak places)
 sim: setup-python ## simulate and soak at length (PART=worlds|fleets|search|model|bugs|soak|places, SEEDS=3000, FLEETS=600, or PART and SEED=n for one)

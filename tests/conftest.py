@@ -42,9 +42,9 @@ SPARK_WORKERS = 2
 LONG = ("tests/simulation/", "tests/scenarios/", "tests/soak/", "tests/machine/compaction/test_memory.py", "tests/e2e/")
 """Tests that take long each, and share nothing with others of their file."""
 ORDER = (
-    *(f"{SPARK}{name}" for name in ("test_deaths", "test_holds", "test_batch", "test_refused", "test_streams", "")),
-    *LONG, "tests/services/", "tests/client/", "tests/sources/", "tests/ingest/", "tests/machine/", "tests/cli/",
-    "tests/property/", "tests/conformance/", "tests/catalog/", "tests/test_", "",
+    *(f"{SPARK}{name}" for name in ("test_deaths", "read/test_holds", "read/test_streams", "test_batch", "")),
+    *LONG, "tests/ingest/", "tests/cli/", "tests/machine/", "tests/services/", "tests/pages/", "tests/control/",
+    "tests/client/", "tests/catalog/", "tests/property/", "tests/conformance/", "tests/test_", "",
 )  # fmt: skip
 """What starts first: the longest, so that no process is left with much to do when the others have ended."""
 

@@ -6,6 +6,7 @@ interpreter begins start a fresh one instead.
 """
 
 import asyncio
+import contextlib
 import multiprocessing
 import os
 import re
@@ -71,18 +72,19 @@ class Fork:
     """``python -m module words``, with the surface of ``asyncio.subprocess.Process``.
 
     ``output`` and ``errors``: files of what it writes there, for those that are ``heard``; what is not goes where ours
-    does.
+    does. ``input``: the file by which it is told something, if it is ``heard``, too.
     """
 
     def __init__(
         self, module: str, *words: object, environment: Mapping[str, str] | None = None, heard: Sequence[str] = ()
     ) -> None:
         pipes = {name: multiprocessing.Pipe(duplex=False) for name in heard}
-        theirs = [pipes[name][1] if name in pipes else None for name in ("output", "errors")]
+        theirs = [pipes[name][name != "input"] if name in pipes else None for name in ("input", "output", "errors")]
         environ = child_environment() if environment is None else dict(environment)
         self._process = forks().Process(target=_be, args=(module, list(map(str, words)), environ, *theirs), daemon=True)
         self._process.start()
         self.output, self.errors = (_file(pipes.get(name)) for name in ("output", "errors"))
+        self.input = _file(pipes["input"][::-1], "wb") if "input" in pipes else None
 
     @property
     def pid(self) -> int:
@@ -116,8 +118,27 @@ class Fork:
         """kill -9, and forget what it said."""
         self.kill()
         self.join()
-        for file in filter(None, (self.output, self.errors)):
+        for file in filter(None, (self.input, self.output, self.errors)):
             file.close()
+
+    def tell(self, line: str) -> None:
+        """Write a line to its input. What a process that has ended is told is lost."""
+        assert self.input is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.input.write(f"{line}\n".encode())
+
+
+async def stream(file: FileIO | None) -> asyncio.StreamReader:
+    """What comes out of a pipe."""
+    assert file is not None
+    stream = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stream), file)
+    return stream
+
+
+def run_program(source: str, *words: object) -> "subprocess.CompletedProcess[str]":
+    """What ``subprocess.run`` of ``python -c source words`` returns."""
+    return run_fork("forked_program", source, *words)
 
 
 def run_fork(module: str, *words: object) -> "subprocess.CompletedProcess[str]":
@@ -133,13 +154,13 @@ def run_fork(module: str, *words: object) -> "subprocess.CompletedProcess[str]":
         return subprocess.CompletedProcess([module, *words], code, output.decode(), errors.result().decode())
 
 
-def _file(pipe: tuple[Connection, Connection] | None) -> FileIO | None:
-    """Our end as a file; theirs is closed here."""
+def _file(pipe: tuple[Connection, Connection] | None, mode: str = "rb") -> FileIO | None:
+    """Our end, which is the first, as a file; theirs is closed here."""
     if pipe is None:
         return None
     ours, theirs = pipe
     theirs.close()
-    file = FileIO(os.dup(ours.fileno()))
+    file = FileIO(os.dup(ours.fileno()), mode)
     ours.close()
     return file
 
@@ -149,13 +170,13 @@ def _settle(environment: Mapping[str, str]) -> None:
     os.environ.update(environment)
 
 
-def _be(
-    module: str, words: list[str], environment: dict[str, str], output: Connection | None, errors: Connection | None
-) -> None:
-    for pipe, number in ((output, 1), (errors, 2)):
+def _be(module: str, words: list[str], environment: dict[str, str], *standard: Connection | None) -> None:
+    for number, pipe in enumerate(standard):
         if pipe is not None:
             os.dup2(pipe.fileno(), number)
             pipe.close()
+    if standard[0] is not None:
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115  # in the place of what multiprocessing put there
     _settle(environment)
     sys.argv = [module, *words]
     sys.orig_argv = [sys.executable, "-m", module, *words]  # by which a program begins again

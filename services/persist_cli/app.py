@@ -4,13 +4,15 @@ Heavy imports (Arrow, gRPC, Spark) happen inside the commands that need them, so
 """
 
 import contextlib
+import functools
 import json
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, TextIO, cast
 
 import typer
+import typer.main
 from typer.core import TyperGroup
 
 from persist.typed import Fields, Record
@@ -148,10 +150,16 @@ class _Hushed:
         return getattr(self._stream, name)
 
 
+@functools.cache
+def _command() -> Callable[..., object]:
+    """The tree of all commands, which takes longer to make than many a command takes to run."""
+    return typer.main.get_command(app)
+
+
 def _run(arguments: Sequence[str], invocation: Invocation) -> int:
     try:
         # Not standalone: that would break lines, in which no secret could be found any more.
-        code = app(args=list(arguments), prog_name="persist", obj=invocation, standalone_mode=False)
+        code = _command()(args=list(arguments), prog_name="persist", obj=invocation, standalone_mode=False)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else EXIT_FAILED
     except (KeyboardInterrupt, typer.Abort):

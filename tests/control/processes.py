@@ -4,11 +4,10 @@ import asyncio
 import itertools
 import json
 import signal
-import sys
 from typing import Any
 
 from control.world import Stores
-from forked import child_environment
+from forked import Fork, stream
 
 
 class Refused(Exception):
@@ -22,7 +21,7 @@ class Killed(Exception):
 class LeaderProcess:
     """One of them. Answers come in any order."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: Fork) -> None:
         self._process = process
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[Any]] = {0: asyncio.get_running_loop().create_future()}
@@ -31,10 +30,8 @@ class LeaderProcess:
     @classmethod
     async def start(cls, stores: Stores) -> "LeaderProcess":
         """It leads once this returns."""
-        pipe = asyncio.subprocess.PIPE
-        command = (sys.executable, "-m", "control.leader", stores.blob, stores.consensus)
-        began = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, env=child_environment())
-        leader = cls(began)
+        words = ("control.leader", stores.blob, stores.consensus)
+        leader = cls(await asyncio.to_thread(lambda: Fork(*words, heard=("input", "output"))))
         await leader._waiting[0]
         return leader
 
@@ -48,19 +45,17 @@ class LeaderProcess:
 
     def ask(self, what: str, *arguments: Any) -> "asyncio.Future[Any]":
         """Ask; the answer to come."""
-        number, stdin = next(self._numbers), self._process.stdin
-        assert stdin is not None
+        number = next(self._numbers)
         answer = self._waiting[number] = asyncio.get_running_loop().create_future()
         if self._process.returncode is not None or self._reading.done():
             answer.set_exception(Killed())
         else:
-            stdin.write(json.dumps([number, what, *arguments]).encode() + b"\n")
+            self._process.tell(json.dumps([number, what, *arguments]))
         return answer
 
     async def kill(self) -> None:
         """kill -9, and wait until it is gone."""
-        if self._process.returncode is None:
-            self._process.send_signal(signal.SIGKILL)
+        self._process.send_signal(signal.SIGKILL)
         await self._process.wait()
         await self._reading
 
@@ -76,10 +71,9 @@ class LeaderProcess:
             await asyncio.sleep(0.01)
 
     async def _read(self) -> None:
-        stdout = self._process.stdout
-        assert stdout is not None
+        said = await stream(self._process.output)
         try:
-            while line := await stdout.readline():
+            while line := await said.readline():
                 number, answer, *error = json.loads(line)
                 future = self._waiting.pop(number)
                 if error:

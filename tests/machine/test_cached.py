@@ -18,7 +18,9 @@ from persist.runtime import system
 from persist.settings import Settings
 from persist.storage.open import open_blob, open_consensus
 
-BATCHES = 120
+BATCHES = 60
+"""Of each of many shards."""
+GROWN = 120
 QUIET = Settings(compaction=False, poll_first_ms=5, poll_max_ms=50)
 
 
@@ -39,7 +41,7 @@ def reading(place: Place, settings: Settings) -> LocalShards:
 
 
 async def test_memory_for_shards_is_bounded_by_a_setting_in_bytes():
-    place, limit = memory_place(), 2 << 20
+    place, limit = memory_place(), 1 << 20
     shards = await filled(place, 12)
     gc.collect()
     tracemalloc.start()
@@ -64,10 +66,10 @@ async def test_state_that_grew_is_estimated_anew():
         cache = client.location.shards._shards
         small = cache.bytes
         assert small < 3 * SHARD_BYTES
-        for number in range(BATCHES):
+        for number in range(GROWN):
             await writer.append(table([(number, "row", number, 1)]), number + 1)
-        assert estimated(cache.peek(writer.shard).state)[1] == BATCHES
-        assert cache.bytes > small + BATCHES // 3 * 5_000
+        assert estimated(cache.peek(writer.shard).state)[1] == GROWN
+        assert cache.bytes > small + GROWN // 3 * 5_000
 
 
 async def uppers(shards: LocalShards, shard: ShardId, told: list[Antichain]) -> None:

@@ -6,11 +6,10 @@ import re
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from io import FileIO
 from pathlib import Path
 from typing import Any, Self
 
-from forked import Fork, child_environment
+from forked import Fork, child_environment, stream
 from services.support import asking
 
 
@@ -31,7 +30,7 @@ class ServiceProcess:
         """Start and wait until it listens; on the port it had before, if it had one."""
         fork = functools.partial(Fork, environment=child_environment(**self._environment), heard=("output", "errors"))
         self._process = process = await asyncio.to_thread(fork, *self._arguments(self.endpoint))
-        self._said = [await _stream(file) for file in (process.output, process.errors) if file is not None]
+        self._said = [await stream(file) for file in (process.output, process.errors) if file is not None]
         self.line = (await self._said[0].readline()).decode()
         found = re.search(r"127\.0\.0\.1:\d+", self.line)
         assert found is not None, (self.line, await self.end())
@@ -50,7 +49,7 @@ class ServiceProcess:
     async def end(self) -> tuple[int, str]:
         """Wait for the process to end; its exit code and what it said on standard error."""
         assert self._process is not None
-        _, said = await asyncio.gather(*(stream.read() for stream in self._said))
+        _, said = await asyncio.gather(*(said.read() for said in self._said))
         code, self._process = await self._process.wait(), None
         return code, said.decode()
 
@@ -58,13 +57,6 @@ class ServiceProcess:
         if self._process is not None:
             self.signal(signal.SIGKILL)
             await self.end()
-
-
-async def _stream(file: FileIO) -> asyncio.StreamReader:
-    """What comes out of a pipe."""
-    stream = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stream), file)
-    return stream
 
 
 class ShardProcess(ServiceProcess):

@@ -152,9 +152,8 @@ async def judge(done: Round, load: Load) -> None:
             for time in sorted({*range(since, upper, max(1, (upper - since) // TIMES_LOOKED_AT)), upper - 1}):
                 assert rows_of(await (await reader.snapshot(time)).to_arrow()) == ledger.at(time), (shard, time)
             print(f"  {done.there.name}: {upper - done.uppers[shard]} appends newer than when its backup began")
-        # It is a location like any other.
+        # It is a location like any other. A transfer that was logged before its time was reached comes with the next.
         await transfer(client, tables, 10**6)
-        # One that was under way may stand in the log, later than the oracle's time: the next write makes it visible.
         assert {*found, 10**6} <= await transfers_at(tables, await oracle.read_ts()) <= {*load.begun, 10**6}
 
 

@@ -3,12 +3,12 @@
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import Fork, run_program
 
 import persist
 
@@ -50,8 +50,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
 
 
 def program(source: str, place: dict[str, str], **given: Any) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-c", HEAD + source, json.dumps([place, given])]
-    return subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    return run_program(HEAD + source, json.dumps([place, given]))
 
 
 def rows(place: dict[str, str], table: str, mode: str = "wal") -> list[int]:
@@ -60,11 +59,6 @@ def rows(place: dict[str, str], table: str, mode: str = "wal") -> list[int]:
     assert done.returncode == 0, done.stderr
     found: list[int] = json.loads(done.stdout)
     return found
-
-
-def command(place: dict[str, str], *words: str) -> list[str]:
-    at = ["--blob", place["blob"], "--consensus", place["consensus"]]
-    return [sys.executable, "-m", "persist_cli", *words, *at]
 
 
 @pytest.mark.parametrize("mode", ["wal", "direct"])
@@ -84,14 +78,14 @@ def test_rows_of_killed_writers_of_a_log_are_there_for_who_reads_first(place: di
 def test_an_append_of_the_command_is_there_when_it_printed_its_line_or_ended(place: dict[str, str], tmp_path: Path):
     for number in range(ROUNDS):
         (tmp_path / "rows.csv").write_text(f"id\n{number}\n")
-        words = ["shard", "append", "t", str(tmp_path / "rows.csv"), "--key", "id", "--json"]
-        with subprocess.Popen(command(place, *words), stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            line = json.loads("".join(iter(process.stdout.readline, "}\n")) + "}")
-            if number % 2:
-                process.kill()
-            else:
-                assert process.wait(60) == 0
+        words = ["shard", "append", "t", tmp_path / "rows.csv", "--key", "id", "--json"]
+        at = ["--blob", place["blob"], "--consensus", place["consensus"]]
+        process = Fork("persist_cli", *words, *at, heard=["output"])
+        assert process.output is not None
+        line = json.loads(b"".join(iter(process.output.readline, b"}\n")) + b"}")
+        if number % 2 == 0:
+            assert process.join(60) == 0
+        process.close()
         with persist.embedded(**place) as client:
             shard = persist.ShardId.parse(line["shard"])
             upper = client.recent_upper(shard).time

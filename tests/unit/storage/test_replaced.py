@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -87,6 +88,25 @@ async def test_a_folder_that_is_made_anew_is_another_one_whatever_its_inode(tmp_
     assert not [
         held for held in os.listdir("/proc/self/fd") if os.path.realpath(f"/proc/self/fd/{held}") == str(folder)
     ]
+
+
+async def test_a_folder_that_another_thread_makes_once_it_was_not_found_was_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "blob"
+    blob, opening = FileBlob(str(folder), system()), os.open
+
+    def interrupted(path: object, *given: Any, **named: Any) -> int:
+        try:
+            return opening(path, *given, **named)  # type: ignore[arg-type]  # passed on as they come
+        except FileNotFoundError:
+            monkeypatch.undo()
+            blob._set(KEY, b"1")
+            raise
+
+    monkeypatch.setattr(os, "open", interrupted)
+    assert [key async for key, _ in blob.list("", timeout=T)] == []
+    assert [key async for key, _ in blob.list("", timeout=T)] == [KEY]
 
 
 @pytest.mark.parametrize("change", [gone, restored])

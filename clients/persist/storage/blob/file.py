@@ -278,13 +278,15 @@ class FileBlob:
     @contextmanager
     def _folder(self, names: Sequence[str], *, make: bool) -> Iterator[int]:
         """A descriptor of ``root/names...``; with ``make``, made and synced as needed."""
-        if make and self._opened is None:
+        # Before it is looked for: another thread may make and open it right after it was not found.
+        known = self._opened is not None
+        if make and not known:
             self._make_root()
         # The root itself may be a link: it is the operator's choice, not a key's.
         try:
             folder = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError as error:
-            if self._opened is None:
+            if not known:
                 raise
             raise self._replaced() from error
         try:

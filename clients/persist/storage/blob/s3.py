@@ -5,11 +5,12 @@ Source: performance.md sections A4 and 1c; reliability.md section 4, S3.
 """
 
 import asyncio
+import functools
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final, TypeVar
 
-import boto3.session
+import botocore.session
 from botocore import exceptions
 from botocore.config import Config
 from botocore.handlers import add_expect_header
@@ -177,7 +178,7 @@ class S3Blob:
 
     @property
     def _client(self) -> Any:
-        """Made at first use, in a worker thread: it takes some 0.1 s."""
+        """Made at first use, in a worker thread: the first of a process takes some 0.1 s."""
         with self._lock:
             if self._made is None:
                 self._made = make_client(self._location)
@@ -335,6 +336,12 @@ class S3Blob:
         )
 
 
+@functools.cache
+def _descriptions() -> object:
+    """What S3 is and where, as JSON files of megabytes say: reading them is most of what making a client costs."""
+    return botocore.session.Session().get_component("data_loader")
+
+
 def make_client(location: S3Location) -> Any:
     """A boto3 client that sends each request once and does not hash bodies."""
     style = "path" if location.endpoint else "auto"
@@ -348,9 +355,10 @@ def make_client(location: S3Location) -> Any:
         response_checksum_validation="when_required",
         s3={"payload_signing_enabled": False, "addressing_style": style},
     )
-    client = boto3.session.Session().client(
-        "s3", endpoint_url=location.endpoint, region_name=location.region, config=config
-    )
+    # A session for each client, as credentials may have changed; what describes the service is read once.
+    session = botocore.session.Session()
+    session.register_component("data_loader", _descriptions())
+    client = session.create_client("s3", endpoint_url=location.endpoint, region_name=location.region, config=config)
     # "Expect: 100-continue" costs a round trip before every body, and bodies here are at most 16 MiB.
     client.meta.events.unregister("before-call.s3", add_expect_header)
     return client

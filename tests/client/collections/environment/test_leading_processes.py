@@ -1,18 +1,16 @@
 """Several processes on one directory: one leads, the others find it, and nobody is deposed while it lives."""
 
 import asyncio
-import contextlib
 import os
 import signal
 import stat
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from client.collections.environment.environment_worker import QUICK, ROWS
-from forked import child_environment
+from forked import Fork, stream
 from standing import stop_between_writes
 
 from persist import aio
@@ -29,15 +27,16 @@ HOST = system().hostname
 
 
 class Worker:
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: Fork, said: asyncio.StreamReader) -> None:
         self.process = process
+        self._said = said
 
     async def says(self) -> str:
-        line = await asyncio.wait_for(self.process.stdout.readline(), 60)
+        line = await asyncio.wait_for(self._said.readline(), 60)
         return line.decode().strip()
 
     def ask(self, name: str) -> None:
-        self.process.stdin.write(f"{name}\n".encode())
+        self.process.tell(name)
 
     async def make(self, name: str) -> str:
         self.ask(name)
@@ -45,24 +44,21 @@ class Worker:
 
     async def leave(self) -> None:
         """End in order."""
-        self.process.stdin.close()
+        self.process.input.close()
         assert await asyncio.wait_for(self.process.wait(), 60) == 0
 
 
 @asynccontextmanager
 async def worker(place: Path) -> AsyncIterator[Worker]:
-    words = (sys.executable, "-m", "client.collections.environment.environment_worker", str(place))
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*words, stdin=pipe, stdout=pipe, env=child_environment())
+    words = ("client.collections.environment.environment_worker", place)
+    process = await asyncio.to_thread(lambda: Fork(*words, heard=("input", "output")))
     try:
-        it = Worker(process)
+        it = Worker(process, await stream(process.output))
         assert await it.says() == "ready"
         yield it
     finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+        process.kill()
+        await process.wait()
 
 
 async def made(place: Path) -> set[str]:

@@ -2,13 +2,12 @@
 
 import json
 import signal
-import subprocess
-import sys
 import textwrap
 from typing import Any
 
 import psycopg
 import pytest
+from forked import run_program
 from ingest.pipeline.conftest import contents
 
 from persist_ingest import Location, Pipeline, PipelineOptions, Records, abandon, claims, create, drop
@@ -56,8 +55,7 @@ PLACES = {
 def killed(here: Location, shop: Any, place: str, name: str = "shop", **options: str) -> None:
     """A process that creates a source and dies at that place, by a signal that nobody handles."""
     given = json.dumps([here.directory, name, {"dsn": shop.dsn, **OPTIONS, **options}, PLACES[place]])
-    program = [sys.executable, "-c", textwrap.dedent(KILLED), given]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=120, check=False)
+    done = run_program(textwrap.dedent(KILLED), given)
     assert done.returncode == -signal.SIGKILL, done.stderr
 
 
