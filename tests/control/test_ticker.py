@@ -5,6 +5,7 @@ import asyncio
 from control.world import SCHEMA, Stores, leading
 
 from persist import aio
+from persist.core.catalog.values import ObjectType
 
 
 async def complete_until(client: aio.Client, shard: aio.ShardId, time: int) -> None:
@@ -59,3 +60,19 @@ async def test_one_broken_table_keeps_no_other_from_its_tick(stores: Stores) -> 
         now = world.now_ms()
         async with asyncio.timeout(20):
             await complete_until(client, sound.shard, now)
+
+
+async def test_what_a_view_reads_beside_a_busy_table_goes_along(stores: Stores) -> None:
+    async with await stores.client() as client, leading(client) as world:
+        tables = [await client.table(f"t{number}", schema=SCHEMA, mode="wal") for number in range(24)]
+        ids = [await world.table(f"t{at}", mode="wal", shard=table.shard) for at, table in enumerate(tables)]
+        await world.controller.passed("ticker")
+        busy, *others = range(24)
+        uppers = {at: (await client.recent_upper(tables[at].shard)).time or 0 for at in others}
+        # Its turn came last: by turns it would be the last one again.
+        rests = max(uppers, key=lambda at: uppers[at])
+        await world.table("v", kind=ObjectType.MATERIALIZED_VIEW, depends_on=(ids[busy], ids[rests]))
+        ts = await tables[busy].insert([{"id": 1, "name": "a"}])
+        for _ in range(3):
+            await world.controller.passed("ticker")
+        assert (await client.recent_upper(tables[rests].shard)).beyond(ts)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from forked import forks
 from simulation.budget import PROCESSES, PROGRESS_WORLDS, SEED
 
+from persist.testing.simulation.simulator import Host
 from persist.testing.world.world import Outcome
 
 World = Callable[[int], Outcome]
@@ -77,7 +78,10 @@ def live(world: World, seeds: Sequence[int], least: dict[str, float]) -> Tally:
 def _timed(world: World, seed: int) -> tuple[Outcome, float]:
     """A world, and the CPU seconds it took."""
     begun = time.process_time()
-    return world(seed), time.process_time() - begun
+    outcome = world(seed)
+    # What is left of one world is left of every world: hundreds of them do not fit into memory.
+    assert not any(type(each) is Host for each in gc.get_objects()), "something refers to a world that has ended"
+    return outcome, time.process_time() - begun
 
 
 def _begin() -> None:

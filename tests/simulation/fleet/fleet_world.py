@@ -219,23 +219,27 @@ def _unlogged() -> Iterator[None]:
 def simulate_fleet(seed: int, plot: FleetPlot | None = None) -> Outcome:
     """Live through one world. Raises whatever went wrong in it, with how to see it again."""
     with simulation(seed) as loop:
-        world: FleetWorld | None = None
-        try:
-            world = FleetWorld(loop, plot or plot_of(seed))
-            with wired(world.wires), blocking(world.blob, world.runtime), _unlogged():
-                loop.run_until_complete(world.live())
-        except BaseException as error:
-            error.add_note(f"again: make sim PART=fleets SEED={seed}")
-            error.add_note("\n".join(list(loop.recent)[-12:]))
-            raise
-        fired = world.fired + world.wires.counts + world.network.counts
-        for accounts in world.accounts.values():
-            fired += accounts.tally()
-        fired["commits"] = world.witness.commits
-        return Outcome(
-            seed=seed,
-            digest=loop.digest,
-            operations=world.operations,
-            seconds=world.healed_at - 1_000.0,
-            fired=fired,
-        )
+        return _lived(loop, seed, plot or plot_of(seed))
+
+
+def _lived(loop: VirtualLoop, seed: int, plot: FleetPlot) -> Outcome:
+    """SUBTLE: a call of its own. What is left of a world is collected, which nothing may refer to any more by then."""
+    try:
+        world = FleetWorld(loop, plot)
+        with wired(world.wires), blocking(world.blob, world.runtime), _unlogged():
+            loop.run_until_complete(world.live())
+    except BaseException as error:
+        error.add_note(f"again: make sim PART=fleets SEED={seed}")
+        error.add_note("\n".join(list(loop.recent)[-12:]))
+        raise
+    fired = world.fired + world.wires.counts + world.network.counts
+    for accounts in world.accounts.values():
+        fired += accounts.tally()
+    fired["commits"] = world.witness.commits
+    return Outcome(
+        seed=seed,
+        digest=loop.digest,
+        operations=world.operations,
+        seconds=world.healed_at - 1_000.0,
+        fired=fired,
+    )

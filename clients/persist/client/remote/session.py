@@ -5,6 +5,7 @@ were not as Determinate. A call never waits beyond its own timeout. Source: perf
 """
 
 import asyncio
+import copy
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -208,7 +209,7 @@ class ClientSession:
 
     def _break(self, cause: PersistError) -> None:
         if self._broken is None:
-            self._broken = cause
+            self._broken = copy.copy(cause)  # without the frames it came through
         for call in self._calls.values():
             if not call.answer.done():
                 call.answer.set_exception(self._failure(call.rpc, sent=call.sent))

@@ -19,7 +19,7 @@ from persist.core.catalog.ddl.statements import QualifiedName
 from persist.core.catalog.errors import UnknownObject
 
 LIMITS = Limits(threads=1)
-"""Of all views of a process together: one query runs at a time."""
+"""Of all views of a process together; each query has a thread of its own besides."""
 
 
 class KeptQueries:

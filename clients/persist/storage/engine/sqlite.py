@@ -4,6 +4,7 @@ One connection in one thread writes; it commits whatever waits in one transactio
 reads. WAL with synchronous=FULL: what was acknowledged survives a power cut. Source: reliability.md section 4, SQLite.
 """
 
+import copy
 import functools
 import os
 import queue
@@ -335,7 +336,7 @@ class Lane:
 
     def _open(self) -> sqlite3.Connection:
         if self._broken is not None:
-            raise self._broken
+            raise copy.copy(self._broken)  # or the frames of all who met it would be kept
         if self._connection is None:
             self._connection = self._connect()
         return self._connection

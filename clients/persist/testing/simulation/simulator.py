@@ -29,6 +29,7 @@ STEPS_MAX = 5_000_000
 LAST_STEPS_MAX = 500_000
 LAST_ROUNDS_MAX = 50
 """What is left of a world must end in so many steps, and when it is cancelled so often."""
+COLLECTIONS_MAX = 8
 EPOCH_MS = 1_800_000_000_000
 
 _HERE: "contextvars.ContextVar[Host | None]" = contextvars.ContextVar("host", default=None)
@@ -293,10 +294,17 @@ def simulation(seed: int) -> Iterator[VirtualLoop]:
 
 
 def _forget(loop: VirtualLoop) -> None:
-    """Drop timers and what they refer to, and collect it."""
-    loop.ready.clear()
-    loop._timers.clear()
-    gc.collect()
+    """Drop timers and hosts and what they refer to, and collect it."""
+    loop._hosts.clear()
+    loop.failures.clear()
+    loop.elsewhere = contextvars.Context()
+    # SUBTLE: a round ends where finalizers have run, which may ask for another step; what they had hold of goes with
+    # the next one.
+    for _ in range(COLLECTIONS_MAX):
+        loop.ready.clear()
+        loop._timers.clear()
+        if not gc.collect():
+            break
 
 
 def _abandon(loop: VirtualLoop) -> None:

@@ -107,3 +107,28 @@ async def test_a_view_that_is_followed_goes_on_when_whoever_led_has_ended(tmp_pa
             pass
         assert writer.environment.leads
         await writer.close()
+
+
+async def test_reading_a_view_takes_no_longer_where_there_are_many_tables() -> None:
+    """Whoever leads comes to a table at rest by turns, one a second: here after minutes."""
+    async with client_of(memory_place()) as client:
+        session = SqlSession(await client.environment(), owns=True)
+        many = ";".join(f"CREATE TABLE t{number} (id bigint PRIMARY KEY)" for number in range(150))
+        await session.execute(f"BEGIN; {many}; COMMIT; SET statement_timeout = '45s'")
+        await session.execute(
+            "CREATE MATERIALIZED VIEW below AS SELECT t0.id, t1.id AS other FROM t0 LEFT JOIN t1 ON t0.id = t1.id;"
+            "CREATE MATERIALIZED VIEW above AS SELECT count(*)::bigint AS count FROM below;"
+            "CREATE INDEX by_other ON below (other)"
+        )
+        await session.execute("INSERT INTO t0 VALUES (1), (2)")
+        await until(session, "SELECT * FROM above", [(2,)])
+        contents = await session.environment.read("by_other")
+        assert (await contents.to_arrow()).num_rows == 2
+        up_to = system().now_ms() + 5_000
+        async with (
+            asyncio.timeout(LIMIT_SECONDS),
+            await session.subscribe(f"SUBSCRIBE above UP TO {up_to}") as following,
+        ):
+            found = [row for rows in [rows async for rows in following.batches()] for row in rows.to_pylist()]
+        assert [(row["count"], row["diff"]) for row in found] == [(2, 1)]
+        await session.close()

@@ -4,6 +4,7 @@ import asyncio
 import random
 import re
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from client.support import Place, client_of, memory_place
 
 import persist
 from persist import LocationError
+from persist.client.collections.views.maintainer import in_order
 from persist.client.collections.views.query import Asked, QueryFailed
 from persist.client.sql.keeping import KeptQueries
 from persist.core.catalog.values import ObjectType
@@ -312,3 +314,70 @@ async def test_random_histories_against_plain_python(place: Place) -> None:
                 totals[name] += id * count
             expected = {(name, totals[name]): 1 for name in totals if any(at[id, name] > 0 for id in range(5))}
             assert await world.at("v", time) == expected, time
+
+
+class Slow:
+    """Runs queries, those that say so only once they may go on."""
+
+    def __init__(self) -> None:
+        self.may_go_on = asyncio.Event()
+        self._queries = KeptQueries()
+
+    async def run(self, asked: Asked) -> pa.Table:
+        if "'slow'" in asked.query:
+            await self.may_go_on.wait()
+        return await self._queries.run(asked)
+
+    def close(self) -> None:
+        self._queries.close()
+
+
+async def test_a_view_that_takes_long_keeps_no_other_from_its_turn() -> None:
+    async with client_of(memory_place()) as client:
+        world, slow = World(client, Items()), Slow()
+        await world.input("t")
+        await world.view("slow", TOTAL.format("t").replace("name,", "'slow' AS name,", 1), "t")
+        await world.view("above", "SELECT * FROM persist.public.slow", "slow")
+        await world.view("light", TOTAL.format("t"), "t")
+        maintainer = world.another(queries=lambda: slow, patience=0.01)
+        await world.write("t", 4, (5, "a", 2, 1))
+        async with asyncio.timeout(60):
+            while await world.upper("light") != 4:
+                await maintainer.work()
+            await world.write("t", 8, (6, "a", 6, 1))
+            while await world.upper("light") != 8:
+                await maintainer.work()
+            assert await world.upper("slow") == 0
+            slow.may_go_on.set()
+            while await world.upper("above") != 8:
+                await maintainer.work()
+        await maintainer.close()
+        assert await world.at("above", 7) == Counter({("slow", 11): 1})
+
+
+async def test_what_takes_long_ends_with_what_keeps_it_up_or_when_it_is_defined_anew() -> None:
+    async with client_of(memory_place()) as client:
+        world, slow = World(client, Items()), Slow()
+        await world.input("t", 4)
+        view = await world.view("v", "SELECT 'slow' AS name, sum(id)::BIGINT AS total FROM persist.public.t", "t")
+        maintainer = world.another(queries=lambda: slow, patience=0.01)
+        await maintainer.work()
+        world.items.by_name["v"] = replace(view, query=TOTAL.format("t"))
+        async with asyncio.timeout(60):
+            while await world.upper("v") != 4:
+                await maintainer.work()
+            world.items.by_name["v"] = view
+            await world.write("t", 8, (6, "a", 6, 1))
+            await maintainer.work()
+            await maintainer.close()
+        assert await world.upper("v") == 4
+
+
+def test_views_upon_views_have_no_depth_that_is_too_much() -> None:
+    items = Items()
+    items.add("v0", ObjectType.TABLE)
+    for number in range(5_000):
+        items.add(f"v{number + 1}", ObjectType.VIEW, f"v{number}")
+    by_id = {each.id: each for each in items.by_name.values()}
+    wanted = [by_id[each].id for each in reversed(by_id)]
+    assert in_order(wanted, by_id) == list(reversed(wanted))

@@ -1,7 +1,7 @@
 """Inputs at times of their own, views and indexes over them, and what keeps those up."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -10,6 +10,7 @@ from client.collections.support import SCHEMA, Items, shard_of, updates
 import persist
 from persist import aio
 from persist.client.collections.views.maintainer import Maintainer
+from persist.client.collections.views.query import QueryRunner
 from persist.client.sql.keeping import KeptQueries
 from persist.core.catalog.ddl.described import Described
 from persist.core.catalog.values import ObjectType, Refresh
@@ -28,9 +29,16 @@ class World:
         self.writers: dict[str, aio.WriteHandle] = {}
         self.maintainer = self.another()
 
-    def another(self, client: aio.Client | None = None) -> Maintainer:
+    def another(
+        self,
+        client: aio.Client | None = None,
+        *,
+        queries: Callable[[], QueryRunner] = KeptQueries,
+        patience: float | None = None,
+    ) -> Maintainer:
         """What a process that begins anew keeps views up with."""
-        return Maintainer(client or self.client, lambda: self.items, KeptQueries, now_ms=system().now_ms)
+        client = client or self.client
+        return Maintainer(client, lambda: self.items, queries, now_ms=system().now_ms, patience=patience)
 
     async def input(self, name: str, upper: int = 1, schema: persist.Schema = SCHEMA) -> Described:
         """A source that brings its times; empty, and complete before ``upper``."""

@@ -2,9 +2,11 @@
 
 import asyncio
 import dataclasses
+import gc
 import queue
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -320,3 +322,23 @@ async def test_pins_let_go_of_in_other_threads_are_neither_lost_nor_kept():
         await reader.heartbeat()
         await reader.heartbeat()
         assert (await held(client, reader))["seqno"] > planned + EVERY, "nothing is read, and garbage waits"
+
+
+async def test_what_read_under_a_lease_that_was_lost_is_forgotten_with_all_it_had(place: Place):
+    async with client_of(place) as client:
+        writer = await client.open_writer(ShardId.new(), schema=SCHEMA)
+        await append(writer, 0, 4)
+
+        async def read() -> list[weakref.ref[Any]]:
+            reader = await client.open_reader(writer.shard)
+            snapshot = await reader.snapshot(3)
+            await expire(place, reader)
+            with pytest.raises(LeaseExpired):
+                await reader.heartbeat()
+            return [weakref.ref(reader), weakref.ref(snapshot)]
+
+        held = await read()
+        for _ in range(20):
+            await asyncio.sleep(0)
+            gc.collect()
+        assert [each() for each in held] == [None, None]

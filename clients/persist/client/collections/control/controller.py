@@ -22,7 +22,7 @@ from persist.client.collections.control.duties.timelines import Timelines
 from persist.client.collections.control.handles import Handles
 from persist.client.collections.control.room import Room
 from persist.client.collections.control.storage import ShardStorage
-from persist.client.collections.views.maintainer import Maintainer
+from persist.client.collections.views.maintainer import PATIENCE_SECONDS, Maintainer
 from persist.client.shard.handles import Closes
 from persist.core.catalog.control.lag import HoldStanding, HoldState
 from persist.core.catalog.control.tokens import token_of
@@ -95,7 +95,13 @@ class Controller(Closes):
         self.views: Maintainer | None = None
         if access.queries is not None:
             now_ms = self.room.runtime.now_ms
-            self.views = Maintainer(access.client, lambda: self.room.view, access.queries, now_ms=now_ms)
+            self.views = Maintainer(
+                access.client,
+                lambda: self.room.view,
+                access.queries,
+                now_ms=now_ms,
+                patience=PATIENCE_SECONDS,
+            )
             self.add("views", self._views)
 
     def add(self, name: str, work: Callable[[], Awaitable[object]], period: float = 1.0) -> None:

@@ -306,7 +306,7 @@ class Cursor(Stays):
     async def _load_changes(self, held: Held, position: int, count: int | None, deadline: Deadline) -> None:
         """Read what is complete from ``position`` on."""
         columns = columns_of(held, None)
-        completing: Completing | None = await self._reads.completing(held)
+        completing: Completing | None = await self._reads.completing(held, deadline)
         if completing is not None:
             await completing.once(deadline)
         begin = Antichain.of(position)

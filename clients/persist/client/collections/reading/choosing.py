@@ -14,8 +14,18 @@ from typing import Final
 from persist.client.collections.access import Access
 from persist.client.collections.reading.computed import Computed, computed
 from persist.client.collections.reading.explaining import Explanation
-from persist.client.collections.reading.inputs import Held, Names, Tables, hold, is_computed, stored
+from persist.client.collections.reading.inputs import (
+    KEPT_UP,
+    Held,
+    Names,
+    Tables,
+    hold,
+    is_computed,
+    made_of,
+    stored,
+)
 from persist.client.shard.read.snapshot import Snapshot
+from persist.client.table.table import Table
 from persist.client.timeline.oracle import Oracle
 from persist.client.timeline.register import seconds
 from persist.core.catalog.ddl.described import Described
@@ -27,8 +37,6 @@ from persist.core.time.timeline import EPOCH_MILLISECONDS, Timeline
 from persist.errors import LeaseExpired, NotReadable, NotYetAvailable, PersistError, ShardNotFound, StoreReadOnly
 from persist.retry.deadline import Backoff, Deadline
 
-KEPT_UP: Final = frozenset({ObjectType.MATERIALIZED_VIEW, ObjectType.INDEX})
-"""What only a leader brings forward."""
 CHOICES: Final = 8
 """Times chosen for one query before it is an error: again only when rows moved behind the one that was chosen."""
 
@@ -159,6 +167,7 @@ class Readers:
                 assert asked.as_of is not None
                 held = await self._readable(names, held, asked.as_of.time, deadline, asked.purpose)
             choice = await self._chosen(names, context, timeline, held, asked, deadline)
+            held = [_with_tables(names, each) for each in held]
             behind = (each for each in held if not each.upper.beyond(choice.query_ts))
             if attended and any(each.described.kind in KEPT_UP for each in behind):
                 await self.attend()
@@ -180,10 +189,21 @@ class Readers:
         return await self.complete(found, found.ts, deadline)
 
     async def complete(self, found: AtOneTime, ts: int, deadline: Deadline) -> int:
-        """Return once all tables in it are complete at ``ts``; the time to which rows moved that belong before it."""
+        """Return once all tables in it are complete at ``ts``; the time to which rows moved that belong before it.
+
+        Also those that what lies behind ``ts`` is computed from.
+        """
         tables = [each.table for each in found.held.values() if each.table is not None]
+        behind = (each for each in found.held.values() if not each.upper.beyond(ts))
+        tables += await self.beneath(behind, deadline)
         moved = await asyncio.gather(*(table.complete_to(ts, timeout=seconds(deadline)) for table in tables))
         return max(moved, default=0)
+
+    async def beneath(self, held: Iterable[Held], deadline: Deadline) -> list[Table]:
+        """The tables that these are computed from, open."""
+        below = {each.id: each for one in held for each in one.made_of}
+        opened = await asyncio.gather(*(self._tables.get(each, deadline) for each in below.values()))
+        return [table for table in opened if table is not None]
 
     def forget(self) -> None:
         """Open tables anew from now on: this process slept for longer than what they hold."""
@@ -328,7 +348,8 @@ class Readers:
         A clock's times come without anybody's doing: whoever waits for one applies it when it has passed.
         """
         timeline, choice = found.explanation.timeline, found.explanation.choice
-        tables = any(each.table is not None and not each.upper.beyond(choice.query_ts) for each in found.held.values())
+        behind = [each for each in found.held.values() if not each.upper.beyond(choice.query_ts)]
+        tables = any(each.table is not None or each.made_of for each in behind)
         if timeline is None or (choice.answer_after is None and not tables):
             return
         if choice.oracle_ts is not None and choice.query_ts <= choice.oracle_ts:
@@ -369,6 +390,10 @@ class Readers:
             )
         contents = {id: each for id, each in zip(ids, answers, strict=True) if isinstance(each, Snapshot)}
         return replace(found, snapshots=contents)
+
+
+def _with_tables(names: Names, each: Held) -> Held:
+    return replace(each, made_of=made_of(names, each.described)) if each.described.kind in KEPT_UP else each
 
 
 def _refreshed(held: Iterable[Held], ts: int) -> Iterator[tuple[str, int]]:

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from persist.client.collections.access import Access
 from persist.client.shard.read.handle import ReadHandle
@@ -30,6 +30,8 @@ from persist.retry.deadline import Deadline
 
 PURPOSE = "query"
 """What leases of queries say of themselves."""
+KEPT_UP: Final = frozenset({ObjectType.MATERIALIZED_VIEW, ObjectType.INDEX})
+"""What only a leader brings forward."""
 
 
 class Names(Protocol):
@@ -69,7 +71,8 @@ class Held:
     """A stored collection under a lease: its since cannot pass that of ``reader``, nor its parts go.
 
     ``stands_for``: the item that was asked for, where an index answers for it. ``table``: for tables that are written
-    by users, which readers complete; everything else is completed by what feeds it.
+    by users, which readers complete; everything else is completed by what feeds it. ``made_of``: the tables that one
+    is computed from, through whatever is between: it goes no further than they are complete.
     """
 
     described: Described
@@ -79,6 +82,7 @@ class Held:
     table: Table | None = None
     is_beside: bool = False
     """It is only held, and nothing waits for it."""
+    made_of: tuple[Described, ...] = ()
 
     @property
     def input(self) -> Input:
@@ -121,6 +125,31 @@ def _stored(names: Names, root: Described) -> Iterator[Described]:
             )
 
 
+def made_of(names: Names, item: Described) -> tuple[Described, ...]:
+    """The tables, written by users, that a materialized view or an index is computed from, however far below it.
+
+    Who reads it completes them, as who reads them does: a leader has many tables, and comes to one at rest by turns.
+    """
+    found: dict[Id, Described] = {}
+    waiting, seen = list(item.depends_on), {item.id}
+    while waiting:
+        id = waiting.pop()
+        if id in seen:
+            continue
+        seen.add(id)
+        each = names.get(id)
+        if each.data is None or each.kind in KEPT_UP:
+            waiting.extend(each.depends_on)
+        elif is_completed_by_readers(each):
+            found[id] = each
+    return tuple(found.values())
+
+
+def is_completed_by_readers(item: Described) -> bool:
+    """Whether it is a table that users write: nothing else says how far it is complete."""
+    return item.kind is ObjectType.TABLE and item.fed_by is None and item.data is not None
+
+
 def is_computed(item: Described) -> bool:
     """Whether the system computes the rows of an item."""
     return item.data is None and item.id.space is Space.SYSTEM and collection_of(item) is not None
@@ -142,8 +171,9 @@ class Tables:
 
     async def get(self, described: Described, deadline: Deadline) -> Table | None:
         """The table that an item is, for those that users write; None for everything else."""
-        if described.kind is not ObjectType.TABLE or described.fed_by is not None or described.data is None:
+        if not is_completed_by_readers(described):
             return None
+        assert described.data is not None
         known = self._opened.get(described.data)
         if known is None:
             timeline = described.timeline or EPOCH_MILLISECONDS

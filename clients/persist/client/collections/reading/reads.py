@@ -3,16 +3,17 @@
 Source: collections: readers, queries.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
 from persist.client.collections.naming import name_of
-from persist.client.collections.reading.choosing import KEPT_UP, Asked, AtOneTime, Readers, timed
+from persist.client.collections.reading.choosing import Asked, AtOneTime, Readers, timed
 from persist.client.collections.reading.contents import Contents
 from persist.client.collections.reading.explaining import Explanation
-from persist.client.collections.reading.inputs import Held, Names, is_computed
-from persist.client.collections.reading.subscribing import Attending, Completing, CompletingTable, Subscription
+from persist.client.collections.reading.inputs import KEPT_UP, Held, Names, is_computed
+from persist.client.collections.reading.subscribing import Attending, Completing, CompletingTables, Subscription
 from persist.client.shard.times import TimeLike, time_of
+from persist.client.table.table import Table
 from persist.core.catalog.ddl.described import Described, Session
 from persist.core.catalog.ddl.privileges import check_may
 from persist.core.catalog.ddl.statements import QualifiedName
@@ -21,6 +22,7 @@ from persist.core.catalog.errors import UnknownObject
 from persist.core.catalog.values import Space
 from persist.core.data.predicate import PredicateLike
 from persist.core.time.read_time import AsOf, Isolation
+from persist.core.time.timeline import Timeline
 from persist.errors import InvalidArgument
 from persist.retry.deadline import Deadline
 
@@ -170,21 +172,33 @@ class Reads:
             held,
             listen,
             found.explanation,
-            completing=await self.completing(held, up_to),
+            completing=await self.completing(held, deadline, up_to),
             at_end=lambda: self.check_there(root),
             columns=chosen,
             progress=progress,
             up_to=up_to,
         )
 
-    async def completing(self, held: Held, up_to: int | None = None) -> Completing | None:
+    async def completing(self, held: Held, deadline: Deadline, up_to: int | None = None) -> Completing | None:
         """What brings a collection forward, for whoever waits for its updates; None: something else does."""
         runtime = self.readers.location.runtime
         if held.described.kind in KEPT_UP:
-            return Attending(self.readers.attend, runtime)
+            inputs = await self._completing(await self.readers.beneath([held], deadline), None)
+            return Attending(self.readers.attend, runtime, inputs)
         if held.table is None:
             return None
-        return CompletingTable(held.table, await self.readers.oracle(held.table.timeline), runtime, up_to)
+        (tables,) = await self._completing([held.table], up_to)
+        return tables
+
+    async def _completing(self, tables: Iterable[Table], up_to: int | None) -> list[CompletingTables]:
+        by_timeline: dict[Timeline, list[Table]] = {}
+        for each in tables:
+            by_timeline.setdefault(each.timeline, []).append(each)
+        runtime = self.readers.location.runtime
+        return [
+            CompletingTables(each, await self.readers.oracle(timeline), runtime, up_to)
+            for timeline, each in by_timeline.items()
+        ]
 
     async def _read(
         self,

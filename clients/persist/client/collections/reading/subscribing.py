@@ -44,28 +44,35 @@ class Completing(Protocol):
         ...
 
 
-class CompletingTable:
-    """A table is completed up to the read time of its timeline."""
+class CompletingTables:
+    """Tables of one timeline are completed up to its read time."""
 
-    def __init__(self, table: "Table", oracle: "Oracle", runtime: "Runtime", up_to: int | None = None) -> None:
+    def __init__(
+        self, tables: "Sequence[Table]", oracle: "Oracle", runtime: "Runtime", up_to: int | None = None
+    ) -> None:
         """``up_to``: who waits needs no time from there on, and all before it once a clock has passed it."""
-        self._table = table
+        self._tables = tables
         self._oracle = oracle
         self._runtime = runtime
-        self._last = None if up_to is None or not table.timeline.has_clock else up_to - 1
+        self._last = None if up_to is None or not oracle.timeline.has_clock else up_to - 1
 
     async def once(self, deadline: "Deadline") -> None:
-        """All that had been committed is in the table's shard."""
+        """All that had been committed is in the tables' shards."""
         ts = await self._oracle.read_ts(timeout=seconds(deadline))
-        await self._table.complete_to(ts, timeout=seconds(deadline))
+        await asyncio.gather(*(table.complete_to(ts, timeout=seconds(deadline)) for table in self._tables))
 
     async def run(self) -> None:
         """Until it is cancelled. Failures of the location pass; raises what does not."""
         while True:
-            with contextlib.suppress(LocationError):
-                await self._pass()
-                await self._table.complete_to(await self._oracle.read_ts())
+            await self.step()
             await self._runtime.sleep(COMPLETED_SECONDS)
+
+    async def step(self) -> None:
+        """As ``once``, unless the location does not answer."""
+        with contextlib.suppress(LocationError):
+            await self._pass()
+            ts = await self._oracle.read_ts()
+            await asyncio.gather(*(table.complete_to(ts) for table in self._tables))
 
     async def _pass(self) -> None:
         """A clock's times come without anybody's doing: where nobody leads and nothing is written, no tick says so."""
@@ -75,21 +82,31 @@ class CompletingTable:
 
 
 class Attending:
-    """What only a leader computes goes on as long as one leads: who led when this began may end any time."""
+    """What only a leader computes goes on as long as one leads: who led when this began may end any time.
 
-    def __init__(self, attend: Callable[[], Awaitable[None]], runtime: "Runtime") -> None:
+    And as far as what it is computed from is complete, which ``inputs`` bring forward.
+    """
+
+    def __init__(
+        self, attend: Callable[[], Awaitable[None]], runtime: "Runtime", inputs: Sequence[CompletingTables] = ()
+    ) -> None:
         """``attend`` sees that a process leads; raises nothing."""
         self._attend = attend
         self._runtime = runtime
+        self._inputs = inputs
 
     async def once(self, deadline: "Deadline") -> None:
-        """Somebody leads, where anybody may."""
+        """A process leads, where any may, and has all there is by now."""
         await self._attend()
+        for each in self._inputs:
+            await each.once(deadline)
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Until it is cancelled. Failures of the location pass; raises what does not."""
         while True:
             await self._attend()
+            for each in self._inputs:
+                await each.step()
             await self._runtime.sleep(ATTENDED_SECONDS)
 
 

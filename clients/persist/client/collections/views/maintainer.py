@@ -3,9 +3,10 @@
 One that cannot go on is stalled with a reason, and the others go on. Source: collections: the controller (views).
 """
 
+import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -22,10 +23,15 @@ from persist.core.catalog.values import Id, ObjectType
 from persist.core.frontier import Antichain
 from persist.core.ids import ShardId
 from persist.errors import LeaseExpired, PersistError, UsageError
+from persist.retry.tasks import Tasks, ended
 
 _log = logging.getLogger("persist.views")
 
 EACH_COMMIT: Final = Refresh(None)
+AT_ONCE: Final = 4
+"""Views and indexes brought forward at the same time: each has its results in memory."""
+PATIENCE_SECONDS: Final = 2.0
+"""How long those that are at rest wait for one that takes long, before their next turn."""
 
 
 class View(Protocol):
@@ -59,10 +65,23 @@ class Maintainer:
     """Of one process. ``view`` gives the catalog as it is now."""
 
     def __init__(
-        self, client: Shards, view: Callable[[], View], queries: Callable[[], QueryRunner], *, now_ms: Callable[[], int]
+        self,
+        client: Shards,
+        view: Callable[[], View],
+        queries: Callable[[], QueryRunner],
+        *,
+        now_ms: Callable[[], int],
+        patience: float | None = None,
     ) -> None:
-        """``queries`` is called once there is a view: it may raise MissingExtra, and then the view is stalled."""
+        """``queries`` is called once there is a view: it may raise MissingExtra, and then the view is stalled.
+
+        ``patience``: seconds after which ``work`` leaves what takes long to itself; None: never.
+        """
         self._client = client
+        self._patience = patience
+        self._tasks = Tasks()
+        self._room = asyncio.Semaphore(AT_ONCE)
+        self._under_way: dict[Id, asyncio.Task[Passed]] = {}
         self._view = view
         self._runner = _Late(queries)
         self._now_ms = now_ms
@@ -83,15 +102,46 @@ class Maintainer:
     async def work(self) -> bool:
         """Bring each up to what its inputs have; whether any moved. May be cancelled at any point, and repeated.
 
-        Inputs come before what is computed from them. Raises LocationError, after all others had their turn.
+        Inputs come before what is computed from them. One that takes longer than ``patience`` goes on beside what
+        follows, and keeps no other from its turn. Raises LocationError, after all others had their turn.
         """
         items = {each.id: each for each in self._view().items()}
         await self._follow(items)
+        begun: dict[Id, asyncio.Task[Passed]] = {}
+        for id in in_order(self._at_work, items):
+            if id not in self._under_way:
+                inputs = [begun[each] for each in stored_inputs(items[id], items) if each in begun]
+                begun[id] = self._under_way[id] = self._tasks.start(self._turn(self._at_work[id][1], inputs))
+        try:
+            if begun:
+                await asyncio.wait(begun.values(), timeout=self._patience)
+        except asyncio.CancelledError:
+            await self._end(*self._under_way)
+            raise
+        return await self._taken()
+
+    async def close(self) -> None:
+        """Let go of all inputs."""
+        await self._end(*self._under_way)
+        for _, keeper in self._at_work.values():
+            await keeper.close()
+        self._at_work.clear()
+        self._runner.close()
+
+    async def _turn(self, keeper: MaterializedView | Index, inputs: "Sequence[asyncio.Task[Passed]]") -> Passed:
+        if inputs:
+            await asyncio.wait(inputs, timeout=self._patience)
+        async with self._room:
+            return await keeper.work()
+
+    async def _taken(self) -> bool:
+        """What came of those that have ended; whether any moved."""
         moved, doubt = False, None
-        for id in _in_order(self._at_work, items):
+        for id in [id for id, task in self._under_way.items() if task.done()]:
+            task = self._under_way.pop(id)
             plan, keeper = self._at_work[id]
             try:
-                passed = await keeper.work()
+                passed = task.result()
             except LeaseExpired:
                 await keeper.close()  # opened anew at its next turn
             except UsageError as error:
@@ -107,12 +157,8 @@ class Maintainer:
             raise doubt
         return moved
 
-    async def close(self) -> None:
-        """Let go of all inputs."""
-        for _, keeper in self._at_work.values():
-            await keeper.close()
-        self._at_work.clear()
-        self._runner.close()
+    async def _end(self, *ids: Id) -> None:
+        await ended(*[self._under_way.pop(id) for id in ids if id in self._under_way])
 
     def _passed(self, item: Described, passed: Passed) -> None:
         self._uppers[item.id] = passed.upper
@@ -131,6 +177,7 @@ class Maintainer:
     async def _follow(self, items: Mapping[Id, Described]) -> None:
         plans = {each.id: plan for each in items.values() if (plan := planned(each, items)) is not None}
         for id in [id for id, (plan, _) in self._at_work.items() if plans.get(id) != plan]:
+            await self._end(id)
             _, keeper = self._at_work.pop(id)
             with contextlib.suppress(PersistError):
                 await keeper.close()
@@ -215,18 +262,22 @@ def _unstored(item: Described, items: Mapping[Id, Described]) -> list[Described]
     return list(found.values())
 
 
-def _in_order(wanted: Iterable[Id], items: Mapping[Id, Described]) -> list[Id]:
-    """What others are computed from first. Dependencies have no cycles, as they are there before what names them."""
-    order: dict[Id, None] = {}
+def in_order(wanted: Iterable[Id], items: Mapping[Id, Described]) -> list[Id]:
+    """What others are computed from first. Dependencies have no cycles, as they are there before what names them.
 
-    def visit(id: Id, seen: frozenset[Id]) -> None:
-        if id in order or id in seen or id not in items:
-            return
-        for each in items[id].depends_on:
-            visit(each, seen | {id})
-        order[id] = None
-
+    However deep they are: nothing calls itself here.
+    """
     chosen = list(wanted)
-    for id in chosen:
-        visit(id, frozenset())
-    return [id for id in order if id in set(chosen)]
+    order: dict[Id, None] = {}
+    seen: set[Id] = set()
+    waiting = [(id, False) for id in reversed(chosen)]
+    while waiting:
+        id, is_below_done = waiting.pop()
+        if is_below_done:
+            order[id] = None
+        elif id not in seen and id in items:
+            seen.add(id)
+            waiting.append((id, True))
+            waiting.extend((each, False) for each in items[id].depends_on)
+    known = set(chosen)
+    return [id for id in order if id in known]

@@ -7,6 +7,7 @@ garbage would wait for it. Source: persist-semantics.md section 2.6 (seqno lease
 
 import asyncio
 import contextlib
+import copy
 import weakref
 from collections.abc import Awaitable
 from typing import TypeVar
@@ -240,7 +241,9 @@ class Lease:
     def _fail(self, failure: PersistError) -> None:
         if self._failure is not None:
             return
-        self._failure = failure
+        # SUBTLE: a copy, without the frames the error came through. The finalizer of the handle holds this lease, so a
+        # handle in one of them would never go, nor what its caller had read.
+        self._failure = copy.copy(failure)
         for scope in list(self._waiting):
             scope.reschedule(self._loop.time())
         if self._beating is not None and self._beating is not asyncio.current_task():

@@ -3,7 +3,7 @@
 Source: collections: the controller; catalog-semantics.md section 3.2.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -68,6 +68,37 @@ def stored_inputs(each: Described, known: Mapping[Id, Described]) -> tuple[Id, .
         else:
             waiting.extend(item.depends_on)
     return tuple(sorted(found))
+
+
+def going_along(collections: Mapping[Id, Controlled], moving: Collection[ShardId]) -> set[ShardId]:
+    """The tables, at rest or not, from which something is computed together with what moves: it shows nothing of that
+    before they are complete, too.
+
+    ``moving``: tables with rows of late. What is not completed by whoever leads may move at any time.
+    """
+    found: set[ShardId] = set()
+    for each in collections.values():
+        bases = _bases(each, collections)
+        if any(not base.completes or base.shard in moving for base in bases):
+            found.update(base.shard for base in bases if base.completes)
+    return found
+
+
+def _bases(each: Controlled, collections: Mapping[Id, Controlled]) -> list[Controlled]:
+    """What a collection is computed from, through whatever is computed itself."""
+    found: dict[Id, Controlled] = {}
+    waiting, seen = list(each.inputs), {each.id}
+    while waiting:
+        id = waiting.pop()
+        below = collections.get(id)
+        if id in seen or below is None:
+            continue
+        seen.add(id)
+        if below.inputs:
+            waiting.extend(below.inputs)
+        else:
+            found[id] = below
+    return list(found.values())
 
 
 def _controlled(each: Described, known: Mapping[Id, Described], timed: Mapping[str, TimedObject]) -> Controlled:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persist.core.catalog.control.controlled import Controlled, controlled, stored_inputs
+from persist.core.catalog.control.controlled import Controlled, controlled, going_along, stored_inputs
 from persist.core.catalog.control.observing import observed_times, quarantined
 from persist.core.catalog.control.pace import LOOK_SECONDS_MAX, Look, due, to_complete
 from persist.core.catalog.control.reconciling import leftovers
@@ -71,6 +71,21 @@ def test_tables_at_rest_are_completed_by_turns(count: int, idle_max: int) -> Non
 def test_tables_that_are_written_to_are_completed_with_each_tick() -> None:
     written = {1: 100.0, 2: 10.0}
     assert to_complete([1, 2, 3, 4], written, {2: 5.0, 3: 4.0, 4: 6.0}, 110.0, wanted={4}, idle_max=1) == [1, 4, 3]
+
+
+def test_what_is_computed_together_with_what_moves_goes_along() -> None:
+    def one(number: int, *inputs: int, completes: bool = False) -> tuple[Id, Controlled]:
+        made_of = tuple(map(id_of, inputs))
+        return id_of(number), Controlled(id=id_of(number), shard=shard_of(number), inputs=made_of, completes=completes)
+
+    tables = [one(number, completes=True) for number in range(1, 8)]
+    # A view over two tables, one over that and a third, one over a table and a source, and one over a table alone.
+    views = [one(11, 1, 2), one(12, 11, 3), one(13, 4, 20), one(14, 5)]
+    collections = dict([*tables, *views, one(20)])
+    assert going_along(collections, {}) == {shard_of(4)}
+    assert going_along(collections, {shard_of(2)}) == {shard_of(number) for number in (1, 2, 3, 4)}
+    assert going_along(collections, {shard_of(3)}) == {shard_of(number) for number in (1, 2, 3, 4)}
+    assert going_along(collections, {shard_of(5)}) == {shard_of(4), shard_of(5)}
 
 
 SHARDS = st.frozensets(st.integers(0, 6).map(shard_of))

@@ -10,10 +10,10 @@ from typing import Final
 
 from persist.client.collections.control.duties.duty import FAILED
 from persist.client.collections.control.duties.timelines import Timelines
-from persist.client.collections.control.room import Room, at_once
+from persist.client.collections.control.room import Picture, Room, at_once
 from persist.client.table.data_shard import TableShard
 from persist.client.table.wal import Wal
-from persist.core.catalog.control.controlled import Controlled
+from persist.core.catalog.control.controlled import Controlled, going_along
 from persist.core.catalog.control.pace import ACTIVE_SECONDS, to_complete
 from persist.core.frontier import Antichain
 from persist.core.ids import ShardId
@@ -50,9 +50,9 @@ class Ticker:
         for each in picture.collections.values():
             if each.completes or each.timeline == EPOCH_MILLISECONDS:
                 tables.setdefault(each.timeline, []).extend([each] if each.completes else [])
-        await at_once(lambda each: self._tick(*each), tables.items())
+        await at_once(lambda each: self._tick(*each, picture), tables.items())
 
-    async def _tick(self, timeline: Timeline, tables: list[Controlled]) -> None:
+    async def _tick(self, timeline: Timeline, tables: list[Controlled], picture: Picture) -> None:
         room = self._room
         deadline = room.client.location.attempts.deadline(None)
         log = await room.access.log_of(timeline) if tables else None
@@ -65,7 +65,8 @@ class Ticker:
             time = max(self._timelines.applied.get(timeline, 0), await oracle.read_ts())
         now = room.runtime.monotonic()
         shards = sorted({each.shard for each in tables})
-        chosen = to_complete(shards, self._written, self._completed, now)
+        wanted = going_along(picture.collections, self._written) if shards else set()
+        chosen = to_complete(shards, self._written, self._completed, now, wanted=wanted)
         if log is not None:
             await at_once(lambda shard: self._complete(log, shard, time + 1, deadline), chosen)
             self._settled[timeline] = log.upper.known
