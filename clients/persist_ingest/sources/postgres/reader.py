@@ -17,7 +17,7 @@ from persist_ingest.sources.postgres import catalog
 from persist_ingest.sources.postgres.checks import check_upstream, settle
 from persist_ingest.sources.postgres.decoding import Decoder, Export
 from persist_ingest.sources.postgres.definition import Definition
-from persist_ingest.sources.postgres.framing import frame
+from persist_ingest.sources.postgres.framing import Framed, frame
 from persist_ingest.sources.postgres.pgoutput import Chunk
 from persist_ingest.sources.postgres.session import Session, lent, let_go, patiently
 
@@ -66,6 +66,11 @@ class ChangesTask:
         return True
 
     def read(self) -> Iterator[Event]:
+        for _, event in self.framed():
+            yield event
+
+    def framed(self) -> Iterator[tuple[Framed, Event]]:
+        """The events, each with the messages it stems from. Whoever commits up to the end is seen by all afterwards."""
         definition = self.definition
         with lent(definition.dsn, LOCK_SECONDS) as session:
             # After the range was bound: who commits in it and is not among these is seen by the look that follows.
@@ -87,7 +92,8 @@ class ChangesTask:
                     unseen -= late
                     _, definition = check_upstream(session, definition)
                     decoder.look(self._exports(definition))
-                yield from decoder.events(framed)
+                for event in decoder.events(framed):
+                    yield framed, event
 
     def _exports(self, definition: Definition) -> list[Export]:
         return [Export(table, self.schemas[table.export]) for table in definition.tables]
