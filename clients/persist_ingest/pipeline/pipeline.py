@@ -47,9 +47,9 @@ from persist_ingest.location import Location, client
 from persist_ingest.pipeline.anew.attempt import Pace
 from persist_ingest.pipeline.anew.watching import Watch
 from persist_ingest.pipeline.following import Follower
-from persist_ingest.pipeline.records import DATA_SINCE, Records, Source, Told
+from persist_ingest.pipeline.records import Records, Source, Told
 from persist_ingest.pipeline.running import Runner, Step
-from persist_ingest.pipeline.state import Contents
+from persist_ingest.pipeline.state import Contents, History
 from persist_ingest.pipeline.timelines import Decided, check_timeline
 from persist_ingest.pipeline.troubles import held, running, stall
 from persist_ingest.pipeline.work import Done, ExportPlan, Work, prepared, together
@@ -136,7 +136,7 @@ class Pipeline:
         self._shards: dict[str, ShardId] = {name: self.source.shards[name] for name in running(self.source)}
         self._writers: Record = {}
         self._uppers: dict[str, Antichain] = {}
-        self._sinces: Record = {}
+        self._history = History(self._client, self.options.retain_ms)
         self._reader: SourceReader | None = None
         self._follower: Follower | None = None
         self._recorded = self.source.definition
@@ -498,7 +498,6 @@ class Pipeline:
         self._close_reader()
         self.source, self._recorded = now, now.definition
         self._shards = {name: shard for name, shard in now.shards.items() if name not in now.troubles}
-        self._sinces.clear()
         self._uppers.clear()
         # An export that joins may need what the others were done with.
         self._late.clear()
@@ -532,23 +531,7 @@ class Pipeline:
         now = self._runtime.monotonic()
         if now - self._forgot_at >= self.options.forget_ms / 1000:
             self._forgot_at = now
-            self._retain(upper())
-
-    def _retain(self, upper: Antichain) -> None:
-        """Data shards are readable ``retain_ms`` back, at least at the last complete time."""
-        if not upper.time:
-            return
-        since = [max(0, upper.time - 1 - self.options.retain_ms)]
-
-        def retain(name: str) -> None:
-            handle = self._sinces.get(name)
-            if handle is None:
-                shard = self._shards[name]
-                handle = self._sinces[name] = self._client.open_since(DATA_SINCE, shard, purpose="history of a source")
-            if handle.since.less_than(Antichain(tuple(since))):
-                handle.compare_and_downgrade(handle.opaque, since)
-
-        together(retain, self._shards)
+            together(self._history.keeper(upper()), self._shards.values())
 
     def _pause(self, begun: float) -> None:
         left = begun + self.options.tick_ms / 1000 - self._runtime.monotonic()

@@ -125,13 +125,13 @@ class Attempt:
                 self._over()
             except HeldUp as error:
                 patience = system().monotonic() + PATIENCE_SECONDS
-                _log.warning("the snapshot of %s waits: %s", self._export, error)
+                self._say(error)
             except (LocationError, LeaseExpired) as error:
                 if self.progress is not before:
                     patience = system().monotonic() + PATIENCE_SECONDS
                 if system().monotonic() > patience:
                     raise
-                _log.warning("the snapshot of %s goes on once it can: %s", self._export, error)
+                self._say(error)
             self._writer = None
             self._stopped.wait(PAUSE_SECONDS)
         return None
@@ -306,10 +306,23 @@ class Attempt:
         def place(found: Source) -> Source:
             known = check_mine(found, self._export, self._mine)
             told = None if progress is None else progress.to_json()
-            return with_trouble(found, self._export, replace(known, beat_ms=system().now_ms(), progress=told))
+            told_again = replace(known, error=self._mine.error, hint=self._mine.hint)
+            return with_trouble(found, self._export, replace(told_again, beat_ms=system().now_ms(), progress=told))
 
         amend(self._records, self._source, place)
         self.progress = progress
+
+    def _say(self, error: PersistError) -> None:
+        """What it waits for, until it gets on."""
+        _log.warning("the snapshot of %s goes on once it can: %s", self._export, error)
+        told = Trouble.of(error)
+        leave(
+            self._records,
+            self._source,
+            self._export,
+            self._mine,
+            lambda known: replace(known, error=told.error, hint=told.hint),
+        )
 
     def _progressed(self) -> Progress:
         assert self.progress is not None
