@@ -10,6 +10,8 @@ Source: design 003; sources.md; architecture.md section 7.
 from persist_ingest.items import adopt, create, drop
 from persist_ingest.location import Location
 from persist_ingest.pipeline.again import resnapshot
+from persist_ingest.pipeline.anew.attempt import Pace
+from persist_ingest.pipeline.anew.joining import add_export, drop_export
 from persist_ingest.pipeline.claims import Claim, claims
 from persist_ingest.pipeline.creation import abandon
 from persist_ingest.pipeline.pipeline import Pipeline, PipelineOptions
@@ -21,6 +23,7 @@ __all__ = [
     "Claim",
     "ExportStatus",
     "Location",
+    "Pace",
     "Pipeline",
     "PipelineOptions",
     "Records",
@@ -29,10 +32,12 @@ __all__ = [
     "SourceStatus",
     "Step",
     "abandon",
+    "add_export",
     "adopt",
     "claims",
     "create",
     "drop",
+    "drop_export",
     "resnapshot",
     "status",
 ]

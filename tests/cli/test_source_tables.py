@@ -53,3 +53,39 @@ def test_one_table_stalls_is_shown_and_mended_by_one_command(
     assert persist("source", "status", "shop", *here).code == 0
     rows = persist("shard", "snapshot", "shop.public.bad", "--json", *here).lines
     assert [row["id"] for row in rows] == [1]
+
+
+def test_tables_are_added_and_dropped_by_commands(
+    persist: Persist,
+    here: tuple[str, str],
+    shop: Any,  # noqa: F811 - the fixture
+) -> None:
+    def run(*words: object) -> Any:
+        return persist("source", *words, *here)
+
+    for table in ("one", "two"):
+        shop.run(f"CREATE TABLE {table} (id int PRIMARY KEY)", f"INSERT INTO {table} SELECT generate_series(1, 5)")
+    options = ("-o", f"dsn={shop.dsn}", "-o", "tables=public.one", "-o", "setReplicaIdentity=true")
+    assert run("create", "shop", "--type", "postgres", "--no-spark", *options).code == 0
+    added = run("add-table", "shop", "public.two", "--rows-per-second", 1000, "--json")
+    assert added.code == 0, added.err
+    assert list(added.json["added"]) == ["public.two"]
+    assert run("run", "shop", "--steps", 1, "--no-spark").code == 0
+    assert [row["id"] for row in persist("shard", "snapshot", "shop.public.two", "--json", *here).lines] == [
+        1,
+        2,
+        3,
+        4,
+        5,
+    ]
+    shown = run("status", "shop", "--json").json["exports"]
+    assert {name: (each["state"], each["progress"]) for name, each in shown.items()} == {
+        "public.one": ("running", None),
+        "public.two": ("running", None),
+    }
+    assert run("add-table", "shop", "public.two").code == 2
+    assert "add --commit" in run("drop-table", "shop", "public.two").err
+    assert run("drop-table", "shop", "public.tow", "--commit").code == 2
+    assert run("drop-table", "shop", "public.two", "--commit").code == 0
+    assert list(run("status", "shop", "--json").json["exports"]) == ["public.one"]
+    assert run("run", "shop", "--steps", 1, "--no-spark").code == 0

@@ -16,6 +16,7 @@ from persist import Determinate, InvalidArgument, PersistError, UsageError
 from persist.runtime import system
 from persist.sources import Reclocker, RemapTrace, SourceFrontier
 from persist_ingest.location import Location, client
+from persist_ingest.pipeline.anew.progress import Progress
 from persist_ingest.pipeline.claims import (
     Claim,
     announce,
@@ -34,6 +35,7 @@ from persist_ingest.pipeline.records import DATA_SINCE, Records, Source
 from persist_ingest.pipeline.running import SPARK_BYTES_MIN, Runner
 from persist_ingest.pipeline.state import Contents
 from persist_ingest.pipeline.timelines import Asked
+from persist_ingest.pipeline.troubles import troubles
 from persist_ingest.pipeline.work import ExportPlan, Work, prepared
 from persist_ingest.sources.port import Announces, Beginning, BringsTimes, DropsWithin, SourceType, UpstreamNotOurs
 from persist_ingest.sources.registry import source_type
@@ -275,7 +277,9 @@ def _taken_back(the_client: "persist.Client", records: Records, claim: Claim) ->
 
 def _finalize(the_client: "persist.Client", source: Source) -> None:
     """Exports first: while the bindings can be read, what the source did upstream is known."""
-    for shard in (*source.exports.values(), source.remap):
+    known = [Progress.of(each) for each in troubles(source).values()]
+    staged = [each.staging for each in known if each is not None]
+    for shard in (*staged, *source.exports.values(), source.remap):
         with contextlib.suppress(persist.ShardNotFound):
             the_client.finalize(shard, force=True)
 

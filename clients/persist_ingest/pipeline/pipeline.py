@@ -13,11 +13,20 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import persist
-from persist import Antichain, LeaseExpired, LocationError, NotReadable, PersistError, ShardId, UpperMismatch
+from persist import (
+    Antichain,
+    LeaseExpired,
+    LocationError,
+    NotReadable,
+    PersistError,
+    ShardClosed,
+    ShardId,
+    UpperMismatch,
+)
 from persist.runtime import system
 from persist.sources import (
     EPOCH_MILLISECONDS,
@@ -35,12 +44,14 @@ from persist.sources import (
 )
 from persist.typed import Record
 from persist_ingest.location import Location, client
+from persist_ingest.pipeline.anew.attempt import Pace
+from persist_ingest.pipeline.anew.watching import Watch
 from persist_ingest.pipeline.following import Follower
-from persist_ingest.pipeline.records import DATA_SINCE, SILENT_MS, Records, Source, Told
+from persist_ingest.pipeline.records import Records, Source, Told
 from persist_ingest.pipeline.running import Runner, Step
-from persist_ingest.pipeline.state import Contents
+from persist_ingest.pipeline.state import Contents, History
 from persist_ingest.pipeline.timelines import Decided, check_timeline
-from persist_ingest.pipeline.troubles import expire, is_held, running, stall
+from persist_ingest.pipeline.troubles import held, running, stall
 from persist_ingest.pipeline.work import Done, ExportPlan, Work, prepared, together
 from persist_ingest.sources.port import (
     BringsTimes,
@@ -74,7 +85,7 @@ class PipelineOptions:
     ``tick_ms``: between the beginnings of two steps. ``commit_steps_late``: steps that the upstream keeps data for
     after it is durable. ``retain_ms``: how far back data shards stay readable. ``minter``: endpoints of
     TimestampMinter, or empty to mint here. ``told_ms``: between two words to ``status``; ``forget_ms``: between two
-    compactions of the bindings.
+    compactions of the bindings. ``pace``: of snapshots that it goes on with.
     """
 
     tick_ms: int = 250
@@ -83,6 +94,7 @@ class PipelineOptions:
     minter: str = ""
     told_ms: int = 2_000
     forget_ms: int = 5_000
+    pace: Pace = field(default_factory=Pace)
 
 
 class Pipeline:
@@ -119,10 +131,12 @@ class Pipeline:
         self._ingester = f"{self._runtime.hostname}-{os.getpid()}-{self._runtime.random_bytes(3).hex()}"
         self._minter = self._client.minter(self.options.minter)
         self._type = source_type(self.source.type)
+        self.watch = Watch(self._location, name, minter=self.options.minter, pace=self.options.pace)
+        self._hold: SourceFrontier | None = None
         self._shards: dict[str, ShardId] = {name: self.source.shards[name] for name in running(self.source)}
         self._writers: Record = {}
         self._uppers: dict[str, Antichain] = {}
-        self._sinces: Record = {}
+        self._history = History(self._client, self.options.retain_ms)
         self._reader: SourceReader | None = None
         self._follower: Follower | None = None
         self._recorded = self.source.definition
@@ -188,8 +202,8 @@ class Pipeline:
             except SourceFailure as error:
                 if not self._set_aside(error):
                     raise
-            except UpstreamLost:
-                # Others may have let go what only exports need that stand aside by now.
+            except (UpstreamLost, ShardClosed):
+                # Others may have let go what only exports need that stand aside by now, or that left.
                 found = self._records.source(self.source.name)
                 if self._knows(found):
                     raise
@@ -198,7 +212,9 @@ class Pipeline:
     def _stepped(self) -> Step:
         begun = self._runtime.monotonic()
         if not self._shards:
-            self._take_over(self._records.source(self.source.name))
+            found = self._records.source(self.source.name)
+            self.watch.look(found)
+            self._take_over(found)
         reader = self._open()
         if self._follower is not None:
             trace, step = None, self._followed(self._follower)
@@ -222,6 +238,7 @@ class Pipeline:
                 self._records.tell(self.source.name, self._ingester, None)
             except Exception as untold:
                 _log.warning("source %s keeps a status that nobody has any more: %s", self.source.name, untold)
+        self.watch.close()
         if self._reader is not None:
             self._reader.close()
         self._minter.close()
@@ -450,11 +467,15 @@ class Pipeline:
             self._late.append(durable)
         while len(self._late) > self.options.commit_steps_late:
             frontier = self._late.popleft()
+            if self._hold is not None and not frontier.less_equal(self._hold):
+                frontier = self._hold
             reader.commit(frontier)
             self._committed = str(frontier)
 
         def least() -> Antichain:
-            self._minter.compact(self.source.remap_source, self._shards)
+            # Whatever is read anew is bound to a time that is later than now.
+            if self._hold is None:
+                self._minter.compact(self.source.remap_source, self._shards)
             return self._least(trace)
 
         self._forget(least)
@@ -483,7 +504,7 @@ class Pipeline:
         self._checked = False
 
     def _may_let_go(self) -> bool:
-        """Whether what was durable before this call may be let go: no export needs it that is snapshotted again.
+        """Whether what was durable before this call may be let go, up to what an export needs that is read anew.
 
         SUBTLE: an attempt says so in the record before it has a position to begin at. So what was durable before that
         was looked up lies before all that the attempt needs.
@@ -492,13 +513,15 @@ class Pipeline:
         if now - self._looked_at < LOOK_SECONDS:
             return False
         self._looked_at = now
-        found = expire(self._records, self._records.source(self.source.name))
+        found = self._records.source(self.source.name)
         if found.generation != self.source.generation:
             return False
-        is_same = self._knows(found)
+        self.watch.look(found)
+        is_same, hold = self._knows(found), held(found)
         if not is_same:
             self._take_over(found)
-        return is_same and not is_held(found)
+        self._hold = None if hold is None else SourceFrontier.at(self.source.remap_source.kind, {0: hold})
+        return is_same and hold != 0
 
     def _knows(self, found: Source) -> bool:
         """Which exports run, and under what definition, is what this pipeline goes by."""
@@ -508,23 +531,7 @@ class Pipeline:
         now = self._runtime.monotonic()
         if now - self._forgot_at >= self.options.forget_ms / 1000:
             self._forgot_at = now
-            self._retain(upper())
-
-    def _retain(self, upper: Antichain) -> None:
-        """Data shards are readable ``retain_ms`` back, at least at the last complete time."""
-        if not upper.time:
-            return
-        since = [max(0, upper.time - 1 - self.options.retain_ms)]
-
-        def retain(name: str) -> None:
-            handle = self._sinces.get(name)
-            if handle is None:
-                shard = self._shards[name]
-                handle = self._sinces[name] = self._client.open_since(DATA_SINCE, shard, purpose="history of a source")
-            if handle.since.less_than(Antichain(tuple(since))):
-                handle.compare_and_downgrade(handle.opaque, since)
-
-        together(retain, self._shards)
+            together(self._history.keeper(upper()), self._shards.values())
 
     def _pause(self, begun: float) -> None:
         left = begun + self.options.tick_ms / 1000 - self._runtime.monotonic()
@@ -547,13 +554,6 @@ class Pipeline:
         self._has_failed = True
         self._tell("failed", None, error, force=True)
 
-    def _forget_others(self) -> None:
-        """Ingesters that failed or fell silent are history once one gets on."""
-        oldest = self._runtime.now_ms() - SILENT_MS
-        for ingester, told in self._records.status(self.source.name).items():
-            if ingester != self._ingester and (told["state"] == "failed" or int(told["at_ms"]) < oldest):
-                self._records.tell(self.source.name, ingester, None)
-
     def _tell(self, state: str, step: Step | None, error: PersistError | None = None, *, force: bool = False) -> None:
         now = self._runtime.monotonic()
         if not force and now - self._told_at < self.options.told_ms / 1000:
@@ -561,7 +561,7 @@ class Pipeline:
         is_first, self._told_at = self._told_at == float("-inf"), now
         try:
             if step is not None and is_first:
-                self._forget_others()
+                self._records.forget_silent(self.source.name, self._ingester)
             self._records.tell(self.source.name, self._ingester, dataclasses.asdict(self._told(state, step, error)))
         except Exception as untold:
             # What only tells how ingestion fares never ends it; what ends it is found by reading and writing.

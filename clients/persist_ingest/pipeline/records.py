@@ -25,6 +25,7 @@ from persist import (
     UsageError,
     VersionMismatch,
 )
+from persist.runtime import system
 from persist.sources import MintRules, RemapSource, SourceKind
 from persist.typed import Fields, Record
 
@@ -40,6 +41,9 @@ TIMED: Final = 2
 APART: Final = 3
 """The version of sources some of whose exports stand aside, or were snapshotted again: earlier releases would go on
 with them, and under an older definition."""
+PIECEWISE: Final = 4
+"""The version of sources some of whose exports are being read anew: earlier releases would have the upstream forget
+what those need."""
 _SCHEMA: Final = persist.Schema(
     key={"kind": pa.field("kind", pa.string(), nullable=False), "name": pa.field("name", pa.string(), nullable=False)},
     val={"record": pa.field("record", pa.string(), nullable=False)},
@@ -100,7 +104,8 @@ class Source:
             record["version"] = TIMED
         if not self.troubles and not self.turn:
             return {name: value for name, value in record.items() if name not in _APART_FIELDS}
-        return {**record, "version": APART}
+        is_piecewise = any("progress" in each for each in self.troubles.values())
+        return {**record, "version": PIECEWISE if is_piecewise else APART}
 
     @property
     def remap_source(self) -> RemapSource:
@@ -192,6 +197,13 @@ class Records:
         """Say how an ingester of a source fares; None: forget it."""
         self.change("status", f"{name}/{ingester}", lambda _: None if record is None else dict(record))
 
+    def forget_silent(self, name: str, ingester: str) -> None:
+        """Others that failed or fell silent are history once this one gets on."""
+        oldest = system().now_ms() - SILENT_MS
+        for other, told in self.status(name).items():
+            if other != ingester and (told["state"] == "failed" or int(told["at_ms"]) < oldest):
+                self.tell(name, other, None)
+
     def _read(self, kind: str) -> dict[str, Record]:
         return self._now(kind)[1]
 
@@ -263,7 +275,7 @@ def _update(kind: str, name: str, record: Fields, ts: int, diff: int) -> Any:
 
 def source_of(record: Mapping[str, object]) -> Source | None:
     """A source as it is recorded; None: it was dropped. Raises VersionMismatch."""
-    if record.get("version") not in (VERSION, TIMED, APART):
+    if record.get("version") not in (VERSION, TIMED, APART, PIECEWISE):
         raise VersionMismatch("a source of another release", hint="upgrade", version=record.get("version"))
     fields: Fields = record
     return None if record.get("dropped") else Source(**fields)

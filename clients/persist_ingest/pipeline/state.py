@@ -1,12 +1,15 @@
-"""What an export holds, for changes that refer to it: truncations and upserts."""
+"""What an export holds, for changes that refer to it (truncations and upserts), and how far back it can be read."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from persist import Antichain, ShardId
+from persist.typed import Record
 from persist_ingest.location import Location, client
+from persist_ingest.pipeline.records import DATA_SINCE
 
 if TYPE_CHECKING:
     import persist
@@ -35,6 +38,31 @@ class Contents:
 
     def _reader(self) -> "persist.ReadHandle":
         return client(self.location).open_reader(self.shard, purpose="ingest", use_critical_since=True)
+
+
+class History:
+    """Data shards are readable ``retain_ms`` back, at least at the last complete time."""
+
+    def __init__(self, the_client: "persist.Client", retain_ms: int) -> None:
+        self._client = the_client
+        self._retain_ms = retain_ms
+        self._sinces: Record = {}
+
+    def keeper(self, upper: Antichain) -> Callable[[ShardId], None]:
+        """What lets history of a shard go when everything before ``upper`` is complete."""
+        since = [max(0, (upper.time or 0) - 1 - self._retain_ms)]
+
+        def keep(shard: ShardId) -> None:
+            if not upper.time:
+                return
+            handle = self._sinces.get(str(shard))
+            if handle is None:
+                handle = self._client.open_since(DATA_SINCE, shard, purpose="history of a source")
+                self._sinces[str(shard)] = handle
+            if handle.since.less_than(Antichain(tuple(since))):
+                handle.compare_and_downgrade(handle.opaque, since)
+
+        return keep
 
 
 def _rows(snapshot: "persist.Snapshot") -> Iterator[pa.RecordBatch]:

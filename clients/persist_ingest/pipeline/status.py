@@ -14,9 +14,10 @@ from persist.runtime import system
 from persist.sources import EPOCH_MILLISECONDS
 from persist.typed import Fields
 from persist_ingest.location import Location, client
+from persist_ingest.pipeline.anew.progress import Progress
 from persist_ingest.pipeline.records import SILENT_MS, Records, Source
 from persist_ingest.pipeline.state import Contents
-from persist_ingest.pipeline.troubles import running, troubles
+from persist_ingest.pipeline.troubles import Trouble, running, troubles
 from persist_ingest.sources.registry import source_type
 
 
@@ -32,11 +33,25 @@ class Counted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotProgress:
+    """How far the snapshot of an export is: so many of about so many rows (0: unknown), in so many pieces.
+
+    ``complete``: all was read, and is being put into the export.
+    """
+
+    rows: int
+    about: int
+    pieces: int
+    began_ms: int
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExportStatus:
     """How one export fares. ``state``: running, stalled, or snapshotting (again).
 
     ``upper``: what it holds is right before this time, also while it does not run. ``since_ms``: when it stopped, with
-    ``error`` why, and ``hint`` what to do.
+    ``error`` why, and ``hint`` what to do. ``progress``: of one that is being snapshotted, once rows are read.
     """
 
     state: str
@@ -44,6 +59,7 @@ class ExportStatus:
     since_ms: int | None = None
     error: str = ""
     hint: str = ""
+    progress: SnapshotProgress | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,9 +129,25 @@ def _exports(source: Source, uppers: Mapping[str, int | None]) -> dict[str, Expo
             since_ms=kept[name].since_ms,
             error=kept[name].error,
             hint=kept[name].hint,
+            progress=_progress(kept[name]),
         )
         for name, upper in uppers.items()
     }
+
+
+def _progress(trouble: Trouble) -> SnapshotProgress | None:
+    known = Progress.of(trouble)
+    if known is None:
+        return None
+    # What was announced last has happened, or is under way.
+    reached = known.announced or known.reached
+    return SnapshotProgress(
+        rows=reached.rows,
+        about=known.about,
+        pieces=reached.pieces,
+        began_ms=known.began_ms,
+        complete=reached.complete,
+    )
 
 
 def _resumption(

@@ -12,7 +12,7 @@ from typing import Final
 from persist import PersistError
 from persist.runtime import system
 from persist.typed import Fields
-from persist_ingest.pipeline.records import SILENT_MS, Records, Source, SourceNotFound, source_of
+from persist_ingest.pipeline.records import Records, Source, SourceNotFound, source_of
 
 STALLED: Final = "stalled"
 SNAPSHOTTING: Final = "snapshotting"
@@ -22,7 +22,8 @@ SNAPSHOTTING: Final = "snapshotting"
 class Trouble:
     """Why an export does not go on. ``state``: stalled, or snapshotting: ``attempt`` reads it anew, and beats.
 
-    ``since_ms``: when it stopped; ``error`` and ``hint``: why, and what to do.
+    ``since_ms``: when it stopped; ``error`` and ``hint``: why, and what to do. ``progress``: how far an attempt is, as
+    ``anew.progress`` has it; None: it has not begun to read.
     """
 
     state: str
@@ -31,6 +32,7 @@ class Trouble:
     hint: str = ""
     attempt: str = ""
     beat_ms: int = 0
+    progress: Fields | None = None
 
     @staticmethod
     def of(error: PersistError) -> "Trouble":
@@ -55,9 +57,15 @@ def running(source: Source) -> list[str]:
     return [export for export in source.exports if export not in source.troubles]
 
 
-def is_held(source: Source) -> bool:
-    """An export is being snapshotted again: nothing may be let go that it is going to read."""
-    return any(each.state == SNAPSHOTTING for each in troubles(source).values())
+def snapshotted(source: Source) -> dict[str, Trouble]:
+    """Those of its exports that are being snapshotted, at work or abandoned."""
+    return {export: each for export, each in troubles(source).items() if each.state == SNAPSHOTTING}
+
+
+def held(source: Source) -> int | None:
+    """Up to where the upstream may let its log go, as exports are going to read what follows; None: anything."""
+    found = [each.progress["reached"]["hold"] if each.progress else 0 for each in snapshotted(source).values()]
+    return min(found, default=None)
 
 
 def stall(records: Records, source: Source, export: str, error: PersistError) -> Source:
@@ -70,33 +78,6 @@ def stall(records: Records, source: Source, export: str, error: PersistError) ->
         if now.turn != source.turn or export in now.troubles or running(now) == [export]:
             return now
         return with_trouble(now, export, Trouble.of(error))
-
-    return amend(records, source, place)
-
-
-def expire(records: Records, source: Source) -> Source:
-    """Have exports stand aside whose attempt to snapshot them fell silent; the source as it is recorded then."""
-    oldest = system().now_ms() - SILENT_MS
-    silent = {
-        export: each
-        for export, each in troubles(source).items()
-        if each.state == SNAPSHOTTING and each.beat_ms < oldest
-    }
-    if not silent:
-        return source
-
-    def place(now: Source) -> Source:
-        for export, each in troubles(now).items():
-            if export in silent and each.attempt == silent[export].attempt and each.beat_ms < oldest:
-                broken = replace(
-                    each,
-                    state=STALLED,
-                    error=each.error or "its snapshot was broken off",
-                    hint=each.hint or "have it snapshotted again",
-                    attempt="",
-                )
-                now = with_trouble(now, export, broken)
-        return now
 
     return amend(records, source, place)
 
@@ -117,4 +98,7 @@ def amend(records: Records, source: Source, place: Callable[[Source], Source]) -
 def with_trouble(source: Source, export: str, trouble: Trouble | None) -> Source:
     """The source with this about an export; None: it runs."""
     others: Mapping[str, Fields] = {name: each for name, each in source.troubles.items() if name != export}
-    return replace(source, troubles=others if trouble is None else {**others, export: asdict(trouble)})
+    if trouble is None:
+        return replace(source, troubles=others)
+    told = {name: each for name, each in asdict(trouble).items() if name != "progress" or each is not None}
+    return replace(source, troubles={**others, export: told})

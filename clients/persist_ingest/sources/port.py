@@ -46,6 +46,12 @@ class TableAltered(SourceFailure):
     reason = "TABLE_ALTERED"
 
 
+class Emptied(TableAltered):
+    """An export that is being read anew was emptied upstream: what was read of it so far is void."""
+
+    reason = "EMPTIED"
+
+
 class HeldUp(Determinate):
     """Somebody else's lock or transaction is in the way: a pipeline waits for as long as that takes.
 
@@ -266,19 +272,66 @@ class Beginning:
     settle: Callable[[], None] = lambda: None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BegunAgain:
-    """An export that is to be read anew, while the context lasts.
+class Piece(Protocol):
+    """Rows of an export that were there at one moment: those with keys up to one, behind that of the piece before."""
 
-    ``schema``: its shard's, with what came since. ``bound``: all that it holds lies before it. ``read``: makes the task
-    that first takes everything back, then gives what there was right before ``bound``, then what came up to an ``end``
-    beyond. ``renewed``: a definition of the source, as others may have revised it meanwhile, with this export's part.
+    @property
+    def last(self) -> tuple[str, ...] | None:
+        """The key of its last row, in a form that the upstream understands; None: it goes to the end."""
+        ...
+
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        """Its rows, with the columns of the schema; only while its context lasts. Raises as a ReadTask's ``read``."""
+        ...
+
+    def changes(self, begin: SourceFrontier, end: SourceFrontier) -> Iterator[Changes]:
+        """What the log comes to in ``[begin, end)``, for keys up to ``last``, beside what the piece has of that.
+
+        ``begin``: as far as the log was taken into account before the piece was opened; ``end``: at or beyond what
+        ``Anew.high`` says afterwards. Raises Emptied, SchemaGrew, and as a ReadTask's ``read``.
+        """
+        ...
+
+
+class Anew(Protocol):
+    """An export that is read anew, piece by piece, while it changes; pieces lie in order of keys.
+
+    All pieces, and the log from when the first one was opened, together are what the export holds where that ends.
     """
 
-    schema: Schema
-    bound: SourceFrontier
-    read: Callable[[SourceFrontier], ReadTask]
-    renewed: Callable[[Mapping[str, object]], Mapping[str, object]]
+    @property
+    def schema(self) -> Schema:
+        """Its shard's, with what came since."""
+        ...
+
+    @property
+    def begun(self) -> Fields:
+        """What another process goes on with, JSON-ready, without secrets."""
+        ...
+
+    def begin(self) -> SourceFrontier:
+        """Where in the log it begins: what commits before is in all pieces. Raises as ``high``."""
+        ...
+
+    def about(self) -> int:
+        """How many rows there are, if only roughly; 0: unknown."""
+        ...
+
+    def high(self) -> SourceFrontier:
+        """Everything that can be seen now lies before it, in a log that is safely written. Raises as ``probe``."""
+        ...
+
+    def piece(self, after: tuple[str, ...] | None, rows: int) -> AbstractContextManager[Piece]:
+        """The next about ``rows`` rows behind a key; None: from the first on. Where keys have no order: all of them."""
+        ...
+
+    def changes(self, begin: SourceFrontier, end: SourceFrontier) -> Iterator[Changes]:
+        """What the log comes to in ``[begin, end)`` once all pieces were read. Raises as ``Piece.changes``."""
+        ...
+
+    def renewed(self, given: Fields) -> Fields:
+        """A definition of the source, as others may have revised it meanwhile, with this export's part as it is now."""
+        ...
 
 
 class SourceType(Protocol):
@@ -324,12 +377,50 @@ class ReadsApart(Protocol):
     """
 
     def snapshot_again(
-        self, definition: Mapping[str, object], export: str, schema: Schema
-    ) -> AbstractContextManager["BegunAgain"]:
-        """Make sure an export can be read on from now, and give what it holds at one position.
+        self, definition: Fields, export: str, schema: Schema, begun: Fields | None = None
+    ) -> AbstractContextManager[Anew]:
+        """Make sure an export can be read on from now, and read what it holds.
 
-        ``schema``: that of its shard. Raises SourceFailure (nothing but a correction upstream helps), LocationError.
+        ``schema``: that of its shard. ``begun``: what an earlier call began with, which is to be gone on with under the
+        schema it had. Raises SourceFailure (nothing but a correction upstream helps), LocationError.
         """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joined:
+    """An export that a source is to have, too. ``schema``: what its shard begins with.
+
+    ``renewed``: a definition of the source, as others may have revised it meanwhile, with this export.
+    """
+
+    export: str
+    schema: Schema
+    renewed: Callable[[Fields], Fields]
+
+
+@runtime_checkable
+class Joins(Protocol):
+    """A SourceType (ReadsApart, too) whose sources get exports, and lose them, while the others go on."""
+
+    def joined(self, definition: Fields, name: str, *, lenient: bool = False) -> Joined:
+        """What has this name upstream, as an export. It is snapshotted afterwards.
+
+        ``lenient``: also what cannot be snapshotted as it is now, which then says why. Raises InvalidArgument (it is
+        one already, no such name), SourceFailure (it cannot be one), LocationError.
+        """
+        ...
+
+    def parted(self, definition: Fields, export: str) -> Fields:
+        """The definition without an export."""
+        ...
+
+    def part(self, definition: Fields, export: str) -> None:
+        """Remove upstream what was set up for an export that the definition still has; doing it again does nothing."""
+        ...
+
+    def joinable(self, definition: Fields) -> Sequence[str]:
+        """Names of what came upstream since, where the source is one of everything there. Raises as ``joined``."""
         ...
 
 

@@ -41,6 +41,18 @@ class Means:
     ] = None
 
 
+Table = Annotated[str, typer.Argument(metavar="TABLE", help="A table, as public.orders.")]
+Rate = Annotated[
+    int, typer.Option("--rows-per-second", min=0, help="Read no more rows than that, on average; 0: as fast as it can.")
+]
+Minting = Annotated[
+    str,
+    typer.Option(
+        metavar="HOST:PORT", envvar="PERSIST_MINTER", help="TimestampMinter servers; empty: mint in this process."
+    ),
+]
+
+
 @app.command("create")
 def create(
     name: Name,
@@ -124,6 +136,9 @@ def run(
     ] = 1,
     retain_seconds: Annotated[int, typer.Option(min=0, help="How far back the collections stay readable.")] = 600,
     steps: Annotated[int | None, typer.Option(min=1, help="Stop after so many steps; default: go on for ever.")] = None,
+    snapshot_rows_per_second: Annotated[
+        int, typer.Option(min=0, help="Of snapshots that it goes on with: rows on average; 0: as fast as it can.")
+    ] = 0,
     *,
     means: Means,
     at: Where,
@@ -141,6 +156,7 @@ def run(
             commit_late=commit_late,
             retain_seconds=retain_seconds,
             steps=steps,
+            snapshot_rows_per_second=snapshot_rows_per_second,
             minter=means.minter,
             spark=means.spark,
             master=means.master,
@@ -152,23 +168,55 @@ def run(
 def resnapshot(
     name: Name,
     export: Annotated[str, typer.Argument(metavar="TABLE", help="One of its exports, as public.orders.")],
-    minter: Annotated[
-        str,
-        typer.Option(
-            metavar="HOST:PORT", envvar="PERSIST_MINTER", help="TimestampMinter servers; empty: mint in this process."
-        ),
-    ] = "",
+    minter: Minting = "",
+    rows_per_second: Rate = 0,
     *,
     at: Where,
     report: Report,
 ) -> None:
     """Read one table of a source anew, in place, at one time, while the others go on; also one that is stalled.
 
+    One that was broken off goes on where it was. A pipeline that runs does that, too, within half a minute.
+
     persist source resnapshot shop public.orders
     """
     from persist_cli.source.work import resnapshot_source
 
-    resnapshot_source(report.invocation, at.target(), name, export, minter=minter)
+    resnapshot_source(report.invocation, at.target(), name, export, minter=minter, rows_per_second=rows_per_second)
+
+
+@app.command("add-table")
+def add_table(
+    name: Name,
+    table: Table,
+    minter: Minting = "",
+    rows_per_second: Rate = 0,
+    *,
+    at: Where,
+    report: Report,
+) -> None:
+    """Take one more table into a source, while it runs or not; once it returns, all of the table is there.
+
+    persist source add-table shop public.customers
+    """
+    from persist_cli.source.work import add_to_source
+
+    add_to_source(report.invocation, at.target(), name, table, minter=minter, rows_per_second=rows_per_second)
+
+
+@app.command("drop-table")
+def drop_table(
+    name: Name,
+    export: Annotated[str, typer.Argument(metavar="TABLE", help="One of its exports, as public.orders.")],
+    commit: Annotated[bool, typer.Option("--commit", help="Do it; without, say what would be done.")] = False,
+    *,
+    at: Where,
+    report: Report,
+) -> None:
+    """Have a source go on without a table, and end that: its collection, with all its history."""
+    from persist_cli.source.work import drop_from_source
+
+    drop_from_source(report.invocation, at.target(), name, export, commit=commit)
 
 
 @app.command("drop")

@@ -19,6 +19,7 @@ from persist_cli.options import Invocation, Target
 from persist_cli.terminal import counted, note, print_json, print_json_line, print_table, progress
 from persist_cli.times import dated
 from persist_ingest.items import item_names
+from persist_ingest.pipeline.again import check_export
 from persist_ingest.pipeline.records import SILENT_MS
 from persist_ingest.sources.port import SourceFailure
 
@@ -38,6 +39,7 @@ class Running:
     commit_late: int
     retain_seconds: int
     steps: int | None
+    snapshot_rows_per_second: int
     minter: str
     spark: bool
     master: str | None
@@ -136,7 +138,7 @@ def show_status(run: Invocation, target: Target, name: str, *, ask_upstream: boo
     )
     counts = {export: [each.rows, each.negative] for export, each in told.counts.items()}
     rows = [
-        [export, each.state, _dated(each.upper), told.source.exports[export], *counts.get(export, [])]
+        [export, _state(each), _dated(each.upper), told.source.exports[export], *counts.get(export, [])]
         for export, each in told.exports.items()
     ]
     print_table(("export", "state", "right before", "shard", *(("rows", "negative") if counts else ())), rows)
@@ -173,14 +175,56 @@ def _dated(time: int | None) -> str:
     return "" if time is None else dated(time)
 
 
-def resnapshot_source(run: Invocation, target: Target, name: str, export: str, *, minter: str) -> None:
+def _state(each: ingest.ExportStatus) -> str:
+    """What an export does, and how much of that is done."""
+    done = each.progress
+    if done is None:
+        return each.state
+    if done.complete:
+        return f"{each.state}: all {done.rows:,} rows were read"
+    share = f"{min(99, 100 * done.rows // done.about)} % of about {done.about:,}" if done.about else f"{done.rows:,}"
+    return f"{each.state}: {share} rows"
+
+
+def resnapshot_source(
+    run: Invocation, target: Target, name: str, export: str, *, minter: str, rows_per_second: int
+) -> None:
     """Snapshot one of its exports again."""
+    pace = ingest.Pace(rows_per_second=rows_per_second)
     with progress(f"reading {export}") as report:
-        source = ingest.resnapshot(_location(target), name, export, minter=minter, report=report)
+        source = ingest.resnapshot(_location(target), name, export, minter=minter, pace=pace, report=report)
     if run.json:
         print_json({"source": name, "export": export, "shard": source.exports[export]})
         return
     note(f"{export} holds what {source.type} holds now, and goes on with the others: persist source status {name}")
+
+
+def add_to_source(run: Invocation, target: Target, name: str, table: str, *, minter: str, rows_per_second: int) -> None:
+    """Take one more table in."""
+    location, before = _location(target), ingest.Records(_client(target)).source(name)
+    pace = ingest.Pace(rows_per_second=rows_per_second)
+    with progress(f"reading {table}") as report:
+        source = ingest.add_export(location, name, table, minter=minter, pace=pace, report=report)
+    added = {export: shard for export, shard in source.exports.items() if export not in before.exports}
+    if run.json:
+        print_json({"source": name, "added": added})
+        return
+    print_table(("export", "shard"), [list(each) for each in added.items()])
+    note(f"{table} goes on with the others: persist source status {name}")
+
+
+def drop_from_source(run: Invocation, target: Target, name: str, export: str, *, commit: bool) -> None:
+    """Have it go on without one of its tables, or say what that would do."""
+    source = ingest.Records(_client(target)).source(name)
+    check_export(source, export)
+    if commit:
+        ingest.drop_export(_location(target), name, export)
+    if run.json:
+        print_json({"source": name, "export": export, "shard": source.exports[export], "dropped": commit})
+        return
+    note(f"{'dropped' if commit else 'would drop'} {export} of {name}, its shard {source.exports[export]}")
+    if not commit:
+        note("nothing was done; add --commit")
 
 
 def run_source(run: Invocation, target: Target, name: str, running: Running) -> None:
@@ -191,6 +235,7 @@ def run_source(run: Invocation, target: Target, name: str, running: Running) -> 
         commit_steps_late=running.commit_late,
         retain_ms=running.retain_seconds * 1000,
         minter=running.minter,
+        pace=ingest.Pace(rows_per_second=running.snapshot_rows_per_second),
     )
     with (
         _sessions(running.spark, running.master, f"persist source run {name}") as session,

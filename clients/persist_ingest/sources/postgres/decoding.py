@@ -93,7 +93,7 @@ class _Labels:
         if form is None or not labels or not labels[0]:
             return None
         near = form.horizon + _XIDS_NEAR
-        since = _wide(np.array([int(version) for _, _, version in labels[0]], np.int64), near)
+        since = wide(np.array([int(version) for _, _, version in labels[0]], np.int64), near)
         return _Labels(pa.array([text for _, text, _ in labels[0]], pa.string()), since, near)
 
     def holds(self, array: ArrowArray, xids: Ints) -> bool:
@@ -103,10 +103,10 @@ class _Labels:
             return False
         valid = np.asarray(array.is_valid())
         since = self.since[np.asarray(places.fill_null(0))]
-        return not bool((since > _wide(xids, self.near))[valid].any())
+        return not bool((since > wide(xids, self.near))[valid].any())
 
 
-def _wide(xids: Ints, near: int) -> Ints:
+def wide(xids: Ints, near: int) -> Ints:
     """Numbers of transactions, which come round every 2^32, as the last ones that they can be before ``near``."""
     found: Ints = near - (near - xids) % (1 << 32)
     return found

@@ -15,11 +15,11 @@ from persist.typed import Fields, Record
 from persist_ingest.sources.postgres.column_types import ColumnType, column_type
 from persist_ingest.sources.postgres.form import Form
 
-FORMAT: Final = 6
-_SAYING_LESS: Final = (1, 2, 3, 4, 5)
+FORMAT: Final = 7
+_SAYING_LESS: Final = (1, 2, 3, 4, 5, 6)
 """Definitions without tables' forms, or without what publishes them: the first look is taken for what it was then.
 Those of format 3 and before do not say where their slot began, those of format 4 not how a publication is marked.
-Those before 6 have every column, under its own name."""
+Those before 6 have every column, under its own name; those before 7 take no tables in that are new."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +85,7 @@ class Definition:
 
     ``identifies``: it may set the replica identity of tables. ``slot_point``: where its slot began. Each slot begins
     beyond all that was read of one of its name before, so with how far the source got it tells its slot from any other.
+    ``everything``: it is of all tables that its publication has, but for those ``left_out`` (as exports).
     """
 
     dsn: str
@@ -100,6 +101,8 @@ class Definition:
     slot_point: int = 0
     mark: str = ""
     identifies: bool = False
+    everything: bool = False
+    left_out: tuple[str, ...] = ()
 
     @property
     def incarnation(self) -> str:
@@ -121,6 +124,17 @@ class Definition:
         known = {table.export: table for table in part.tables}
         return replace(self, tables=tuple(known.get(table.export, table) for table in self.tables))
 
+    def joined(self, table: Table) -> "Definition":
+        """The same with one table more."""
+        others = tuple(each for each in self.tables if each.export != table.export)
+        left_out = tuple(each for each in self.left_out if each != table.export)
+        return replace(self, tables=(*others, table), left_out=left_out)
+
+    def parted(self, export: str) -> "Definition":
+        """The same without a table, which is not taken in again."""
+        tables = tuple(each for each in self.tables if each.export != export)
+        return replace(self, tables=tables, left_out=(*self.left_out, export) if self.everything else self.left_out)
+
     def is_news(self, known: "Definition") -> bool:
         """Its tables' forms have to be known after a restart."""
         pairs = zip(self.tables, known.tables, strict=True)
@@ -138,7 +152,8 @@ class Definition:
             raise VersionMismatch("this definition has an unknown format", hint="update persist", got=given)
         fields = {name: value for name, value in given.items() if name != "format"}
         tables = tuple(_table(each) for each in fields.pop("tables"))
-        return Definition(**{**fields, "publishes": tuple(fields["publishes"])}, tables=tables)
+        lists = {"publishes": tuple(fields["publishes"]), "left_out": tuple(fields.get("left_out", ()))}
+        return Definition(**{**fields, **lists}, tables=tables)
 
 
 def _table(given: Fields) -> Table:

@@ -12,12 +12,12 @@ from persist import Schema
 from persist.runtime import system
 from persist.sources import Lsn, Probe, SourceFrontier, SourceKind, UpstreamLost
 from persist.typed import Fields
-from persist_ingest.sources.port import Event, ReadTask, UpstreamStatus
+from persist_ingest.sources.port import Event, ReadTask, SourceFailure, UpstreamStatus
 from persist_ingest.sources.postgres import catalog
 from persist_ingest.sources.postgres.checks import check_upstream, settle
 from persist_ingest.sources.postgres.decoding import Decoder, Export
 from persist_ingest.sources.postgres.definition import Definition
-from persist_ingest.sources.postgres.framing import frame
+from persist_ingest.sources.postgres.framing import Framed, frame
 from persist_ingest.sources.postgres.pgoutput import Chunk
 from persist_ingest.sources.postgres.session import Session, lent, let_go, patiently
 
@@ -41,6 +41,8 @@ GROUP BY part ORDER BY part
 """
 
 _ADVANCE: Final = "SELECT pg_replication_slot_advance(%(slot)s, %(to)s::pg_lsn)"
+
+_BACKWARDS: Final = "55000"
 
 _MAY_LOG: Final = """
 SELECT NOT pg_is_in_recovery() AND to_regprocedure('pg_log_standby_snapshot()') IS NOT NULL
@@ -66,6 +68,11 @@ class ChangesTask:
         return True
 
     def read(self) -> Iterator[Event]:
+        for _, event in self.framed():
+            yield event
+
+    def framed(self) -> Iterator[tuple[Framed, Event]]:
+        """The events, each with the messages it stems from. Whoever commits up to the end is seen by all afterwards."""
         definition = self.definition
         with lent(definition.dsn, LOCK_SECONDS) as session:
             # After the range was bound: who commits in it and is not among these is seen by the look that follows.
@@ -87,7 +94,8 @@ class ChangesTask:
                     unseen -= late
                     _, definition = check_upstream(session, definition)
                     decoder.look(self._exports(definition))
-                yield from decoder.events(framed)
+                for event in decoder.events(framed):
+                    yield framed, event
 
     def _exports(self, definition: Definition) -> list[Export]:
         return [Export(table, self.schemas[table.export]) for table in definition.tables]
@@ -100,6 +108,16 @@ def _peek(session: Session, definition: Definition, end: int) -> Iterator[Chunk]
     session.run("SET enable_hashagg = off")
     for data, lengths in session.blobs(_PEEK, params):
         yield Chunk.of(data, lengths)
+
+
+def _advance(session: Session, slot: str, target: int) -> None:
+    """Move the slot there, unless it is there or beyond by now: whoever reads it, too, moves it as well."""
+    try:
+        patiently(lambda: session.rows(_ADVANCE, {"slot": slot, "to": str(Lsn(target))}))
+    except SourceFailure as error:
+        found = catalog.slot(session, slot) if error.details.get("sqlstate") == _BACKWARDS else None
+        if found is None or found.confirmed < target:
+            raise
 
 
 class PostgresReader:
@@ -150,8 +168,7 @@ class PostgresReader:
         known = bisect.bisect_right(self._between, frontier.bound(0) or 0)
         target = self._between[known - 1] if known else 0
         if target > slot.confirmed:
-            params = {"slot": self._definition.slot, "to": str(Lsn(target))}
-            self._asked(lambda session: patiently(lambda: session.rows(_ADVANCE, params)))
+            self._asked(lambda session: _advance(session, self._definition.slot, target))
             self._advanced_at = now
         del self._between[: max(0, known - 1)]
         if self._may_log and (self._logged_at is None or now >= self._logged_at + LOG_SECONDS):

@@ -23,6 +23,7 @@ Params = Mapping[str, Any]
 
 SETTINGS: Final = (
     "SET client_encoding = 'UTF8'",
+    "SET standard_conforming_strings = on",
     "SET DateStyle = 'ISO, YMD'",
     "SET TimeZone = 'UTC'",
     "SET IntervalStyle = 'iso_8601'",
@@ -119,7 +120,7 @@ class Session:
                         yield first
                         first = cursor.fetchone()
                 finally:
-                    self._rolled_back()
+                    self.rolled_back()
                 return
 
     def _opened(self, sql: str, params: Params) -> tuple[Any, tuple[bytes, ...] | None]:
@@ -131,12 +132,13 @@ class Session:
                 cursor.execute(sql.encode(), params)
                 return cursor, cursor.fetchone()
             except BaseException:
-                self._rolled_back()
+                self.rolled_back()
                 raise
 
         return patiently(opened)
 
-    def _rolled_back(self) -> None:
+    def rolled_back(self) -> None:
+        """End the transaction, if there is one."""
         if not self._connection.closed:
             self._connection.execute(b"ROLLBACK")
 

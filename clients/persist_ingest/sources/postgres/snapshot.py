@@ -41,7 +41,10 @@ SELECT pg_relation_size(%(table)s::int8::oid) / current_setting('block_size')::i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotTask:
-    """Pages ``[first, last)`` of a table, to its end when ``last`` is None."""
+    """Pages ``[first, last)`` of a table, to its end when ``last`` is None.
+
+    ``where``: and of those only these rows, in SQL; ``whole``: with all that inherits from the table.
+    """
 
     dsn: str
     snapshot: str
@@ -51,12 +54,19 @@ class SnapshotTask:
     first: int
     last: int | None
     weight: int
+    where: str = ""
+    whole: bool = False
 
     @property
     def ordered(self) -> bool:
         return False
 
     def read(self) -> Iterator[Changes]:
+        for rows in self.rows():
+            yield self._changes(rows)
+
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        """The rows, with the columns of the schema. Raises BadRows, SourceFailure, LocationError."""
         fields = pa.schema([*self.schema.key, *self.schema.val])
         types = {column.called: column.type for column in self.table.columns}
         kinds = [types[field.name] for field in self._there]
@@ -68,7 +78,7 @@ class SnapshotTask:
             rows = pa.RecordBatch.from_arrays(arrays, schema=fields)
             _check_keys(rows, self.table.export)
             for begin in range(0, rows.num_rows, ROWS):
-                yield self._changes(rows.slice(begin, ROWS))
+                yield rows.slice(begin, ROWS)
 
     @property
     def _there(self) -> list[ArrowField]:
@@ -92,25 +102,24 @@ class SnapshotTask:
     def _query(self, expressions: list[str]) -> str:
         limits = [f"ctid >= '({self.first},0)'"] if self.first else []
         limits += [f"ctid < '({self.last},0)'"] if self.last is not None else []
-        limits += [f"({self.table.row_filter})"] if self.table.row_filter else []
+        limits += [f"({each})" for each in (self.table.row_filter, self.where) if each]
         where = f" WHERE {' AND '.join(limits)}" if limits else ""
-        return f"SELECT {', '.join(expressions)} FROM ONLY {self._name}{where}"
+        return f"SELECT {', '.join(expressions)} FROM {self._only}{self._name}{where}"
 
     def _begin(self) -> tuple[str, ...]:
         return (
             "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY",
             f"SET TRANSACTION SNAPSHOT {literal(self.snapshot)}",
-            f"LOCK TABLE ONLY {self._name} IN ACCESS SHARE MODE",
+            f"LOCK TABLE {self._only}{self._name} IN ACCESS SHARE MODE",
         )
+
+    @property
+    def _only(self) -> str:
+        return "" if self.whole else "ONLY "
 
     @property
     def _name(self) -> str:
         return quoted(self.table.schema, self.table.name)
-
-    @property
-    def _where_rows_are(self) -> str:
-        named = f"CAST({literal(self._name)} AS regclass)"
-        return f"SELECT t::oid::int8, coalesce(pg_relation_filenode(t), 0)::int8 FROM {named} t"
 
     def _check_rows(self, found: tuple[int, ...]) -> None:
         """A table that was truncated or rewritten looks empty to older snapshots, hence to this one."""
@@ -137,7 +146,7 @@ class SnapshotTask:
                 connection.adbc_connection.set_autocommit(False)
                 for statement in self._begin():
                     cursor.execute(statement)
-                cursor.execute(self._where_rows_are)
+                cursor.execute(where_rows_are(self.table))
                 self._check_rows(tuple(cursor.fetchone()))
                 cursor.execute(self._query(chosen))
                 for batch in cursor.fetch_record_batch():
@@ -151,7 +160,7 @@ class SnapshotTask:
         with Session(self.dsn) as session:
             for statement in ("BEGIN", *self._begin()):
                 session.run(statement)
-            self._check_rows(session.row(self._where_rows_are))
+            self._check_rows(session.row(where_rows_are(self.table)))
             pieces = session.copied(f"COPY ({self._query(shown)}) TO STDOUT (FORMAT binary)")
             for chunk in _chunks(pieces):
                 yield self._named(_columns(chunk, kinds))
@@ -171,6 +180,12 @@ class SnapshotTask:
 def _shown(name: str) -> str:
     """What a type's output function says, as in changes; a cast to text says something else for some."""
     return f"CASE WHEN {name} IS NULL THEN NULL ELSE format('%s', {name}) END"
+
+
+def where_rows_are(table: Table) -> str:
+    """SQL for which table has the name, and the number of its file."""
+    named = f"CAST({literal(quoted(table.schema, table.name))} AS regclass)"
+    return f"SELECT t::oid::int8, coalesce(pg_relation_filenode(t), 0)::int8 FROM {named} t"
 
 
 def has_adbc() -> bool:

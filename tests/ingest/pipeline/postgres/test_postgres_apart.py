@@ -11,9 +11,9 @@ from persist import InvalidArgument, PersistError, VersionMismatch
 from persist.runtime import system
 from persist_ingest import Location, Pipeline, PipelineOptions, Records, create, resnapshot, status
 from persist_ingest.location import client
-from persist_ingest.pipeline import again
 from persist_ingest.pipeline import pipeline as ingesting
 from persist_ingest.pipeline import records as recording
+from persist_ingest.pipeline.anew import attempt
 from persist_ingest.pipeline.records import SILENT_MS, SourceNotFound
 from persist_ingest.pipeline.troubles import SNAPSHOTTING, Trouble, amend, with_trouble
 from persist_ingest.sources.port import BadRows, HeldUp, SourceFailure
@@ -27,7 +27,7 @@ SLOT = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE databas
 @pytest.fixture(autouse=True)
 def looks_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ingesting, "LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(again, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(attempt, "PAUSE_SECONDS", 0.0)
 
 
 def begun(here: Location, shop: Any, **options: str) -> Pipeline:
@@ -191,7 +191,7 @@ def interrupted(here: Location, beat_ms: int) -> None:
     amend(records, source, lambda now: with_trouble(now, BAD, trouble))
 
 
-def test_nothing_is_let_go_while_an_attempt_is_at_work_and_one_that_died_holds_nothing(
+def test_nothing_is_let_go_while_an_attempt_is_at_work_and_a_pipeline_goes_on_with_one_that_died(
     here: Location, shop: Any
 ) -> None:
     with begun(here, shop) as pipeline:
@@ -209,9 +209,15 @@ def test_nothing_is_let_go_while_an_attempt_is_at_work_and_one_that_died_holds_n
         assert status(here, "shop").exports[BAD].state == "snapshotting"
         interrupted(here, system().now_ms() - SILENT_MS - 1)
         pipeline.step()
-        assert status(here, "shop").exports[BAD].state == "stalled"
+        pipeline.watch.wait()
+        told = status(here, "shop").exports[BAD]
+        assert told.state == "stalled"
+        assert "cannot be stored" in told.error
         shop.run("UPDATE bad SET at = now() WHERE id = 3")
-        resnapshot(here, "shop", BAD)
+        interrupted(here, 0)
+        pipeline.step()
+        pipeline.watch.wait()
+        assert status(here, "shop").exports[BAD].state == "running"
         pipeline.step()
         assert follows(here, shop, BAD)
 

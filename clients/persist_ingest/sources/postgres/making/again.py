@@ -1,90 +1,130 @@
-"""A table of a source that is read anew while the others go on: what it holds at one position of the log, and the rest.
+"""A table of a source that is read anew while the others go on, piece by piece.
 
-A temporary slot says the position and exports what was there: all that commits later is read from the source's own
-slot, which is not moved meanwhile. Source: sources.md section 1, consistent snapshot.
+Pieces come from the table, and what changes meanwhile from the source's own slot, which is moved no further than was
+taken into account of it. Source: sources.md section 1; DBLog (Andreakis, Papapanagiotou 2020), watermarks.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
 
-from persist import Schema, UsageError
+from persist import Determinate, Schema, UsageError
 from persist.arrow import ArrowField
 from persist.runtime import system
 from persist.sources import SourceFrontier
-from persist_ingest.sources.port import BegunAgain, Event, ReadTask, SourceFailure, Truncated
-from persist_ingest.sources.postgres import catalog
+from persist.typed import Fields
+from persist_ingest.sources.port import Changes, Piece, SourceFailure
+from persist_ingest.sources.postgres import catalog, pieces
 from persist_ingest.sources.postgres.checks import check_identities, check_upstream
 from persist_ingest.sources.postgres.definition import Definition, Table
-from persist_ingest.sources.postgres.making import slots
-from persist_ingest.sources.postgres.making.setup import check_alone, check_trees, defined, lock
+from persist_ingest.sources.postgres.making.setup import check_alone, defined, lock
 from persist_ingest.sources.postgres.reader import KIND, ChangesTask
 from persist_ingest.sources.postgres.session import Session
-from persist_ingest.sources.postgres.snapshot import SnapshotTask, snapshot_tasks
 
-TASKS: Final = 1
-_ANEW: Final = "make a source of this table, and drop it from this one by excludeTables; or create the source again"
+WRITERS_SECONDS: Final = 10.0
+"""For how long those are waited for that write into a table when it begins to be read."""
+LOCK_SECONDS: Final = 2.0
+_ANEW: Final = "make a source of this table, and drop it from this one; or create the source again"
+_WATERMARK: Final = """
+SELECT CASE WHEN NOT pg_is_in_recovery() THEN pg_logical_emit_message(true, 'persist', '')::text END
+"""
+_WRITERS: Final = """
+SELECT l.virtualtransaction, concat_ws(' ', 'pid', l.pid, a.usename, a.state)
+FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+WHERE l.locktype = 'relation' AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+  AND l.relation IN (SELECT %(table)s::int8::oid UNION SELECT relid FROM pg_partition_tree(%(table)s::int8::oid))
+  AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()
+  AND l.mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
+"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgainTask:
-    """All of one table from a position on, in place of what its export held."""
+class TableAnew:
+    """Implements the Anew port."""
 
-    export: str
-    offset: int
-    snapshot: tuple[SnapshotTask, ...]
-    changes: ChangesTask
+    def __init__(self, session: Session, definition: Definition, schema: Schema) -> None:
+        """``definition``: of this table alone, under which all of it is read."""
+        self._session = session
+        self._definition = definition
+        self._schema = schema
 
     @property
-    def weight(self) -> int:
-        return self.changes.weight + sum(task.weight for task in self.snapshot)
+    def schema(self) -> Schema:
+        return self._schema
 
     @property
-    def ordered(self) -> bool:
-        return True
+    def begun(self) -> Fields:
+        return self._definition.to_json()
 
-    def read(self) -> Iterator[Event]:
-        yield Truncated(export=self.export, offset=self.offset)
-        for task in self.snapshot:
-            yield from task.read()
-        if self.changes.begin < self.changes.end:
-            yield from self.changes.read()
+    def about(self) -> int:
+        return pieces.about(self._session, self._definition.tables[0])[0]
+
+    def begin(self) -> SourceFrontier:
+        """SUBTLE: twice. Who commits before a position and cannot be seen yet holds a lock on the table when it is
+        asked for afterwards; and who began to write before all of it was sent has ended before the second one.
+        """
+        for _ in range(2):
+            point = self.high()
+            _await_writers(self._session, self._definition.tables[0])
+        return point
+
+    def high(self) -> SourceFrontier:
+        # A commit is written with everything before it; without one that takes its time.
+        self._session.rows(_WATERMARK)
+        return SourceFrontier.at(KIND, {0: catalog.positions(self._session)[0]})
+
+    def piece(self, after: tuple[str, ...] | None, rows: int) -> AbstractContextManager[Piece]:
+        return pieces.opened(self._session, self._definition, self._schema, after, rows)
+
+    def changes(self, begin: SourceFrontier, end: SourceFrontier) -> Iterator[Changes]:
+        (table,) = self._definition.tables
+        log = ChangesTask(definition=self._definition, schemas={table.export: self._schema}, begin=0, end=0)
+        for _, changes in pieces.logged(log, begin, end):
+            yield changes
+
+    def renewed(self, given: Fields) -> Fields:
+        return Definition.from_json(given).within(self._definition).to_json()
 
 
 @contextmanager
-def begun_again(definition: Definition, export: str, schema: Schema) -> Iterator[BegunAgain]:
+def begun_again(definition: Definition, export: str, schema: Schema, begun: Fields | None) -> Iterator[TableAnew]:
     """See ReadsApart.snapshot_again."""
-    (known,) = definition.of({export}).tables
     with ExitStack() as stack:
-        session = stack.enter_context(Session(definition.dsn))
+        session = stack.enter_context(Session(definition.dsn, lock_seconds=LOCK_SECONDS))
+        session.run("SET synchronous_commit = local")
+        if begun is not None:
+            yield TableAnew(session, Definition.from_json(begun), schema)
+            return
+        (known,) = definition.of({export}).tables
         check_upstream(session, definition.of(()))
-        listed = check_alone(session, definition, known)
+        listed = check_alone(session, definition, known.schema, known.name)
         forms = catalog.forms(session, definition.publication, [listed.oid])
         check_identities(session, definition, known, forms[listed.oid])
-        holder = stack.enter_context(Session(definition.dsn))
-        lock(holder, [listed])
-        alone = defined(holder, definition, [listed], {listed.oid: known.excluded})
+        with Session(definition.dsn) as holder:
+            lock(holder, [listed])
+            alone = defined(holder, definition, [listed], {listed.oid: known.excluded})
+            holder.run("COMMIT")
         (table,) = (_renamed(schema, table) for table in alone.tables)
-        alone = replace(alone, tables=(table,))
         grown = _grown(schema, table)
-        exporter = stack.enter_context(Session(definition.dsn, replication=True))
-        point, snapshot = slots.make(session, exporter, f"persist_again_{system().random_bytes(8).hex()}")
-        check_trees(definition.dsn, snapshot, alone)
-        holder.run("COMMIT")
-        tasks = tuple(snapshot_tasks(session, alone, {export: grown}, snapshot, point, TASKS))
+        yield TableAnew(session, replace(alone, tables=(table,)), grown)
 
-        def read(end: SourceFrontier) -> ReadTask:
-            last = end.bound(0) or 0
-            changes = ChangesTask(definition=alone, schemas={export: grown}, begin=point, end=last)
-            return AgainTask(export=export, offset=point - 1, snapshot=tasks, changes=changes)
 
-        def renewed(given: Mapping[str, object]) -> Mapping[str, object]:
-            return Definition.from_json(given).within(alone).to_json()
-
-        yield BegunAgain(schema=grown, bound=SourceFrontier.at(KIND, {0: point}), read=read, renewed=renewed)
+def _await_writers(session: Session, table: Table) -> None:
+    """Wait for those that wrote into the table before it was made sure that all of that is sent. Raises Determinate."""
+    before: dict[str, str] = dict(session.rows(_WRITERS, {"table": table.oid}))
+    give_up = system().monotonic() + WRITERS_SECONDS
+    while left := before.keys() & dict(session.rows(_WRITERS, {"table": table.oid})).keys():
+        if system().monotonic() > give_up:
+            raise Determinate(
+                "a table can be read anew only once the transactions that write into it now have ended",
+                hint="wait for them or end them; it is tried again",
+                export=table.export,
+                transactions="; ".join(sorted(before[each] for each in left)),
+            )
+        threading.Event().wait(0.02)
 
 
 def _renamed(schema: Schema, table: Table) -> Table:

@@ -88,6 +88,14 @@ def default_name(source: str) -> str:
     return "persist_" + re.sub(r"[^a-z0-9_]", "_", source.lower())[: _NAME_MAX - len("persist_")]
 
 
+def parse_table(text: str) -> tuple[str, str]:
+    """Schema and name of one table. Raises InvalidArgument."""
+    found = _parsed("tables", text, _TABLE, 'public.orders, or public."Line Items"')
+    if len(found) > 1:
+        raise InvalidArgument("one table at a time", hint="repeat it for each", tables=text)
+    return found[0][0], found[0][1]
+
+
 def _tables(text: str) -> tuple[tuple[str, str], ...]:
     found = _parsed("tables", text, _TABLE, 'public.orders, public."Line Items"')
     return tuple((schema, name) for schema, name in found)

@@ -88,6 +88,12 @@ def leave(session: Session, name: str, mark: str) -> None:
     session.run(_LEAVE.format(name=_literal(name), mark=mark))
 
 
+def is_alone(session: Session, name: str, mark: str) -> bool:
+    """No other source uses the publication."""
+    said = "SELECT obj_description(oid, 'pg_publication') FROM pg_publication WHERE pubname = %(publication)s"
+    return session.rows(said, {"publication": name}) == [(f"{USED} {mark}",)]
+
+
 def _literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 

@@ -13,7 +13,7 @@ from persist import Determinate, InvalidArgument, PersistError, Schema, UsageErr
 from persist.runtime import system
 from persist.sources import OFFSET_MAX, Lsn, SourceFrontier
 from persist.typed import Fields
-from persist_ingest.sources.port import Beginning, BegunAgain, SourceFailure, SourceReader, UpstreamNotOurs
+from persist_ingest.sources.port import Anew, Beginning, Joined, SourceFailure, SourceReader, UpstreamNotOurs
 from persist_ingest.sources.postgres import catalog
 from persist_ingest.sources.postgres.catalog import FULL, Listed, quoted
 from persist_ingest.sources.postgres.definition import Definition, Table, named
@@ -84,12 +84,34 @@ class PostgresSource:
         return PostgresReader(Definition.from_json(definition), schemas)
 
     def snapshot_again(
-        self, definition: Mapping[str, object], export: str, schema: Schema
-    ) -> AbstractContextManager[BegunAgain]:
+        self, definition: Fields, export: str, schema: Schema, begun: Fields | None = None
+    ) -> AbstractContextManager[Anew]:
         """See ReadsApart."""
         from persist_ingest.sources.postgres.making.again import begun_again
 
-        return begun_again(Definition.from_json(definition), export, schema)
+        return begun_again(Definition.from_json(definition), export, schema, begun)
+
+    def joined(self, definition: Fields, name: str, *, lenient: bool = False) -> Joined:
+        """See Joins."""
+        from persist_ingest.sources.postgres.making.joining import joined
+
+        return joined(Definition.from_json(definition), name, lenient)
+
+    def parted(self, definition: Fields, export: str) -> Fields:
+        """See Joins."""
+        return Definition.from_json(definition).parted(export).to_json()
+
+    def part(self, definition: Fields, export: str) -> None:
+        """See Joins."""
+        from persist_ingest.sources.postgres.making.joining import part
+
+        part(Definition.from_json(definition), export)
+
+    def joinable(self, definition: Fields) -> Sequence[str]:
+        """See Joins."""
+        from persist_ingest.sources.postgres.making.joining import joinable
+
+        return joinable(Definition.from_json(definition))
 
     def drop(self, definition: Fields) -> None:
         self._drop(Definition.from_json(definition), OFFSET_MAX)
@@ -138,7 +160,7 @@ def _begun(session: Session, options: Options, dsn: str, stack: ExitStack, undo:
     lock(holder, chosen)
     made = any(step.what == "publication" for step in undo)
     definition = replace(_define(holder, options, dsn, chosen, made=made), mark=mark if made else "")
-    schemas = {table.export: _schema(table) for table in definition.tables}
+    schemas = {table.export: initial_schema(table) for table in definition.tables}
     exporter = stack.enter_context(Session(dsn, replication=True))
     fleeting = f"persist_new_{system().random_bytes(8).hex()}"
     point, snapshot = slots.make(session, exporter, fleeting)
@@ -210,7 +232,7 @@ def _chosen(session: Session, options: Options, undo: list[_Step], mark: str) ->
         tables = _named(session, options)
     if not tables:
         raise SourceFailure("the publication has no tables", hint="ALTER PUBLICATION ... ADD TABLE")
-    _check_kinds(tables)
+    check_kinds(tables)
     _check_names(tables)
     _check_policies(session, tables)
     publishes = ALL_KINDS if existing is None else existing.publishes
@@ -281,7 +303,8 @@ def _named(session: Session, options: Options) -> list[Listed]:
     return tables
 
 
-def _check_kinds(tables: Sequence[Listed]) -> None:
+def check_kinds(tables: Sequence[Listed]) -> None:
+    """Raise SourceFailure where one of these is a view, a sequence or the like."""
     for table in tables:
         if table.kind not in "rp":
             raise SourceFailure("only tables can be replicated", hint="name its tables", table=table.export)
@@ -340,7 +363,7 @@ def _check_publication(found: catalog.Publication, options: Options, tables: Seq
         )
 
 
-def _check_generated(session: Session, table: Listed) -> None:
+def check_generated(session: Session, table: Listed) -> None:
     """From 18 on the server refuses updates of a table whose whole old rows have columns that are not published."""
     if session.version < _STRICT_IDENTITY:
         return
@@ -364,7 +387,7 @@ def _identify(session: Session, table: Listed, options: Options, undo: list[_Ste
             hint=f"{statement} FULL, or set option setReplicaIdentity=true",
             table=table.export,
         )
-    _check_generated(session, table)
+    check_generated(session, table)
     before = {"d": "DEFAULT", "n": "NOTHING"}.get(table.identity)
     if before is None:
         (index,) = session.row(_INDEX, {"table": table.oid})
@@ -406,6 +429,8 @@ def _define(holder: Session, options: Options, dsn: str, chosen: Sequence[Listed
         made_publication=made,
         tables=(),
         identifies=options.set_replica_identity,
+        everything=options.tables is None,
+        left_out=tuple(".".join(name) for name in options.exclude_tables),
     )
     excluded = _excluded(holder, options, chosen)
     return defined(holder, definition, chosen, excluded)
@@ -468,12 +493,13 @@ def _table(holder: Session, listed: Listed, excluded: Sequence[str]) -> Table:
     )
 
 
-def check_alone(session: Session, definition: Definition, known: Table) -> Listed:
-    """The table that has the name of this one now, when a source of this publication can read it.
+def check_alone(session: Session, definition: Definition, schema: str, name: str) -> Listed:
+    """The table that has this name now, when a source of this publication can read it.
 
-    One that was made anew is published again where sources made the publication. Raises SourceFailure.
+    One that is not published is, where sources made the publication, and gets the replica identity it takes, where the
+    source may set it. Raises SourceFailure.
     """
-    names = [(known.schema, known.name)]
+    names = [(schema, name)]
     found = catalog.named_tables(session, definition.publication, names)
     if found and not found[0].published and definition.mark:
         session.run(f"ALTER PUBLICATION {quoted(definition.publication)} ADD TABLE {quoted(*names[0])}")
@@ -481,22 +507,26 @@ def check_alone(session: Session, definition: Definition, known: Table) -> Liste
     if not found:
         raise SourceFailure(
             "there is no such table any more",
-            hint="make it again, or create the source again without it",
-            export=known.export,
+            hint="make it again, or drop it from the source",
+            export=f"{schema}.{name}",
         )
     (table,) = found
-    _check_kinds(found)
+    check_kinds(found)
     _check_policies(session, found)
     if not table.published:
         hint = f"ALTER PUBLICATION {quoted(definition.publication)} ADD TABLE {quoted(*names[0])}"
-        raise SourceFailure("the publication does not have this table", hint=hint, export=known.export)
+        raise SourceFailure("the publication does not have this table", hint=hint, export=table.export)
     if "update" in definition.publishes and table.identity != FULL:
-        hint = f"ALTER TABLE {quoted(*names[0])} REPLICA IDENTITY FULL"
-        raise SourceFailure("the table's replica identity is not FULL", hint=hint, export=known.export)
+        statement = f"ALTER TABLE {quoted(*names[0])} REPLICA IDENTITY FULL"
+        if not definition.identifies:
+            raise SourceFailure("the table's replica identity is not FULL", hint=statement, export=table.export)
+        check_generated(session, table)
+        session.run(statement)
     return table
 
 
-def _schema(table: Table) -> Schema:
+def initial_schema(table: Table) -> Schema:
+    """What the shard of a table begins with. Raises SourceFailure."""
     try:
         return table.initial()
     except UsageError as error:

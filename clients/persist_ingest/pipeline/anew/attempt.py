@@ -1,0 +1,395 @@
+"""One process that reads an export anew: piece by piece into a shard of its own, and from there at one time.
+
+It may die anywhere. What was appended stays, the record says how far that is, and whoever goes on reads at most the
+piece again that was under way. Until the export has all of it, pipelines let the upstream go no further than that.
+Source: sources.md section 1; DBLog (Andreakis, Papapanagiotou 2020); catalog-semantics.md section 4.2.
+"""
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+import persist
+from persist import (
+    LeaseExpired,
+    LocationError,
+    PersistError,
+    PreparedBatch,
+    SchemaMismatch,
+    ShardClosed,
+    ShardId,
+    ShardNotFound,
+    UpperMismatch,
+    UsageError,
+)
+from persist.runtime import system
+from persist.sources import Reclocker, RemapTrace, SourceFrontier, SourceKind, UpstreamLost
+from persist_ingest.location import Location, client
+from persist_ingest.pipeline.anew.progress import FENCE, STEP, Progress, Reached
+from persist_ingest.pipeline.records import Records, Source
+from persist_ingest.pipeline.state import Contents
+from persist_ingest.pipeline.troubles import Trouble, amend, troubles, with_trouble
+from persist_ingest.pipeline.work import ExportPlan, Work, carry_out, prepared
+from persist_ingest.sources.port import (
+    Anew,
+    Changes,
+    Emptied,
+    HeldUp,
+    ReadsApart,
+    SchemaGrew,
+    TableAltered,
+    Truncated,
+)
+
+if TYPE_CHECKING:
+    from persist.sources import Minter
+
+_log = logging.getLogger(__name__)
+
+TRIES: Final = 5
+"""How often it begins anew because the table was altered meanwhile."""
+PAUSE_SECONDS: Final = 1.0
+PATIENCE_SECONDS: Final = 300.0
+"""How long the upstream or the stores may be away before it is left to the next one."""
+
+
+class SnapshotLost(UsageError):
+    """Another attempt to snapshot this export took over, or it is over. Look at its status, and repeat."""
+
+    reason = "SNAPSHOT_LOST"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """``rows``: of a piece, at most; ``rows_per_second``: of all of them, over time (0: as fast as it can be)."""
+
+    rows: int = 50_000
+    rows_per_second: int = 0
+
+
+class Attempt:
+    """One attempt, which the record says is at work."""
+
+    def __init__(
+        self,
+        here: Location,
+        source: Source,
+        export: str,
+        mine: Trouble,
+        kind: ReadsApart,
+        minter: "Minter",
+        *,
+        pace: Pace,
+        report: Callable[[int], None],
+        stopped: threading.Event,
+    ) -> None:
+        """``report`` hears how many rows were read since."""
+        self._here = here
+        self._client = client(here)
+        self._records = Records(self._client)
+        self._name = source.name
+        self._source = source
+        self._export = export
+        self._mine = mine
+        self._kind = kind
+        self._minter = minter
+        self._pace = pace
+        self._report = report
+        self._stopped = stopped
+        self._writer: persist.WriteHandle | None = None
+        self.progress = Progress.of(mine)
+
+    def run(self) -> Source | None:
+        """The source once the export has all of it, and goes on; None: it was stopped, and another may go on.
+
+        Raises SnapshotLost, SourceFailure and other usage errors (definite), LocationError (another may go on).
+        """
+        left, patience = TRIES, system().monotonic() + PATIENCE_SECONDS
+        while not self._stopped.is_set():
+            before = self.progress
+            try:
+                return self._gone_on()
+            except Emptied:
+                self._over()
+            except (TableAltered, SchemaGrew, UpstreamLost, SchemaMismatch):
+                # The table was altered under it, or what it needs of the log is gone.
+                left -= 1
+                if not left:
+                    raise
+                self._over()
+            except HeldUp as error:
+                patience = system().monotonic() + PATIENCE_SECONDS
+                self._say(error)
+            except (LocationError, LeaseExpired) as error:
+                if self.progress is not before:
+                    patience = system().monotonic() + PATIENCE_SECONDS
+                if system().monotonic() > patience:
+                    raise
+                self._say(error)
+            self._writer = None
+            self._stopped.wait(PAUSE_SECONDS)
+        return None
+
+    def _gone_on(self) -> Source | None:
+        self._source = self._records.source(self._name)
+        known = self._recovered()
+        shard = self._source.exports[self._export] if known is None or known.moved else known.staging
+        schema = self._client.schema(shard)
+        begun = None if known is None else known.begun
+        with self._kind.snapshot_again(self._source.definition, self._export, schema, begun) as anew:
+            progress = known or self._begun(anew)
+            self._writer = None if progress.moved else self._client.open_writer(progress.staging)
+            while not self._stopped.is_set():
+                progress = self._progressed()
+                if progress.moved or (progress.reached.complete and self._is_moved(anew)):
+                    return self._finished(anew)
+                if not progress.reached.complete:
+                    self._read(anew)
+            self._save(self._progressed())
+        return None
+
+    def _begun(self, anew: Anew) -> Progress:
+        """An empty shard, and where in the log it begins."""
+        hold = anew.begin()
+        self._save(
+            Progress(
+                staging=str(ShardId.new()),
+                begun=anew.begun,
+                reached=Reached(hold=hold.bound(0) or 0),
+                about=anew.about(),
+                began_ms=system().now_ms(),
+            )
+        )
+        # After the record, which is all that will be known of it.
+        self._client.open_writer(self._progressed().staging, schema=anew.schema)
+        return self._progressed()
+
+    def _recovered(self) -> Progress | None:
+        """How far it is, once nothing that was announced can happen any more; None: it begins anew."""
+        known = self.progress
+        if known is None or known.moved:
+            return known
+        try:
+            upper = self._client.recent_upper(known.staging).time
+            if known.announced is not None and upper == known.upper:
+                writer = self._client.open_writer(known.staging)
+                outcome = writer.compare_and_append_batches([], [upper], [upper + FENCE])
+                upper = outcome.upper.time
+        except (ShardNotFound, ShardClosed):
+            upper = None
+        found = known.found(upper)
+        if found is None:
+            self._over()
+        else:
+            self._save(found)
+        return self.progress
+
+    def _read(self, anew: Anew) -> None:
+        """The next piece, and what the log has since the one before."""
+        begun, before = system().monotonic(), self._progressed()
+        reached, kind = before.reached, SourceKind(self._source.kind)
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            nonlocal reached
+            rows = 0
+            with anew.piece(reached.after, self._pace.rows) as piece:
+                for batch in piece.rows():
+                    rows += batch.num_rows
+                    yield _staged(batch, np.ones(batch.num_rows, np.int64), before.upper)
+            end = anew.high()
+            for changes in piece.changes(SourceFrontier.at(kind, {0: reached.hold}), end):
+                yield _staged(changes.rows, np.asarray(changes.diffs), before.upper)
+            reached = Reached(
+                hold=end.bound(0) or 0,
+                after=reached.after if piece.last is None else piece.last,
+                complete=piece.last is None,
+                rows=reached.rows + rows,
+                pieces=reached.pieces + 1,
+            )
+
+        batch = self._prepared(batches())
+        self._append(batch, reached)
+        self._report(reached.rows - before.reached.rows)
+        self._rest(begun, reached.rows - before.reached.rows)
+
+    def _rest(self, begun: float, rows: int) -> None:
+        if self._pace.rows_per_second:
+            seconds = rows / self._pace.rows_per_second - (system().monotonic() - begun)
+            if seconds > PAUSE_SECONDS:
+                self._save(self._progressed())
+            self._stopped.wait(max(0.0, seconds))
+
+    def _prepared(self, batches: Iterable[pa.RecordBatch]) -> PreparedBatch:
+        assert self._writer is not None
+        builder = self._writer.batch_spec().open()
+        try:
+            for batch in batches:
+                if batch.num_rows:
+                    builder.add(batch)
+            return builder.finish()
+        except BaseException:
+            builder.discard()
+            raise
+
+    def _append(self, batch: PreparedBatch, reached: Reached) -> None:
+        assert self._writer is not None
+        before = self._progressed()
+        self._save(replace(before, announced=reached))
+        outcome = self._writer.compare_and_append_batches([batch], [before.upper], [before.upper + STEP])
+        if isinstance(outcome, UpperMismatch):
+            raise self._lost()
+        # Recorded with what is announced next: until then it is what the shard's upper says.
+        self.progress = replace(before, reached=reached, upper=before.upper + STEP)
+
+    def _is_moved(self, anew: Anew) -> bool:
+        """Whether the export has all of it now; if not, somebody else appended to it meanwhile."""
+        before, kind = self._progressed(), SourceKind(self._source.kind)
+        trace = self._bound(anew.high())
+        begin, end, at = SourceFrontier.at(kind, {0: before.reached.hold}), trace.frontier, trace.bindings[-1].ts
+        batches = (
+            _staged(changes.rows, np.asarray(changes.diffs), before.upper) for changes in anew.changes(begin, end)
+        )
+        self._append(self._prepared(batches), replace(before.reached, hold=end.bound(0) or 0))
+        shard = self._source.shards[self._export]
+        if self._client.schema(shard) != anew.schema:
+            self._client.evolve_schema(shard, anew.schema)
+        writer = self._client.open_writer(shard)
+        lower = self._client.recent_upper(shard)
+        if lower.time is None or lower.time > at:
+            return False
+        plan = ExportPlan(
+            spec=writer.batch_spec(),
+            lower=lower.time,
+            upper=at + 1,
+            contents=Contents(location=self._here, shard=str(shard)),
+        )
+        staged = Contents(location=self._here, shard=before.staging)
+        task = _Moving(self._export, (end.bound(0) or 1) - 1, staged, self._progressed().upper)
+        done = carry_out(Work(task=task, reclocker=Reclocker.of(trace), exports={self._export: plan}))
+        # An attempt that was given up may have had let go what the export reads next.
+        check_mine(self._records.source(self._name), self._export, self._mine)
+        outcome = writer.compare_and_append_batches(prepared([done], self._export), lower, [at + 1])
+        return not isinstance(outcome, UpperMismatch)
+
+    def _bound(self, high: SourceFrontier) -> RemapTrace:
+        remap = self._source.remap_source
+        self._minter.mint(remap, high, high=high)
+        trace: RemapTrace = self._minter.bindings(remap)
+        return trace
+
+    def _finished(self, anew: Anew) -> Source:
+        """What was read is where it belongs: its shard goes, then the export runs."""
+        progress = self._progressed()
+        self._save(replace(progress, moved=True))
+        discard(self._client, progress)
+
+        def place(found: Source) -> Source:
+            check_mine(found, self._export, self._mine)
+            after = replace(found, definition=anew.renewed(found.definition), turn=found.turn + 1)
+            return with_trouble(after, self._export, None)
+
+        return amend(self._records, self._source, place)
+
+    def _over(self) -> None:
+        """Begin anew. The shard of what was read goes first: until then the record says that it is there."""
+        if self.progress is not None:
+            discard(self._client, self.progress)
+            self._save(None)
+
+    def _save(self, progress: Progress | None) -> None:
+        def place(found: Source) -> Source:
+            known = check_mine(found, self._export, self._mine)
+            told = None if progress is None else progress.to_json()
+            told_again = replace(known, error=self._mine.error, hint=self._mine.hint)
+            return with_trouble(found, self._export, replace(told_again, beat_ms=system().now_ms(), progress=told))
+
+        amend(self._records, self._source, place)
+        self.progress = progress
+
+    def _say(self, error: PersistError) -> None:
+        """What it waits for, until it gets on."""
+        _log.warning("the snapshot of %s goes on once it can: %s", self._export, error)
+        told = Trouble.of(error)
+        leave(
+            self._records,
+            self._source,
+            self._export,
+            self._mine,
+            lambda known: replace(known, error=told.error, hint=told.hint),
+        )
+
+    def _progressed(self) -> Progress:
+        assert self.progress is not None
+        return self.progress
+
+    def _lost(self) -> SnapshotLost:
+        return SnapshotLost(
+            "another attempt goes on with this snapshot", hint="see the status of the source", export=self._export
+        )
+
+
+def check_mine(found: Source, export: str, mine: Trouble) -> Trouble:
+    """What is recorded of the export, if this attempt is at work on it. Raises SnapshotLost."""
+    known = troubles(found).get(export)
+    if known is None or known.attempt != mine.attempt:
+        raise SnapshotLost(
+            "this attempt was given up, as it was silent for long",
+            hint="see the status of the source, and repeat it",
+            source=found.name,
+            export=export,
+        )
+    return known
+
+
+def discard(the_client: "persist.Client", progress: Progress) -> None:
+    """What was read so far goes, for good. Doing it again does nothing."""
+    with contextlib.suppress(ShardNotFound):
+        the_client.finalize(progress.staging, force=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Moving:
+    """Implements the ReadTask port: everything that was there is taken back, then what was read is put there."""
+
+    export: str
+    offset: int
+    staged: Contents
+    upper: int
+    ordered = True
+    weight = 0
+
+    def read(self) -> Iterator[Truncated | Changes]:
+        yield Truncated(export=self.export, offset=self.offset)
+        for batch in self.staged.batches(self.upper):
+            names = [name for name in batch.schema.names if name != "diff"]
+            yield Changes(
+                export=self.export,
+                rows=batch.select(names),
+                offsets=pa.array(np.full(batch.num_rows, self.offset, np.uint64)),
+                diffs=batch.column("diff"),
+            )
+
+
+def _staged(rows: pa.RecordBatch, diffs: "np.typing.NDArray[np.int64]", at: int) -> pa.RecordBatch:
+    """The rows as the staging shard has them, at one of its times."""
+    times = pa.array(np.full(rows.num_rows, at, np.uint64))
+    return pa.RecordBatch.from_arrays([*rows.columns, times, pa.array(diffs)], names=[*rows.schema.names, "ts", "diff"])
+
+
+def leave(records: Records, source: Source, export: str, mine: Trouble, after: Callable[[Trouble], Trouble]) -> None:
+    """Change what is recorded of the export, if this attempt is at work on it still."""
+
+    def place(found: Source) -> Source:
+        known = troubles(found).get(export)
+        if known is None or known.attempt != mine.attempt:
+            return found
+        return with_trouble(found, export, after(known))
+
+    with contextlib.suppress(PersistError):
+        amend(records, source, place)

@@ -1,0 +1,145 @@
+"""Exports that join a source while its others go on, and exports that leave it.
+
+The record names an export with what it begins with before anything is read of it, as one that is being snapshotted: so
+pipelines let nothing go that it needs, and whoever finds it goes on. One that leaves is out of the record first.
+Source: catalog-semantics.md section 4.2.
+"""
+
+import contextlib
+import itertools
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+import persist
+from persist import InvalidArgument, PersistError, ShardNotFound
+from persist.runtime import system
+from persist_ingest.location import Location, client
+from persist_ingest.pipeline.again import check_export, resnapshot
+from persist_ingest.pipeline.anew.attempt import Pace, discard
+from persist_ingest.pipeline.anew.progress import Progress
+from persist_ingest.pipeline.records import DATA_SINCE, Records, Source
+from persist_ingest.pipeline.troubles import SNAPSHOTTING, Trouble, amend, troubles, with_trouble
+from persist_ingest.sources.port import Joined, Joins
+from persist_ingest.sources.registry import source_type
+
+_log = logging.getLogger(__name__)
+
+
+def add_export(
+    location: Location,
+    name: str,
+    export: str,
+    *,
+    minter: str = "",
+    pace: Pace | None = None,
+    report: Callable[[int], None] = lambda rows: None,
+) -> Source:
+    """Take something more of the upstream in, while the source runs or not; once it returns, all of it is there.
+
+    Broken off, pipelines go on with it, or ``resnapshot``. Raises SourceNotFound, InvalidArgument (it is one already,
+    there is no such thing, or this type of source cannot), SourceFailure (what to correct upstream), LocationError.
+    """
+    here = location.resolved()
+    records = Records(client(here))
+    source = records.source(name)
+    added = _add(client(here), records, source, _joins(source), export)
+    return resnapshot(here, name, added, minter=minter, pace=pace, report=report)
+
+
+def drop_export(location: Location, name: str, export: str) -> Source:
+    """Have a source go on without an export, and end that: its shard, with all history. The source as it is then.
+
+    Broken off, it is to be repeated as long as the source has the export. Raises SourceNotFound, InvalidArgument (there
+    is none, or no other), LocationError.
+    """
+    the_client = client(location.resolved())
+    records = Records(the_client)
+    source = records.source(name)
+    kind = _joins(source)
+    check_export(source, export)
+    if len(source.exports) == 1:
+        raise InvalidArgument("a source has one export at least", hint="drop the source", source=name, export=export)
+
+    def place(now: Source) -> Source:
+        if export not in now.exports or now.exports[export] != source.exports[export]:
+            return now
+        exports = {each: shard for each, shard in now.exports.items() if each != export}
+        without = replace(now, exports=exports, definition=kind.parted(now.definition, export), turn=now.turn + 1)
+        return with_trouble(without, export, None)
+
+    after = amend(records, source, place)
+    known = Progress.of(troubles(source).get(export))
+    if known is not None:
+        discard(the_client, known)
+    with contextlib.suppress(ShardNotFound):
+        the_client.finalize(source.exports[export], force=True)
+    kind.part(source.definition, export)
+    return after
+
+
+def join_new(location: Location, name: str) -> list[str]:
+    """Have a source that is of everything upstream take in what came there since; what that is, by name.
+
+    What cannot be taken in is left out, and looked at again at the next call.
+    """
+    the_client = client(location.resolved())
+    records = Records(the_client)
+    source = records.source(name)
+    kind = source_type(source.type)
+    if not isinstance(kind, Joins):
+        return []
+    found = []
+    for each in kind.joinable(source.definition):
+        try:
+            _add(the_client, records, source, kind, each, lenient=True)
+            found.append(each)
+        except PersistError as error:
+            _log.warning("source %s cannot take %s in: %s", name, each, error)
+    return found
+
+
+def _joins(source: Source) -> Joins:
+    kind = source_type(source.type)
+    if not isinstance(kind, Joins):
+        raise InvalidArgument("this type of source has what it was created with", type=source.type)
+    return kind
+
+
+def _add(
+    the_client: "persist.Client", records: Records, source: Source, kind: Joins, name: str, *, lenient: bool = False
+) -> str:
+    """Name an export in the record, with an empty shard; what it is called."""
+    joined = kind.joined(source.definition, name, lenient=lenient)
+    shard = _fresh(the_client, source, joined)
+
+    def place(now: Source) -> Source:
+        if joined.export in now.exports:
+            return now
+        grown = replace(
+            now,
+            exports={**now.exports, joined.export: shard},
+            definition=joined.renewed(now.definition),
+            turn=now.turn + 1,
+        )
+        return with_trouble(grown, joined.export, Trouble(state=SNAPSHOTTING, since_ms=system().now_ms()))
+
+    after = amend(records, source, place)
+    if after.exports[joined.export] != shard:
+        # Another process was faster.
+        the_client.finalize(shard, force=True)
+    return joined.export
+
+
+def _fresh(the_client: "persist.Client", source: Source, joined: Joined) -> str:
+    """A shard that nobody had, called after the export: ids are dead for ever once they were used."""
+    for number in itertools.count(source.generation):
+        table = f"{source.name}.{joined.export}"
+        shard = the_client.named(table if number == 1 else f"{table}@{number}", create=True)
+        try:
+            the_client.recent_upper(shard)
+        except ShardNotFound:
+            the_client.open_writer(shard, schema=joined.schema)
+            the_client.open_since(DATA_SINCE, shard, purpose="history of a source")
+            return str(shard)
+    raise AssertionError

@@ -1,0 +1,86 @@
+"""Tables that join a source, and leave it. Source: sources.md section 1, semantics seen (publication membership)."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from persist import InvalidArgument
+from persist.typed import Fields
+from persist_ingest.sources.port import Joined, SourceFailure
+from persist_ingest.sources.postgres import catalog
+from persist_ingest.sources.postgres.catalog import Listed, quoted
+from persist_ingest.sources.postgres.checks import check_identities, check_upstream
+from persist_ingest.sources.postgres.definition import Definition
+from persist_ingest.sources.postgres.making import publications
+from persist_ingest.sources.postgres.making.options import parse_table
+from persist_ingest.sources.postgres.making.setup import check_alone, check_kinds, defined, initial_schema, lock
+from persist_ingest.sources.postgres.session import Session
+
+LOCK_SECONDS: Final = 2.0
+
+
+def joined(definition: Definition, name: str, lenient: bool) -> Joined:
+    """See Joins."""
+    names = parse_table(name)
+    with Session(definition.dsn, lock_seconds=LOCK_SECONDS) as session:
+        check_upstream(session, definition.of(()))
+        listed = _listed(session, definition, names)
+        if not lenient:
+            listed = check_alone(session, definition, *names)
+        with Session(definition.dsn) as holder:
+            lock(holder, [listed])
+            alone = defined(holder, definition, [listed], {listed.oid: ()})
+            holder.run("COMMIT")
+        (table,) = alone.tables
+        if not lenient and table.form is not None:
+            check_identities(session, definition, table, table.form)
+
+    def renewed(given: Fields) -> Fields:
+        return Definition.from_json(given).joined(table).to_json()
+
+    return Joined(export=table.export, schema=initial_schema(table), renewed=renewed)
+
+
+def _listed(session: Session, definition: Definition, names: tuple[str, str]) -> Listed:
+    found = catalog.named_tables(session, definition.publication, [names])
+    if not found:
+        raise InvalidArgument("there is no such table", hint="as public.orders", table=".".join(names))
+    check_kinds(found)
+    (table,) = found
+    for other in definition.tables:
+        if other.export.lower() == table.export.lower():
+            raise InvalidArgument(
+                "the source has an export of this name already",
+                hint="persist source status shows them",
+                export=other.export,
+            )
+    publication = catalog.publication(session, definition.publication)
+    if table.kind == "p" and publication is not None and not publication.by_root:
+        raise SourceFailure(
+            "the publication has partitioned tables by their partitions",
+            hint="make a source of this table; or name its partitions",
+            table=table.export,
+        )
+    return table
+
+
+def part(definition: Definition, export: str) -> None:
+    """See Joins. A publication of other sources, too, keeps the table; and so does one that no source made."""
+    (table,) = definition.of({export}).tables
+    if not definition.mark:
+        return
+    with Session(definition.dsn, lock_seconds=LOCK_SECONDS) as session:
+        found = catalog.named_tables(session, definition.publication, [(table.schema, table.name)])
+        if found and found[0].published and publications.is_alone(session, definition.publication, definition.mark):
+            session.run(
+                f"ALTER PUBLICATION {quoted(definition.publication)} DROP TABLE {quoted(table.schema, table.name)}"
+            )
+
+
+def joinable(definition: Definition) -> Sequence[str]:
+    """See Joins."""
+    if not definition.everything:
+        return ()
+    known = {table.export.lower() for table in definition.tables} | {each.lower() for each in definition.left_out}
+    with Session(definition.dsn, lock_seconds=LOCK_SECONDS) as session:
+        there = catalog.published_tables(session, definition.publication)
+    return [quoted(each.schema, each.name) for each in there if each.export.lower() not in known and each.kind in "rp"]

@@ -1,0 +1,243 @@
+"""A piece of a table: rows in a range of its primary key at one moment, and what the log adds to them.
+
+Which transactions a moment has says its snapshot, by their numbers; and the log says whose each change is. So a piece
+needs neither a slot of its own nor a lock beyond its own reading. Keys are compared by the server, as nothing else
+knows the order of a type and its collation.
+Source: sources.md section 1; DBLog (Andreakis, Papapanagiotou 2020), watermarks.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from persist import Schema
+from persist.arrow import ArrowArray
+from persist.sources import SourceFrontier
+from persist_ingest.sources.port import Changes, Emptied, TableAltered, Truncated
+from persist_ingest.sources.postgres import catalog
+from persist_ingest.sources.postgres.catalog import literal, quoted
+from persist_ingest.sources.postgres.decoding import plain, wide
+from persist_ingest.sources.postgres.definition import Definition, Table
+from persist_ingest.sources.postgres.framing import Framed
+from persist_ingest.sources.postgres.reader import ChangesTask
+from persist_ingest.sources.postgres.session import Session
+from persist_ingest.sources.postgres.snapshot import SnapshotTask, where_rows_are
+from persist_ingest.sources.postgres.values import Bools, Ints
+
+PIECE_BYTES: Final = 32 << 20
+_NEAR: Final = 1 << 31
+_KEYS: Final = """
+SELECT a.attname, format_type(a.atttypid, a.atttypmod), n.nspname, c.collname
+FROM pg_attribute a
+LEFT JOIN pg_collation c ON c.oid = a.attcollation LEFT JOIN pg_namespace n ON n.oid = c.collnamespace
+WHERE a.attrelid = %(table)s::int8::oid AND a.attnum > 0 AND NOT a.attisdropped
+"""
+_SEEN: Final = "SELECT pg_current_snapshot()::text, pg_export_snapshot()"
+_SIZE: Final = """
+SELECT coalesce(sum(greatest(c.reltuples, 0)), 0)::int8, coalesce(sum(pg_relation_size(c.oid)), 0)::int8
+FROM pg_class c WHERE c.relkind = 'r' AND c.oid IN (
+    SELECT %(table)s::int8::oid UNION SELECT relid FROM pg_partition_tree(%(table)s::int8::oid))
+"""
+_AGAIN: Final = "snapshot this table again (persist source resnapshot)"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The transactions that a snapshot has: those before ``least``, and those before ``next`` that are not ``open``."""
+
+    least: int
+    next: int
+    open: Ints
+
+    @staticmethod
+    def of(told: str) -> "Seen":
+        """From what pg_current_snapshot says."""
+        least, following, running = told.split(":")
+        return Seen(int(least), int(following), np.array([int(each) for each in running.split(",") if each], np.int64))
+
+    def has(self, xids: Ints) -> Bools:
+        """Of each of these transactions, by its short number."""
+        numbers = wide(xids, self.next + _NEAR)
+        found: Bools = (numbers < self.least) | ((numbers < self.next) & ~np.isin(numbers, self.open))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The primary key of a table. ``columns``: its name, what the export calls it, and how SQL casts text to it."""
+
+    columns: tuple[tuple[str, str, str], ...]
+
+    @staticmethod
+    def of(session: Session, table: Table) -> "Order | None":
+        """None: there is no such order, or its values are not told as text here."""
+        casts = {
+            name: f"::{shown}" + ("" if collation is None else f" COLLATE {quoted(space, collation)}")
+            for name, shown, space, collation in session.rows(_KEYS, {"table": table.oid})
+        }
+        columns = {column.name: column for column in table.columns}
+        if not table.key or not all(_is_told(columns[name].type.arrow) for name in table.key):
+            return None
+        return Order(tuple((name, columns[name].called, casts[name]) for name in table.key))
+
+    @property
+    def names(self) -> str:
+        """The columns, in SQL."""
+        return ", ".join(quoted(name) for name, _, _ in self.columns)
+
+    def value(self, key: Sequence[str]) -> str:
+        """A key, in SQL."""
+        return ", ".join(literal(text) + cast for text, (_, _, cast) in zip(key, self.columns, strict=True))
+
+    def where(self, after: Sequence[str] | None, last: Sequence[str] | None) -> str:
+        """Which rows lie behind a key and up to another, in SQL."""
+        limits = [] if after is None else [f"({self.names}) > ({self.value(after)})"]
+        limits += [] if last is None else [f"({self.names}) <= ({self.value(last)})"]
+        return " AND ".join(limits)
+
+    def reach(self, session: Session, rows: pa.RecordBatch, keys: Sequence[Sequence[str]]) -> list[Bools]:
+        """For each of these keys which rows lie at it or before."""
+        given = {f"k{at}": _texts(rows.column(called)) for at, (_, called, _) in enumerate(self.columns)}
+        arrays = ", ".join(f"%({name})s::text[]" for name in given)
+        row = ", ".join(f"t.k{at}{cast}" for at, (_, _, cast) in enumerate(self.columns))
+        # Values of keys are texts of any kind, in which a percent sign means nothing.
+        tests = ", ".join(f"coalesce(({row}) <= ({self.value(key)}), false)".replace("%", "%%") for key in keys)
+        answers = session.rows(
+            f"SELECT {tests} FROM unnest({arrays}) WITH ORDINALITY AS t({', '.join(given)}, o) ORDER BY t.o", given
+        )
+        columns = list(zip(*answers, strict=True)) or [()] * len(keys)
+        return [np.array(column, np.bool_) for column in columns]
+
+
+def _is_told(kind: pa.DataType) -> bool:
+    return not pa.types.is_nested(kind)
+
+
+def _texts(array: ArrowArray) -> list[str | None]:
+    """Values in a form that the server reads as the same ones."""
+    if pa.types.is_binary(array.type):
+        return [None if value is None else "\\x" + value.hex() for value in array.to_pylist()]
+    if pa.types.is_timestamp(array.type):
+        array = array.cast(pa.int64()).cast(pa.timestamp("us"))
+    texts: list[str | None] = array.cast(pa.string()).to_pylist()
+    return texts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablePiece:
+    """Implements the Piece port. ``after``: the key of the piece before; ``order``: None where this is all there is."""
+
+    session: Session
+    task: SnapshotTask
+    log: ChangesTask
+    order: Order | None
+    seen: Seen
+    after: tuple[str, ...] | None
+    last: tuple[str, ...] | None
+
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        return self.task.rows()
+
+    def changes(self, begin: SourceFrontier, end: SourceFrontier) -> Iterator[Changes]:
+        for framed, changes in logged(self.log, begin, end):
+            yield _taken(changes, self._wanted(framed, changes))
+
+    def _wanted(self, framed: Framed, changes: Changes) -> Bools:
+        """Of what was read before, everything; of the piece, what it does not have; nothing beyond."""
+        has = framed.ends[self.seen.has(framed.xids)] - np.uint64(1)
+        fresh: Bools = ~np.isin(np.asarray(changes.offsets), has)
+        keys = [key for key in (self.after, self.last) if key is not None]
+        if self.order is None or not keys:
+            return fresh
+        reached = self.order.reach(self.session, changes.rows, keys)
+        before = reached[0] if self.after is not None else np.zeros(len(fresh), np.bool_)
+        within = reached[-1] if self.last is not None else np.ones(len(fresh), np.bool_)
+        return before | (within & fresh)
+
+
+def logged(log: ChangesTask, begin: SourceFrontier, end: SourceFrontier) -> Iterator[tuple[Framed, Changes]]:
+    """The changes of the one table that a task reads, in this range. Raises Emptied."""
+    task = replace(log, begin=begin.bound(0) or 0, end=end.bound(0) or 0)
+    for framed, event in task.framed() if task.begin < task.end else ():
+        if isinstance(event, Truncated):
+            raise Emptied("the table was truncated", hint="it is read from its begin", export=event.export)
+        if isinstance(event, Changes):
+            yield framed, event
+
+
+def _taken(changes: Changes, wanted: Bools) -> Changes:
+    if wanted.all():
+        return changes
+    mask = pa.array(wanted)
+    offsets = plain(np.asarray(changes.offsets)[wanted], pa.uint64())
+    diffs = plain(np.asarray(changes.diffs)[wanted], pa.int64())
+    return replace(changes, rows=changes.rows.filter(mask), offsets=offsets, diffs=diffs)
+
+
+@contextmanager
+def opened(
+    session: Session, definition: Definition, schema: Schema, after: tuple[str, ...] | None, rows: int
+) -> Iterator[TablePiece]:
+    """The piece of the only table of a definition behind a key, at this moment.
+
+    SUBTLE: the lock comes before the snapshot. So nothing empties or rewrites the table in between, which would make it
+    look empty to a snapshot that is older.
+    """
+    (table,) = definition.tables
+    only = "" if table.partitioned else "ONLY "
+    name = quoted(table.schema, table.name)
+    session.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    try:
+        session.run(f"LOCK TABLE {only}{name} IN ACCESS SHARE MODE")
+        told, exported = session.row(_SEEN)
+        oid, file = session.row(where_rows_are(table))
+        if oid != table.oid or catalog.primary_key(session, oid) != table.key:
+            raise TableAltered("the table or its primary key became another one", hint=_AGAIN, export=table.export)
+        order = Order.of(session, table)
+        last = None if order is None else _last(session, order, table, after, _rows(session, table, rows))
+        task = SnapshotTask(
+            dsn=definition.dsn,
+            snapshot=exported,
+            table=replace(table, file=file),
+            schema=schema,
+            offset=0,
+            first=0,
+            last=None,
+            weight=0,
+            where="" if order is None else order.where(after, last),
+            whole=table.partitioned,
+        )
+        log = ChangesTask(definition=definition, schemas={table.export: schema}, begin=0, end=0)
+        yield TablePiece(session=session, task=task, log=log, order=order, seen=Seen.of(told), after=after, last=last)
+    finally:
+        session.rolled_back()
+
+
+def about(session: Session, table: Table) -> tuple[int, int]:
+    """Rows and bytes of a table with its partitions, as the server last counted them."""
+    rows, size = session.row(_SIZE, {"table": table.oid})
+    return rows, size
+
+
+def _rows(session: Session, table: Table, rows: int) -> int:
+    """Not more than are a piece's bytes."""
+    known, size = about(session, table)
+    return max(1, min(rows, rows if not known or not size else PIECE_BYTES * known // size))
+
+
+def _last(
+    session: Session, order: Order, table: Table, after: tuple[str, ...] | None, rows: int
+) -> tuple[str, ...] | None:
+    """The key of that many rows on; None: there are no more."""
+    only = "" if table.partitioned else "ONLY "
+    where = f"WHERE {order.where(after, None)} " if after is not None else ""
+    shown = ", ".join(f"format('%s', {quoted(name)})" for name, _, _ in order.columns)
+    found = session.rows(
+        f"SELECT {shown} FROM {only}{quoted(table.schema, table.name)} {where}"
+        f"ORDER BY {order.names} OFFSET {rows - 1} LIMIT 1"
+    )
+    return tuple(found[0]) if found else None
