@@ -205,6 +205,18 @@ class PersistTable:
         """
         return compact(self._spark, self._target(), pieces=pieces)
 
+    def sweep(self, dryRun: bool = True, *, safeAgeHours: float = 24.0) -> "persist.Swept":
+        """Delete what failed tasks, refused writes and attempts that another write overtook left in Blob.
+
+        ``dryRun`` only finds it. Only what no process can publish any more: a write that began more than
+        ``safeAgeHours`` ago, and has not committed anything yet, is refused from then on. With a location or stores,
+        not with servers, of which ``persist admin sweep`` asks the stores. Raises ShardNotFound, InvalidArgument.
+        """
+        target = self._target()
+        return target.client().sweep(
+            target.shard_id, dry_run=dryRun, safe_age=safeAgeHours * 3600, timeout=target.timeout
+        )
+
     def _change(self, kind: str, how: How) -> Change:
         options = parse_write(self._options | options_of(how), WRITE)
         return Change(self._spark, found(options), kind, how)

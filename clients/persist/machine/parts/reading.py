@@ -139,6 +139,16 @@ class Reading:
         runs = (dataclasses.replace(run, parts=tuple(filter(reading._may_hold, run.parts))) for run in self.runs)
         return dataclasses.replace(reading, runs=tuple(run for run in runs if run.parts))
 
+    @property
+    def focused(self) -> "Reading":
+        """The same read within the keys that its conditions leave: blocks beyond them are not even fetched."""
+        reading = self
+        for keys in (predicate.keys(self.schema) for predicate in self.where):
+            if keys is not None and keys.lower is not None and keys.upper is not None and keys.lower >= keys.upper:
+                return dataclasses.replace(self, runs=())
+            reading = reading if keys is None else reading.narrowed(key_range=keys)
+        return reading
+
     def split(self, n: int) -> list["Reading"]:
         """At most ``n`` reads of disjoint key ranges that together are this one, in key order."""
         if n <= 1:
@@ -298,7 +308,9 @@ class Reading:
         """What to hold of each run: a merge takes about three times as much, keys included."""
         row_bytes = self.decoded_bytes // max(1, self.rows) + _KEY_BYTES
         fit = MERGE_BYTES_MAX // (3 * row_bytes * max(1, len(self.runs)))
-        return MergeSizes(rows=max(MERGE_ROWS_MIN, min(BATCH_ROWS_MAX, fit)), run_bytes=RUN_BYTES_MAX)
+        rows = max(MERGE_ROWS_MIN, min(BATCH_ROWS_MAX, fit))
+        # What conditions leave is less than what they look at, and each look at a batch costs something.
+        return MergeSizes(rows=rows, run_bytes=RUN_BYTES_MAX, batch_rows=rows if self.where else DECODE_ROWS)
 
     def _rows(
         self, run: RunView, part: Part, reader: Reader, columns: list[str] | None, batch_rows: int
