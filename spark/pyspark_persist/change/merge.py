@@ -26,6 +26,7 @@ from pyspark_persist.change.expressions import (
 from pyspark_persist.change.pairing import Straight, paired
 from pyspark_persist.change.rows import before, quoted
 from pyspark_persist.change.running import Change, ChangeResult, Compute, How, Made
+from pyspark_persist.change.source import Source
 from pyspark_persist.change.target import COUNT, ROW, Base, Reach
 from pyspark_persist.change.tasks import DELETE, INSERT, KIND, UPDATE, new
 from pyspark_persist.change.touching import ANYTHING, About, about_keys, equated
@@ -62,7 +63,7 @@ class MergeBuilder:
     def __init__(
         self,
         change: "Callable[[How], Change]",
-        source: "DataFrame",
+        source: Source,
         on: On,
         *,
         target: str,
@@ -70,7 +71,7 @@ class MergeBuilder:
         clauses: Sequence[Clause] = (),
     ) -> None:
         self._change = change
-        self._source = source
+        self._given = source
         self._on = on
         self._sides = target, alias
         self._clauses = tuple(clauses)
@@ -116,92 +117,81 @@ class MergeBuilder:
         return self._change(how).run(self._compute())
 
     def _compute(self) -> Compute:
-        fixed: list[tuple[MergeBuilder, int]] = []
+        fixed: list[MergeBuilder] = []
 
         def compute(reach: Reach) -> Made:
             if not fixed:
                 # What is wrong with it is said before the source is computed.
-                self._made(reach, 0)
-                # SUBTLE: every attempt, and all that looks at it, is of one source, even where it is not definite.
-                source = self._source.localCheckpoint(eager=False)
-                fixed.append((self._of(source, self._clauses), source.count()))
-            builder, rows = fixed[0]
-            return builder._made(reach, rows)
+                small = self._by_pairs(reach) is not None
+                if not small:
+                    self._by_join(reach)
+                fixed.append(self._of(self._given.fixed(small=small), self._clauses))
+            return fixed[0]._by_pairs(reach) or fixed[0]._by_join(reach)
 
         return compute
 
     def _with(self, clause: Clause) -> "MergeBuilder":
-        return self._of(self._source, [*self._clauses, clause])
+        return self._of(self._given, [*self._clauses, clause])
 
-    def _of(self, source: "DataFrame", clauses: Sequence[Clause]) -> "MergeBuilder":
+    def _of(self, source: Source, clauses: Sequence[Clause]) -> "MergeBuilder":
         target, alias = self._sides
         return MergeBuilder(self._change, source, self._on, target=target, alias=alias, clauses=clauses)
 
+    @property
+    def _source(self) -> "DataFrame":
+        return self._given.frame
+
     # ---- the DataFrame of changes --------------------------------------------------------------------------------
 
-    def _made(self, reach: Reach, rows: int) -> Made:
-        """``rows``: of the source, or 0 of one that has not been computed."""
-        if (made := self._by_pairs(reach, rows)) is not None:
-            return made
-        about = self._about(reach.schema) if rows else ANYTHING
-        return self._by_join(reach, about)
-
-    def _by_pairs(self, reach: Reach, rows: int) -> Made | None:
+    def _by_pairs(self, reach: Reach) -> Made | None:
         """Without a join, if it may be: rows of the table that the source does not match do not matter."""
         pairs = self._equal(reach.names)
         if pairs is None or NOT_BY_SOURCE in self._cases:
             return None
-        about = functools.cache(lambda: about_keys(self._source, pairs, reach.schema))
+        about = functools.cache(lambda: about_keys(self._given.definite, pairs, reach.schema))
         once, rest = MATCHED in self._cases, NOT_MATCHED in self._cases
-        straight = self._straight(reach, pairs)
-        if straight is not None:
-            source, places, values = straight
-            pairing = paired(reach, source, places, rows=rows, rest=rest)
+        columns = self._source.columns
+        keys = [(mine, columns.index(theirs)) for mine, theirs in pairs]
+        values = self._straight(reach)
+        if values is not None:
+            needed = sorted({place for _, place in keys} | {columns.index(name) for name in values})
+            keys = [(mine, needed.index(place)) for mine, place in keys]
+            pairing = paired(reach, self._given.taken(needed), keys, rest=rest)
             if pairing is None:
                 return None
             kind = next((clause.kind for clause in self._clauses if clause.case == MATCHED), None)
-            first = Straight(pair=pairing.pair, kind=kind, values=values)
+            places = tuple(needed.index(columns.index(name)) for name in values)
+            first = Straight(task=pairing.task, kind=kind, values=places)
             return Made(base=pairing.base_of(pairing.source), frame=pairing.source, once=once, first=first, about=about)
-        places = [(mine, self._source.columns.index(theirs)) for mine, theirs in pairs]
-        pairing = paired(reach, self._source, places, rows=rows, rest=rest)
+        pairing = paired(reach, self._given, keys, rest=rest)
         if pairing is None:
             return None
         try:
-            changed = self._changes(reach, pairing.shown(self._source.columns, self._sides), sf.lit(True))
+            changed = self._changes(reach, pairing.shown(columns, self._sides), sf.lit(True))
         except InvalidArgument:
             # Such as a column that is not called by its side: that a join would show.
             return None
         return Made(base=pairing.base_of(changed), frame=changed, once=once, about=about)
 
-    def _straight(
-        self, reach: Reach, pairs: list[tuple[str, str]]
-    ) -> "tuple[DataFrame, list[tuple[str, int]], bool] | None":
-        """The columns of the source that matter, where rows are taken as they are; the places of its keys in them; and
-        whether they are those of the table.
-        """
+    def _straight(self, reach: Reach) -> list[str] | None:
+        """Where rows are taken as they are, the columns of the source that take the place of the table's, if any do."""
         cases = [clause.case for clause in self._clauses]
         if any(clause.when is not None or clause.values is not None for clause in self._clauses):
             return None
         if len(set(cases)) < len(cases):
             return None  # a second clause never counts, but may be wrong
-        alias = self._sides[1]
         if all(clause.kind == DELETE for clause in self._clauses):
-            keys = [quoted(theirs, alias) for _, theirs in pairs]
-            places = [(mine, place) for place, (mine, _) in enumerate(pairs)]
-            return self._source.alias(alias).select(*keys), places, False
-        given = self._source.alias(alias)
+            return []
         with self._understood(reach):
-            values = self._values(self._clauses[0], reach, given)
-            source = given.select(*[values[name].alias(new(place)) for place, name in enumerate(reach.names)])
-        if any(theirs.lower() != mine.lower() for mine, theirs in pairs):
-            return None
-        return source, [(mine, reach.names.index(mine)) for mine, _ in pairs], True
+            self._values(self._clauses[0], reach, self._source.alias(self._sides[1]))
+        return found(self._source.columns, reach.names)
 
-    def _by_join(self, reach: Reach, about: About) -> Made:
+    def _by_join(self, reach: Reach) -> Made:
+        about = ANYTHING if self._given.rows is None else self._about(reach.schema)
         base = reach.contents(about)
         target, source = self._sides
         present, place = _free("_present", self._source.columns), _free("_place", self._source.columns, base.names)
-        given = self._source.withColumn(present, sf.lit(True)).alias(source)
+        given = self._given.definite.withColumn(present, sf.lit(True)).alias(source)
         how = _JOINS[NOT_BY_SOURCE in self._cases, NOT_MATCHED in self._cases]
         with self._understood(reach):
             joined = base.rows.alias(target).join(given, self._matching(base), how)
@@ -237,7 +227,7 @@ class MergeBuilder:
         pairs = self._equal([field.name for field in shown_fields(schema)])
         if pairs is None or NOT_BY_SOURCE in self._cases:
             return ANYTHING
-        return about_keys(self._source, pairs, schema)
+        return about_keys(self._given.definite, pairs, schema)
 
     def _equal(self, names: Sequence[str]) -> list[tuple[str, str]] | None:
         """The columns that must be equal where that is all that must hold."""

@@ -20,8 +20,9 @@ from pyspark.sql import types as st
 from persist import InvalidArgument, Predicate
 from persist.arrow import ArrowArray, ArrowField, Numbers
 from pyspark_persist.change.matching import PAIRS_MAX, Matching
+from pyspark_persist.change.source import Source, slices, table_of
 from pyspark_persist.change.target import COUNT, ROW, ROW_BITS, Base, Reach, counter_of
-from pyspark_persist.change.tasks import INSERT, KIND, new, old
+from pyspark_persist.change.tasks import INSERT, KIND, Batches, new, old
 from pyspark_persist.naming import shown_name, stored_name
 from pyspark_persist.read.splitting import pieces
 from pyspark_persist.read.view import View
@@ -44,11 +45,16 @@ _MINE, _THEIRS = "t", "s"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairing:
-    """``source``, cut into ranges, and what tasks make of it: pairs of rows, columns of the table before its own."""
+    """``source``, cut into ranges, and the ``task`` that makes pairs of it: columns of the table, then ``kinds``.
+
+    ``pair``: what the task does once it has the rows of its range.
+    """
 
     reach: Reach
     source: "DataFrame"
+    kinds: st.StructType
     pair: "Pair"
+    task: Batches
 
     def base_of(self, frame: "DataFrame") -> Base:
         """The rows of a frame that this led to."""
@@ -58,26 +64,24 @@ class Pairing:
         """The pairs as structs named like the sides, the table's with COUNT and ROW. ``columns``: the source's."""
         mine = [st.StructField(f"{_MINE}{place}", kind) for place, kind in enumerate(self.reach.kinds)]
         mine += [st.StructField(f"{_MINE}{name}", st.LongType()) for name in (COUNT, ROW)]
-        found = self.source.mapInArrow(self.pair, st.StructType([*mine, *self.source.schema]))
+        found = self.source.mapInArrow(self.task, st.StructType([*mine, *self.kinds]))
         target, alias = sides
         return found.select(
             _struct([field.name for field in mine], [*self.reach.names, COUNT, ROW]).alias(target),
-            _struct(self.source.columns, columns).alias(alias),
+            _struct(self.kinds.fieldNames(), columns).alias(alias),
         )
 
 
-def paired(
-    reach: Reach, source: "DataFrame", pairs: Sequence[tuple[str, int]], *, rows: int, rest: bool
-) -> Pairing | None:
+def paired(reach: Reach, source: Source, pairs: Sequence[tuple[str, int]], *, rest: bool) -> Pairing | None:
     """The rows of a source beside those of the table that they match; None: they must be joined.
 
-    ``pairs``: columns of the table, and places of those of the source, that are equal. ``rows``: of the source, or 0.
-    ``rest``: rows of the source that match none, too.
+    ``pairs``: columns of the table, and places of those of the source, that are equal. ``rest``: rows of the source
+    that match none, too.
     """
     first = shown_name(reach.schema.key.field(0).name) if len(reach.schema.key) else None
     ordered = sorted(pairs, key=lambda pair: pair[0] != first)
     snapshot = reach.snapshot()
-    if snapshot is None or ordered[0][0] != first or not _comparable(source, ordered, reach.types):
+    if snapshot is None or ordered[0][0] != first or not _comparable(source.frame, ordered, reach.types):
         return None
     [whole] = snapshot.splits(1)
     pair = Pair(
@@ -90,13 +94,30 @@ def paired(
         rest=rest,
         counter=counter_of(reach.spark),
     )
-    named = [f"{_THEIRS}{place}" for place in range(len(source.columns))]
-    tasks = max(pieces(reach.spark, snapshot.encoded_bytes), -(-rows // ROWS_MAX))
-    given = source.toDF(*named)
-    cut = (
-        given.repartitionByRange(tasks, *[named[theirs] for _, theirs in pair.keys]) if tasks > 1 else given.coalesce(1)
-    )
-    return Pairing(reach=reach, source=cut, pair=pair)
+    named = [f"{_THEIRS}{place}" for place in range(len(source.frame.columns))]
+    given = source.frame.toDF(*named)
+    tasks = max(pieces(reach.spark, snapshot.encoded_bytes), -(-(source.rows or 0) // ROWS_MAX))
+    task: Batches = pair
+    if source.table is not None:
+        cut = reach.spark.range(0, tasks, 1, numPartitions=tasks)
+        task = _Brought(slices=slices(source.table.rename_columns(named), pair.keys[0][1], tasks), task=pair)
+    elif tasks > 1:
+        cut = given.repartitionByRange(tasks, *[named[theirs] for _, theirs in pair.keys])
+    else:
+        cut = given.coalesce(1)
+    return Pairing(reach=reach, source=cut, kinds=given.schema, pair=pair, task=task)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Brought:
+    """A task to which slices are sent, by the numbers that come in."""
+
+    slices: list[bytes]
+    task: Batches
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        numbers = [int(number) for batch in batches for number in batch.column(0).to_numpy()]
+        yield from self.task(batch for number in numbers for batch in table_of(self.slices[number]).to_batches())
 
 
 def _struct(columns: Sequence[str], names: Sequence[str]) -> Column:
@@ -106,13 +127,23 @@ def _struct(columns: Sequence[str], names: Sequence[str]) -> Column:
 def _comparable(source: "DataFrame", pairs: Sequence[tuple[str, int]], kinds: dict[str, st.DataType]) -> bool:
     """The columns are equal to Arrow where they are to Spark, and all others come through it as they are."""
     given = [field.dataType for field in source.schema]
-    if not all(isinstance(kind, _CARRIED) for kind in given):
+    if not all(map(_carried, given)):
         return False
     for mine, theirs in pairs:
         whole = isinstance(kinds[mine], st.IntegralType) and isinstance(given[theirs], st.IntegralType)
         if not whole and not (isinstance(kinds[mine], _ALIKE) and kinds[mine] == given[theirs]):
             return False
     return True
+
+
+def _carried(kind: st.DataType) -> bool:
+    if isinstance(kind, st.ArrayType):
+        return _carried(kind.elementType)
+    if isinstance(kind, st.MapType):
+        return _carried(kind.keyType) and _carried(kind.valueType)
+    if isinstance(kind, st.StructType):
+        return all(_carried(field.dataType) for field in kind)
+    return isinstance(kind, _CARRIED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,22 +230,22 @@ def _array(table: pa.Table, place: int) -> ArrowArray:
 class Straight:
     """Pairs as the changes that they are where no expression decides: what is matched becomes ``kind``.
 
-    ``kind`` None: it stays. The source's columns are those of the table; ``values`` False: they are of no account.
+    ``kind`` None: it stays. ``values``: for each column of the table the place of the source's; none where nothing is
+    added.
     """
 
-    pair: Pair
+    task: Batches
     kind: int | None
-    values: bool
+    values: tuple[int, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        width = len(self.pair.view.output) - 1
-        for batch in self.pair(batches):
-            count, row = batch.column(width), batch.column(width + 1)
+        for batch in self.task(batches):
+            row = batch.column(f"{_MINE}{ROW}")
             if self.kind is None and not row.null_count:
                 continue
             kinds = pc.if_else(row.is_valid(), INSERT if self.kind is None else self.kind, INSERT)
-            fields = {KIND: kinds.cast(pa.int32()), COUNT: count, ROW: row}
+            fields = {KIND: kinds.cast(pa.int32()), COUNT: batch.column(f"{_MINE}{COUNT}"), ROW: row}
+            width = batch.schema.get_field_index(f"{_MINE}{COUNT}")
             fields |= {old(place): batch.column(place) for place in range(width)}
-            if self.values:
-                fields |= {new(place): batch.column(width + 2 + place) for place in range(width)}
+            fields |= {new(place): batch.column(width + 2 + theirs) for place, theirs in enumerate(self.values)}
             yield pa.RecordBatch.from_pydict(fields)

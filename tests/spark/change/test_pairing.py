@@ -17,7 +17,15 @@ from spark.change.models import Row, Rows, rows_of
 import persist
 from persist import InvalidArgument
 from pyspark_persist.change import matching, pairing
+from pyspark_persist.change import source as sources
 from pyspark_persist.change.matching import Matching
+
+
+@pytest.fixture(params=["driver", "executors"])
+def kept(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who keeps the source."""
+    monkeypatch.setattr(sources, "SMALL_BYTES", 1 << 63 if request.param == "driver" else 0)
+
 
 VALUES = st.none() | st.integers(1, 3)
 
@@ -60,12 +68,13 @@ KEYS: dict[str, tuple[pa.DataType, str, Callable[[int], object]]] = {
     "timestamp": (pa.timestamp("ms", "UTC"), "timestamp", lambda n: datetime.datetime(2026, 1, 1, n // 60, n % 60)),
     "decimal": (pa.decimal128(9, 2), "decimal(9,2)", lambda n: decimal.Decimal(n) / 4),
     "binary": (pa.binary(), "binary", lambda n: bytes([n % 7, n])),
-    "short": (pa.int16(), "bigint", lambda n: n - 50),
+    "short": (pa.int16(), "smallint", lambda n: n - 50),
     "unsigned": (pa.uint32(), "int", lambda n: n),
     "double": (pa.float64(), "double", lambda n: [0.0, -0.0, float("nan")][n] if n < 3 else n / 8),
 }
 
 
+@pytest.mark.usefixtures("kept")
 @pytest.mark.parametrize("kind", KEYS)
 def test_keys_of_every_type_match_where_they_are_equal(
     made: Callable[..., Held], monkeypatch: pytest.MonkeyPatch, kind: str
@@ -100,6 +109,7 @@ def cases(rows: Rows, source: list[Row], change: Callable[[Row, Row], Row | None
     return after
 
 
+@pytest.mark.usefixtures("kept")
 @pytest.mark.parametrize("on", [["id", "name"], "source.name = target.name and target.id = source.id"], ids=str)
 @pytest.mark.parametrize("tasks", [1, 4])
 def test_clauses_about_both_sides_are_decided_for_each_pair(
@@ -134,6 +144,7 @@ def test_clauses_about_both_sides_are_decided_for_each_pair(
     assert min(done.rows_updated, done.rows_deleted, done.rows_inserted) > 0
 
 
+@pytest.mark.usefixtures("kept")
 @pytest.mark.parametrize("tasks", [1, 3])
 def test_rows_that_are_taken_as_they_are_need_no_expression(
     held: Held, monkeypatch: pytest.MonkeyPatch, tasks: int
@@ -168,3 +179,14 @@ def test_key_that_the_column_cannot_hold_matches_nothing(made: Callable[..., Hel
     done = held.table.merge(source, "id").whenMatchedUpdate(set={"n": "source.n"}).execute()
     assert done.rows_updated == 1
     assert held.rows() == rows_of([(1, 9), (2, 2)])
+
+
+@given(st.lists(st.none() | st.integers(0, 5), max_size=30), st.integers(1, 6))
+@settings(deadline=None)
+def test_slices_hold_all_rows_and_equal_keys_together(keys: list[int | None], count: int) -> None:
+    table = pa.table({"k": pa.array(keys, pa.int64()), "n": range(len(keys))})
+    found = [sources.table_of(data) for data in sources.slices(table, 0, count)]
+    assert len(found) == count
+    assert sorted(n for piece in found for n in piece["n"].to_numpy()) == list(range(len(keys)))
+    of_key = [{key for key in piece["k"].to_pylist() if key is not None} for piece in found]
+    assert sum(map(len, of_key)) == len(set(keys) - {None})

@@ -121,7 +121,7 @@ def test_initial_snapshot_whose_time_was_compacted_away_fails_or_goes_on(
 
 def test_progress_says_how_much_no_micro_batch_has_taken_yet(where: Where, feed: Any) -> None:
     forty(feed)
-    reader = stream_reader(**where, maxRowsPerTrigger=10)
+    reader = stream_reader(**where, mode="diffs", maxRowsPerTrigger=10)
     start = reader.initialOffset()
     assert "numRowsOutstanding" not in reader.reportLatestOffset()
     left, taken = [], 0

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from persist.arrow import ArrowArray
 from persist.core.data.encoding import VALUE, encode, encode_key, one_chunk
+from persist.core.data.predicate_arrow import chosen, columns_in
 from persist.core.data.predicate_functions import after, applied, prefix_of, result_type, within
 from persist.core.data.predicate_text import Term, parse_text
 from persist.core.data.schema import DIFF, TS, Schema
@@ -28,10 +29,11 @@ from persist.errors import InvalidArgument
 from persist.typed import AnyValue
 
 PredicateLike: TypeAlias = Any
-"""A Predicate, a text, a triple (column, op, value), or a sequence of these (all must hold)."""
+"""A Predicate, a text, a triple (column, op, value), a pyarrow expression, or a sequence of these (all must hold)."""
 
 _SAME: Final = {"==": "=", "<>": "!=", "is": "is null", "is not": "is not null"}
 OR: Final = "or"
+ARROW: Final = "arrow"
 _COMPARISONS: Final = ("=", "!=", "<", "<=", ">", ">=")
 _OPS: Final = (*_COMPARISONS, "in", "not in", "like", "not like", "is null", "is not null")
 _SUMMED: Final = "choose a time by as_of, an interval by a change feed; filter the rows that were read by their diff"
@@ -42,8 +44,8 @@ _HINT: Final = "such as \"id >= 5 and (name = 'x' or name like 'y%')\", or [('id
 class Condition:
     """One comparison of a column, or of what a ``function`` of dates makes of it; or what ``or`` joins.
 
-    ``value`` is a tuple or an Arrow array for ``in`` and ``not in``, None for ``is null`` and ``is not null``, and for
-    ``or`` a tuple of Predicates, whose column is empty.
+    ``value`` is a tuple or an Arrow array for ``in`` and ``not in``, None for ``is null`` and ``is not null``. Without
+    a column: for ``or`` a tuple of Predicates, for ``arrow`` an expression.
     """
 
     column: str
@@ -68,11 +70,14 @@ class Predicate:
         """The predicate a user means. Raises InvalidArgument with an example of what is understood."""
         return cls(tuple(_conditions(where)))
 
-    @property
-    def columns(self) -> set[str]:
-        """The columns it looks at."""
-        found = {condition.column for condition in self.conditions if not condition.sides}
-        return found.union(*(side.columns for condition in self.conditions for side in condition.sides))
+    def columns(self, schema: pa.Schema) -> set[str]:
+        """The columns it looks at, of these. Raises InvalidArgument for an expression that they cannot answer."""
+        found: set[str] = set()
+        for condition in self.conditions:
+            found.update({condition.column} if condition.column else ())
+            found.update(columns_in(condition.value, schema) if condition.op == ARROW else ())
+            found.update(*(side.columns(schema) for side in condition.sides))
+        return found
 
     def renamed(self, name: Callable[[str], str]) -> "Predicate":
         """The same about columns of other names."""
@@ -88,7 +93,9 @@ class Predicate:
         for condition in self.conditions:
             for side in condition.sides:
                 side.check(schema, times=times)
-            if condition.sides:
+            if condition.op == ARROW:
+                columns_in(condition.value, pa.schema(fields.values()))
+            if not condition.column:
                 continue
             if condition.column not in fields:
                 summed = condition.column in (TS.name, DIFF.name)
@@ -115,6 +122,7 @@ class Predicate:
                 if each.column in stats
             )
             for condition in self.conditions
+            if condition.op != ARROW
         )
 
     def keys(self, schema: Schema) -> KeyRange | None:
@@ -138,12 +146,17 @@ class Predicate:
     def filter(self, table: pa.Table) -> pa.Table:
         """The rows for which every condition holds, in order. Raises InvalidArgument as ``check`` does."""
         mask = self._mask(table)
-        return table if mask is None or bool(pc.all(mask).as_py() is not False) else table.filter(mask)
+        kept = table if mask is None or bool(pc.all(mask).as_py() is not False) else table.filter(mask)
+        for condition in self.conditions:
+            kept = chosen(condition.value, kept) if condition.op == ARROW else kept
+        return kept
 
     def _mask(self, table: pa.Table) -> pa.BooleanArray | None:
-        """For each row whether it holds; None: of every row."""
+        """For each row whether it holds, expressions aside; None: of every row."""
         mask: Any = None
         for condition in self.conditions:
+            if condition.op == ARROW:
+                continue
             if condition.sides:
                 holds = functools.reduce(pc.or_, [_all_or(side._mask(table), table) for side in condition.sides])
             elif condition.column not in table.schema.names:
@@ -158,6 +171,8 @@ class Predicate:
 def _conditions(where: PredicateLike) -> Iterable[Condition]:
     if isinstance(where, Predicate):
         return where.conditions
+    if isinstance(where, pc.Expression):
+        return [Condition("", ARROW, where)]
     if isinstance(where, str):
         return [_of_term(term) for term in parse_text(where)]
     if isinstance(where, tuple) and len(where) in (2, 3) and all(isinstance(part, str) for part in where[:2]):
@@ -197,6 +212,10 @@ def _condition(column: str, op: str, value: object = None, function: str = "") -
 def _renamed(condition: Condition, name: Callable[[str], str]) -> Condition:
     if condition.sides:
         return replace(condition, value=tuple(side.renamed(name) for side in condition.sides))
+    if condition.op == ARROW:
+        raise InvalidArgument(
+            "an expression names columns as they are", hint="give a text", got=str(condition.value)[:80]
+        )
     return replace(condition, column=name(condition.column))
 
 

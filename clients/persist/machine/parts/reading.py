@@ -301,7 +301,9 @@ class Reading:
 
     def _read_for(self, part: Part, names: Sequence[str]) -> list[str]:
         """The columns of a part that are needed to show those of these names, and to choose rows."""
-        wanted = {*names, "ts", "diff"}.union(*(predicate.columns for predicate in self.where))
+        # An expression is evaluated in the newest schema, which may have columns that the part lacks.
+        shown = self.schema.updates if self.times else self.schema.rows
+        wanted = {*names, "ts", "diff"}.union(*(predicate.columns(shown) for predicate in self.where))
         return [name for name in self._written_with(part).updates.names if name in wanted]
 
     def _sizes(self) -> MergeSizes:

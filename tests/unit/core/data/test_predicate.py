@@ -5,6 +5,7 @@ import math
 import pickle
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -171,8 +172,21 @@ def test_check_refuses_to_choose_updates_by_what_is_summed(where, times):
 
 
 def test_columns_are_those_it_looks_at():
-    assert Predicate.parse("a = 1 and b is null and a < 3").columns == {"a", "b"}
-    assert Predicate.parse("a = 1 or (b is null and year(c) < 3 or a = 2)").columns == {"a", "b", "c"}
+    schema = pa.schema([(name, pa.int64()) for name in "abcd"])
+    assert Predicate.parse("a = 1 and b is null and a < 3").columns(schema) == {"a", "b"}
+    assert Predicate.parse("a = 1 or (b is null and year(c) < 3 or a = 2)").columns(schema) == {"a", "b", "c"}
+    assert Predicate.parse([(pc.field("a") > 1) | pc.field("c").is_null(), "b = 1"]).columns(schema) == {"a", "b", "c"}
+
+
+def test_expression_chooses_rows_in_their_order():
+    rows = pa.table({"a": range(200_000), "b": [None, 1] * 100_000})
+    predicate = pickle.loads(pickle.dumps(Predicate.parse([pc.field("a") - pc.field("a") / 3 * 3 == 0, "b = 1"])))
+    assert predicate.filter(rows)["a"].to_pylist() == [n for n in range(200_000) if n % 3 == 0 and n % 2]
+    schema = Schema({"a": pa.int64()}, {"b": pa.int64()})
+    predicate.check(schema)
+    for wrong in (pc.field("diff") > 0, pc.field("z") > 0, pc.field("a") > "x", pc.field("a") + 1):
+        with pytest.raises(InvalidArgument):
+            Predicate.parse(wrong).check(schema)
 
 
 def test_renamed_is_the_same_about_other_columns():
