@@ -72,6 +72,7 @@ if TYPE_CHECKING:
         UsageError,
         VersionMismatch,
     )
+    from persist.machine.garbage.sweeper import Swept
     from persist.settings import Settings
 
 __all__ = [
@@ -137,6 +138,7 @@ __all__ = [
     "Split",
     "StoreFull",
     "StoreReadOnly",
+    "Swept",
     "Table",
     "TableTransaction",
     "Token",
@@ -186,6 +188,7 @@ _MODULES = {
     "Codec64": "persist.core.data.codec",
     "JsonCodec": "persist.core.data.codec",
     "Predicate": "persist.core.data.predicate",
+    "Swept": "persist.machine.garbage.sweeper",
     "time_of": "persist.client.shard.times",
     "Schema": "persist.core.data.schema",
     "KeyRange": "persist.core.data.splits",

@@ -64,6 +64,7 @@ from persist.errors import (
     UsageError,
     VersionMismatch,
 )
+from persist.machine.garbage.sweeper import Swept
 from persist.settings import Settings
 
 __all__ = [
@@ -129,6 +130,7 @@ __all__ = [
     "Split",
     "StoreFull",
     "StoreReadOnly",
+    "Swept",
     "Table",
     "TableTransaction",
     "Token",

@@ -19,6 +19,7 @@ with extras.extra("spark"):
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from pyspark_persist.read.keeper import Address
     from pyspark_persist.table import ChangeResult, CommitResult, MergeBuilder, PersistTable
     from pyspark_persist.together import Timedomain, timedomain
 
@@ -38,22 +39,25 @@ def register(spark: "SparkSession") -> None:
     """Make ``format("persist")`` known to this session, also where Spark could not discover it by itself.
 
     From then on this process holds what is read until the session stops: reads survive tasks of any length (options
-    ``holdTtlSeconds``, ``holdMaxSeconds``). Not with Spark Connect, whose server is elsewhere.
+    ``holdTtlSeconds``, ``holdMaxSeconds``); and SQL has the table functions ``persist_snapshot`` and
+    ``persist_changes``. Neither with Spark Connect, whose server is elsewhere.
     """
-    spark.dataSource.register(_source_of(spark))
-
-
-def _source_of(spark: "SparkSession") -> type[DefaultSource]:
-    from pyspark_persist.read.keeper import keeper_of
-
     context = getattr(spark, "_sc", None)
     if context is None:
-        return DefaultSource
+        spark.dataSource.register(DefaultSource)
+        return
+    from pyspark_persist.functions import register_functions
+    from pyspark_persist.read.keeper import keeper_of
+
     try:
         address = keeper_of(context).address
     except OSError:  # no loopback here: planners hold what they plan
         address = None
-    parallelism = context.defaultParallelism
+    spark.dataSource.register(_kept_source(address, context.defaultParallelism))
+    register_functions(spark, address)
+
+
+def _kept_source(address: "Address | None", parallelism: int) -> type[DefaultSource]:
 
     class KeptSource(DefaultSource):
         """Pickled by value, so that it takes along to the planners what only the driver's own process knows."""

@@ -16,6 +16,7 @@ from pyspark_persist.change.expressions import Condition, Values
 from pyspark_persist.change.merge import MergeBuilder, On
 from pyspark_persist.change.rows import deletion, overwriting, restoration, update
 from pyspark_persist.change.running import Change, ChangeResult, How, options_of
+from pyspark_persist.change.source import Source
 from pyspark_persist.compact import compact
 from pyspark_persist.counting import count
 from pyspark_persist.finding import found, inspected
@@ -153,7 +154,8 @@ class PersistTable:
         ``on``: columns that must be equal, or a condition in which the sides are called by their aliases, such as
         ``"target.id = source.id"``. Null equals nothing, unless the condition says ``<=>``.
         """
-        return MergeBuilder(partial(self._change, "merge"), source, on, target=targetAlias, alias=sourceAlias)
+        given = Source(frame=source)
+        return MergeBuilder(partial(self._change, "merge"), given, on, target=targetAlias, alias=sourceAlias)
 
     def overwrite(self, df: "DataFrame", where: Condition = None, **how: Unpack[How]) -> ChangeResult:
         """Put the DataFrame's rows in the place of those for which ``where`` holds; of all rows without it.
@@ -204,6 +206,18 @@ class PersistTable:
         Raises LeaseExpired, LocationError, and what Spark raises.
         """
         return compact(self._spark, self._target(), pieces=pieces)
+
+    def sweep(self, dryRun: bool = True, *, safeAgeHours: float = 24.0) -> "persist.Swept":
+        """Delete what failed tasks, refused writes and attempts that another write overtook left in Blob.
+
+        ``dryRun`` only finds it. Only what no process can publish any more: a write that began more than
+        ``safeAgeHours`` ago, and has not committed anything yet, is refused from then on. With a location or stores,
+        not with servers, of which ``persist admin sweep`` asks the stores. Raises ShardNotFound, InvalidArgument.
+        """
+        target = self._target()
+        return target.client().sweep(
+            target.shard_id, dry_run=dryRun, safe_age=safeAgeHours * 3600, timeout=target.timeout
+        )
 
     def _change(self, kind: str, how: How) -> Change:
         options = parse_write(self._options | options_of(how), WRITE)

@@ -132,6 +132,11 @@ class LocalShards:
         return self._runtime
 
     @property
+    def versions(self) -> Versions:
+        """Its stores as it uses them, for work on whole shards."""
+        return self._versions
+
+    @property
     def blob(self) -> Blob:
         """The blob store, for clients in the same process."""
         return self._versions.blob

@@ -4,10 +4,10 @@ A row of the table that several rows of the source would change is refused: chan
 number they have in the read, so two of a kind are neighbours at any size. Source: spark.md section 3.
 """
 
+import functools
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import TYPE_CHECKING, Final, TypeAlias, Unpack
 
 from pyspark.sql import Column
@@ -23,8 +23,10 @@ from pyspark_persist.change.expressions import (
     condition,
     understood,
 )
+from pyspark_persist.change.pairing import Straight, paired
 from pyspark_persist.change.rows import before, quoted
 from pyspark_persist.change.running import Change, ChangeResult, Compute, How, Made
+from pyspark_persist.change.source import Source
 from pyspark_persist.change.target import COUNT, ROW, Base, Reach
 from pyspark_persist.change.tasks import DELETE, INSERT, KIND, UPDATE, new
 from pyspark_persist.change.touching import ANYTHING, About, about_keys, equated
@@ -32,6 +34,7 @@ from pyspark_persist.naming import find, found, shown_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from pyspark.sql import DataFrame
 
@@ -60,7 +63,7 @@ class MergeBuilder:
     def __init__(
         self,
         change: "Callable[[How], Change]",
-        source: "DataFrame",
+        source: Source,
         on: On,
         *,
         target: str,
@@ -68,7 +71,7 @@ class MergeBuilder:
         clauses: Sequence[Clause] = (),
     ) -> None:
         self._change = change
-        self._source = source
+        self._given = source
         self._on = on
         self._sides = target, alias
         self._clauses = tuple(clauses)
@@ -119,67 +122,127 @@ class MergeBuilder:
         def compute(reach: Reach) -> Made:
             if not fixed:
                 # What is wrong with it is said before the source is computed.
-                self._made(reach, ANYTHING)
-                # SUBTLE: every attempt, and all that looks at it, is of one source, even where it is not definite.
-                fixed.append(self._of(self._source.localCheckpoint(), self._clauses))
-            return fixed[0]._made(reach, fixed[0]._about(reach.schema))
+                small = self._by_pairs(reach) is not None
+                if not small:
+                    self._by_join(reach)
+                fixed.append(self._of(self._given.fixed(small=small), self._clauses))
+            return fixed[0]._by_pairs(reach) or fixed[0]._by_join(reach)
 
         return compute
 
     def _with(self, clause: Clause) -> "MergeBuilder":
-        return self._of(self._source, [*self._clauses, clause])
+        return self._of(self._given, [*self._clauses, clause])
 
-    def _of(self, source: "DataFrame", clauses: Sequence[Clause]) -> "MergeBuilder":
+    def _of(self, source: Source, clauses: Sequence[Clause]) -> "MergeBuilder":
         target, alias = self._sides
         return MergeBuilder(self._change, source, self._on, target=target, alias=alias, clauses=clauses)
 
+    @property
+    def _source(self) -> "DataFrame":
+        return self._given.frame
+
     # ---- the DataFrame of changes --------------------------------------------------------------------------------
 
-    def _made(self, reach: Reach, about: About) -> Made:
+    def _by_pairs(self, reach: Reach) -> Made | None:
+        """Without a join, if it may be: rows of the table that the source does not match do not matter."""
+        pairs = self._equal(reach.names)
+        if pairs is None or NOT_BY_SOURCE in self._cases:
+            return None
+        about = functools.cache(lambda: about_keys(self._given.definite, pairs, reach.schema))
+        once, rest = MATCHED in self._cases, NOT_MATCHED in self._cases
+        columns = self._source.columns
+        keys = [(mine, columns.index(theirs)) for mine, theirs in pairs]
+        values = self._straight(reach)
+        if values is not None:
+            needed = sorted({place for _, place in keys} | {columns.index(name) for name in values})
+            keys = [(mine, needed.index(place)) for mine, place in keys]
+            pairing = paired(reach, self._given.taken(needed), keys, rest=rest)
+            if pairing is None:
+                return None
+            kind = next((clause.kind for clause in self._clauses if clause.case == MATCHED), None)
+            places = tuple(needed.index(columns.index(name)) for name in values)
+            first = Straight(task=pairing.task, kind=kind, values=places)
+            return Made(base=pairing.base_of(pairing.source), frame=pairing.source, once=once, first=first, about=about)
+        pairing = paired(reach, self._given, keys, rest=rest)
+        if pairing is None:
+            return None
+        try:
+            changed = self._changes(reach, pairing.shown(columns, self._sides), sf.lit(True))
+        except InvalidArgument:
+            # Such as a column that is not called by its side: that a join would show.
+            return None
+        return Made(base=pairing.base_of(changed), frame=changed, once=once, about=about)
+
+    def _straight(self, reach: Reach) -> list[str] | None:
+        """Where rows are taken as they are, the columns of the source that take the place of the table's, if any do."""
+        cases = [clause.case for clause in self._clauses]
+        if any(clause.when is not None or clause.values is not None for clause in self._clauses):
+            return None
+        if len(set(cases)) < len(cases):
+            return None  # a second clause never counts, but may be wrong
+        if all(clause.kind == DELETE for clause in self._clauses):
+            return []
+        with self._understood(reach):
+            self._values(self._clauses[0], reach, self._source.alias(self._sides[1]))
+        return found(self._source.columns, reach.names)
+
+    def _by_join(self, reach: Reach) -> Made:
+        about = ANYTHING if self._given.rows is None else self._about(reach.schema)
         base = reach.contents(about)
-        (target, source), place = self._sides, _free("_place", self._source.columns, base.names)
-        named = [f"{target}.{name}" for name in base.names] + [f"{source}.{name}" for name in self._source.columns]
-        with understood(named):
-            joined, action = self._joined(base)
-            after = self._after(base, joined, action)
-            kinds = sf.element_at(sf.array(*[sf.lit(clause.kind) for clause in self._clauses]), action + 1)
-            marks = [kinds.alias(KIND), quoted(COUNT, target).alias(COUNT), quoted(ROW, target).alias(ROW)]
-            # Rows that are added have no number: those of one task stay together.
-            apart = sf.coalesce(quoted(ROW, target), -1 - sf.spark_partition_id()).alias(place)
-            changed = joined.where(action.isNotNull()).select(*marks, *before(base, target), *after, apart)
-        once = any(clause.case == MATCHED for clause in self._clauses)
+        target, source = self._sides
+        present, place = _free("_present", self._source.columns), _free("_place", self._source.columns, base.names)
+        given = self._given.definite.withColumn(present, sf.lit(True)).alias(source)
+        how = _JOINS[NOT_BY_SOURCE in self._cases, NOT_MATCHED in self._cases]
+        with self._understood(reach):
+            joined = base.rows.alias(target).join(given, self._matching(base), how)
+        # Rows that are added have no number: those of one task stay together.
+        apart = sf.coalesce(quoted(ROW, target), -1 - sf.spark_partition_id()).alias(place)
+        changed = self._changes(reach, joined, quoted(present, source).isNotNull(), apart)
+        once = MATCHED in self._cases
         if once:
             changed = changed.repartition(place).sortWithinPartitions(ROW)
-        return Made(
-            base=base,
-            frame=changed,
-            once=once,
-            about=about,
-        )
+        return Made(base=base, frame=changed, once=once, about=lambda: about)
+
+    def _changes(self, reach: Reach, joined: "DataFrame", there: Column, *more: Column) -> "DataFrame":
+        """The changes that clauses make of rows of both sides. ``there``: the source's is. Raises InvalidArgument."""
+        target = self._sides[0]
+        with self._understood(reach):
+            decided, action = self._decided(reach, joined, there)
+            after = self._after(reach, decided, action)
+            kinds = sf.element_at(sf.array(*[sf.lit(clause.kind) for clause in self._clauses]), action + 1)
+            marks = [kinds.alias(KIND), quoted(COUNT, target).alias(COUNT), quoted(ROW, target).alias(ROW)]
+            return decided.where(action.isNotNull()).select(*marks, *before(reach.names, target), *after, *more)
+
+    def _understood(self, reach: Reach) -> "AbstractContextManager[None]":
+        target, source = self._sides
+        mine = [f"{target}.{name}" for name in reach.names]
+        return understood([*mine, *(f"{source}.{name}" for name in self._source.columns)])
+
+    @property
+    def _cases(self) -> set[str]:
+        return {clause.case for clause in self._clauses}
 
     def _about(self, schema: "persist.Schema") -> About:
         """The rows of the table that matter: those that one of the source may match, unless others are changed, too."""
-        if any(clause.case == NOT_BY_SOURCE for clause in self._clauses):
+        pairs = self._equal([field.name for field in shown_fields(schema)])
+        if pairs is None or NOT_BY_SOURCE in self._cases:
             return ANYTHING
-        names = [field.name for field in shown_fields(schema)]
+        return about_keys(self._given.definite, pairs, schema)
+
+    def _equal(self, names: Sequence[str]) -> list[tuple[str, str]] | None:
+        """The columns that must be equal where that is all that must hold."""
         pairs = self._pairs(names)
         if pairs is None and isinstance(self._on, str):
             pairs = equated(self._on, self._sides, names, self._source.columns)
-        return ANYTHING if pairs is None else about_keys(self._source, pairs, schema)
+        return pairs
 
-    def _joined(self, base: Base) -> "tuple[DataFrame, Column]":
-        """Rows of both sides, those that no clause is about left out; and which clause's each is, null for none."""
-        target, source = self._sides
-        present = _free("_present", self._source.columns)
-        given = self._source.withColumn(present, sf.lit(True)).alias(source)
-        cases = {clause.case for clause in self._clauses}
-        how = _JOINS[NOT_BY_SOURCE in cases, NOT_MATCHED in cases]
-        joined = base.rows.alias(target).join(given, self._matching(base), how)
-        here, there = quoted(ROW, target).isNotNull(), quoted(present, source).isNotNull()
+    def _decided(self, reach: Reach, joined: "DataFrame", there: Column) -> "tuple[DataFrame, Column]":
+        """Rows of both sides, and which clause's each is, null for none."""
+        here = quoted(ROW, self._sides[0]).isNotNull()
         holds = {MATCHED: here & there, NOT_MATCHED: ~here, NOT_BY_SOURCE: ~there}
         conditions = [condition(clause.when) for clause in self._clauses]
         check_conditions(joined, conditions)
-        action = _free("_action", self._source.columns, base.names)
+        action = _free("_action", self._source.columns, reach.names)
         chosen = [
             sf.when(holds[clause.case] & when, place)
             for place, (clause, when) in enumerate(zip(self._clauses, conditions, strict=True))
@@ -192,7 +255,7 @@ class MergeBuilder:
             assert isinstance(self._on, str | Column)
             return condition(self._on)
         mine, theirs = self._sides
-        return reduce(operator.and_, [quoted(left, mine) == quoted(right, theirs) for left, right in pairs])
+        return functools.reduce(operator.and_, [quoted(left, mine) == quoted(right, theirs) for left, right in pairs])
 
     def _pairs(self, names: Sequence[str]) -> list[tuple[str, str]] | None:
         """The columns that must be equal, of the table and of the source; None when a condition was given."""
@@ -205,10 +268,10 @@ class MergeBuilder:
             raise InvalidArgument("nothing says which rows match", hint="name columns, or give a condition")
         return list(zip(found(names, on), found(self._source.columns, on), strict=True))
 
-    def _after(self, base: Base, joined: "DataFrame", action: Column) -> list[Column]:
+    def _after(self, reach: Reach, joined: "DataFrame", action: Column) -> list[Column]:
         """What is to be there, by place; nothing where all that is done is to take away."""
         given = {
-            place: self._values(clause, base, joined)
+            place: self._values(clause, reach, joined)
             for place, clause in enumerate(self._clauses)
             if clause.kind != DELETE
         }
@@ -218,29 +281,29 @@ class MergeBuilder:
             sf.coalesce(*[sf.when(action == clause, values[name]) for clause, values in given.items()]).alias(
                 new(place)
             )
-            for place, name in enumerate(base.names)
+            for place, name in enumerate(reach.names)
         ]
 
-    def _values(self, clause: Clause, base: Base, joined: "DataFrame") -> dict[str, Column]:
+    def _values(self, clause: Clause, reach: Reach, joined: "DataFrame") -> dict[str, Column]:
         """The value that a clause gives each column."""
         target, source = self._sides
         if clause.values is None:
             known = self._source.columns
-            missing = [name for name in base.names if find(known, name) is None]
+            missing = [name for name in reach.names if find(known, name) is None]
             if missing:
                 raise SchemaMismatch(
                     "the source lacks columns of the table",
                     hint="give each column its value, as with set=, or add them",
                     columns=", ".join(missing),
                 )
-            spelled = found(known, base.names)
-            values = {name: quoted(theirs, source) for name, theirs in zip(base.names, spelled, strict=True)}
+            spelled = found(known, reach.names)
+            values = {name: quoted(theirs, source) for name, theirs in zip(reach.names, spelled, strict=True)}
         else:
-            values = assigned(clause.values, base.names)
-        values = cast(joined, values, base.types)
+            values = assigned(clause.values, reach.names)
+        values = cast(joined, values, reach.types)
         if clause.kind == INSERT:
-            return {name: values.get(name, sf.lit(None)) for name in base.names}
-        return {name: values.get(name, quoted(name, target)) for name in base.names}
+            return {name: values.get(name, sf.lit(None)) for name in reach.names}
+        return {name: values.get(name, quoted(name, target)) for name in reach.names}
 
 
 def _free(name: str, *taken: Sequence[str]) -> str:

@@ -1,5 +1,6 @@
 """Delete, update, overwrite and restore as DataFrames of changes: each looks at one row of the table at a time."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Column
@@ -32,7 +33,7 @@ def deletion(where: Condition) -> Compute:
         about = about_where(where, reach.schema)
         base = reach.contents(about)
         with understood(base.names):
-            return Made(base=base, frame=_taken(base, _chosen(base, where)), about=about)
+            return Made(base=base, frame=_taken(base, _chosen(base, where)), about=lambda: about)
 
     return compute
 
@@ -47,7 +48,9 @@ def update(values: Values, where: Condition) -> Compute:
             chosen = _chosen(base, where)
             given = cast(chosen, assigned(values, base.names), base.types)
             after = [given.get(name, quoted(name)).alias(new(place)) for place, name in enumerate(base.names)]
-            return Made(base=base, frame=chosen.select(*_marks(UPDATE), *before(base), *after), about=about)
+            return Made(
+                base=base, frame=chosen.select(*_marks(UPDATE), *before(base.names), *after), about=lambda: about
+            )
 
     return compute
 
@@ -76,7 +79,7 @@ def overwriting(df: "DataFrame", where: Condition) -> Compute:
             after = [quoted(name).alias(new(place)) for place, name in enumerate(base.names)]
             added = given.select(kind.alias(KIND), sf.lit(1).cast("long").alias(COUNT), *after)
             frame = _taken(base, wanted).unionByName(added, allowMissingColumns=True)
-            return Made(base=base, frame=frame, about=about)
+            return Made(base=base, frame=frame, about=lambda: about)
 
     return compute
 
@@ -97,9 +100,9 @@ def quoted(name: str, side: str = "") -> Column:
     return sf.col(f"`{side}`.{column}" if side else column)
 
 
-def before(base: Base, side: str = "") -> list[Column]:
+def before(names: Sequence[str], side: str = "") -> list[Column]:
     """What is there, by place."""
-    return [quoted(name, side).alias(old(place)) for place, name in enumerate(base.names)]
+    return [quoted(name, side).alias(old(place)) for place, name in enumerate(names)]
 
 
 def _chosen(base: Base, where: Condition) -> "DataFrame":
@@ -109,7 +112,7 @@ def _chosen(base: Base, where: Condition) -> "DataFrame":
 
 
 def _taken(base: Base, rows: "DataFrame") -> "DataFrame":
-    return rows.select(*_marks(DELETE), *before(base))
+    return rows.select(*_marks(DELETE), *before(base.names))
 
 
 def _marks(kind: int) -> list[Column]:

@@ -17,7 +17,7 @@ from pyspark.sql import types as st
 from persist import Antichain, Determinate, InvalidArgument, InvalidBounds, ShardClosed, Transaction
 from persist.runtime import system
 from pyspark_persist.change.target import COUNT, Base, Reach
-from pyspark_persist.change.tasks import RESULT, WriteChanges
+from pyspark_persist.change.tasks import RESULT, Batches, WriteChanges
 from pyspark_persist.change.touching import ANYTHING, About
 from pyspark_persist.finding import completed, current_schema
 from pyspark_persist.naming import shown_fields
@@ -91,15 +91,18 @@ class ChangeResult(CommitResult):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """A change as a DataFrame: rows as ``tasks`` takes them. ``once``: refuse rows of the table that come twice.
+    """A change as a DataFrame: rows as ``tasks`` takes them, or those that ``first`` makes these of in the tasks.
 
-    ``about``: every row that matters to it; a write of others leaves it as it is.
+    ``once``: refuse rows of the table that come twice.
+
+    ``about``: asked when a write came between: every row that matters to it; one of others leaves it as it is.
     """
 
     base: Base
     frame: "DataFrame"
     once: bool = False
-    about: About = ANYTHING
+    first: Batches | None = None
+    about: Callable[[], About] = lambda: ANYTHING
 
 
 Compute = Callable[[Reach], Made]
@@ -234,7 +237,7 @@ class Change:
                 self._check_time(upper)
                 if upper < TIMES_END:
                     # What another engine made of its read is not known: every row matters to it.
-                    about = made.about if self._read_at is None else ANYTHING
+                    about = made.about() if self._read_at is None else ANYTHING
                     came = reach.reader.diffs(before, upper, timeout=self._target.timeout)
                     if not came.rows or not any(
                         about.rows(batch).num_rows for batch in came.to_batches(where=list(about.where))
@@ -254,7 +257,7 @@ class Change:
 def _tasks(write: Write, made: Made) -> "list[Row]":
     """What the tasks answered. Raises what one of them refused."""
     rows: list[Row] = made.frame.mapInArrow(
-        WriteChanges(write=write, names=made.base.names, once=made.once), RESULT
+        WriteChanges(write=write, names=made.base.names, once=made.once, first=made.first), RESULT
     ).collect()
     for row in rows:
         if row["refusal"] is not None:

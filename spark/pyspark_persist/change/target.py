@@ -32,7 +32,8 @@ COUNT: Final = DIFF_COLUMN
 ROW: Final = TIME_COLUMN
 """Which row of the read it is: the same at every attempt of every task."""
 
-_ROW_BITS: Final = 40
+ROW_BITS: Final = 40
+"""Rows are numbered within their task below this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,13 +70,40 @@ class Reach:
     upper: int
     schema: "persist.Schema"
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns under Spark's names, key before val."""
+        return tuple(field.name for field in shown_fields(self.schema))
+
+    @property
+    def kinds(self) -> tuple[st.DataType, ...]:
+        """The types of those columns."""
+        return tuple(field.dataType for field in self._columns.fields)
+
+    @property
+    def types(self) -> dict[str, st.DataType]:
+        """The type of each column."""
+        return dict(zip(self.names, self.kinds, strict=True))
+
+    @property
+    def view(self) -> View:
+        """How tasks show rows: those columns, and COUNT."""
+        shown = st.StructType([*self._columns.fields, st.StructField(COUNT, st.LongType())])
+        return view_of(ReadOptions(target=self.target, shape=DIFFS), self.schema, shown, streaming=False)
+
+    def snapshot(self) -> "persist.Snapshot | None":
+        """What there is before ``upper``; None of nothing. Raises LocationError."""
+        if self.upper == 0:
+            return None
+        snapshot = self.reader.snapshot(self.upper - 1, timeout=self.target.timeout)
+        return snapshot if snapshot.rows else None
+
     def contents(self, about: About) -> Base:
         """What there is before ``upper`` of those rows, each distinct one once. Raises LocationError."""
-        if self.upper == 0:
+        snapshot = self.snapshot()
+        if snapshot is None:
             return self._base([], None, about)
-        as_of = self.upper - 1
-        snapshot = self.reader.snapshot(as_of, timeout=self.target.timeout)
-        return self._base(self._splits(snapshot, about.where), as_of, about)
+        return self._base(self._splits(snapshot, about.where), self.upper - 1, about)
 
     def later(self, after: int) -> Base:
         """The updates later than that time, each as often as it was made. Raises as ``updates``."""
@@ -97,24 +125,30 @@ class Reach:
             )
         return self.reader.diffs(after + 1, self.upper, timeout=self.target.timeout)
 
+    @property
+    def _columns(self) -> st.StructType:
+        return spark_schema(shown_fields(self.schema))
+
     def _splits(self, read: "persist.Snapshot | persist.Diffs", where: Where) -> "list[persist.Split]":
         return read.splits(pieces(self.spark, read.encoded_bytes), where=list(where)) if read.rows else []
 
     def _base(self, splits: "list[persist.Split]", as_of: int | None, about: About) -> Base:
-        columns = spark_schema(shown_fields(self.schema))
-        shown = st.StructType([*columns.fields, st.StructField(COUNT, st.LongType())])
-        made = st.StructType([*shown.fields, st.StructField(ROW, st.LongType())])
+        fields = [*self._columns.fields, st.StructField(COUNT, st.LongType()), st.StructField(ROW, st.LongType())]
+        made = st.StructType(fields)
         counter: Accumulator[int] | int | None = 0
         if splits:
-            context = getattr(self.spark, "_sc", None)
-            counter = None if context is None else context.accumulator(0)
-            view = view_of(ReadOptions(target=self.target, shape=DIFFS), self.schema, shown, streaming=False)
+            counter = counter_of(self.spark)
             numbers = self.spark.range(0, len(splits), 1, numPartitions=len(splits))
-            rows = numbers.mapInArrow(_Read(splits, view, as_of, about, counter), made)
+            rows = numbers.mapInArrow(_Read(splits, self.view, as_of, about, counter), made)
         else:
             rows = self.spark.createDataFrame([], made)
-        kinds = tuple(field.dataType for field in columns.fields)
-        return Base(rows=rows, names=tuple(columns.fieldNames()), kinds=kinds, counter=counter)
+        return Base(rows=rows, names=self.names, kinds=self.kinds, counter=counter)
+
+
+def counter_of(spark: "SparkSession") -> "Accumulator[int] | None":
+    """What tasks add to; None where Spark has no such thing."""
+    context = getattr(spark, "_sc", None)
+    return None if context is None else context.accumulator(0)
 
 
 class _Read:
@@ -140,7 +174,7 @@ class _Read:
                 yield from self._numbered(int(number))
 
     def _numbered(self, number: int) -> Iterator[pa.RecordBatch]:
-        first = number << _ROW_BITS
+        first = number << ROW_BITS
         source = map(self._about.rows, self._splits[number].read(columns=list(self._view.needed)))
         for batch in self._view.batches(source, as_of=self._as_of):
             if self._counter is not None:

@@ -7,7 +7,7 @@ A row of a change is its kind, how often, and the row as it was and as it is to 
 import pickle
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,9 @@ from pyspark_persist.write.writing import Write
 KIND: Final = "_change_type"
 """What becomes of a row: one of the following."""
 DELETE, UPDATE, INSERT, STRAY = range(4)
+
+Batches: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""What tasks do with batches."""
 
 RESULT: Final = "message binary, refusal binary, deleted long, updated long, inserted long"
 """What a task answers with, as Spark writes it."""
@@ -47,14 +50,17 @@ def new(place: int) -> str:
 class WriteChanges:
     """The function executors run: all rows of a change that fall to a task in, one answer out.
 
-    ``once``: rows come in the order of ROW, and one that comes twice is refused.
+    ``once``: rows come in the order of ROW, and one that comes twice is refused. ``first``: what makes changes of what
+    comes in; None: it is changes.
     """
 
     write: Write
     names: tuple[str, ...]
     once: bool = False
+    first: Batches | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        batches = batches if self.first is None else self.first(batches)
         counts = np.zeros(3, dtype=np.int64)
         message, refusal = None, None
         try:

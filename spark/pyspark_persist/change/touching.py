@@ -62,7 +62,13 @@ def about_where(where: Condition, schema: "persist.Schema") -> About:
     try:
         for each in Predicate.parse(where).conditions:
             name = find(known, each.column)
-            if name is None or "." in name or each.op not in _ALIKE or not pa.types.is_integer(known[name].type):
+            if (
+                name is None
+                or each.function
+                or "." in name
+                or each.op not in _ALIKE
+                or not pa.types.is_integer(known[name].type)
+            ):
                 continue
             values = each.value if each.op == "in" else () if each.value is None else (each.value,)
             if all(type(value) is int for value in values):

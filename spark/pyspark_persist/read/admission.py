@@ -68,6 +68,24 @@ class Position:
         return cls(int(str(offset["upper"])), None if below is None else bytes.fromhex(str(below)))
 
 
+@dataclass(frozen=True, slots=True)
+class Outstanding:
+    """What a stream has not taken yet: updates, bytes and parts as the shard's state knows them."""
+
+    rows: int = 0
+    bytes: int = 0
+    files: int = 0
+
+    def plus(self, rows: int, bytes: int, files: int) -> "Outstanding":
+        """This and so much more."""
+        return Outstanding(self.rows + rows, self.bytes + bytes, self.files + files)
+
+    @property
+    def figures(self) -> dict[str, int]:
+        """As progress reports have them, under the names that Delta gives its own."""
+        return {"numRowsOutstanding": self.rows, "numBytesOutstanding": self.bytes, "numFilesOutstanding": self.files}
+
+
 def key_within(snapshot: "persist.Snapshot", where: Where, below: bytes | None, limits: Admission) -> bytes | None:
     """The key below which the next piece of a snapshot ends, beyond ``below``; None: it takes all that is left."""
     whole = snapshot.splits(1, where=list(where))

@@ -20,7 +20,7 @@ from pyspark_persist.read.holds import Held
 
 Condition = tuple[str, str, object]
 """A column of the shard, an operator, and what it compares to."""
-Where = Sequence[Condition]
+Where = Sequence[Condition | Predicate]
 """Conditions that must all hold; none: everything."""
 
 TIMES_END: Final = 1 << 64
@@ -93,8 +93,7 @@ def where_of(filters: Filters, schema: "persist.Schema") -> Where:
     """
     bounds = [(op, text) for op, text in ((">=", filters.key_min), ("<", filters.key_max)) if text is not None]
     if not bounds:
-        parsed = Predicate.parse(filters.where).conditions if filters.where is not None else ()
-        return resolved([(each.column, each.op, each.value) for each in parsed], schema)
+        return resolved(filters.where, schema) if filters.where is not None else ()
     if filters.where is not None:
         raise InvalidArgument("options where and keyMin/keyMax exclude each other", hint="write the bounds into where")
     if not len(schema.key):
@@ -103,17 +102,19 @@ def where_of(filters: Filters, schema: "persist.Schema") -> Where:
     return [(first.name, op, _literal(text, first)) for op, text in bounds]
 
 
-def resolved(conditions: Where, schema: "persist.Schema") -> Where:
+def resolved(conditions: str | Where, schema: "persist.Schema") -> Where:
     """Conditions about Spark's columns as conditions about the shard's. Raises InvalidArgument."""
     known = [field.name for field in shown_fields(schema)]
-    predicate = []
-    for name, op, value in conditions:
+
+    def stored(name: str) -> str:
         column = find(known, name)
         if column is None:
             raise _unknown(name, known)
-        predicate.append((stored_name(column), op, value))
-    Predicate.parse(predicate).check(schema)
-    return predicate
+        return stored_name(column)
+
+    predicate = Predicate.parse(conditions).renamed(stored)
+    predicate.check(schema)
+    return [predicate]
 
 
 def _unknown(name: str, known: list[str]) -> InvalidArgument:

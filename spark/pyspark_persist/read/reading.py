@@ -39,7 +39,7 @@ class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
         self.stored = current_schema(options.target)
         self.view = view_of(options, self.stored, schema, streaming=False)
         self.where = planning.where_of(options.filters, self.stored)
-        self.pushed: list[planning.Condition] = []
+        self.pushed: list[planning.Condition | persist.Predicate] = []
 
     def partitions(self) -> list[InputPartition]:
         """The splits of the read, planned here, and held by the driver's own process if it can, else by this one."""

@@ -29,7 +29,7 @@ from persist import Antichain, InvalidArgument, KeyRange, LeaseExpired, NotReada
 from pyspark_persist.finding import current_schema, found
 from pyspark_persist.options.options import ReadOptions
 from pyspark_persist.read import holds, planning
-from pyspark_persist.read.admission import Position, key_within, time_within
+from pyspark_persist.read.admission import Outstanding, Position, key_within, time_within
 from pyspark_persist.read.planning import TIMES_END, SplitPartition, Where
 from pyspark_persist.read.reading import earliest, read_split
 from pyspark_persist.read.view import View, view_of
@@ -51,10 +51,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._place: str | None = None
         self._initial: int | None = None
         self._target: int | None = None
+        self._reached: Position | None = None
         self._pins: list[tuple[Position, object]] = []
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_reader": None, "_initial": None, "_target": None, "_pins": []}
+        return {**self.__dict__, "_reader": None, "_initial": None, "_target": None, "_reached": None, "_pins": []}
 
     # ---- offsets -------------------------------------------------------------------------------------------------
 
@@ -81,19 +82,40 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         lower = self._position(start)
         self._check_reached(lower)
         self._leased()
+        self._reached = self._next(lower, limited=not isinstance(limit, ReadAllAvailable))
+        return self._offset(self._reached)
+
+    def _next(self, lower: Position, *, limited: bool) -> Position:
         end = self._upper() if self._target is None else self._target
-        limited = not isinstance(limit, ReadAllAvailable)
         if lower.below is not None:
-            return self._offset(self._within_snapshot(lower.upper, lower.below, limited))
+            return self._within_snapshot(lower.upper, lower.below, limited)
         if end <= lower.upper:
-            return self._offset(lower)
+            return lower
         if lower.in_snapshot:
-            return self._offset(self._within_snapshot(self._end_of_snapshot(end), None, limited))
-        return self._offset(Position(self._admitted(lower.upper, end) if limited else end))
+            return self._within_snapshot(self._end_of_snapshot(end), None, limited)
+        return Position(self._admitted(lower.upper, end) if limited else end)
 
     def reportLatestOffset(self) -> dict[str, object]:
-        """The shard's upper, for progress reports."""
-        return self._offset(Position(self._upper()))
+        """The shard's upper, and what lies between the newest micro-batch and it, for progress reports alone."""
+        upper = self._upper()
+        offset = self._offset(Position(upper))
+        reached = self._reached
+        if reached is None or (reached.upper >= upper and reached.below is None):
+            return offset if reached is None else {**offset, **Outstanding().figures}
+        with contextlib.suppress(PersistError):  # a report fails no query
+            offset |= self._outstanding(reached).figures
+        return offset
+
+    def _outstanding(self, reached: Position) -> Outstanding:
+        reader, timeout = self._leased(), self.options.target.timeout
+        found = Outstanding()
+        if reached.below is not None:
+            snapshot = reader.snapshot(self._snapshot_time(reached.upper, reader), timeout=timeout)
+            for split in snapshot.splits(1, where=list(self.where), keys=KeyRange(lower=reached.below)):
+                found = found.plus(split.rows, split.encoded_bytes, len(split.parts))
+        for batch in reader.changes_since(reached.upper, timeout=timeout) if 0 < reached.upper < TIMES_END else ():
+            found = found.plus(batch.rows, batch.encoded_bytes, batch.parts)
+        return found
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Stop at the upper of this moment."""

@@ -117,3 +117,24 @@ def test_initial_snapshot_whose_time_was_compacted_away_fails_or_goes_on(
         more, reached = next_batch(later, reached)
         rest.extend(more)
     assert sorted(row[0] for row in rows + rest) == [*range(40), 100]
+
+
+def test_progress_says_how_much_no_micro_batch_has_taken_yet(where: Where, feed: Any) -> None:
+    forty(feed)
+    reader = stream_reader(**where, mode="diffs", maxRowsPerTrigger=10)
+    start = reader.initialOffset()
+    assert "numRowsOutstanding" not in reader.reportLatestOffset()
+    left, taken = [], 0
+    while taken < 40:
+        rows, start = next_batch(reader, start)
+        taken += len(rows)
+        report = reader.reportLatestOffset()
+        assert report["upper"] == "40"
+        left.append(int(str(report["numRowsOutstanding"])))
+        assert (left[-1] == 0) == (report["numBytesOutstanding"] == 0) == (report["numFilesOutstanding"] == 0)
+    assert left == sorted(left, reverse=True)
+    assert left[0] > left[-1] == 0
+    feed(50, (3, "x", 44, -1), (35, "x", 45, -1))
+    assert reader.reportLatestOffset() | {"numRowsOutstanding": 2, "upper": "50"} == reader.reportLatestOffset()
+    next_batch(reader, start)
+    assert reader.reportLatestOffset()["numRowsOutstanding"] == 0

@@ -218,6 +218,8 @@ def test_stream_offsets_are_readable_frontiers(
     found = json.loads(offset) if isinstance(offset, str) else offset
     assert found.pop("place")
     assert found == {"v": 1, "shard": source["shard"], "upper": "10"}
+    reported = query.lastProgress["sources"][0]["latestOffset"]
+    assert (json.loads(reported) if isinstance(reported, str) else reported)["numRowsOutstanding"] == 0
 
 
 @pytest.mark.parametrize(

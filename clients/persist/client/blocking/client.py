@@ -26,6 +26,7 @@ from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, ShardId, WriterId
 from persist.core.shard.commands import SchemaEntry, Transaction
 from persist.core.time.timeline import EPOCH_MILLISECONDS, TimelineLike
+from persist.machine.garbage.sweeper import Swept
 from persist.runtime import Runtime
 from persist.settings import Settings
 from persist.typed import Fields
@@ -237,6 +238,18 @@ class Client(Opened):
         it may be done.
         """
         self._run(self._inner.finalize(shard, force=force, timeout=timeout))
+
+    def sweep(
+        self, shard: ShardId | str, *, dry_run: bool = True, safe_age: float = 86400.0, timeout: float | None = None
+    ) -> Swept:
+        """Delete what writers that crashed, or whose write was refused, left in Blob of a shard.
+
+        Only blobs that no state names and that no process can publish any more: with ``dry_run`` False writers that
+        began more than ``safe_age`` seconds ago, and that the shard does not know, are refused from then on, and write
+        again. ``dry_run`` finds them only. For clients of stores, not of servers. Reads the names of all blobs of the
+        shard. Raises ShardNotFound, InvalidArgument, HistoryRewound.
+        """
+        return self._run(self._inner.sweep(shard, dry_run=dry_run, safe_age=safe_age, timeout=timeout))
 
     def close(self) -> None:
         """End its listens, expire its readers as far as they answer, stop background work, release connections.

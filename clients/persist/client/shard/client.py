@@ -31,6 +31,7 @@ from persist.typed import Fields
 
 if TYPE_CHECKING:
     from persist.client.shard.compaction import Compaction
+    from persist.machine.garbage.sweeper import Swept
 
 LEASE_SECONDS_MIN = 1.0
 
@@ -255,6 +256,23 @@ class ShardClient(Stays):
         the_shard = await shard_of(self._location, shard, deadline)
         await self._info(the_shard, create=False, deadline=deadline)
         await finalize(self._location.shards, self._location.attempts, the_shard, force=force, timeout=deadline.slice())
+
+    async def sweep(
+        self, shard: ShardId | str, *, dry_run: bool = True, safe_age: float = 86_400.0, timeout: float | None = None
+    ) -> "Swept":
+        """Delete what writers that crashed, or whose write was refused, left in Blob of a shard.
+
+        Only blobs that no state names and that no process can publish any more: with ``dry_run`` False writers that
+        began more than ``safe_age`` seconds ago, and that the shard does not know, are refused from then on, and write
+        again. ``dry_run`` finds them only. For clients of stores, not of servers. Reads the names of all blobs of the
+        shard. Raises ShardNotFound, InvalidArgument, HistoryRewound.
+        """
+        from persist.client.shard.sweeping import sweep
+
+        deadline = self._location.attempts.deadline(timeout)
+        the_shard = await shard_of(self._location, shard, deadline)
+        await self._info(the_shard, create=False, deadline=deadline)
+        return await sweep(self._location, the_shard, dry_run=dry_run, safe_age=safe_age)
 
     async def close(self) -> None:
         """End its listens, expire its readers as far as they answer, stop background work, release connections.

@@ -37,6 +37,9 @@ _NULL: Final = pa.scalar(b"\1", pa.large_binary())
 _VALUE: Final = pa.scalar(b"\2", pa.large_binary())
 _NOTHING: Final = pa.scalar(b"", pa.large_binary())
 
+VALUE: Final = b"\2"
+"""What the bytes of a column that is not null begin with; those of a null lie before it."""
+
 _FEW_ROWS: Final = 4
 
 

@@ -1,21 +1,26 @@
-"""Predicates on columns: comparisons joined by ``and``, to filter rows and to skip parts by their statistics.
+"""Predicates on columns: comparisons joined by ``and`` and ``or``, to filter rows and to skip parts by statistics.
 
 Values compare in canonical order: NaN equals NaN and lies beyond infinity, -0.0 equals 0.0, text by UTF-8 bytes. As in
 SQL a comparison with null does not hold; only ``is null`` finds nulls. Source: kernel.md sections 1 and 7.
 """
 
 import decimal
+import functools
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from persist.arrow import ArrowArray
-from persist.core.data.encoding import encode_key, one_chunk
-from persist.core.data.predicate_text import parse_text
+from persist.core.data.encoding import VALUE, encode, encode_key, one_chunk
+from persist.core.data.predicate_arrow import chosen, columns_in
+from persist.core.data.predicate_functions import after, applied, prefix_of, result_type, within
+from persist.core.data.predicate_text import Term, parse_text
 from persist.core.data.schema import DIFF, TS, Schema
+from persist.core.data.splits import KeyRange, after_prefix
 from persist.core.data.stats import VALUE_BYTES
 from persist.core.data.types import T, has_words, is_nested, is_text
 from persist.core.data.values import stored
@@ -24,22 +29,34 @@ from persist.errors import InvalidArgument
 from persist.typed import AnyValue
 
 PredicateLike: TypeAlias = Any
-"""A Predicate, a text, a triple (column, op, value), or a sequence of these (all must hold)."""
+"""A Predicate, a text, a triple (column, op, value), a pyarrow expression, or a sequence of these (all must hold)."""
 
 _SAME: Final = {"==": "=", "<>": "!=", "is": "is null", "is not": "is not null"}
+OR: Final = "or"
+ARROW: Final = "arrow"
 _COMPARISONS: Final = ("=", "!=", "<", "<=", ">", ">=")
-_OPS: Final = (*_COMPARISONS, "in", "is null", "is not null")
+_OPS: Final = (*_COMPARISONS, "in", "not in", "like", "not like", "is null", "is not null")
 _SUMMED: Final = "choose a time by as_of, an interval by a change feed; filter the rows that were read by their diff"
-_HINT: Final = "such as \"id >= 5 and name = 'x'\", or [('id', '>=', 5)]"
+_HINT: Final = "such as \"id >= 5 and (name = 'x' or name like 'y%')\", or [('id', '>=', 5)]"
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One comparison. ``value`` is a tuple for ``in``, None for ``is null`` and ``is not null``."""
+    """One comparison of a column, or of what a ``function`` of dates makes of it; or what ``or`` joins.
+
+    ``value`` is a tuple or an Arrow array for ``in`` and ``not in``, None for ``is null`` and ``is not null``. Without
+    a column: for ``or`` a tuple of Predicates, for ``arrow`` an expression.
+    """
 
     column: str
     op: str
     value: Any = None
+    function: str = ""
+
+    @property
+    def sides(self) -> "tuple[Predicate, ...]":
+        """What ``or`` joins; nothing of a comparison."""
+        return self.value if self.op == OR else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +70,18 @@ class Predicate:
         """The predicate a user means. Raises InvalidArgument with an example of what is understood."""
         return cls(tuple(_conditions(where)))
 
-    @property
-    def columns(self) -> set[str]:
-        """The columns it looks at."""
-        return {condition.column for condition in self.conditions}
+    def columns(self, schema: pa.Schema) -> set[str]:
+        """The columns it looks at, of these. Raises InvalidArgument for an expression that they cannot answer."""
+        found: set[str] = set()
+        for condition in self.conditions:
+            found.update({condition.column} if condition.column else ())
+            found.update(columns_in(condition.value, schema) if condition.op == ARROW else ())
+            found.update(*(side.columns(schema) for side in condition.sides))
+        return found
+
+    def renamed(self, name: Callable[[str], str]) -> "Predicate":
+        """The same about columns of other names."""
+        return Predicate(tuple(_renamed(condition, name) for condition in self.conditions))
 
     def check(self, schema: Schema, *, times: bool = False) -> None:
         """Accept a predicate this schema can answer, also about ``ts`` where rows keep their ``times``.
@@ -66,6 +91,12 @@ class Predicate:
         """
         fields = {field.name: field for field in [*schema.key, *schema.val, *([TS] if times else [])]}
         for condition in self.conditions:
+            for side in condition.sides:
+                side.check(schema, times=times)
+            if condition.op == ARROW:
+                columns_in(condition.value, pa.schema(fields.values()))
+            if not condition.column:
+                continue
             if condition.column not in fields:
                 summed = condition.column in (TS.name, DIFF.name)
                 raise InvalidArgument(
@@ -83,28 +114,67 @@ class Predicate:
         stats = {item.name: item for item in part.stats}
         types = {field.name: field.type for field in [*schema.key, *schema.val]}
         return all(
-            _may_hold(condition, stats[condition.column], types[condition.column], part.rows)
+            any(side.may_match(part, schema) for side in condition.sides)
+            if condition.sides
+            else all(
+                _may_hold(each, stats[each.column], types[each.column], part.rows)
+                for each in _of_column(condition, types.get(condition.column))
+                if each.column in stats
+            )
             for condition in self.conditions
-            if condition.column in stats and condition.column in types
+            if condition.op != ARROW
         )
+
+    def keys(self, schema: Schema) -> KeyRange | None:
+        """A range of keys that holds every row for which it holds; None where it says nothing of the first key column.
+
+        Raises InvalidArgument for a value that the column cannot be compared with.
+        """
+        if not len(schema.key):
+            return None
+        first, alone = schema.key.field(0), len(schema.key) == 1
+        found: list[KeyRange] = []
+        for condition in self.conditions:
+            if condition.sides:
+                found += _hull([side.keys(schema) for side in condition.sides])
+            elif condition.column == first.name:
+                found += [_key_bounds(each, first.type, alone=alone) for each in _of_column(condition, first.type)]
+        lower = max((keys.lower for keys in found if keys.lower is not None), default=None)
+        upper = min((keys.upper for keys in found if keys.upper is not None), default=None)
+        return None if lower is None and upper is None else KeyRange(lower=lower, upper=upper)
 
     def filter(self, table: pa.Table) -> pa.Table:
         """The rows for which every condition holds, in order. Raises InvalidArgument as ``check`` does."""
+        mask = self._mask(table)
+        kept = table if mask is None or bool(pc.all(mask).as_py() is not False) else table.filter(mask)
+        for condition in self.conditions:
+            kept = chosen(condition.value, kept) if condition.op == ARROW else kept
+        return kept
+
+    def _mask(self, table: pa.Table) -> pa.BooleanArray | None:
+        """For each row whether it holds, expressions aside; None: of every row."""
         mask: Any = None
         for condition in self.conditions:
-            if condition.column not in table.schema.names:
+            if condition.op == ARROW:
+                continue
+            if condition.sides:
+                holds = functools.reduce(pc.or_, [_all_or(side._mask(table), table) for side in condition.sides])
+            elif condition.column not in table.schema.names:
                 names = table.schema.names
                 raise InvalidArgument("no such column", hint=f"the columns are {names}", column=condition.column)
-            holds = _holds(condition, one_chunk(table.column(condition.column)))
+            else:
+                holds = _holds(condition, one_chunk(table.column(condition.column)))
             mask = holds if mask is None else pc.and_(mask, holds)
-        return table if mask is None or bool(pc.all(mask).as_py() is not False) else table.filter(mask)
+        return mask  # type: ignore[no-any-return]  # kernels have no types
 
 
 def _conditions(where: PredicateLike) -> Iterable[Condition]:
     if isinstance(where, Predicate):
         return where.conditions
+    if isinstance(where, pc.Expression):
+        return [Condition("", ARROW, where)]
     if isinstance(where, str):
-        return [_condition(column, op, value) for column, op, value in parse_text(where)]
+        return [_of_term(term) for term in parse_text(where)]
     if isinstance(where, tuple) and len(where) in (2, 3) and all(isinstance(part, str) for part in where[:2]):
         return [_condition(*where)]
     if isinstance(where, list | tuple):
@@ -112,28 +182,99 @@ def _conditions(where: PredicateLike) -> Iterable[Condition]:
     raise InvalidArgument("this is not a predicate", hint=_HINT, got=repr(where)[:80])
 
 
-def _condition(column: str, op: str, value: object = None) -> Condition:
+def _of_term(term: Term) -> Condition:
+    if term[1] == OR:
+        return Condition("", OR, tuple(Predicate(tuple(map(_of_term, side))) for side in term[2]))
+    return _condition(*term)
+
+
+def _condition(column: str, op: str, value: object = None, function: str = "") -> Condition:
     name = " ".join(op.lower().split())
     name = _SAME.get(name, name)
     if name not in _OPS:
         raise InvalidArgument("no such operator", hint=f"one of {', '.join(_OPS)}", op=op)
-    if name == "in":
+    if name in ("in", "not in"):
+        if isinstance(value, pa.Array | pa.ChunkedArray):
+            return Condition(column, name, one_chunk(value), function)
         if isinstance(value, str | bytes) or not isinstance(value, Iterable):
-            raise InvalidArgument("'in' takes a list of values", hint=_HINT, got=repr(value)[:80])
-        return Condition(column, name, tuple(value))
+            raise InvalidArgument(f"'{name}' takes a list of values", hint=_HINT, got=repr(value)[:80])
+        values = tuple(value)
+        if name == "not in" and None in values:
+            raise InvalidArgument("nothing compares to null", hint="leave it out, and add 'is not null'", column=column)
+        return Condition(column, name, values, function)
     if name in _COMPARISONS and value is None:
         raise InvalidArgument("nothing compares to null", hint="use 'is null' or 'is not null'", column=column)
-    return Condition(column, name, value)
+    if name.endswith("like") and (function or not isinstance(value, str)):
+        raise InvalidArgument("'like' compares a column to a text", hint="such as \"name like 'x%'\"", column=column)
+    return Condition(column, name, value, function)
 
 
-def _literals(condition: Condition, given: pa.DataType) -> ArrowArray:
-    """The values of a condition in the column's type. Raises InvalidArgument when one does not fit."""
+def _renamed(condition: Condition, name: Callable[[str], str]) -> Condition:
+    if condition.sides:
+        return replace(condition, value=tuple(side.renamed(name) for side in condition.sides))
+    if condition.op == ARROW:
+        raise InvalidArgument(
+            "an expression names columns as they are", hint="give a text", got=str(condition.value)[:80]
+        )
+    return replace(condition, column=name(condition.column))
+
+
+def _all_or(mask: pa.BooleanArray | None, table: pa.Table) -> pa.BooleanArray:
+    return pa.array(np.ones(table.num_rows, dtype=np.bool_)) if mask is None else mask
+
+
+def _hull(ranges: list[KeyRange | None]) -> list[KeyRange]:
+    """One range around these; nothing when one of them is unknown."""
+    known = [keys for keys in ranges if keys is not None]
+    if len(known) < len(ranges):
+        return []
+    lowers, uppers = [keys.lower for keys in known], [keys.upper for keys in known]
+    lower = None if None in lowers else min(lowers)  # type: ignore[type-var]  # no nulls here
+    return [KeyRange(lower=lower, upper=None if None in uppers else max(uppers))]  # type: ignore[type-var]  # the same
+
+
+def _of_column(condition: Condition, given: pa.DataType | None) -> list[Condition]:
+    """Comparisons of the column alone that hold wherever the condition does: itself, if it is one."""
+    column = condition.column
+    if condition.op in ("like", "not like"):
+        prefix = prefix_of(condition.value) if condition.op == "like" else ""
+        beyond = [Condition(column, "<", after(prefix))] if after(prefix) else []
+        return [Condition(column, ">=", prefix), *beyond] if prefix else [Condition(column, "is not null")]
+    if condition.op == "not in":
+        return [Condition(column, "is not null")]
+    if not condition.function or given is None:
+        return [] if condition.function else [condition]
+    if condition.op.startswith("is "):
+        return [replace(condition, function="")]
+    literals = _literals(condition, given)
+    values = literals.cast(pa.int32() if condition.function == "date" else pa.int64()).to_pylist()
+    found = (
+        [Condition(column, op, text) for op, text in within(condition.op, condition.function, values)] if values else []
+    )
+    return [each for each in found if _fits(each, given)]
+
+
+def _fits(condition: Condition, given: pa.DataType) -> bool:
+    try:
+        _literals(condition, given)
+    except InvalidArgument:  # a day that the column cannot hold
+        return False
+    return True
+
+
+def _literals(condition: Condition, column: pa.DataType) -> ArrowArray:
+    """The values of a condition in the type of what it is about. Raises InvalidArgument when one does not fit."""
+    given = result_type(condition.function, column, condition.column)
     if condition.op.startswith("is "):
         return pa.array([], given)
     if is_nested(given):
         raise InvalidArgument("nested columns cannot be compared", hint="only tested for null", column=condition.column)
-    values = condition.value if condition.op == "in" else (condition.value,)
+    if condition.op.endswith("like") and not is_text(given):
+        raise InvalidArgument("'like' is of texts", hint=f"it holds {given}", column=condition.column)
+    values = condition.value if condition.op in ("in", "not in") else (condition.value,)
     try:
+        if isinstance(values, pa.Array):
+            return stored(values.drop_null().cast(given), given, condition.column)
         arrays = [_literal(value, given) for value in values if value is not None]
         return stored(pa.concat_arrays(arrays), given, condition.column) if arrays else pa.array([], given)
     except (pa.ArrowException, TypeError, ValueError, OverflowError, decimal.DecimalException) as error:
@@ -183,6 +324,10 @@ def _holds(condition: Condition, column: ArrowArray) -> pa.BooleanArray:
     if condition.op == "is not null":
         return column.is_valid()
     values = _literals(condition, column.type)
+    if condition.op.endswith("like"):
+        like = pc.fill_null(pc.match_like(column, condition.value), condition.op == "not like")
+        return pc.invert(like) if condition.op == "not like" else like  # type: ignore[no-any-return]  # kernels have no types
+    column = applied(condition.function, column)
     if not (has_words(column.type) or is_text(column.type) or T.is_binary(column.type)):
         # Arrow's own comparisons see NaN and -0.0 otherwise: compare canonical bytes.
         valid = column.is_valid()
@@ -190,6 +335,8 @@ def _holds(condition: Condition, column: ArrowArray) -> pa.BooleanArray:
         column = pc.if_else(valid, column, pa.scalar(None, column.type))
     if condition.op == "in":
         return pc.is_in(column, value_set=values, skip_nulls=True)  # type: ignore[no-any-return]  # kernels and pyspark have no types
+    if condition.op == "not in":
+        return pc.and_(column.is_valid(), pc.invert(pc.is_in(column, value_set=values, skip_nulls=True)))  # type: ignore[no-any-return]  # the same
     return pc.fill_null(_COMPARE[condition.op](column, values[0]), False)  # type: ignore[no-any-return]  # kernels and pyspark have no types
 
 
@@ -210,6 +357,9 @@ def _may_hold(condition: Condition, stats: ColumnStats, given: pa.DataType, rows
         return False
     if condition.op == "is not null":
         return True
+    if isinstance(condition.value, pa.Array):
+        # Bounds that are said beside it skip parts for less than to look at each value.
+        return True
     literals = encode_key([_literals(condition, given)]).to_pylist()
     if stats.lower is None and stats.upper is None:
         # No bounds: unknown, or nothing but NaN.
@@ -219,6 +369,23 @@ def _may_hold(condition: Condition, stats: ColumnStats, given: pa.DataType, rows
         _in_bounds(condition.op, literal, stats) or _nan_holds(condition.op, literal, nan)  # type: ignore[arg-type]  # no nulls here
         for literal in literals
     )
+
+
+def _key_bounds(condition: Condition, given: pa.DataType, *, alone: bool) -> KeyRange:
+    """Where all keys lie whose first column is so. ``alone``: it is the whole key."""
+    if condition.op == "is null":
+        return KeyRange(lower=None, upper=VALUE)
+    if condition.op in ("is not null", "!="):
+        return KeyRange(lower=VALUE, upper=None)
+    encoded = encode([_literals(condition, given)], last=alone).to_pylist()
+    if not encoded:
+        return KeyRange(lower=VALUE, upper=VALUE)
+    low, high = min(encoded), max(encoded)  # type: ignore[type-var]  # no nulls here
+    lower = low if condition.op in ("=", "in", ">", ">=") else VALUE
+    if condition.op in (">", ">="):
+        return KeyRange(lower=lower, upper=None)
+    # Every key that begins so lies before the next prefix.
+    return KeyRange(lower=lower, upper=high if condition.op == "<" else after_prefix(high))  # type: ignore[arg-type]  # no nulls here
 
 
 def _in_bounds(op: str, literal: bytes, stats: ColumnStats) -> bool:

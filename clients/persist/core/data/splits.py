@@ -53,6 +53,12 @@ class KeyRange:
 EVERYTHING: Final = KeyRange()
 
 
+def after_prefix(prefix: bytes) -> bytes | None:
+    """The first bytes beyond all that begin with ``prefix``; None when there are none."""
+    kept = prefix.rstrip(b"\xff")
+    return kept[:-1] + bytes([kept[-1] + 1]) if kept else None
+
+
 def blocks_in(part: Part, key_range: KeyRange) -> tuple[int, ...]:
     """Which blocks of a part may hold keys of the range, ascending."""
     fences = [block.first_key for block in part.blocks]

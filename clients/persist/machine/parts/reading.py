@@ -139,6 +139,16 @@ class Reading:
         runs = (dataclasses.replace(run, parts=tuple(filter(reading._may_hold, run.parts))) for run in self.runs)
         return dataclasses.replace(reading, runs=tuple(run for run in runs if run.parts))
 
+    @property
+    def focused(self) -> "Reading":
+        """The same read within the keys that its conditions leave: blocks beyond them are not even fetched."""
+        reading = self
+        for keys in (predicate.keys(self.schema) for predicate in self.where):
+            if keys is not None and keys.lower is not None and keys.upper is not None and keys.lower >= keys.upper:
+                return dataclasses.replace(self, runs=())
+            reading = reading if keys is None else reading.narrowed(key_range=keys)
+        return reading
+
     def split(self, n: int) -> list["Reading"]:
         """At most ``n`` reads of disjoint key ranges that together are this one, in key order."""
         if n <= 1:
@@ -291,14 +301,18 @@ class Reading:
 
     def _read_for(self, part: Part, names: Sequence[str]) -> list[str]:
         """The columns of a part that are needed to show those of these names, and to choose rows."""
-        wanted = {*names, "ts", "diff"}.union(*(predicate.columns for predicate in self.where))
+        # An expression is evaluated in the newest schema, which may have columns that the part lacks.
+        shown = self.schema.updates if self.times else self.schema.rows
+        wanted = {*names, "ts", "diff"}.union(*(predicate.columns(shown) for predicate in self.where))
         return [name for name in self._written_with(part).updates.names if name in wanted]
 
     def _sizes(self) -> MergeSizes:
         """What to hold of each run: a merge takes about three times as much, keys included."""
         row_bytes = self.decoded_bytes // max(1, self.rows) + _KEY_BYTES
         fit = MERGE_BYTES_MAX // (3 * row_bytes * max(1, len(self.runs)))
-        return MergeSizes(rows=max(MERGE_ROWS_MIN, min(BATCH_ROWS_MAX, fit)), run_bytes=RUN_BYTES_MAX)
+        rows = max(MERGE_ROWS_MIN, min(BATCH_ROWS_MAX, fit))
+        # What conditions leave is less than what they look at, and each look at a batch costs something.
+        return MergeSizes(rows=rows, run_bytes=RUN_BYTES_MAX, batch_rows=rows if self.where else DECODE_ROWS)
 
     def _rows(
         self, run: RunView, part: Part, reader: Reader, columns: list[str] | None, batch_rows: int

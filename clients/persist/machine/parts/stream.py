@@ -36,6 +36,7 @@ async def rows(
     place: Place, reading: Reading, columns: Sequence[str] | None, *, verify: Verify | None = None
 ) -> AsyncGenerator[pa.RecordBatch, None]:
     """The rows of a read, in order. A big one is read ahead of who takes them. Raises CorruptData, LocationError."""
+    reading = reading.focused
     big = reading.decoded_bytes > ALONE_BYTES_MAX
     if big and not reading.is_merged:
         pieces = reading.split(max(SIDE_BY_SIDE, -(-reading.decoded_bytes // SPLIT_BYTES)))

@@ -93,6 +93,7 @@ def _unpinned(blob_uri: str, settings: Settings, reading: Reading) -> Split:
 
 
 def _rows(split: Split, reading: Reading, columns: Sequence[str] | None) -> Generator[pa.RecordBatch, None, None]:
+    reading = reading.focused
     if not reading.runs:
         return
     loop = process_loop()

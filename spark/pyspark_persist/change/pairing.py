@@ -1,0 +1,251 @@
+"""Rows of a source beside the rows of the table that they match, without a join: tasks look for them in the shard.
+
+The source is cut by ranges of the table's first key column, and each task reads that range alone. So the table is
+neither shuffled nor passed through Spark but where it matches, all rows of one key are in one task, and those that one
+row of the table becomes come one after the other. Source: spark.md section 2.5; architecture.md section 4.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql import Column
+from pyspark.sql import functions as sf
+from pyspark.sql import types as st
+
+from persist import InvalidArgument, Predicate
+from persist.arrow import ArrowArray, ArrowField, Numbers
+from pyspark_persist.change.matching import PAIRS_MAX, Matching
+from pyspark_persist.change.source import Source, slices, table_of
+from pyspark_persist.change.target import COUNT, ROW, ROW_BITS, Base, Reach, counter_of
+from pyspark_persist.change.tasks import INSERT, KIND, Batches, new, old
+from pyspark_persist.naming import shown_name, stored_name
+from pyspark_persist.read.splitting import pieces
+from pyspark_persist.read.view import View
+
+if TYPE_CHECKING:
+    from pyspark.accumulators import Accumulator
+    from pyspark.sql import DataFrame
+
+    import persist
+
+ROWS_MAX: Final = 1_000_000
+"""Rows of a source that one task holds, about."""
+_ALIKE: Final = (
+    st.StringType, st.BooleanType, st.DateType, st.TimestampType, st.TimestampNTZType, st.BinaryType, st.DecimalType,
+)  # fmt: skip
+"""Besides whole numbers, the types whose values are equal in Arrow where they are in Spark."""
+_CARRIED: Final = (*_ALIKE, st.IntegralType, st.FractionalType, st.TimeType, st.DayTimeIntervalType)
+_MINE, _THEIRS = "t", "s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pairing:
+    """``source``, cut into ranges, and the ``task`` that makes pairs of it: columns of the table, then ``kinds``.
+
+    ``pair``: what the task does once it has the rows of its range.
+    """
+
+    reach: Reach
+    source: "DataFrame"
+    kinds: st.StructType
+    pair: "Pair"
+    task: Batches
+
+    def base_of(self, frame: "DataFrame") -> Base:
+        """The rows of a frame that this led to."""
+        return Base(rows=frame, names=self.reach.names, kinds=self.reach.kinds, counter=self.pair.counter)
+
+    def shown(self, columns: Sequence[str], sides: tuple[str, str]) -> "DataFrame":
+        """The pairs as structs named like the sides, the table's with COUNT and ROW. ``columns``: the source's."""
+        mine = [st.StructField(f"{_MINE}{place}", kind) for place, kind in enumerate(self.reach.kinds)]
+        mine += [st.StructField(f"{_MINE}{name}", st.LongType()) for name in (COUNT, ROW)]
+        found = self.source.mapInArrow(self.task, st.StructType([*mine, *self.kinds]))
+        target, alias = sides
+        return found.select(
+            _struct([field.name for field in mine], [*self.reach.names, COUNT, ROW]).alias(target),
+            _struct(self.kinds.fieldNames(), columns).alias(alias),
+        )
+
+
+def paired(reach: Reach, source: Source, pairs: Sequence[tuple[str, int]], *, rest: bool) -> Pairing | None:
+    """The rows of a source beside those of the table that they match; None: they must be joined.
+
+    ``pairs``: columns of the table, and places of those of the source, that are equal. ``rest``: rows of the source
+    that match none, too.
+    """
+    first = shown_name(reach.schema.key.field(0).name) if len(reach.schema.key) else None
+    ordered = sorted(pairs, key=lambda pair: pair[0] != first)
+    snapshot = reach.snapshot()
+    if snapshot is None or ordered[0][0] != first or not _comparable(source.frame, ordered, reach.types):
+        return None
+    [whole] = snapshot.splits(1)
+    pair = Pair(
+        split=whole,
+        schema=reach.schema,
+        view=reach.view,
+        as_of=reach.upper - 1,
+        first=stored_name(ordered[0][0]),
+        keys=tuple((reach.names.index(mine), theirs) for mine, theirs in ordered),
+        rest=rest,
+        counter=counter_of(reach.spark),
+    )
+    named = [f"{_THEIRS}{place}" for place in range(len(source.frame.columns))]
+    given = source.frame.toDF(*named)
+    tasks = max(pieces(reach.spark, snapshot.encoded_bytes), -(-(source.rows or 0) // ROWS_MAX))
+    task: Batches = pair
+    if source.table is not None:
+        cut = reach.spark.range(0, tasks, 1, numPartitions=tasks)
+        task = _Brought(slices=slices(source.table.rename_columns(named), pair.keys[0][1], tasks), task=pair)
+    elif tasks > 1:
+        cut = given.repartitionByRange(tasks, *[named[theirs] for _, theirs in pair.keys])
+    else:
+        cut = given.coalesce(1)
+    return Pairing(reach=reach, source=cut, kinds=given.schema, pair=pair, task=task)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Brought:
+    """A task to which slices are sent, by the numbers that come in."""
+
+    slices: list[bytes]
+    task: Batches
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        numbers = [int(number) for batch in batches for number in batch.column(0).to_numpy()]
+        yield from self.task(batch for number in numbers for batch in table_of(self.slices[number]).to_batches())
+
+
+def _struct(columns: Sequence[str], names: Sequence[str]) -> Column:
+    return sf.struct(*[sf.col(column).alias(name) for column, name in zip(columns, names, strict=True)])
+
+
+def _comparable(source: "DataFrame", pairs: Sequence[tuple[str, int]], kinds: dict[str, st.DataType]) -> bool:
+    """The columns are equal to Arrow where they are to Spark, and all others come through it as they are."""
+    given = [field.dataType for field in source.schema]
+    if not all(map(_carried, given)):
+        return False
+    for mine, theirs in pairs:
+        whole = isinstance(kinds[mine], st.IntegralType) and isinstance(given[theirs], st.IntegralType)
+        if not whole and not (isinstance(kinds[mine], _ALIKE) and kinds[mine] == given[theirs]):
+            return False
+    return True
+
+
+def _carried(kind: st.DataType) -> bool:
+    if isinstance(kind, st.ArrayType):
+        return _carried(kind.elementType)
+    if isinstance(kind, st.MapType):
+        return _carried(kind.keyType) and _carried(kind.valueType)
+    if isinstance(kind, st.StructType):
+        return all(_carried(field.dataType) for field in kind)
+    return isinstance(kind, _CARRIED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """What executors run: rows of the source in, of a range of keys; the pairs out, and what is unmatched if asked.
+
+    ``keys``: the places of the columns that are equal, on both sides; the first is called ``first`` in the shard.
+    """
+
+    split: "persist.Split"
+    schema: "persist.Schema"
+    view: View
+    as_of: int
+    first: str
+    keys: tuple[tuple[int, int], ...]
+    rest: bool
+    counter: "Accumulator[int] | None"
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        held = [batch for batch in batches if batch.num_rows]
+        if not held:
+            return
+        source = pa.Table.from_batches(held).combine_chunks()
+        wanted = [self._alike(_array(source, theirs), mine) for mine, theirs in self.keys]
+        matching = Matching(wanted)
+        context = TaskContext.get()
+        number = (0 if context is None else context.partitionId()) << ROW_BITS
+        for batch in self.view.batches(self._read(wanted[0]), as_of=self.as_of):
+            columns = [self._alike(batch.column(mine), mine) for mine, _ in self.keys]
+            for left, right in matching.pairs(columns):
+                if self.counter is not None:
+                    self.counter.add(1 + int(np.count_nonzero(np.diff(left))))
+                mine = [*batch.take(pa.array(left)).columns, pa.array(number + left)]
+                yield self._beside(mine, source, right)
+            number += batch.num_rows
+        if self.rest:
+            rows = matching.unmatched
+            for start in range(0, len(rows), PAIRS_MAX):
+                right = rows[start : start + PAIRS_MAX]
+                nothing: list[ArrowArray] = [pa.nulls(len(right), field.type) for field in self._mine]  # type: ignore[call-overload]  # narrower than Arrow is
+                yield self._beside(nothing, source, right)
+
+    @property
+    def _mine(self) -> list[ArrowField]:
+        """The columns of the table, then COUNT and ROW."""
+        kinds = [*self.view.output.types, pa.int64()]
+        names = [*range(len(kinds) - 2), COUNT, ROW]
+        return [pa.field(f"{_MINE}{name}", kind) for name, kind in zip(names, kinds, strict=True)]
+
+    def _beside(self, mine: Sequence[ArrowArray], source: pa.Table, rows: Numbers) -> pa.RecordBatch:
+        theirs = source.take(pa.array(rows)).combine_chunks()
+        fields: list[ArrowField] = [*self._mine, *source.schema]
+        columns = [*mine, *(_array(theirs, place) for place in range(theirs.num_columns))]
+        return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+
+    def _alike(self, column: ArrowArray, place: int) -> ArrowArray:
+        """Values that are compared, in one type for both sides."""
+        kind = self.view.output.field(place).type
+        return column.cast(pa.int64() if pa.types.is_integer(kind) else kind)
+
+    def _read(self, keys: ArrowArray) -> pa.RecordBatchReader:
+        """The rows of the table that may match: within the range of the keys, and of one of them."""
+        values = pc.unique(keys.drop_null()).sort()
+        where: list[tuple[str, str, object]] = []
+        if len(values):
+            for op, value in ((">=", values[0]), ("<=", values[-1]), ("in", values)):
+                where += self._answerable((self.first, op, value))
+        return self.split.read(columns=list(self.view.needed), where=where if len(values) else [(self.first, "in", ())])
+
+    def _answerable(self, condition: tuple[str, str, object]) -> list[tuple[str, str, object]]:
+        try:
+            Predicate.parse([condition]).check(self.schema)
+        except InvalidArgument:  # a key that the column cannot hold
+            return []
+        return [condition]
+
+
+def _array(table: pa.Table, place: int) -> ArrowArray:
+    column = table.column(place)
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()  # type: ignore[return-value]  # narrower than Arrow is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Straight:
+    """Pairs as the changes that they are where no expression decides: what is matched becomes ``kind``.
+
+    ``kind`` None: it stays. ``values``: for each column of the table the place of the source's; none where nothing is
+    added.
+    """
+
+    task: Batches
+    kind: int | None
+    values: tuple[int, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in self.task(batches):
+            row = batch.column(f"{_MINE}{ROW}")
+            if self.kind is None and not row.null_count:
+                continue
+            kinds = pc.if_else(row.is_valid(), INSERT if self.kind is None else self.kind, INSERT)
+            fields = {KIND: kinds.cast(pa.int32()), COUNT: batch.column(f"{_MINE}{COUNT}"), ROW: row}
+            width = batch.schema.get_field_index(f"{_MINE}{COUNT}")
+            fields |= {old(place): batch.column(place) for place in range(width)}
+            fields |= {new(place): batch.column(width + 2 + theirs) for place, theirs in enumerate(self.values)}
+            yield pa.RecordBatch.from_pydict(fields)

@@ -1,0 +1,86 @@
+"""The source of a merge: computed once, whatever it is, and kept for all attempts.
+
+A small one is kept by the driver, and goes to the tasks with what they are to do: no job but theirs looks at it again.
+Any other is kept by the executors. Source: spark.md section 2.6.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+SMALL_BYTES: Final = 16 << 20
+"""What Spark estimates of a source that the driver keeps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A source. ``frame``: what it was, or what computes it from where executors keep it.
+
+    ``rows``: how many it has, None of one that has not been computed. ``table``: it, if the driver keeps it.
+    """
+
+    frame: "DataFrame"
+    rows: int | None = None
+    table: pa.Table | None = None
+
+    def fixed(self, *, small: bool) -> "Source":
+        """It, computed. ``small``: the driver may keep it."""
+        frame = self.frame
+        if small and (size := _estimate(frame)) is not None and size <= SMALL_BYTES:
+            table = frame.toArrow()
+            return Source(frame=frame, rows=table.num_rows, table=table)
+        # SUBTLE: what looks at it first computes it; every attempt, and all that follows, is of one source.
+        kept = frame.localCheckpoint(eager=False)
+        return Source(frame=kept, rows=kept.count())
+
+    @property
+    def definite(self) -> "DataFrame":
+        """Its rows, the same whenever they are looked at."""
+        if self.table is None:
+            return self.frame
+        return self.frame.sparkSession.createDataFrame(self.table, schema=self.frame.schema)
+
+    def taken(self, places: Sequence[int]) -> "Source":
+        """Columns of it."""
+        names = [f"s{place}" for place in range(len(self.frame.columns))]
+        frame = self.frame.toDF(*names).select(*[names[place] for place in places])
+        table = None if self.table is None else self.table.select(list(places)).rename_columns(frame.columns)
+        return Source(frame=frame, rows=self.rows, table=table)
+
+
+def slices(table: pa.Table, column: int, count: int) -> list[bytes]:
+    """The rows by ranges of a column, about equally many each; equal values are in one."""
+    ordered = table.take(pc.sort_indices(table.column(column)))
+    keys = ordered.column(column).combine_chunks()
+    changes = pc.fill_null(pc.not_equal(keys[1:], keys[:-1]), True).to_numpy(zero_copy_only=False)
+    ends = np.append(np.flatnonzero(changes) + 1, len(keys))
+    inner = [int(ends[np.searchsorted(ends, len(keys) * each // count)]) for each in range(1, count)]
+    return [_bytes(ordered.slice(start, stop - start)) for start, stop in itertools.pairwise([0, *inner, len(keys)])]
+
+
+def table_of(data: bytes) -> pa.Table:
+    """A slice, where it has arrived."""
+    return pa.ipc.open_stream(data).read_all()
+
+
+def _bytes(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
+def _estimate(frame: "DataFrame") -> int | None:
+    """How many bytes Spark thinks it has at most; None where it cannot be asked (Connect)."""
+    plan = getattr(frame, "_jdf", None)
+    if plan is None:
+        return None
+    return int(str(plan.queryExecution().optimizedPlan().stats().sizeInBytes()))
