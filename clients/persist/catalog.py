@@ -9,6 +9,7 @@ from persist.client.blocking.catalog import Catalog, ReadableCatalog, WritableCa
 from persist.client.catalog.implementation import Implementation
 from persist.client.catalog.port import (
     Dump,
+    Freshness,
     OpenableCatalog,
     ReadOnlyCatalog,
     ReadWriteCatalog,
@@ -222,6 +223,7 @@ __all__ = [
     "FencedByEpoch",
     "FencedByGeneration",
     "FencedByMigration",
+    "Freshness",
     "FlatVar",
     "Hold",
     "HoldKey",
