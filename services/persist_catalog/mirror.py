@@ -163,7 +163,8 @@ class Mirror:
             return
         self._heard = True
         try:
-            self._take([RowUpdate(row, ts, diff) for row, diff in changes], ts + 1)
+            self._take_one(changes, ts)
+            self._wake()
         except CorruptData as error:
             # What was appended is there, whatever is wrong with it here.
             self._break(error)
@@ -211,10 +212,14 @@ class Mirror:
 
     def _take(self, updates: Sequence[RowUpdate], upper: int) -> None:
         for ts, changes in by_time(updates):
-            self.raw.apply(changes, ts + 1)
-            self._remember([RowUpdate(row, ts, diff) for row, diff in changes])
+            self._take_one(changes, ts)
         self.raw.upper = upper
         self._wake()
+
+    def _take_one(self, changes: Sequence[tuple[Row, int]], ts: int) -> None:
+        """The net changes of one time."""
+        self.raw.apply(changes, ts + 1)
+        self._remember([RowUpdate(row, ts, diff) for row, diff in changes])
 
     def _remember(self, updates: list[RowUpdate]) -> None:
         if not updates:

@@ -11,6 +11,7 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Any, Protocol
 
+from persist.client.catalog.gc_pause import no_collection
 from persist.client.catalog.port import ReadWriteCatalog
 from persist.client.catalog.preparing import in_turns, prepare
 from persist.core.catalog.conflicts import Footprint
@@ -123,24 +124,28 @@ class Writes:
         One at a time: it takes many times the memory of its rows.
         """
         async with self._one_large:
-            async with self._leadership.writing(session.token) as catalog:
-                done = await self._known(session, request_id, wanted)
-            if done is not None:
-                return done
-            commit = await wanted.whole()
-            await self._caught_up(catalog, commit)
-            await self._check(commit)
-            transaction = await self._transaction(catalog, commit)
-            await prepare(transaction, self._codec)
-            touched = await touched_by(transaction.batch().changes)
-            # SUBTLE: the token names the very catalog that made the transaction: each opening has another one.
-            async with self._leadership.writing(session.token) as catalog:
-                done = self._done(commit)
-                if done is None:
-                    await self._check(commit)
-                    done = await catalog.commit(transaction, ts=commit.ts) - 1
-                    self._conflicts.keep(done, touched)
-                return done
+            with no_collection():
+                return await self._made_ready(session, request_id, wanted)
+
+    async def _made_ready(self, session: Open, request_id: bytes, wanted: Wanted) -> int:
+        async with self._leadership.writing(session.token) as catalog:
+            done = await self._known(session, request_id, wanted)
+        if done is not None:
+            return done
+        commit = await wanted.whole()
+        await self._caught_up(catalog, commit)
+        await self._check(commit)
+        transaction = await self._transaction(catalog, commit)
+        await prepare(transaction, self._codec)
+        touched = await touched_by(transaction.batch().changes)
+        # SUBTLE: the token names the very catalog that made the transaction: each opening has another one.
+        async with self._leadership.writing(session.token) as catalog:
+            done = self._done(commit)
+            if done is None:
+                await self._check(commit)
+                done = await catalog.commit(transaction, ts=commit.ts) - 1
+                self._conflicts.keep(done, touched)
+            return done
 
     async def _known(self, session: Open, request_id: bytes, wanted: Wanted) -> int | None:
         """When it was committed, by an earlier attempt or under its token."""

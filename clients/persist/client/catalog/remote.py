@@ -56,14 +56,13 @@ from persist.wire.catalog.rpc import Session as Named
 from persist.wire.catalog.rpc_footprint import footprint_message, key_bytes
 from persist.wire.catalog.rpc_stage import is_staged, pieces_of
 
-
 STAGE_AGAIN: Final = 2
 """How often what a server forgot before it was committed is sent again."""
 
 
 @dataclass(slots=True)
 class _Staged:
-    """A transaction in pieces. ``whole``: the server is of an earlier release, and takes it in one message if it fits."""
+    """A transaction in pieces. ``whole``: a server of an earlier release takes it in one message, if it fits."""
 
     prepared: Prepared | None
     changes: Changes

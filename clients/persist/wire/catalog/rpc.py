@@ -24,7 +24,7 @@ from persist.v1 import catalog_pb2 as pb
 
 PIECE_BYTES: Final = 1 << 20
 """Bytes of keys and values in one message of a stream; a single row may exceed it."""
-PIECE_ROWS: Final = 20_000
+PIECE_ROWS: Final = 5_000
 """Rows in one message of a stream."""
 NEWS_ROWS_MAX: Final = 1_000
 """Rows in the answer to a write."""

@@ -15,7 +15,7 @@ from persist.wire.catalog.rpc_footprint import ToldFootprint, footprint_in
 
 
 def is_staged(changes: Changes) -> bool:
-    """Whether changes are sent in pieces: a server takes them apart beside others, and one message may not hold them."""
+    """Whether changes are sent in pieces: one message may not hold them."""
     return len(changes) >= LARGE or sum(len(row.key) + len(row.value) for row, _ in changes) > PIECE_BYTES
 
 
