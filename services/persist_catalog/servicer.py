@@ -191,9 +191,9 @@ class CatalogServicer(CatalogServiceServicer):
             ts = await it.writes.commit(session, request_id, wanted, size=request.ByteSize())
         except OutOfSync:
             self._telemetry.count("persist_catalog_conflicts_total")
-            raise
-        if request.HasField("stage"):
             it.stages.drop(session.session_id, request.stage.stage_id)
+            raise
+        it.stages.drop(session.session_id, request.stage.stage_id)
         self._telemetry.count("persist_catalog_commits_total")
         return pb.CommitResponse(ts=ts, news=self._news(it, request.base_upper))
 

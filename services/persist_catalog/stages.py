@@ -18,7 +18,7 @@ LEASE_SECONDS: Final = 60.0
 """A stage that gets no piece, and is not committed, for so long is forgotten."""
 BYTES_MAX: Final = 64 << 20
 """Of one transaction, and of all stages of a session."""
-ELEMENTS_MAX: Final = 1_000_000
+ELEMENTS_MAX: Final = 500_000
 """Changes, and keys, kinds and names of the footprint, of one transaction."""
 STAGES_MAX: Final = 4
 """Of one session."""
