@@ -128,7 +128,7 @@ async def test_large_one_that_something_came_before_changes_nothing_and_is_run_a
 
 
 async def test_what_a_server_forgot_is_sent_again():
-    async with one_server() as (serving, catalog, mine):
+    async with one_server() as (serving, _, mine):
         async with mine._turn:
             large = asyncio.create_task(mine.commit(many(mine)))
             while not len(serving.stages) or not large_is_there(serving):
