@@ -215,6 +215,8 @@ class Writes:
         wanted: defaultdict[AnyKind, list[tuple[Any, Any]]] = defaultdict(list)
         async for kind, key_bytes, before, after in in_steps(sides(commit.changes)):
             key = self._object(kind, key_bytes, before if after is None else after)[0]
+            # What is found here is so until the commit, or it is found out then, whatever the footprint said.
+            commit.footprint.keys.add((kind, key))
             if kind.append_only:
                 await self._append_only(transaction, kind, key, key_bytes, gone=after is None)
             elif there.get(kind.tag, {}).get(key_bytes) != before:

@@ -13,6 +13,7 @@ from persist.core.catalog.rows import RowCodec
 from persist.core.catalog.snapshot import Snapshot
 from persist.core.catalog.transaction import Batch, Transaction, foreign
 from persist.core.catalog.values import Unit
+from persist.core.ids import Token
 from persist.typed import AnyValue
 
 K = TypeVar("K")
@@ -48,6 +49,11 @@ class ShadowTransaction(Transaction):
     def check_made_from(self, snapshot: Snapshot) -> None:
         """See Transaction. It was made from two, and is of use to its owner only."""
         raise foreign()
+
+    def name(self, token: Token) -> None:
+        """See Transaction."""
+        self.token = token
+        self._run("name", lambda it: it.name(token))
 
     def next_op(self) -> int:
         """See Transaction."""
