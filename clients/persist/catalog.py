@@ -9,6 +9,7 @@ from persist.client.blocking.catalog import Catalog, ReadableCatalog, WritableCa
 from persist.client.catalog.implementation import Implementation
 from persist.client.catalog.port import (
     Dump,
+    Freshness,
     OpenableCatalog,
     ReadOnlyCatalog,
     ReadWriteCatalog,
@@ -223,6 +224,7 @@ __all__ = [
     "FencedByGeneration",
     "FencedByMigration",
     "FlatVar",
+    "Freshness",
     "Hold",
     "HoldKey",
     "Id",

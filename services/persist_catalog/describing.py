@@ -17,8 +17,9 @@ from persist.errors import InvalidArgument
 from persist.v1 import catalog_ddl_pb2 as pb
 from persist.wire.catalog.ddl import name_in, session_in, type_in
 from persist.wire.catalog.ddl_entries import Wanted, audit_listed, listed, page
+from persist.wire.catalog.rpc import at_least_in
+from persist_catalog.conflicts import changes_of
 from persist_catalog.mirror import Mirror
-from persist_catalog.writes import changes_of
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -35,8 +36,8 @@ class Describing:
         self._turn = asyncio.Lock()
 
     async def describe(self, request: pb.DescribeRequest, role: str) -> pb.DescribeResponse:
-        """One page, as of now. Raises InvalidArgument, UnknownObject, Uninitialized."""
-        upper = await self._mirror.sync()
+        """One page, as of now, or of what is enough. Raises InvalidArgument, UnknownObject, Uninitialized."""
+        upper = await self._mirror.at_least(at_least_in(request))
         if not self._mirror.raw.is_initialized:
             raise Uninitialized("this environment does not exist yet", hint="the first Execute makes it")
         if request.kind == pb.CATALOG_ENTRY_KIND_AUDIT_EVENT:

@@ -77,6 +77,18 @@ class Mirror:
             self._done = reading
             return self.upper
 
+    async def at_least(self, upper: int | None) -> int:
+        """The upper, which is this one or a later one: what is known already, if it is. None: as ``sync``.
+
+        Raises InvalidArgument for an upper that the log does not have.
+        """
+        self.check()
+        if upper is None:
+            return await self.sync()
+        if self.upper < upper and await self.sync() < upper:
+            raise _untold(upper, self.upper)
+        return self.upper
+
     async def follow(self) -> None:
         """Keep up until cancelled, however often the log fails, or until it told what cannot be."""
         while True:
@@ -106,8 +118,13 @@ class Mirror:
 
     def since(self, lower: int) -> list[RowUpdate] | None:
         """All updates from ``lower`` to ``upper``; None when they are not remembered. Raises InvalidArgument."""
+        times = self.times_since(lower)
+        return None if times is None else [update for updates in times for update in updates]
+
+    def times_since(self, lower: int) -> list[list[RowUpdate]] | None:
+        """As ``since``, the net updates of each time by themselves."""
         if lower > self.upper:
-            raise InvalidArgument("nobody was told this upper", hint="use one that was", got=lower, upper=self.upper)
+            raise _untold(lower, self.upper)
         if lower < self._lower:
             return None
         found: deque[list[RowUpdate]] = deque()
@@ -115,7 +132,7 @@ class Mirror:
             if times[-1].ts < lower:
                 break
             found.appendleft(times)
-        return [update for times in found for update in times if update.ts >= lower]
+        return list(found)
 
     async def changes(self, lower: int) -> Updates:
         """As ``since``, from the log itself where they are not remembered. Raises NotReadable, InvalidArgument."""
@@ -146,7 +163,8 @@ class Mirror:
             return
         self._heard = True
         try:
-            self._take([RowUpdate(row, ts, diff) for row, diff in changes], ts + 1)
+            self._take_one(changes, ts)
+            self._wake()
         except CorruptData as error:
             # What was appended is there, whatever is wrong with it here.
             self._break(error)
@@ -194,10 +212,14 @@ class Mirror:
 
     def _take(self, updates: Sequence[RowUpdate], upper: int) -> None:
         for ts, changes in by_time(updates):
-            self.raw.apply(changes, ts + 1)
-            self._remember([RowUpdate(row, ts, diff) for row, diff in changes])
+            self._take_one(changes, ts)
         self.raw.upper = upper
         self._wake()
+
+    def _take_one(self, changes: Sequence[tuple[Row, int]], ts: int) -> None:
+        """The net changes of one time."""
+        self.raw.apply(changes, ts + 1)
+        self._remember([RowUpdate(row, ts, diff) for row, diff in changes])
 
     def _remember(self, updates: list[RowUpdate]) -> None:
         if not updates:
@@ -217,6 +239,10 @@ class Mirror:
     def _wake(self) -> None:
         self._moved.set()
         self._moved = asyncio.Event()
+
+
+def _untold(got: int, upper: int) -> InvalidArgument:
+    return InvalidArgument("nobody was told this upper", hint="use one that was", got=got, upper=upper)
 
 
 def _anew(error: CorruptData) -> CorruptData:

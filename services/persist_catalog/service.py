@@ -39,6 +39,7 @@ from persist_catalog.leadership import Leadership, Role
 from persist_catalog.mirror import Mirror, TappedLog
 from persist_catalog.servicer import CatalogServicer, Serving
 from persist_catalog.sessions import LEASE_SECONDS, Sessions
+from persist_catalog.stages import Stages
 from persist_catalog.writes import Writes
 from persist_host import Telemetry
 
@@ -177,6 +178,7 @@ class CatalogService:
         leadership.address = self._address
         sessions = Sessions(runtime=self._runtime, lease=duty.lease)
         writes = Writes(leadership, mirror, sessions, codec)
+        stages = Stages(runtime=self._runtime, tasks=self._tasks)
         if duty.generation is not None:
             try:
                 await self._lead(leadership, duty.generation)
@@ -188,7 +190,7 @@ class CatalogService:
         self._tasks.spawn(self._keep_looking(mirror, leadership), "looking for leaders")
         executing = Executing(self._access, duty.environment, leadership, self._check_seat, self._telemetry)
         describing = Describing(mirror, codec)
-        return Serving(duty.environment, durable, mirror, leadership, sessions, writes, executing, describing)
+        return Serving(duty.environment, durable, mirror, leadership, sessions, writes, stages, executing, describing)
 
     async def _log(self) -> RowLog:
         """The rows that readers are shown."""

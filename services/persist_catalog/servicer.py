@@ -4,16 +4,20 @@ Source: style.md rule 12; protos/persist/v1/catalog.proto.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
 from typing import Final
 
 from google.protobuf.message import DecodeError
 
 from persist.client.catalog.port import OpenableCatalog
 from persist.client.remote.catalog_ddl import ROLE_HEADER
+from persist.core.catalog.conflicts import Footprint
 from persist.core.catalog.errors import OutOfSync
 from persist.core.catalog.kinds import COMMIT
+from persist.core.catalog.rows import Row
 from persist.core.ids import Token
 from persist.errors import CorruptData, InvalidArgument, RequestTooLarge
 from persist.runtime import Runtime
@@ -24,6 +28,7 @@ from persist.wire.catalog.ddl import outcome_message, session_in, statement_in
 from persist.wire.catalog.rows import SIDES
 from persist.wire.catalog.rpc import Session as Named
 from persist.wire.catalog.rpc import (
+    at_least_in,
     body_in,
     changes_in,
     kind_in,
@@ -39,12 +44,14 @@ from persist.wire.catalog.rpc import (
     token_message,
 )
 from persist.wire.catalog.rpc_footprint import footprint_in, key_in
+from persist.wire.catalog.rpc_stage import stage_in, whole
 from persist_catalog.describing import Describing
 from persist_catalog.executing import Executing
 from persist_catalog.leadership import Leadership, Role
 from persist_catalog.mirror import Mirror
 from persist_catalog.sessions import Sessions
-from persist_catalog.writes import Commit, Writes
+from persist_catalog.stages import Stages
+from persist_catalog.writes import Commit, Wanted, Writes
 from persist_host import Telemetry
 from persist_host.calls import Context, Waiters
 
@@ -72,6 +79,7 @@ class Serving:
     leadership: Leadership
     sessions: Sessions
     writes: Writes
+    stages: Stages
     executing: Executing
     describing: Describing
 
@@ -130,7 +138,9 @@ class CatalogServicer(CatalogServiceServicer):
 
     async def CloseSession(self, request: pb.CloseSessionRequest, context: Context) -> pb.CloseSessionResponse:
         """End a session."""
-        (await self._serving()).sessions.close(session_of(request).session_id)
+        it, session = await self._serving(), session_of(request)
+        it.sessions.close(session.session_id)
+        it.stages.drop(session.session_id)
         return pb.CloseSessionResponse()
 
     async def ReadRows(self, request: pb.ReadRowsRequest, context: Context) -> AsyncIterator[pb.ReadRowsResponse]:
@@ -139,7 +149,7 @@ class CatalogServicer(CatalogServiceServicer):
         tags = kinds_in(request.kinds)
         if tags is not None and (odd := [tag for tag in tags if kind_in(tag).append_only]):
             raise InvalidArgument("objects of this kind are not in memory", hint="ask DumpRows", kinds=odd)
-        upper = await it.mirror.sync()
+        upper = await it.mirror.at_least(at_least_in(request))
         counts = {tag: count for tag, count in it.mirror.raw.counts.items() if count}
         rows = it.mirror.raw.rows
         for updates, last in rows_pieces(rows, tags or list(rows), max(upper - 1, 0)):
@@ -153,8 +163,8 @@ class CatalogServicer(CatalogServiceServicer):
     ) -> AsyncIterator[pb.WatchChangesResponse]:
         """The changes from an upper on."""
         it = await self._serving()
-        lower = time_in(request, "lower")
-        until = await it.mirror.sync()
+        lower, enough = time_in(request, "lower"), at_least_in(request)
+        until = await it.mirror.at_least(None if enough is None else max(enough, lower))
         if request.HasField("until"):
             until = time_in(request, "until")
         while True:
@@ -175,23 +185,42 @@ class CatalogServicer(CatalogServiceServicer):
     async def Commit(self, request: pb.CommitRequest, context: Context) -> pb.CommitResponse:
         """Commit what came of a transaction."""
         it = await self._admitted(context)
+        session, request_id = session_of(request), request_id_in(request)
+        wanted = await self._wanted(it, session, request)
+        try:
+            ts = await it.writes.commit(session, request_id, wanted, size=request.ByteSize())
+        except OutOfSync:
+            self._telemetry.count("persist_catalog_conflicts_total")
+            it.stages.drop(session.session_id, request.stage.stage_id)
+            raise
+        it.stages.drop(session.session_id, request.stage.stage_id)
+        self._telemetry.count("persist_catalog_commits_total")
+        return pb.CommitResponse(ts=ts, news=self._news(it, request.base_upper))
+
+    async def _wanted(self, it: Serving, session: Named, request: pb.CommitRequest) -> Wanted:
+        if request.HasField("stage"):
+            pieces = partial(it.stages.whole, session.session_id, request.stage)
+            return Staged(request, lambda: self._runtime.offload(_staged_in, request, pieces()))
         count = len(request.changes.kinds)
         if count > CHANGES_MAX:
             raise RequestTooLarge(
-                "too many changes for one transaction",
-                hint="commit it in several, or with the catalog in the process itself",
+                "too many changes for one message",
+                hint="stage them, or commit them with the catalog in the process itself",
                 changes=count,
                 limit=CHANGES_MAX,
             )
         large = max(count, len(request.footprint.keys), len(request.footprint.names)) > CHANGES_ON_LOOP_MAX
-        commit = await self._runtime.offload(_commit_in, request) if large else _commit_in(request)
-        try:
-            ts = await it.writes.commit(session_of(request), request_id_in(request), commit, size=request.ByteSize())
-        except OutOfSync:
-            self._telemetry.count("persist_catalog_conflicts_total")
-            raise
-        self._telemetry.count("persist_catalog_commits_total")
-        return pb.CommitResponse(ts=ts, news=self._news(it, commit.base_upper))
+        return await self._runtime.offload(_commit_in, request) if large else _commit_in(request)
+
+    async def StageChanges(self, request: pb.StageChangesRequest, context: Context) -> pb.StageChangesResponse:
+        """Keep a piece of a transaction."""
+        it = await self._admitted(context)
+        session = session_of(request)
+        if it.leadership.own != session.token or it.leadership.role is not Role.LEADER:
+            await it.leadership.join(session.token)
+        it.sessions.get(session.session_id)
+        following = it.stages.add(session.session_id, request)
+        return pb.StageChangesResponse(next=following, lease_ms=int(it.stages.lease * 1000))
 
     async def AllocateIds(self, request: pb.AllocateIdsRequest, context: Context) -> pb.AllocateIdsResponse:
         """Give ids."""
@@ -307,19 +336,48 @@ def role_of(context: Context) -> str:
     return ""
 
 
+class Staged:
+    """What stands for a transaction that was staged. ``assemble``: all of it, when it is asked for."""
+
+    def __init__(self, request: pb.CommitRequest, assemble: Callable[[], Awaitable[Commit]]) -> None:
+        """Raises InvalidArgument, InvalidId."""
+        stage_id, elements = stage_in(request.stage)
+        if not request.token or not request.body or request.changes.kinds or request.footprint.keys:
+            raise InvalidArgument(
+                "what is staged is committed under a token", hint="give token and body, and leave out what was staged"
+            )
+        self.token = Token.parse(request.token)
+        self.body = body_in(request, ())
+        what = (stage_id, elements, time_in(request, "base_upper"), request.token, time_in(request, "ts"), self.body)
+        self.name = sha256(repr(what).encode()).digest()
+        self._assemble = assemble
+
+    async def whole(self) -> Commit:
+        """See Wanted."""
+        return await self._assemble()
+
+
+def _staged_in(request: pb.CommitRequest, pieces: Sequence[pb.StageChangesRequest]) -> Commit:
+    return _commit_of(request, *whole(pieces))
+
+
 def _commit_in(request: pb.CommitRequest) -> Commit:
     """What a request wants committed. Raises InvalidArgument, InvalidId."""
-    changes = changes_in(request.changes)
+    commit = _commit_of(request, changes_in(request.changes), footprint_in(request.footprint))
+    # Told from all of it, so it is made here, where that keeps nobody else waiting.
+    commit.name  # noqa: B018
+    return commit
+
+
+def _commit_of(request: pb.CommitRequest, changes: Sequence[tuple[Row, int]], footprint: Footprint) -> Commit:
     commit = Commit(
         base_upper=time_in(request, "base_upper"),
         changes=changes,
-        footprint=footprint_in(request.footprint),
+        footprint=footprint,
         token=Token.parse(request.token) if request.token else None,
         ts=time_in(request, "ts"),
         body=body_in(request, changes),
     )
     if commit.token is not None:
         commit.footprint.keys.add((COMMIT, COMMIT.key(commit.token)))
-    # Told from all of it, so it is made here, where that keeps nobody else waiting.
-    commit.name  # noqa: B018
     return commit

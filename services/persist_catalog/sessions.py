@@ -199,7 +199,7 @@ class Sessions:
         del self._working[task], session.running[request_id]
         error = None if task.cancelled() else task.exception()
         if task.cancelled() or not (error is None or (isinstance(error, PersistError) and _is_final(error))):
-            if not (isinstance(error, LocationError) and error.determinate):
+            if not (isinstance(error, LeaseExpired) or (isinstance(error, LocationError) and error.determinate)):
                 session.unsure.add(request_id)
             return
         session.unsure.discard(request_id)
@@ -227,4 +227,5 @@ class Sessions:
 
 
 def _is_final(error: PersistError) -> bool:
-    return not isinstance(error, LocationError)
+    # What was staged may have been forgotten: then it is sent again, and so is the request.
+    return not isinstance(error, (LocationError, LeaseExpired))

@@ -3,36 +3,34 @@
 Source: catalog-semantics.md sections 1.2.6, 1.2.7 and 1.3.
 """
 
+import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
-from typing import Any, Final, TypeVar
+from typing import Any, Protocol
 
+from persist.client.catalog.gc_pause import no_collection
 from persist.client.catalog.port import ReadWriteCatalog
-from persist.core.catalog.conflicts import Footprint, Overlapping, classify
+from persist.client.catalog.preparing import in_turns, prepare
+from persist.core.catalog.conflicts import Footprint
 from persist.core.catalog.errors import OutOfSync
 from persist.core.catalog.fingerprints import first_outcome
-from persist.core.catalog.kinds import COMMIT, AnyKind, kind_of
+from persist.core.catalog.kinds import COMMIT, AnyKind
 from persist.core.catalog.objects import CommitKey
-from persist.core.catalog.rows import Row, RowCodec, RowUpdate, by_time
-from persist.core.catalog.snapshot import Change
+from persist.core.catalog.prepared import LARGE
+from persist.core.catalog.rows import Row, RowCodec, by_time
 from persist.core.catalog.transaction import Transaction
 from persist.core.catalog.values import Unit
 from persist.core.ids import Token
 from persist.errors import CorruptData, Indeterminate, InvalidArgument
-from persist.runtime import system
 from persist.typed import AnyKey, AnyValue
 from persist.wire.catalog.rpc import Session
+from persist_catalog.conflicts import Conflicts, in_steps, sides, touched_by
 from persist_catalog.leadership import Leadership
 from persist_catalog.mirror import Mirror
 from persist_catalog.sessions import Open, Sessions
-
-STEP: Final = 1_000
-"""Changes that are looked at before others get their turn at the event loop."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -51,6 +49,33 @@ class Commit:
         """What stands for all of it: a request that is repeated has the same."""
         return sha256(repr((self.base_upper, sorted(self.changes), self.token, self.ts, self.body)).encode()).digest()
 
+    async def whole(self) -> "Commit":
+        """See Wanted."""
+        return self
+
+
+class Wanted(Protocol):
+    """What a request wants committed: all of it, or what stands for what was staged."""
+
+    @property
+    def token(self) -> Token | None:
+        """Under which it is committed once."""
+        ...
+
+    @property
+    def body(self) -> bytes:
+        """What stands for what it wants."""
+        ...
+
+    @property
+    def name(self) -> bytes:
+        """What stands for the request."""
+        ...
+
+    async def whole(self) -> Commit:
+        """All of it. Raises LeaseExpired when it is not here, InvalidArgument."""
+        ...
+
 
 class Writes:
     """Commits of sessions, one after the other."""
@@ -60,8 +85,10 @@ class Writes:
         self._mirror = mirror
         self._sessions = sessions
         self._codec = codec
+        self._conflicts = Conflicts(mirror, codec)
+        self._one_large = asyncio.Lock()
 
-    async def commit(self, session: Session, request_id: bytes, commit: Commit, *, size: int = 0) -> int:
+    async def commit(self, session: Session, request_id: bytes, wanted: Wanted, *, size: int = 0) -> int:
         """When it was committed, now or by an earlier call. Raises OutOfSync, Fenced, NotWritable, LeaseExpired,
         Overloaded. ``size``: bytes of the request.
 
@@ -69,31 +96,70 @@ class Writes:
         """
         opened = self._sessions.find(session.session_id)
         if opened is None or opened.token != session.token:
-            if (done := self._done(commit)) is not None:
+            if (done := self._done(wanted)) is not None:
                 return done
             await self._leadership.join(session.token)
             opened = self._sessions.get(session.session_id)
         the_session = opened
         ts: int = await self._sessions.once(
-            the_session, request_id, commit.name, lambda: self._commit(the_session, request_id, commit), size=size
+            the_session, request_id, wanted.name, lambda: self._commit(the_session, request_id, wanted), size=size
         )
         return ts
 
-    async def _commit(self, session: Open, request_id: bytes, commit: Commit) -> int:
+    async def _commit(self, session: Open, request_id: bytes, wanted: Wanted) -> int:
+        if not isinstance(wanted, Commit) or len(wanted.changes) >= LARGE:
+            return await self._commit_large(session, request_id, wanted)
         async with self._leadership.writing(session.token) as catalog:
-            done = self._done(commit)
-            if done is None and request_id in session.unsure:
-                await self._mirror.sync()
-                done = self._committed(commit)
+            done = await self._known(session, request_id, wanted)
             if done is not None:
                 return done
-            if self._mirror.upper < max(catalog.upper, commit.base_upper):
-                await self._mirror.sync()
-            await self._check(commit)
-            transaction = await self._transaction(catalog, commit)
-            return await catalog.commit(transaction, ts=commit.ts) - 1
+            await self._caught_up(catalog, wanted)
+            await self._check(wanted)
+            transaction = await self._transaction(catalog, wanted)
+            return await catalog.commit(transaction, ts=wanted.ts) - 1
 
-    def _done(self, commit: Commit) -> int | None:
+    async def _commit_large(self, session: Open, request_id: bytes, wanted: Wanted) -> int:
+        """Commit what is made ready beside others, who get their turns; then only what is new is looked at again.
+
+        One at a time: it takes many times the memory of its rows.
+        """
+        async with self._one_large:
+            with no_collection():
+                return await self._made_ready(session, request_id, wanted)
+
+    async def _made_ready(self, session: Open, request_id: bytes, wanted: Wanted) -> int:
+        async with self._leadership.writing(session.token) as catalog:
+            done = await self._known(session, request_id, wanted)
+        if done is not None:
+            return done
+        commit = await wanted.whole()
+        await self._caught_up(catalog, commit)
+        await self._check(commit)
+        transaction = await self._transaction(catalog, commit)
+        await prepare(transaction, self._codec)
+        touched = await touched_by(transaction.batch().changes)
+        # SUBTLE: the token names the very catalog that made the transaction: each opening has another one.
+        async with self._leadership.writing(session.token) as catalog:
+            done = self._done(commit)
+            if done is None:
+                await self._check(commit)
+                done = await catalog.commit(transaction, ts=commit.ts) - 1
+                self._conflicts.keep(done, touched)
+            return done
+
+    async def _known(self, session: Open, request_id: bytes, wanted: Wanted) -> int | None:
+        """When it was committed, by an earlier attempt or under its token."""
+        done = self._done(wanted)
+        if done is None and request_id in session.unsure:
+            await self._mirror.sync()
+            done = self._committed(wanted) if isinstance(wanted, Commit) else self._done(wanted)
+        return done
+
+    async def _caught_up(self, catalog: ReadWriteCatalog, commit: Commit) -> None:
+        if self._mirror.upper < max(catalog.upper, commit.base_upper):
+            await self._mirror.sync()
+
+    def _done(self, commit: Wanted) -> int | None:
         """When its token was committed, as far as the leader knows. Raises InvalidArgument: with another body."""
         if commit.token is None:
             return None
@@ -131,17 +197,15 @@ class Writes:
                 base_upper=commit.base_upper,
                 begun=self._leadership.begun,
             )
-        since = self._mirror.since(commit.base_upper)
-        if since is None:
+        # SUBTLE: what is committed meanwhile is another leader's, which makes the append fail.
+        found = await self._conflicts.met(commit.footprint, commit.base_upper)
+        if found is None:
             raise OutOfSync(
                 "too much was committed meanwhile", hint="run the transaction again", updates="many", keys="unknown"
             )
-        # SUBTLE: what is committed meanwhile is another leader's, which makes the append fail.
-        changes = [change async for change in in_steps(changes_of(self._codec, since))]
-        conflict = classify(commit.footprint, changes)
-        if isinstance(conflict, Overlapping):
-            keys = ", ".join(f"{tag} {key}" for tag, key in conflict.keys[:10])
-            raise self._out_of_sync(conflict.changes, keys)
+        count, met = found
+        if met:
+            raise self._out_of_sync(count, ", ".join(f"{tag} {key}" for tag, key in met[:10]))
 
     async def _transaction(self, catalog: ReadWriteCatalog, commit: Commit) -> Transaction:
         """The transaction again, with all rules that hold whoever sends it. Raises OutOfSync, InvalidArgument."""
@@ -149,8 +213,10 @@ class Writes:
         transaction.told_body = commit.body
         there, stale = self._mirror.raw.rows, []
         wanted: defaultdict[AnyKind, list[tuple[Any, Any]]] = defaultdict(list)
-        async for kind, key_bytes, before, after in in_steps(_sides(commit.changes)):
+        async for kind, key_bytes, before, after in in_steps(sides(commit.changes)):
             key = self._object(kind, key_bytes, before if after is None else after)[0]
+            # What is found here is so until the commit, or it is found out then, whatever the footprint said.
+            commit.footprint.keys.add((kind, key))
             if kind.append_only:
                 await self._append_only(transaction, kind, key, key_bytes, gone=after is None)
             elif there.get(kind.tag, {}).get(key_bytes) != before:
@@ -161,7 +227,7 @@ class Writes:
         if stale:
             raise self._out_of_sync(len(stale), ", ".join(stale[:10]))
         for kind, pairs in wanted.items():
-            transaction.set_all(kind, pairs)
+            await in_turns(transaction.setting(kind, pairs))
         return transaction
 
     async def _append_only(
@@ -189,31 +255,3 @@ class Writes:
             upper=self._mirror.upper,
             keys=keys,
         )
-
-
-async def in_steps(items: Iterable[T]) -> AsyncIterator[T]:
-    """The items; others get their turn at the event loop between many of them."""
-    for number, item in enumerate(items, 1):
-        yield item
-        if number % STEP == 0:
-            await system().sleep(0)
-
-
-def changes_of(codec: RowCodec, updates: Iterable[RowUpdate]) -> Iterator[Change]:
-    """The changes of objects in updates, time by time."""
-    for _, changes in by_time(updates):
-        for kind, key_bytes, before, after in _sides(changes):
-            old = None if before is None else codec.decode(Row(kind.tag, key_bytes, before))
-            new = None if after is None else codec.decode(Row(kind.tag, key_bytes, after))
-            key = (old or new or (None,))[0]
-            yield Change(kind, key, None if old is None else old[1], None if new is None else new[1])
-
-
-def _sides(changes: Iterable[tuple[Row, int]]) -> Iterator[tuple[AnyKind, bytes, bytes | None, bytes | None]]:
-    """For each key its value before and after, None where there is none."""
-    before: dict[tuple[str, bytes], bytes] = {}
-    after: dict[tuple[str, bytes], bytes] = {}
-    for row, diff in changes:
-        (before if diff < 0 else after)[row.kind, row.key] = row.value
-    for tag, key in {**before, **after}:
-        yield kind_of(tag), key, before.get((tag, key)), after.get((tag, key))

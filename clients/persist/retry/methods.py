@@ -88,6 +88,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "DumpRows": _LONG,
     "WatchChanges": _LONG,
     "Commit": _TOKEN,
+    "StageChanges": _UNNUMBERED,
     "OpenSession": _UNNUMBERED,
     "CloseSession": _UNNUMBERED,
     "AllocateIds": _UNNUMBERED,

@@ -1508,12 +1508,17 @@ class DescribeRequest(_message.Message):
     SEARCH_PATH_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    AT_LEAST_FIELD_NUMBER: _builtins.int
     kind: Global___CatalogEntryKind.ValueType
     """kind of entries."""
     page_size: _builtins.int
     """page_size is how many entries to tell at most: 1000 at most, 0 means 100."""
     page_token: _builtins.str
     """page_token of the page before. Empty: the first page."""
+    at_least: _builtins.int
+    """at_least is an upper that was told before, or 0: what the server knows is enough if it knows that much, and nobody
+    else is asked. Unset: as of a moment of the call.
+    """
     @_builtins.property
     def name(self) -> Global___ObjectName:
         """name of the one item or hold that is meant. Unset: all."""
@@ -1535,12 +1540,15 @@ class DescribeRequest(_message.Message):
         search_path: _abc.Iterable[Global___SearchPathEntry] | None = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        at_least: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_at_least", b"_at_least", "at_least", b"at_least", "name", b"name"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "name", b"name", "page_size", b"page_size", "page_token", b"page_token", "search_path", b"search_path", "types", b"types"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at_least", b"_at_least", "at_least", b"at_least", "kind", b"kind", "name", b"name", "page_size", b"page_size", "page_token", b"page_token", "search_path", b"search_path", "types", b"types"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__at_least: _TypeAlias = _typing.Literal["at_least"]  # noqa: Y015
+    _WhichOneofArgType__at_least: _TypeAlias = _typing.Literal["_at_least", b"_at_least"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__at_least) -> _WhichOneofReturnType__at_least | None: ...
 
 Global___DescribeRequest: _TypeAlias = DescribeRequest  # noqa: Y015
 

@@ -9,7 +9,7 @@ itself. Leader and followers tell the rows of the catalog and every change of th
 follows the changes has the catalog in memory, runs transactions there and sends the leader what comes of them.
 
 Rules for every caller: every call has a deadline; calls without one are refused. Reads may be repeated, at any
-server. Writes name a session, which belongs to the epoch it was opened under: from the next epoch on they fail with
+server, and are as of a moment of the call unless they say that less is enough (at_least). Writes name a session, which belongs to the epoch it was opened under: from the next epoch on they fail with
 REASON_CATALOG_FENCED_BY_EPOCH or REASON_CATALOG_FENCED_BY_GENERATION, for ever. A server that does not lead refuses
 sessions that write with REASON_CATALOG_NOT_WRITABLE; details "leader" and "epoch" say who does, where that is known.
 A session that nobody used for long fails with REASON_LEASE_EXPIRED: open another one for the same token.
@@ -422,6 +422,11 @@ class ReadRowsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     KINDS_FIELD_NUMBER: _builtins.int
+    AT_LEAST_FIELD_NUMBER: _builtins.int
+    at_least: _builtins.int
+    """at_least is an upper that was told before, or 0: what the server knows is enough if it knows that much, and nobody
+    else is asked. Unset: as of a moment of the call.
+    """
     @_builtins.property
     def kinds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """kinds to read by their tags. Empty: all but those that are append only, of which the counts are told."""
@@ -430,12 +435,15 @@ class ReadRowsRequest(_message.Message):
         self,
         *,
         kinds: _abc.Iterable[_builtins.str] | None = ...,
+        at_least: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_at_least", b"_at_least", "at_least", b"at_least"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kinds", b"kinds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at_least", b"_at_least", "at_least", b"at_least", "kinds", b"kinds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__at_least: _TypeAlias = _typing.Literal["at_least"]  # noqa: Y015
+    _WhichOneofArgType__at_least: _TypeAlias = _typing.Literal["_at_least", b"_at_least"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__at_least) -> _WhichOneofReturnType__at_least | None: ...
 
 Global___ReadRowsRequest: _TypeAlias = ReadRowsRequest  # noqa: Y015
 
@@ -506,25 +514,36 @@ class WatchChangesRequest(_message.Message):
     LOWER_FIELD_NUMBER: _builtins.int
     UNTIL_FIELD_NUMBER: _builtins.int
     FOLLOW_FIELD_NUMBER: _builtins.int
+    AT_LEAST_FIELD_NUMBER: _builtins.int
     lower: _builtins.int
     """lower is an upper that was told before: changes at this time and later ones."""
     until: _builtins.int
     """until ends the stream once the upper is at least this. Unset: it ends with what was there when the call began."""
     follow: _builtins.bool
     """follow: the stream goes on until the deadline."""
+    at_least: _builtins.int
+    """at_least is an upper that was told before, or 0: what the server knows is enough to begin with if it knows that
+    much and lower, and nobody else is asked. Unset: as of a moment of the call.
+    """
     def __init__(
         self,
         *,
         lower: _builtins.int = ...,
         until: _builtins.int | None = ...,
         follow: _builtins.bool = ...,
+        at_least: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_until", b"_until", "until", b"until"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_at_least", b"_at_least", "_until", b"_until", "at_least", b"at_least", "until", b"until"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_until", b"_until", "follow", b"follow", "lower", b"lower", "until", b"until"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at_least", b"_at_least", "_until", b"_until", "at_least", b"at_least", "follow", b"follow", "lower", b"lower", "until", b"until"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__at_least: _TypeAlias = _typing.Literal["at_least"]  # noqa: Y015
+    _WhichOneofArgType__at_least: _TypeAlias = _typing.Literal["_at_least", b"_at_least"]  # noqa: Y015
     _WhichOneofReturnType__until: _TypeAlias = _typing.Literal["until"]  # noqa: Y015
     _WhichOneofArgType__until: _TypeAlias = _typing.Literal["_until", b"_until"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__at_least) -> _WhichOneofReturnType__at_least | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__until) -> _WhichOneofReturnType__until | None: ...
 
 Global___WatchChangesRequest: _TypeAlias = WatchChangesRequest  # noqa: Y015
@@ -575,6 +594,7 @@ class CommitRequest(_message.Message):
     TOKEN_FIELD_NUMBER: _builtins.int
     TS_FIELD_NUMBER: _builtins.int
     BODY_FIELD_NUMBER: _builtins.int
+    STAGE_FIELD_NUMBER: _builtins.int
     request_id: _builtins.bytes
     """request_id of 16 bytes: the same when the call is repeated."""
     base_upper: _builtins.int
@@ -599,6 +619,12 @@ class CommitRequest(_message.Message):
     def footprint(self) -> Global___CatalogFootprint:
         """footprint of the transaction."""
 
+    @_builtins.property
+    def stage(self) -> Global___CatalogStage:
+        """stage: changes and footprint are what StageChanges was given, and unset here; token and body are set. Fails with
+        REASON_LEASE_EXPIRED when not all of it is there (any more): send it again, then this request again.
+        """
+
     def __init__(
         self,
         *,
@@ -610,14 +636,119 @@ class CommitRequest(_message.Message):
         token: _builtins.str = ...,
         ts: _builtins.int = ...,
         body: _builtins.bytes = ...,
+        stage: Global___CatalogStage | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "footprint", b"footprint", "session", b"session"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "footprint", b"footprint", "session", b"session", "stage", b"stage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_upper", b"base_upper", "body", b"body", "changes", b"changes", "footprint", b"footprint", "request_id", b"request_id", "session", b"session", "token", b"token", "ts", b"ts"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_upper", b"base_upper", "body", b"body", "changes", b"changes", "footprint", b"footprint", "request_id", b"request_id", "session", b"session", "stage", b"stage", "token", b"token", "ts", b"ts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CommitRequest: _TypeAlias = CommitRequest  # noqa: Y015
+
+@_typing.final
+class CatalogStage(_message.Message):
+    """CatalogStage names what was staged."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STAGE_ID_FIELD_NUMBER: _builtins.int
+    ELEMENTS_FIELD_NUMBER: _builtins.int
+    stage_id: _builtins.bytes
+    """stage_id of 16 bytes, as StageChanges was given it."""
+    elements: _builtins.int
+    """elements of all pieces."""
+    def __init__(
+        self,
+        *,
+        stage_id: _builtins.bytes = ...,
+        elements: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["elements", b"elements", "stage_id", b"stage_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CatalogStage: _TypeAlias = CatalogStage  # noqa: Y015
+
+@_typing.final
+class StageChangesRequest(_message.Message):
+    """StageChangesRequest gives a piece of a transaction. Pieces come one after the other, each a part of the changes, of
+    the footprint, or of both.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    STAGE_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    CHANGES_FIELD_NUMBER: _builtins.int
+    FOOTPRINT_FIELD_NUMBER: _builtins.int
+    bytes: _builtins.int
+    """bytes of changes and footprint of all pieces together, as encoded; not less."""
+    offset: _builtins.int
+    """offset is how many elements the pieces before this one have: changes, and keys, kinds and names of the footprint."""
+    @_builtins.property
+    def session(self) -> Global___CatalogSession:
+        """session that writes. Always set."""
+
+    @_builtins.property
+    def stage(self) -> Global___CatalogStage:
+        """stage of which this is a piece, the same in all its pieces. Always set."""
+
+    @_builtins.property
+    def changes(self) -> Global___CatalogUpdates:
+        """changes of rows, without times. A row that goes and one that comes in its place may be in different pieces."""
+
+    @_builtins.property
+    def footprint(self) -> Global___CatalogFootprint:
+        """footprint of the transaction."""
+
+    def __init__(
+        self,
+        *,
+        session: Global___CatalogSession | None = ...,
+        stage: Global___CatalogStage | None = ...,
+        bytes: _builtins.int = ...,
+        offset: _builtins.int = ...,
+        changes: Global___CatalogUpdates | None = ...,
+        footprint: Global___CatalogFootprint | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "footprint", b"footprint", "session", b"session", "stage", b"stage"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "changes", b"changes", "footprint", b"footprint", "offset", b"offset", "session", b"session", "stage", b"stage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StageChangesRequest: _TypeAlias = StageChangesRequest  # noqa: Y015
+
+@_typing.final
+class StageChangesResponse(_message.Message):
+    """StageChangesResponse tells how far the stage has come."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NEXT_FIELD_NUMBER: _builtins.int
+    LEASE_MS_FIELD_NUMBER: _builtins.int
+    next: _builtins.int
+    """next is the offset of the piece that is to come; all elements are there when it is their number."""
+    lease_ms: _builtins.int
+    """lease_ms is how long the stage waits for its next piece, or its commit."""
+    def __init__(
+        self,
+        *,
+        next: _builtins.int = ...,
+        lease_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_ms", b"lease_ms", "next", b"next"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StageChangesResponse: _TypeAlias = StageChangesResponse  # noqa: Y015
 
 @_typing.final
 class CommitResponse(_message.Message):

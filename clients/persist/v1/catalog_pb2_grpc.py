@@ -66,6 +66,11 @@ class CatalogServiceStub:
                 request_serializer=persist_dot_v1_dot_catalog__pb2.CommitRequest.SerializeToString,
                 response_deserializer=persist_dot_v1_dot_catalog__pb2.CommitResponse.FromString,
                 _registered_method=True)
+        self.StageChanges = channel.unary_unary(
+                '/persist.v1.CatalogService/StageChanges',
+                request_serializer=persist_dot_v1_dot_catalog__pb2.StageChangesRequest.SerializeToString,
+                response_deserializer=persist_dot_v1_dot_catalog__pb2.StageChangesResponse.FromString,
+                _registered_method=True)
         self.AllocateIds = channel.unary_unary(
                 '/persist.v1.CatalogService/AllocateIds',
                 request_serializer=persist_dot_v1_dot_catalog__pb2.AllocateIdsRequest.SerializeToString,
@@ -160,6 +165,16 @@ class CatalogServiceServicer:
         with REASON_CATALOG_OUT_OF_SYNC naming that. Repeated with the same request_id or token it tells the first outcome,
         and fails with REASON_INVALID_ARGUMENT if that was of another body.
         Fails with REASON_CATALOG_UNIQUENESS_VIOLATION, REASON_INVALID_ARGUMENT.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StageChanges(self, request, context):
+        """StageChanges gives the leader a piece of a transaction that is too large for one message. Nothing is changed until
+        Commit names all of it; what no Commit names is forgotten after a while. A piece may be sent again. Fails with
+        REASON_REQUEST_TOO_LARGE at the first piece of a transaction beyond the server's limits, REASON_OVERLOADED,
+        REASON_INVALID_ARGUMENT.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -270,6 +285,11 @@ def add_CatalogServiceServicer_to_server(servicer, server):
                     servicer.Commit,
                     request_deserializer=persist_dot_v1_dot_catalog__pb2.CommitRequest.FromString,
                     response_serializer=persist_dot_v1_dot_catalog__pb2.CommitResponse.SerializeToString,
+            ),
+            'StageChanges': grpc.unary_unary_rpc_method_handler(
+                    servicer.StageChanges,
+                    request_deserializer=persist_dot_v1_dot_catalog__pb2.StageChangesRequest.FromString,
+                    response_serializer=persist_dot_v1_dot_catalog__pb2.StageChangesResponse.SerializeToString,
             ),
             'AllocateIds': grpc.unary_unary_rpc_method_handler(
                     servicer.AllocateIds,
@@ -480,6 +500,33 @@ class CatalogService:
             '/persist.v1.CatalogService/Commit',
             persist_dot_v1_dot_catalog__pb2.CommitRequest.SerializeToString,
             persist_dot_v1_dot_catalog__pb2.CommitResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StageChanges(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/persist.v1.CatalogService/StageChanges',
+            persist_dot_v1_dot_catalog__pb2.StageChangesRequest.SerializeToString,
+            persist_dot_v1_dot_catalog__pb2.StageChangesResponse.FromString,
             options,
             channel_credentials,
             insecure,

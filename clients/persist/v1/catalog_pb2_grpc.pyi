@@ -9,7 +9,7 @@ itself. Leader and followers tell the rows of the catalog and every change of th
 follows the changes has the catalog in memory, runs transactions there and sends the leader what comes of them.
 
 Rules for every caller: every call has a deadline; calls without one are refused. Reads may be repeated, at any
-server. Writes name a session, which belongs to the epoch it was opened under: from the next epoch on they fail with
+server, and are as of a moment of the call unless they say that less is enough (at_least). Writes name a session, which belongs to the epoch it was opened under: from the next epoch on they fail with
 REASON_CATALOG_FENCED_BY_EPOCH or REASON_CATALOG_FENCED_BY_GENERATION, for ever. A server that does not lead refuses
 sessions that write with REASON_CATALOG_NOT_WRITABLE; details "leader" and "epoch" say who does, where that is known.
 A session that nobody used for long fails with REASON_LEASE_EXPIRED: open another one for the same token.
@@ -66,6 +66,12 @@ class CatalogServiceStub:
     with REASON_CATALOG_OUT_OF_SYNC naming that. Repeated with the same request_id or token it tells the first outcome,
     and fails with REASON_INVALID_ARGUMENT if that was of another body.
     Fails with REASON_CATALOG_UNIQUENESS_VIOLATION, REASON_INVALID_ARGUMENT.
+    """
+    StageChanges: _grpc.UnaryUnaryMultiCallable[_catalog_pb2.StageChangesRequest, _catalog_pb2.StageChangesResponse]
+    """StageChanges gives the leader a piece of a transaction that is too large for one message. Nothing is changed until
+    Commit names all of it; what no Commit names is forgotten after a while. A piece may be sent again. Fails with
+    REASON_REQUEST_TOO_LARGE at the first piece of a transaction beyond the server's limits, REASON_OVERLOADED,
+    REASON_INVALID_ARGUMENT.
     """
     AllocateIds: _grpc.UnaryUnaryMultiCallable[_catalog_pb2.AllocateIdsRequest, _catalog_pb2.AllocateIdsResponse]
     """AllocateIds gives ids that nobody had or will have. Fails with REASON_CATALOG_ID_EXHAUSTION,
@@ -126,6 +132,12 @@ class CatalogServiceAsyncStub(CatalogServiceStub):
     with REASON_CATALOG_OUT_OF_SYNC naming that. Repeated with the same request_id or token it tells the first outcome,
     and fails with REASON_INVALID_ARGUMENT if that was of another body.
     Fails with REASON_CATALOG_UNIQUENESS_VIOLATION, REASON_INVALID_ARGUMENT.
+    """
+    StageChanges: _aio.UnaryUnaryMultiCallable[_catalog_pb2.StageChangesRequest, _catalog_pb2.StageChangesResponse]  # type: ignore[assignment]
+    """StageChanges gives the leader a piece of a transaction that is too large for one message. Nothing is changed until
+    Commit names all of it; what no Commit names is forgotten after a while. A piece may be sent again. Fails with
+    REASON_REQUEST_TOO_LARGE at the first piece of a transaction beyond the server's limits, REASON_OVERLOADED,
+    REASON_INVALID_ARGUMENT.
     """
     AllocateIds: _aio.UnaryUnaryMultiCallable[_catalog_pb2.AllocateIdsRequest, _catalog_pb2.AllocateIdsResponse]  # type: ignore[assignment]
     """AllocateIds gives ids that nobody had or will have. Fails with REASON_CATALOG_ID_EXHAUSTION,
@@ -219,6 +231,18 @@ class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
         with REASON_CATALOG_OUT_OF_SYNC naming that. Repeated with the same request_id or token it tells the first outcome,
         and fails with REASON_INVALID_ARGUMENT if that was of another body.
         Fails with REASON_CATALOG_UNIQUENESS_VIOLATION, REASON_INVALID_ARGUMENT.
+        """
+
+    @_abc_1.abstractmethod
+    def StageChanges(
+        self,
+        request: _catalog_pb2.StageChangesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_catalog_pb2.StageChangesResponse, _abc.Awaitable[_catalog_pb2.StageChangesResponse]]:
+        """StageChanges gives the leader a piece of a transaction that is too large for one message. Nothing is changed until
+        Commit names all of it; what no Commit names is forgotten after a while. A piece may be sent again. Fails with
+        REASON_REQUEST_TOO_LARGE at the first piece of a transaction beyond the server's limits, REASON_OVERLOADED,
+        REASON_INVALID_ARGUMENT.
         """
 
     @_abc_1.abstractmethod

@@ -87,6 +87,7 @@ BYTES: Final[Mapping[str, int | str]] = {
     "TimestampMinter/WatchBindings": TINY_BYTES,
     "PersistCompaction/Compact": TINY_BYTES,
     "CatalogService/Commit": "max_message_bytes",
+    "CatalogService/StageChanges": "max_message_bytes",
     "CatalogService/EditRow": "max_message_bytes",
     "CatalogService/Execute": "max_message_bytes",
     "TimestampMinter/GetBinding": "max_message_bytes",

@@ -152,7 +152,10 @@ async def test_others_get_their_turn_while_a_large_commit_is_looked_at(base: str
     async with leading(tail=100_000) as server:
         session, before = await server.session(), server.mirror.upper
         many = [(setting(f"{number}", "1"), 1) for number in range(20_000)]
-        await server.writes.commit(session, b"a" * 16, Commit(before, many, Footprint(), None, 0, b""))
+        # Not by a session, so that nothing is known yet of what it touched.
+        catalog = server.leadership.catalog()
+        assert catalog is not None
+        await catalog.set(SETTING, {SettingKey(f"{number}"): Setting("1") for number in range(20_000)})
         wanted, upper = ([(setting("x", "1"), 1)], before) if base == "old" else (many, server.mirror.upper)
         turns = 0
 

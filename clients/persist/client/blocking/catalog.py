@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Self, TypeVar
 
 from persist.client.blocking.bridge.held import Held
-from persist.client.catalog.port import Dump, Repair
+from persist.client.catalog.port import Dump, Freshness, Repair
 from persist.client.catalog.port import OpenableCatalog as AioOpenableCatalog
 from persist.client.catalog.port import ReadOnlyCatalog as AioReadOnlyCatalog
 from persist.client.catalog.port import ReadWriteCatalog as AioReadWriteCatalog
@@ -54,9 +54,12 @@ class Catalog(Held):
             WritableCatalog, self._run(self._inner.open_savepoint(generation, allow_uninitialized=allow_uninitialized))
         )
 
-    def open_read_only(self) -> "ReadableCatalog":
-        """The catalog as it is. Raises Uninitialized, IncompatibleDataVersion (also when it would need a migration)."""
-        return self._give(ReadableCatalog, self._run(self._inner.open_read_only()))
+    def open_read_only(self, *, freshness: Freshness = Freshness.NEWEST) -> "ReadableCatalog":
+        """The catalog as it is. Raises Uninitialized, IncompatibleDataVersion (also when it would need a migration).
+
+        ``freshness``: what it shows at least, now and after each ``sync``; who reads the rows itself sees the newest.
+        """
+        return self._give(ReadableCatalog, self._run(self._inner.open_read_only(freshness=freshness)))
 
     def upgrade_check(self) -> Upgrade:
         """What opening with this release would change, without effect. Raises as ``open_read_only``, CorruptData."""

@@ -10,7 +10,7 @@ from persist.client.catalog.build_objects import load
 from persist.client.catalog.edits import edit
 from persist.client.catalog.log.savepoint_log import ForkedLog
 from persist.client.catalog.opened import OpenedCatalog, dump
-from persist.client.catalog.port import Dump, Repair, RowLog
+from persist.client.catalog.port import Dump, Freshness, Repair, RowLog, check_freshness
 from persist.client.catalog.raw import FROZEN_TAGS, RawCatalog
 from persist.client.catalog.repairs import repair
 from persist.client.catalog.take_over import begin_or_renew, migrate, orphans, take_over
@@ -82,8 +82,9 @@ class DurableCatalog(Closes):
         open_step(token, generation)
         return await self._opened(log, raw, Mode.SAVEPOINT, Claim(None), token)
 
-    async def open_read_only(self) -> OpenedCatalog:
+    async def open_read_only(self, *, freshness: Freshness = Freshness.NEWEST) -> OpenedCatalog:
         """See OpenableCatalog."""
+        check_freshness(freshness)
         raw = await self._raw()
         check_open(Mode.READ_ONLY, None, initialized=raw.is_initialized)
         self._check_versions(raw)

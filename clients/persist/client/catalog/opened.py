@@ -14,6 +14,7 @@ from persist.client.catalog.build_objects import difference
 from persist.client.catalog.commits import Commits
 from persist.client.catalog.log.append import SnapshotMemory, append
 from persist.client.catalog.port import Dump, RowLog
+from persist.client.catalog.preparing import decoded, prepare
 from persist.client.catalog.raw import RawCatalog, live_keys, versions
 from persist.client.shard.handles import Closes
 from persist.core.catalog.errors import IncompatibleDataVersion, NotWritable, OutOfSync
@@ -29,6 +30,7 @@ from persist.core.catalog.leadership.fencing import Claim
 from persist.core.catalog.leadership.follow import follow
 from persist.core.catalog.objects import AuditLogKey, FenceToken, StorageUsageKey
 from persist.core.catalog.open_rules import Mode
+from persist.core.catalog.prepared import Prepared
 from persist.core.catalog.rows import Row, RowCodec, RowUpdate
 from persist.core.catalog.snapshot import Change, Snapshot
 from persist.core.catalog.transaction import Batch, Transaction
@@ -166,7 +168,9 @@ class OpenedCatalog(Closes):
         return Transaction(self._snapshot, token=token)
 
     async def commit(self, transaction: Transaction, *, ts: int = 0) -> int:
-        """See ReadWriteCatalog."""
+        """See ReadWriteCatalog. A large one is made ready while others are committed."""
+        if transaction.is_large:
+            await self._prepare(transaction)
         async with self._turn:
             return await self._commit(transaction, ts)
 
@@ -219,6 +223,15 @@ class OpenedCatalog(Closes):
                 if await self._try(transaction):
                     return keep
 
+    async def _prepare(self, transaction: Transaction) -> bool:
+        """Whether it is to be committed yet: if so it is ready now. Raises OutOfSync, Fenced, InvalidArgument."""
+        self._check()
+        transaction.check_made_from(self._snapshot)
+        if committed_at(self._snapshot, transaction, self._codec) is not None:
+            return False
+        await prepare(transaction, self._codec)
+        return True
+
     # ---- inside, with the turn --------------------------------------------------------------------------------------
 
     async def reclaim(self, changes: list[tuple[Row, int]]) -> None:
@@ -243,13 +256,15 @@ class OpenedCatalog(Closes):
     async def _try(self, transaction: Transaction, ts: int = 0) -> bool:
         """Whether it is committed now, or has nothing to commit; if not, look again at what came first."""
         self._check()
+        if transaction.is_large:
+            await prepare(transaction, self._codec)
         batch = transaction.batch()
         at = commit_ts(self._mode, batch, self._snapshot, ts, self._upper)
         rows = batch.rows(self._codec, at, transaction.body(self._codec) if batch.token else b"")
         if not rows:
             return await self._confirmed(transaction)
         await self._check_durable(batch)
-        if await self._append([*rows, *(self._commits.pruned() if batch.token else ())], at):
+        if await self._append([*rows, *(self._commits.pruned() if batch.token else ())], at, batch.prepared):
             return True
         await self._follow()
         return False
@@ -280,10 +295,10 @@ class OpenedCatalog(Closes):
                     keys=", ".join(missing[:10]),
                 )
 
-    async def _append(self, changes: list[tuple[Row, int]], ts: int) -> bool:
+    async def _append(self, changes: list[tuple[Row, int]], ts: int, prepared: Prepared | None = None) -> bool:
         """Whether the changes are there now. If not, somebody was first: follow. Raises InvalidArgument."""
         self._check()
-        memory = SnapshotMemory(self._snapshot, self._codec)
+        memory = SnapshotMemory(self._snapshot, self._codec, prepared)
         with self._ends_if(HistoryRewound):
             found = await append(self._log, memory, changes, ts, expected_upper=self._upper)
         if found is not None:
@@ -308,7 +323,8 @@ class OpenedCatalog(Closes):
             return
         with self._ends_if(CorruptData):
             updates, refusal = self._readable(read.updates)
-            followed = follow(self._snapshot, self._codec, self._claim, updates)
+            codec = await decoded(self._codec, updates)
+            followed = follow(self._snapshot, codec, self._claim, updates)
         self._untold += [(ts, changes) for ts, changes in followed.changes if changes]
         for _, changes in followed.changes:
             self._commits.saw(changes)

@@ -6,6 +6,7 @@ document 2; catalog-semantics.md section 1.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from persist.core.catalog.kinds import AnyKind, Kind
@@ -18,10 +19,34 @@ from persist.core.catalog.rows import Row, RowUpdate
 from persist.core.catalog.snapshot import Change
 from persist.core.catalog.transaction import Transaction
 from persist.core.ids import Token
+from persist.errors import InvalidArgument
 from persist.typed import AnyKey, AnyValue
 
 K = TypeVar("K")
 V = TypeVar("V")
+
+
+class Freshness(StrEnum):
+    """What a catalog that was opened for reading shows at least, where servers are asked.
+
+    ``newest``: all that was committed before the call. ``own``: all that was committed through the same catalog, or
+    was seen through it: any server answers, from its memory if that reaches so far. ``any``: what a server knows.
+    None of them ever goes back.
+    """
+
+    NEWEST = "newest"
+    OWN = "own"
+    ANY = "any"
+
+
+def check_freshness(freshness: str) -> Freshness:
+    """The freshness with this name. Raises InvalidArgument."""
+    try:
+        return Freshness(freshness)
+    except ValueError:
+        raise InvalidArgument(
+            "no such freshness", hint=f"known: {', '.join(Freshness)}", got=str(freshness)[:80]
+        ) from None
 
 
 class Updates(NamedTuple):
@@ -254,8 +279,11 @@ class OpenableCatalog(Protocol):
         """The catalog as it would be, migrated, in memory only. Raises NotWritable and as ``open``."""
         ...
 
-    async def open_read_only(self) -> ReadOnlyCatalog:
-        """The catalog as it is. Raises Uninitialized, IncompatibleDataVersion (also when it would need a migration)."""
+    async def open_read_only(self, *, freshness: Freshness = Freshness.NEWEST) -> ReadOnlyCatalog:
+        """The catalog as it is. Raises Uninitialized, IncompatibleDataVersion (also when it would need a migration).
+
+        ``freshness``: what it shows at least, now and after each ``sync``; who reads the rows itself sees the newest.
+        """
         ...
 
     async def upgrade_check(self) -> Upgrade:

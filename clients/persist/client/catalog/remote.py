@@ -9,14 +9,16 @@ import contextlib
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from persist.client.catalog.build_objects import load
 from persist.client.catalog.durable import DurableCatalog
-from persist.client.catalog.log.remote_log import RemoteLog
+from persist.client.catalog.log.remote_log import RemoteLog, Seen
 from persist.client.catalog.opened import OpenedCatalog
-from persist.client.catalog.port import Dump, Repair, Updates
+from persist.client.catalog.port import Dump, Freshness, Repair, Updates, check_freshness
+from persist.client.catalog.preparing import prepare
 from persist.client.remote.catalog import CatalogCalls
+from persist.client.remote.channel import is_unimplemented
 from persist.client.shard.handles import Closes
 from persist.core.catalog.errors import Fenced, OutOfSync
 from persist.core.catalog.kinds import AnyKind
@@ -25,8 +27,10 @@ from persist.core.catalog.leadership.fencing import Claim
 from persist.core.catalog.leadership.migrations import Upgrade
 from persist.core.catalog.objects import FenceToken, StorageUsageKey
 from persist.core.catalog.open_rules import Mode, check_open
+from persist.core.catalog.prepared import Prepared
 from persist.core.catalog.snapshot import Snapshot
 from persist.core.catalog.transaction import Batch, Transaction
+from persist.core.ids import Token
 from persist.core.release import RELEASE
 from persist.errors import Indeterminate, InvalidArgument, LeaseExpired, LocationError, PersistError
 from persist.runtime import Runtime, system
@@ -37,6 +41,7 @@ from persist.wire.catalog.migrations import MIGRATIONS
 from persist.wire.catalog.rows import CODEC, SIDES
 from persist.wire.catalog.rpc import (
     REQUEST_ID_BYTES,
+    Changes,
     answers,
     changes_message,
     news_of,
@@ -49,6 +54,20 @@ from persist.wire.catalog.rpc import (
 )
 from persist.wire.catalog.rpc import Session as Named
 from persist.wire.catalog.rpc_footprint import footprint_message, key_bytes
+from persist.wire.catalog.rpc_stage import is_staged, pieces_of
+
+STAGE_AGAIN: Final = 2
+"""How often what a server forgot before it was committed is sent again."""
+
+
+@dataclass(slots=True)
+class _Staged:
+    """A transaction in pieces. ``whole``: a server of an earlier release takes it in one message, if it fits."""
+
+    prepared: Prepared | None
+    changes: Changes
+    pieces: list[pb.StageChangesRequest]
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +110,8 @@ class RemoteCatalog(Closes):
         self._environment = environment
         self._content_version = content_version
         self._opened: list[RemoteOpened] = []
+        self._seen = Seen()
+        self._vetted = False
 
     async def status(self) -> CatalogStatus:
         """What one of the servers is. Raises InvalidArgument when it serves another environment."""
@@ -99,6 +120,7 @@ class RemoteCatalog(Closes):
             raise InvalidArgument(
                 "this server serves another environment", asked=self._environment, got=told.environment[:80]
             )
+        self._vetted = True
         return CatalogStatus(
             environment=told.environment,
             role=pb.CatalogRole.Name(told.role).removeprefix("CATALOG_ROLE_").lower(),
@@ -134,9 +156,9 @@ class RemoteCatalog(Closes):
         opening = await self._opening()
         return await opening.open_savepoint(generation, allow_uninitialized=allow_uninitialized)
 
-    async def open_read_only(self) -> OpenedCatalog:
-        """See OpenableCatalog."""
-        opening = await self._opening()
+    async def open_read_only(self, *, freshness: Freshness = Freshness.NEWEST) -> OpenedCatalog:
+        """See OpenableCatalog. Any of the servers answers; where less than the newest is enough, from its memory."""
+        opening = await self._opening(check_freshness(freshness))
         with opening.log.counting():
             return await opening.open_read_only()
 
@@ -211,9 +233,11 @@ class RemoteCatalog(Closes):
                     pieces.clear()
                     yield told
 
-    async def _opening(self) -> "_Opening":
-        await self.status()
-        opening = _Opening(RemoteLog(self._calls), content_version=self._content_version)
+    async def _opening(self, freshness: Freshness = Freshness.NEWEST) -> "_Opening":
+        if freshness is Freshness.NEWEST or not self._vetted:
+            await self.status()
+        log = RemoteLog(self._calls, self._seen, freshness)
+        opening = _Opening(log, content_version=self._content_version)
         opening._belongs_to = self
         return opening
 
@@ -271,6 +295,16 @@ class RemoteOpened(OpenedCatalog):
         self._session: Named | None = session
         self._own = session.token
 
+    async def commit(self, transaction: Transaction, *, ts: int = 0) -> int:
+        """See ReadWriteCatalog. A large one is sent in pieces beforehand, while others go on, of this session too."""
+        staged = None
+        if transaction.is_large and await self._prepare(transaction):
+            prepared = transaction.batch().prepared
+            if prepared is not None and is_staged(prepared.rows):
+                staged = await self._stage(transaction, prepared, prepared.rows)
+        async with self._turn:
+            return await self._commit(transaction, ts, staged)
+
     async def allocate(self, name: str, count: int = 1) -> range:
         """See ReadWriteCatalog."""
         with requests():
@@ -310,28 +344,25 @@ class RemoteOpened(OpenedCatalog):
 
     # ---- inside, with the turn --------------------------------------------------------------------------------------
 
-    async def _commit(self, transaction: Transaction, ts: int = 0) -> int:
+    async def _commit(self, transaction: Transaction, ts: int = 0, staged: "_Staged | None" = None) -> int:
         self._check()
         transaction.check_made_from(self._snapshot)
         done = committed_at(self._snapshot, transaction, CODEC)
         if done is not None:
             return done + 1
+        await prepare(transaction, CODEC)
         batch = transaction.batch()
         commit_ts(self._mode, batch, self._snapshot, ts, self._upper)
-        changes = Batch(batch.changes, batch.version).rows(CODEC, 0)
+        changes = Batch(batch.changes, batch.version, prepared=batch.prepared).rows(CODEC, 0)
         if not changes:
             return await self._confirm(transaction)
-        with requests():
-            request = pb.CommitRequest(
-                request_id=self._calls.runtime.random_bytes(REQUEST_ID_BYTES),
-                changes=changes_message(changes),
-                footprint=footprint_message(transaction.footprint),
-                token=transaction.token or "",
-                body=transaction.body(CODEC) if transaction.token else b"",
-                ts=ts,
-            )
         try:
-            told = await self._write("Commit", request, settled=transaction.token is not None)
+            if is_staged(changes):
+                if staged is None or staged.prepared is not batch.prepared:
+                    staged = await self._stage(transaction, batch.prepared, changes)
+                told = await self._commit_staged(transaction, staged, ts)
+            else:
+                told = await self._write("Commit", self._request(transaction, changes, ts), settled=bool(batch.token))
         except OutOfSync:
             # Whoever runs it again finds what came first.
             await self._follow()
@@ -344,6 +375,57 @@ class RemoteOpened(OpenedCatalog):
             ) from error
         committed: int = told.ts
         return committed + 1
+
+    def _request(self, transaction: Transaction, changes: Changes, ts: int) -> pb.CommitRequest:
+        """What asks to commit. Without changes: those that were staged."""
+        with requests():
+            request = pb.CommitRequest(
+                request_id=self._calls.runtime.random_bytes(REQUEST_ID_BYTES),
+                token=transaction.token or "",
+                body=transaction.body(CODEC) if transaction.token else b"",
+                ts=ts,
+            )
+            if changes:
+                request.changes.CopyFrom(changes_message(changes))
+                request.footprint.CopyFrom(footprint_message(transaction.footprint))
+        return request
+
+    async def _stage(self, transaction: Transaction, prepared: Prepared | None, changes: Changes) -> "_Staged":
+        """A transaction in pieces, which the leader has, unless it is of an earlier release, or leads no more."""
+        if transaction.token is None:
+            # So that every later leader knows its outcome, whatever is lost on the way.
+            transaction.name(Token.of(self._calls.runtime.random_bytes(16)))
+        offload, stage_id = self._calls.runtime.offload, self._calls.runtime.random_bytes(REQUEST_ID_BYTES)
+        with requests():
+            footprint = await offload(footprint_message, transaction.footprint)
+            staged = _Staged(prepared, changes, await offload(pieces_of, stage_id, changes, footprint))
+        await self._send(staged)
+        return staged
+
+    async def _send(self, staged: "_Staged") -> None:
+        try:
+            # SUBTLE: an earlier attempt may have committed it: whoever is fenced asks that of a later leader.
+            with contextlib.suppress(Fenced, LeaseExpired):
+                for piece in staged.pieces:
+                    piece.session.CopyFrom(self._named())
+                    await self._calls.write("StageChanges", piece)
+        except InvalidArgument as error:
+            if not is_unimplemented(error):
+                raise
+            staged.whole = True
+
+    async def _commit_staged(self, transaction: Transaction, staged: "_Staged", ts: int) -> AnyMessage:
+        """Ask to commit what was staged. What was forgotten meanwhile is sent again."""
+        if staged.whole:
+            return await self._write("Commit", self._request(transaction, staged.changes, ts), settled=True)
+        request = self._request(transaction, (), ts)
+        request.stage.CopyFrom(staged.pieces[0].stage)
+        for _ in range(STAGE_AGAIN):
+            with contextlib.suppress(LeaseExpired):
+                return await self._write("Commit", request, settled=True)
+            await self._begin_session()
+            await self._send(staged)
+        return await self._write("Commit", request, settled=True)
 
     async def _confirm(self, transaction: Transaction) -> int:
         """The upper up to which a transaction without changes is true. Raises OutOfSync, Fenced."""
@@ -371,13 +453,24 @@ class RemoteOpened(OpenedCatalog):
         return told
 
     async def _in_session(self, rpc: str, request: AnyMessage, *, settled: bool) -> AnyMessage:
-        request.session.CopyFrom(session_message(self._session or Named("none", self._own)))
+        request.session.CopyFrom(self._named())
         try:
             return await self._calls.write(rpc, request, settled=settled)
         except LeaseExpired:
-            # It was not used for long. While nobody else led, another one is as good.
-            told = await self._calls.lead(pb.OpenSessionRequest(token=token_message(self._own)))
-            with answers():
-                self._session = session_of(told)
-            request.session.CopyFrom(told.session)
+            if request.DESCRIPTOR.name == "CommitRequest" and request.HasField("stage"):
+                raise
+            await self._begin_session()
+            request.session.CopyFrom(self._named())
             return await self._calls.write(rpc, request, settled=settled)
+
+    def _named(self) -> pb.CatalogSession:
+        return session_message(self._session or Named("none", self._own))
+
+    async def _begin_session(self) -> None:
+        """The one before was not used for long. While nobody else led, another one is as good."""
+        try:
+            told = await self._calls.lead(pb.OpenSessionRequest(token=token_message(self._own)))
+        except Fenced as error:
+            raise self._end(error) from error
+        with answers():
+            self._session = session_of(told)

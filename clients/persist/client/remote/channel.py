@@ -269,7 +269,9 @@ _WHERE: Final = "is the address right? Shards are served by `persist serve shard
 
 def is_unimplemented(error: PersistError) -> bool:
     """The server does not know the method: it offers another service, or is of an older release."""
-    cause = error.__cause__
+    cause: BaseException | None = error
+    while isinstance(cause, PersistError):
+        cause = cause.__cause__
     return isinstance(cause, grpc.RpcError) and _code(cause) is grpc.StatusCode.UNIMPLEMENTED
 
 

@@ -18,7 +18,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 LOG_CHANGES: Final = 10_000
-"""How many changes are remembered for transactions that began before them."""
+"""How many changes are remembered for transactions that began before them, besides the newest ones."""
 
 
 class Change(NamedTuple):
@@ -106,9 +106,14 @@ class Snapshot:
         if self.ended is not None:
             raise copy.copy(self.ended)
 
-    def fitting(self, codec: RowCodec, changes: Iterable[tuple[Row, int]]) -> Net:
-        """The net changes of one time, when they fit what is here. Raises CorruptData; either way nothing changes."""
+    def fitting(self, codec: RowCodec, changes: Iterable[tuple[Row, int]], beside: Net | None = None) -> Net:
+        """The net changes of one time, when they fit what is here. Raises CorruptData; either way nothing changes.
+
+        ``beside``: changes of other keys at that time, decoded already.
+        """
         before, after = _by_key(codec, changes)
+        if beside is not None:
+            before, after = {**beside.before, **before}, {**beside.after, **after}
         counts: Counter[AnyKind] = Counter()
         for (kind, key), value in before.items():
             if kind.append_only:
@@ -163,7 +168,8 @@ class Snapshot:
         self.version += 1
         self._log.append((self.version, changes))
         self._logged += len(changes)
-        while self._logged > LOG_CHANGES and self._log:
+        # The newest stay however many they are: those who did something else meanwhile are no worse off for it.
+        while self._logged > LOG_CHANGES and len(self._log) > 1:
             self._logged -= len(self._log.popleft()[1])
 
     def _put(self, kind: AnyKind, key: object, value: object) -> None:

@@ -3,6 +3,7 @@
 Source: catalog-semantics.md sections 1.2.6, 1.2.7, 1.2.9 and 1.2.10.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar
@@ -25,6 +26,7 @@ from persist.core.catalog.kinds import (
 )
 from persist.core.catalog.objects import Commit, CommitKey, IdAllocator, IdAllocatorKey
 from persist.core.catalog.open_rules import CONTENT_VERSION, DATA_VERSION, FENCE_INCARNATION
+from persist.core.catalog.prepared import LARGE, STEP, Prepared, Preparing, rows_of
 from persist.core.catalog.rows import Row, RowCodec
 from persist.core.catalog.snapshot import Change, Snapshot
 from persist.core.catalog.values import Unit
@@ -66,16 +68,17 @@ class Batch:
     changes: tuple[Change, ...]
     version: int
     token: Token | None = None
+    prepared: Prepared | None = None
 
     def rows(self, codec: RowCodec, ts: int, body: bytes = b"") -> list[tuple[Row, int]]:
         """The rows that go (-1) and come (1) when the batch is committed at ``ts``; with a token also its row.
 
         No changes: no rows, not even that. ``body``: the fingerprint that is kept with the token.
         """
-        rows = []
-        for kind, key, before, after, _ in self.changes:
-            rows += [(codec.encode(kind.tag, key, before), -1)] if before is not None else []
-            rows += [(codec.encode(kind.tag, key, after), 1)] if after is not None else []
+        if self.prepared is not None:
+            rows = list(self.prepared.rows)
+        else:
+            rows = [row for change in self.changes for row in rows_of(codec, change)]
         if rows and self.token is not None:
             rows.append((codec.encode(COMMIT.tag, CommitKey(self.token), Commit(ts, body)), 1))
         return rows
@@ -111,8 +114,14 @@ class Transaction:
         self._ops: dict[tuple[AnyKind, Any], int] = {}
         self._op = 0
         self._kept: list[_Kept] = []
+        self._prepared: Prepared | None = None
         if token is not None:
-            self.footprint.keys.add((COMMIT, CommitKey(token)))
+            self.name(token)
+
+    def name(self, token: Token) -> None:
+        """Give it a token. Raises nothing."""
+        self.token = token
+        self.footprint.keys.add((COMMIT, CommitKey(token)))
 
     def check_made_from(self, snapshot: Snapshot) -> None:
         """Nothing, when it was made from this snapshot. Raises InvalidArgument.
@@ -173,8 +182,12 @@ class Transaction:
 
         Raises as ``set``.
         """
+        deque(self.setting(kind, objects), maxlen=0)
+
+    def setting(self, kind: Kind[K, V], objects: Iterable[tuple[K, V | None]]) -> Iterator[None]:
+        """As ``set_all``, in steps: others may commit between two of them. Raises as ``set``; nothing is set then."""
         self._begin_write(kind)
-        self._write(kind, list(dict(objects).items()))
+        yield from self._writing(kind, list(dict(objects).items()))
 
     def update(self, kind: Kind[K, V], change: Callable[[K, V], V | None]) -> int:
         """Change all objects for which ``change`` returns a value; how many. All or none. Raises as ``set``."""
@@ -263,6 +276,7 @@ class Transaction:
         Raises IndexError: there is no savepoint.
         """
         self._pending, self._names, self._ops, self._op = self._kept.pop()
+        self._prepared = None
 
     def release(self) -> None:
         """What was changed since the savepoint stays. Raises IndexError: there is no savepoint."""
@@ -271,11 +285,40 @@ class Transaction:
     def batch(self) -> Batch:
         """All changes, at most one per key, in the order of kinds and keys first written. Raises OutOfSync."""
         self._current()
-        return Batch(tuple(self._changes()), self._version, self.token)
+        made = self._prepared
+        return Batch(made.changes if made else tuple(self._changes()), self._version, self.token, made)
+
+    def preparing(self, codec: RowCodec) -> Iterator[None]:
+        """Make what a large one comes down to, in steps: others may commit between two of them. ``batch`` has it then.
+
+        Raises OutOfSync, InvalidArgument for what cannot be stored.
+        """
+        self._current()
+        if self._prepared is not None or not self.is_large:
+            return
+        made, wanted = Preparing(codec), list[tuple[str, bytes, bytes | None]]()
+        pending = {kind: dict(of) for kind, of in self._pending.items()}
+        for number, change in enumerate(self._changes(pending)):
+            made.add(change)
+            if number % STEP == 0:
+                yield
+        for number, each in enumerate(_wanted(pending, codec) if not self.told_body else ()):
+            wanted.append(each)
+            if number % STEP == 0:
+                yield
+        if pending == self._pending:
+            self._prepared = made.done(self.told_body or fingerprint(wanted))
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it is worth while to prepare it."""
+        return sum(map(len, self._pending.values())) >= LARGE
 
     def body(self, codec: RowCodec) -> bytes:
         """The fingerprint of what it wants, see ``bodies``. Raises InvalidArgument for what cannot be stored."""
-        return self.told_body or fingerprint(self._wanted(codec))
+        if self._prepared is not None:
+            return self._prepared.body
+        return self.told_body or fingerprint(_wanted(self._pending, codec))
 
     def __repr__(self) -> str:
         return f"<Transaction of a catalog: {sum(map(len, self._pending.values()))} objects changed>"
@@ -318,17 +361,25 @@ class Transaction:
             self.footprint.names.update((kind, name) for name in kind.names(value))
 
     def _write(self, kind: AnyKind, wanted: list[tuple[AnyKey, AnyValue]]) -> None:
-        """All names are given up before any is taken, and nothing is kept unless every name is free."""
-        for key, value in wanted:
+        deque(self._writing(kind, wanted), maxlen=0)
+
+    def _writing(self, kind: AnyKind, wanted: list[tuple[AnyKey, AnyValue]]) -> Iterator[None]:
+        """All names are given up before any is taken, and nothing is kept unless every name is free. In steps."""
+        for number, (key, value) in enumerate(wanted):
             self._depend(kind, key, value)
-        for key, _ in wanted:
             check_not_version(kind, key)
+            if number % STEP == STEP - 1:
+                yield
         self._keep_ids(kind, wanted)
         names: dict[Name, Any] = {}
-        for key, _ in wanted:
+        for number, (key, _) in enumerate(wanted):
             previous = self._get(kind, key)
             names.update((name, None) for name in kind.names(previous)) if previous is not None else None
-        for key, value in wanted:
+            if number % STEP == STEP - 1:
+                yield
+        for number, (key, value) in enumerate(wanted):
+            if number % STEP == STEP - 1:
+                yield
             for name in kind.names(value) if value is not None else ():
                 holder = names[name] if name in names else self._holder(kind, name)
                 if holder is not None and holder != key:
@@ -336,6 +387,7 @@ class Transaction:
                         "another object has this name", kind=kind, key=key, name=name, clashing_key=holder
                     )
                 names[name] = key
+        self._prepared = None
         self._names.setdefault(kind, {}).update(names)
         self._pending.setdefault(kind, {}).update(wanted)
         self._ops.update(((kind, key), self._op) for key, _ in wanted)
@@ -355,6 +407,7 @@ class Transaction:
         if pending.get(key) == diff:
             raise DuplicateKey("this was done already", kind=kind, key=key)
         self.footprint.keys.add((kind, key))
+        self._prepared = None
         if key in pending:
             del pending[key]
         else:
@@ -373,17 +426,8 @@ class Transaction:
         given = ((change.kind.oid_of, change.after) for change in self._changes())
         return frozenset(oid_of(value) for oid_of, value in given if oid_of is not None and value is not None)
 
-    def _wanted(self, codec: RowCodec) -> Iterator[tuple[str, bytes, bytes | None]]:
-        for kind, pending in self._pending.items():
-            for key, value in pending.items():
-                wanted = value if not kind.append_only else Unit() if value > 0 else None
-                if wanted is None:
-                    yield kind.tag, codec.encode_key(kind.tag, key), None
-                else:
-                    yield codec.encode(kind.tag, key, wanted)
-
-    def _changes(self) -> Iterator[Change]:
-        for kind, pending in self._pending.items():
+    def _changes(self, wanted: Mapping[AnyKind, Mapping[Any, Any]] | None = None) -> Iterator[Change]:
+        for kind, pending in (self._pending if wanted is None else wanted).items():
             for key, value in pending.items():
                 if kind.append_only:
                     before, after = (None, Unit()) if value > 0 else (Unit(), None)
@@ -391,3 +435,13 @@ class Transaction:
                     before, after = self._snapshot.get(kind, key), value
                 if before != after:
                     yield Change(kind, key, before, after, self._ops[kind, key])
+
+
+def _wanted(wanted: Mapping[AnyKind, Mapping[Any, Any]], codec: RowCodec) -> Iterator[tuple[str, bytes, bytes | None]]:
+    for kind, pending in wanted.items():
+        for key, value in pending.items():
+            after = value if not kind.append_only else Unit() if value > 0 else None
+            if after is None:
+                yield kind.tag, codec.encode_key(kind.tag, key), None
+            else:
+                yield codec.encode(kind.tag, key, after)

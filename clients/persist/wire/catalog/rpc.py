@@ -24,7 +24,7 @@ from persist.v1 import catalog_pb2 as pb
 
 PIECE_BYTES: Final = 1 << 20
 """Bytes of keys and values in one message of a stream; a single row may exceed it."""
-PIECE_ROWS: Final = 20_000
+PIECE_ROWS: Final = 5_000
 """Rows in one message of a stream."""
 NEWS_ROWS_MAX: Final = 1_000
 """Rows in the answer to a write."""
@@ -105,7 +105,7 @@ def changes_in(message: pb.CatalogUpdates) -> list[tuple[Row, int]]:
 def pieces(updates: Sequence[RowUpdate]) -> Iterator[tuple[pb.CatalogUpdates, bool]]:
     """Messages of bounded size with all updates, in order, and whether each is the last; one without rows if none."""
     ends = list(accumulate(len(row.key) + len(row.value) for row, _, _ in updates))
-    for part, last in _cuts(ends):
+    for part, last in cuts(ends):
         yield updates_message(updates[part]), last
 
 
@@ -120,7 +120,7 @@ def rows_pieces(contents: Contents, tags: Iterable[str], ts: int) -> Iterator[tu
         keys += rows.keys()
         values += rows.values()
     ends = list(map(add, accumulate(map(len, keys)), accumulate(map(len, values))))
-    for part, last in _cuts(ends):
+    for part, last in cuts(ends):
         count = len(keys[part])
         yield (
             pb.CatalogUpdates(
@@ -164,8 +164,13 @@ def time_in(request: Message, name: str) -> int:
     return time
 
 
-def _cuts(ends: Sequence[int]) -> Iterator[tuple[slice, bool]]:
-    """Pieces of bounded size, given where each row ends; one piece if there are no rows."""
+def at_least_in(request: Message) -> int | None:
+    """The upper that is enough for a read; None: it is to be as of now. Raises InvalidArgument."""
+    return time_in(request, "at_least") if request.HasField("at_least") else None
+
+
+def cuts(ends: Sequence[int]) -> Iterator[tuple[slice, bool]]:
+    """Parts of bounded size, given where each row ends, and whether each is the last; one if there are no rows."""
     begin = 0
     while True:
         told = ends[begin - 1] if begin else 0

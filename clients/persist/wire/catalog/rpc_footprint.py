@@ -31,13 +31,38 @@ class ToldFootprint(Footprint):
 
     fingerprints: set[tuple[AnyKind, bytes]] = field(default_factory=set)
 
-    def meets(self, change: Change) -> bool:
-        """Whether the transaction might have gone otherwise after this change."""
-        kind = change.kind
-        if kind in self.kinds or (kind, change.key) in self.keys:
-            return True
-        sides = [side for side in (change.before, change.after) if side is not None]
-        return any((kind, fingerprint(name)) in self.fingerprints for side in sides for name in kind.names(side))
+
+class Touched:
+    """What the changes of one time touched: objects, and names as fingerprints, each with its object."""
+
+    def __init__(self) -> None:
+        self.changes = 0
+        self._objects: dict[AnyKind, set[AnyKey]] = {}
+        self._names: dict[tuple[AnyKind, bytes], AnyKey] = {}
+
+    def add(self, change: Change) -> None:
+        """One more change."""
+        kind, key, before, after, _ = change
+        self.changes += 1
+        self._objects.setdefault(kind, set()).add(key)
+        for side in (before, after):
+            for name in kind.names(side) if side is not None else ():
+                self._names[kind, fingerprint(name)] = key
+
+    def met_by(self, footprint: Footprint) -> dict[tuple[str, AnyKey], None]:
+        """The objects on which a transaction depends that has this footprint. Costs what the smaller of both takes."""
+        found = [(kind.tag, key) for kind in footprint.kinds for key in self._objects.get(kind, ())]
+        if len(footprint.keys) < self.changes:
+            found += [(kind.tag, key) for kind, key in footprint.keys if key in self._objects.get(kind, ())]
+        else:
+            found += [
+                (kind.tag, key) for kind, keys in self._objects.items() for key in keys if (kind, key) in footprint.keys
+            ]
+        names = {(kind, fingerprint(name)) for kind, name in footprint.names}
+        if isinstance(footprint, ToldFootprint):
+            names = names | footprint.fingerprints if names else footprint.fingerprints
+        found += [(kind.tag, self._names[kind, name]) for kind, name in names & self._names.keys()]
+        return dict.fromkeys(found)
 
 
 def footprint_message(footprint: Footprint) -> pb.CatalogFootprint:

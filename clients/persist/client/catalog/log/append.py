@@ -6,9 +6,11 @@ catalog-semantics.md section 1.2.3.
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Final, Protocol
 
 from persist.client.catalog.port import RowLog
+from persist.core.catalog.prepared import Prepared
 from persist.core.catalog.rows import Row, RowCodec
 from persist.core.catalog.snapshot import Net, Snapshot
 from persist.errors import CorruptData, InvalidArgument, RequestTooLarge
@@ -28,14 +30,19 @@ class Memory(Protocol):
 class SnapshotMemory:
     """The Memory of a snapshot. ``net``: the changes that it was asked about last, as the snapshot takes them."""
 
-    def __init__(self, snapshot: Snapshot, codec: RowCodec) -> None:
+    def __init__(self, snapshot: Snapshot, codec: RowCodec, prepared: Prepared | None = None) -> None:
+        """``prepared``: changes whose rows come first."""
         self._snapshot = snapshot
         self._codec = codec
+        self._prepared = prepared
         self.net = Net({}, {})
 
     def check(self, changes: Iterable[tuple[Row, int]]) -> None:
         """See Memory."""
-        self.net = self._snapshot.fitting(self._codec, changes)
+        made = self._prepared
+        if made is not None:
+            changes = islice(changes, len(made.rows), None)
+        self.net = self._snapshot.fitting(self._codec, changes, made.net if made else None)
 
 
 async def append(

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import aclosing
 
-from persist.client.catalog.port import Updates
+from persist.client.catalog.port import Freshness, Updates
 from persist.client.remote.catalog import CatalogCalls
 from persist.core.catalog.errors import NotWritable
 from persist.core.catalog.rows import Row, RowUpdate
@@ -17,14 +17,27 @@ from persist.v1 import catalog_pb2 as pb
 from persist.wire.catalog.rpc import answers, counts_of, updates_of
 
 
+class Seen:
+    """How far all that share it have seen a catalog, by reading and by writing."""
+
+    def __init__(self) -> None:
+        self.upper = 0
+
+    def hear(self, upper: int) -> None:
+        """An answer told this upper."""
+        self.upper = max(self.upper, upper)
+
+
 class RemoteLog:
     """The RowLog of who follows over gRPC, which borrows ``calls``.
 
-    Each call costs one RPC; ``upper`` and ``updates`` are as fresh as the shard itself.
+    Each call costs one RPC. ``upper`` is as fresh as the shard itself, what is read as ``freshness`` says.
     """
 
-    def __init__(self, calls: CatalogCalls) -> None:
+    def __init__(self, calls: CatalogCalls, seen: Seen, freshness: Freshness = Freshness.NEWEST) -> None:
         self._calls = calls
+        self._seen = seen
+        self._freshness = freshness
         self._counting = False
         self._told: tuple[int, Updates] | None = None
 
@@ -39,9 +52,9 @@ class RemoteLog:
     async def snapshot(self, kinds: Iterable[str] | None = None) -> Updates:
         """See RowLog. While ``counting``, one row stands for all of an append-only kind."""
         if self._counting and kinds is None:
-            pieces = await self._calls.gather("ReadRows", pb.ReadRowsRequest())
+            pieces = await self._calls.gather("ReadRows", pb.ReadRowsRequest(at_least=self._enough()))
             with answers():
-                read = _joined(pieces)
+                read = self._heard(_joined(pieces))
                 return Updates([*read.updates, *counts_of(pieces[-1].counts, read.upper)], read.upper)
         return await self._dump(consolidated=True, kinds=kinds)
 
@@ -52,9 +65,10 @@ class RemoteLog:
             return told[1]
         if lower == 0:
             return await self._dump(consolidated=False, kinds=None)
-        pieces = await self._calls.gather("WatchChanges", pb.WatchChangesRequest(lower=lower))
+        request = pb.WatchChangesRequest(lower=lower, at_least=self._enough())
+        pieces = await self._calls.gather("WatchChanges", request)
         with answers():
-            return _joined(pieces)
+            return self._heard(_joined(pieces))
 
     async def append(self, changes: Sequence[tuple[Row, int]], ts: int, *, expected_upper: int) -> int | None:
         """See RowLog. Raises NotWritable: what is written over gRPC is what came of transactions."""
@@ -64,7 +78,7 @@ class RemoteLog:
         """See RowLog."""
         deadline = self._calls.deadline(timeout)
         pause = self._calls.pauses(timeout)
-        request = pb.WatchChangesRequest(lower=upper, until=upper + 1)
+        request = pb.WatchChangesRequest(lower=upper, until=upper + 1, at_least=self._enough())
         while not deadline.passed:
             try:
                 async with aclosing(self._calls.watch(request, deadline.remaining())) as messages:
@@ -83,6 +97,7 @@ class RemoteLog:
 
     def tell(self, lower: int, updates: list[RowUpdate] | None, upper: int) -> None:
         """An answer told all updates from ``lower``: the next reading from there need not ask. None: it did not."""
+        self._seen.hear(upper)
         self._told = None if updates is None else (lower, Updates(updates, upper))
 
     @contextlib.contextmanager
@@ -93,6 +108,14 @@ class RemoteLog:
             yield
         finally:
             self._counting = False
+
+    def _enough(self) -> int | None:
+        """What a server is to know at least. None: all that was committed by now."""
+        return {Freshness.NEWEST: None, Freshness.OWN: self._seen.upper, Freshness.ANY: 0}[self._freshness]
+
+    def _heard(self, read: Updates) -> Updates:
+        self._seen.hear(read.upper)
+        return read
 
     async def _dump(self, *, consolidated: bool, kinds: Iterable[str] | None) -> Updates:
         if kinds is not None and not (kinds := sorted(kinds)):

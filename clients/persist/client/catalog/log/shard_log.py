@@ -39,6 +39,8 @@ T = TypeVar("T")
 CATALOG_SINCE: Final = "catalog"
 """The critical since of every catalog shard: so that it forgets nothing when no process is there to read it."""
 
+BESIDE_ROWS: Final = 1_000
+"""So many are made and taken apart beside the event loop, which others need."""
 FORGET_SECONDS: Final = 1.0
 """How often a log lets go of what it needs no more, which is a commit of its own."""
 
@@ -90,7 +92,7 @@ class ShardLog:
         async def newest(reader: "ReadHandle") -> Updates:
             # SUBTLE: asked for once the reader holds the shard's since, which nobody moves past this upper then.
             upper = await self.upper()
-            return Updates(await _as_of(reader, upper - 1, where) if upper else [], upper)
+            return Updates(await self._as_of(reader, upper - 1, where) if upper else [], upper)
 
         return await self._read(newest)
 
@@ -101,13 +103,13 @@ class ShardLog:
         upper = await self.upper()
         if upper <= lower:
             return Updates([], upper)
-        found = await self._read(lambda reader: _between(reader, lower, upper))
+        found = await self._read(lambda reader: self._between(reader, lower, upper))
         await self._release(lower - 1)
         return Updates(found, upper)
 
     async def append(self, changes: Sequence[tuple[Row, int]], ts: int, *, expected_upper: int) -> int | None:
         """See RowLog."""
-        rows = to_table(RowUpdate(row, ts, diff) for row, diff in changes)
+        rows = await self._computed(len(changes), _table_of, changes, ts)
         try:
             outcome = await self._writer.compare_and_append(rows, expected_upper, ts + 1)
         except LeaseExpired as error:
@@ -190,14 +192,31 @@ class ShardLog:
             first, upper = reader.since.time or 0, await self.upper()
             if upper == 0:
                 return Updates([], 0)
-            begin = await _as_of(reader, first, None)
-            return Updates([*begin, *await _between(reader, first + 1, upper)], upper)
+            begin = await self._as_of(reader, first, None)
+            return Updates([*begin, *await self._between(reader, first + 1, upper)], upper)
 
     async def _opened(self) -> "ReadHandle":
         # The one before is dropped, not expired: others may be reading with it.
         reader = await self._client.open_reader(self.shard, schema=CATALOG_SCHEMA, purpose="catalog")
         self._reader = self._same(reader)
         return reader
+
+    async def _as_of(self, reader: "ReadHandle", as_of: int, where: object) -> list[RowUpdate]:
+        rows = await (await reader.snapshot(as_of)).to_arrow(where=where)
+        times = pa.repeat(pa.scalar(as_of, pa.uint64()), rows.num_rows)
+        timed = rows.append_column(CATALOG_SCHEMA.updates.field("ts"), times)
+        return await self._computed(rows.num_rows, from_table, timed)
+
+    async def _between(self, reader: "ReadHandle", lower: int, upper: int) -> list[RowUpdate]:
+        rows = await (await reader.diffs(lower, upper)).to_arrow()
+        return await self._computed(rows.num_rows, from_table, rows)
+
+    async def _computed(self, rows: int, function: Callable[..., T], *args: object) -> T:
+        """What a function makes of so many rows, beside the event loop if they are many."""
+        if rows < BESIDE_ROWS:
+            return function(*args)
+        with no_collection():
+            return await self._client.location.runtime.offload(function, *args)
 
     def _same(self, handle: H) -> H:
         """A handle to go on with. SUBTLE: what is known of the catalog is of one history, and fences no other one."""
@@ -213,12 +232,5 @@ class ShardLog:
         )
 
 
-async def _as_of(reader: "ReadHandle", as_of: int, where: object) -> list[RowUpdate]:
-    rows = await (await reader.snapshot(as_of)).to_arrow(where=where)
-    times = pa.repeat(pa.scalar(as_of, pa.uint64()), rows.num_rows)
-    with no_collection():
-        return from_table(rows.append_column(CATALOG_SCHEMA.updates.field("ts"), times))
-
-
-async def _between(reader: "ReadHandle", lower: int, upper: int) -> list[RowUpdate]:
-    return from_table(await (await reader.diffs(lower, upper)).to_arrow())
+def _table_of(changes: Sequence[tuple[Row, int]], ts: int) -> pa.Table:
+    return to_table(RowUpdate(row, ts, diff) for row, diff in changes)

@@ -11,7 +11,7 @@ Source: design document 2, shadow implementation; catalog-semantics.md section 1
 
 from collections.abc import Awaitable, Callable, Iterable
 
-from persist.client.catalog.port import Dump, OpenableCatalog, Repair
+from persist.client.catalog.port import Dump, Freshness, OpenableCatalog, Repair
 from persist.client.catalog.shadow.comparison import rows_of, same_outcome
 from persist.client.catalog.shadow.opened import ShadowOpened, called, compared, whole
 from persist.client.shard.handles import Closes
@@ -51,9 +51,9 @@ class ShadowCatalog(Closes):
             "open_savepoint", lambda it: it.open_savepoint(generation, allow_uninitialized=allow_uninitialized)
         )
 
-    async def open_read_only(self) -> ShadowOpened:
+    async def open_read_only(self, *, freshness: Freshness = Freshness.NEWEST) -> ShadowOpened:
         """See OpenableCatalog. Times that differ stay, are not compared, and those of the first are told."""
-        return await self._opened("open_read_only", lambda it: it.open_read_only())
+        return await self._opened("open_read_only", lambda it: it.open_read_only(freshness=freshness))
 
     async def upgrade_check(self) -> Upgrade:
         """See OpenableCatalog."""

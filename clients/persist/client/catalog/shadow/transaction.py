@@ -3,7 +3,7 @@
 Source: catalog-semantics.md section 1.2.11.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from persist.client.catalog.shadow.comparison import Outcome, by_object, outcome_of, same_outcome
@@ -13,6 +13,7 @@ from persist.core.catalog.rows import RowCodec
 from persist.core.catalog.snapshot import Snapshot
 from persist.core.catalog.transaction import Batch, Transaction, foreign
 from persist.core.catalog.values import Unit
+from persist.core.ids import Token
 from persist.typed import AnyValue
 
 K = TypeVar("K")
@@ -49,6 +50,11 @@ class ShadowTransaction(Transaction):
         """See Transaction. It was made from two, and is of use to its owner only."""
         raise foreign()
 
+    def name(self, token: Token) -> None:
+        """See Transaction."""
+        self.token = token
+        self._run("name", lambda it: it.name(token))
+
     def next_op(self) -> int:
         """See Transaction."""
         return int(self._run("next_op", lambda it: it.next_op()))
@@ -81,6 +87,20 @@ class ShadowTransaction(Transaction):
         """See Transaction."""
         wanted = list(objects)
         self._run(f"set_all {kind}", lambda it: it.set_all(kind, wanted))
+
+    def setting(self, kind: Kind[K, V], objects: Iterable[tuple[K, V | None]]) -> Iterator[None]:
+        """See Transaction. In one step: both are to see the same moment."""
+        self.set_all(kind, objects)
+        yield
+
+    def preparing(self, codec: RowCodec) -> Iterator[None]:
+        """See Transaction. Each side does it in its own turn."""
+        yield
+
+    @property
+    def is_large(self) -> bool:
+        """See Transaction."""
+        return self.first.is_large
 
     def update(self, kind: Kind[K, V], change: Callable[[K, V], V | None]) -> int:
         """See Transaction."""

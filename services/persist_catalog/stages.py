@@ -1,0 +1,153 @@
+"""Stages: pieces of transactions that are too large for one message, until a commit names them.
+
+What is staged is in memory, of the server that leads: with it, and after a while without the next piece, it is
+forgotten, and sent again. Source: protos/persist/v1/catalog.proto, StageChanges; reliability.md section 5, sizes.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Final
+
+from persist.errors import InvalidArgument, LeaseExpired, Overloaded, RequestTooLarge
+from persist.retry.tasks import Tasks
+from persist.runtime import Runtime
+from persist.v1 import catalog_pb2 as pb
+from persist.wire.catalog.rpc_stage import bytes_of, elements_of, stage_in
+
+LEASE_SECONDS: Final = 60.0
+"""A stage that gets no piece, and is not committed, for so long is forgotten."""
+BYTES_MAX: Final = 64 << 20
+"""Of one transaction, and of all stages of a session."""
+ELEMENTS_MAX: Final = 500_000
+"""Changes, and keys, kinds and names of the footprint, of one transaction."""
+STAGES_MAX: Final = 4
+"""Of one session."""
+ALL_BYTES_MAX: Final = 128 << 20
+"""Of all stages of a server."""
+_RETRY_MS: Final = 1_000
+
+
+@dataclass(slots=True)
+class Stage:
+    """What came of one transaction so far, by offsets; ``next`` is the offset of what is to come."""
+
+    elements: int
+    bytes: int
+    used: float
+    next: int = 0
+    came: int = 0
+    pieces: dict[int, pb.StageChangesRequest] = field(default_factory=dict)
+
+
+class Stages:
+    """All stages of a server, by session and id, those used last at the end. What each declares is reserved for it."""
+
+    def __init__(self, *, runtime: Runtime, tasks: Tasks, lease: float = LEASE_SECONDS) -> None:
+        self.lease = lease
+        self._runtime = runtime
+        self._tasks = tasks
+        self._open: OrderedDict[tuple[str, bytes], Stage] = OrderedDict()
+        self._sweeping = False
+
+    def __len__(self) -> int:
+        self._sweep()
+        return len(self._open)
+
+    @property
+    def reserved(self) -> int:
+        """Bytes for all of them."""
+        return sum(stage.bytes for stage in self._open.values())
+
+    def add(self, session_id: str, piece: pb.StageChangesRequest) -> int:
+        """Take a piece, which may have come before; the offset of the next one.
+
+        Raises RequestTooLarge, Overloaded, InvalidArgument; LeaseExpired when pieces before it are not there.
+        """
+        self._sweep()
+        stage_id, elements = stage_in(piece.stage)
+        at = session_id, stage_id
+        stage = self._open.get(at)
+        if stage is None:
+            if piece.offset:
+                raise _forgotten(stage_id)
+            stage = self._begin(session_id, elements, piece.bytes)
+            self._open[at] = stage
+            self._begin_sweeping()
+        stage.used = self._runtime.monotonic()
+        self._open.move_to_end(at)
+        _take(stage, piece, elements)
+        return stage.next
+
+    def whole(self, session_id: str, stage: pb.CatalogStage) -> list[pb.StageChangesRequest]:
+        """All pieces. Raises LeaseExpired when not all are there, InvalidArgument."""
+        stage_id, elements = stage_in(stage)
+        found = self._open.get((session_id, stage_id))
+        if found is None or found.next != elements or found.elements != elements:
+            raise _forgotten(stage_id)
+        found.used = self._runtime.monotonic()
+        return [found.pieces[offset] for offset in sorted(found.pieces)]
+
+    def drop(self, session_id: str, stage_id: bytes | None = None) -> None:
+        """Forget a stage of a session, or all."""
+        for at in [each for each in self._open if each[0] == session_id and stage_id in (None, each[1])]:
+            del self._open[at]
+
+    def _begin(self, session_id: str, elements: int, size: int) -> Stage:
+        """Raises what tells that there is no room, before anything is kept."""
+        if elements > ELEMENTS_MAX or size > BYTES_MAX:
+            raise RequestTooLarge(
+                "the transaction is too large",
+                hint="commit it in several, or with the catalog in the process itself",
+                elements=elements, elements_limit=ELEMENTS_MAX, bytes=size, limit=BYTES_MAX,
+            )  # fmt: skip
+        own = [stage.bytes for (of, _), stage in self._open.items() if of == session_id]
+        if len(own) >= STAGES_MAX or sum(own) + size > BYTES_MAX or self.reserved + size > ALL_BYTES_MAX:
+            raise Overloaded(
+                "too much is staged", hint="commit what is, or ask later", retry_after_ms=_RETRY_MS, bytes=size
+            )
+        return Stage(elements, size, self._runtime.monotonic())
+
+    def _sweep(self) -> None:
+        until = self._runtime.monotonic() - self.lease
+        while self._open and next(iter(self._open.values())).used < until:
+            self._open.popitem(last=False)
+
+    def _begin_sweeping(self) -> None:
+        if not self._sweeping:
+            self._sweeping = True
+            self._tasks.spawn(self._keep_sweeping(), "forgetting what was staged")
+
+    async def _keep_sweeping(self) -> None:
+        """As long as there are any: what nobody asks for any more must not stay in memory."""
+        try:
+            while self._open:
+                await self._runtime.sleep(self.lease / 4)
+                self._sweep()
+        finally:
+            self._sweeping = False
+
+
+def _take(stage: Stage, piece: pb.StageChangesRequest, elements: int) -> None:
+    count, size = elements_of(piece), bytes_of(piece)
+    if (elements, piece.bytes) != (stage.elements, stage.bytes) or not count:
+        raise InvalidArgument("a piece of another stage", hint="all pieces say how much there is, and bring some of it")
+    known = stage.pieces.get(piece.offset)
+    if known is not None:
+        if (known.changes, known.footprint) != (piece.changes, piece.footprint):
+            raise InvalidArgument(
+                "another piece was here", hint="give each stage an id of its own", offset=piece.offset
+            )
+        return
+    if piece.offset != stage.next:
+        raise InvalidArgument(
+            "pieces come one after the other", hint="go on at the next offset", offset=piece.offset, next=stage.next
+        )
+    if stage.next + count > stage.elements or stage.came + size > stage.bytes:
+        raise InvalidArgument("more comes than was said", hint="say how much there is", elements=stage.elements)
+    stage.pieces[piece.offset] = piece
+    stage.next += count
+    stage.came += size
+
+
+def _forgotten(stage_id: bytes) -> LeaseExpired:
+    return LeaseExpired("not all of this stage is here", hint="send it again, from its beginning", stage=stage_id.hex())

@@ -1,0 +1,98 @@
+"""What a server keeps of transactions that are sent in pieces: in bounds, in order, and not for ever."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from services.catalog.test_sessions import Clock
+
+from persist.errors import InvalidArgument, LeaseExpired, Overloaded, RequestTooLarge
+from persist.retry.tasks import Tasks
+from persist.v1 import catalog_pb2 as pb
+from persist_catalog import stages as limits
+from persist_catalog.stages import Stages
+
+ID = b"s" * 16
+
+
+class Hasty(Clock):
+    """Sleeps no longer than a turn of the loop; its time goes on when it is told to."""
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(0)
+
+
+def piece(offset: int, keys: int = 2, *, elements: int = 6, size: int = 1_000, at: bytes = ID) -> Any:
+    request = pb.StageChangesRequest(offset=offset, bytes=size)
+    request.stage.stage_id, request.stage.elements = at, elements
+    request.changes.kinds.extend(["setting"] * keys)
+    request.changes.keys.extend(b"%d" % (offset + number) for number in range(keys))
+    return request
+
+
+def stages(clock: Clock | None = None) -> Stages:
+    return Stages(runtime=clock or Hasty(), tasks=Tasks())
+
+
+async def test_pieces_come_in_order_and_may_come_again():
+    it = stages()
+    assert [it.add("a", piece(offset)) for offset in (0, 2, 0, 2, 4)] == [2, 4, 4, 4, 6]
+    assert [each.offset for each in it.whole("a", piece(0).stage)] == [0, 2, 4]
+    it.drop("a", ID)
+    with pytest.raises(LeaseExpired):
+        it.whole("a", piece(0).stage)
+    with pytest.raises(LeaseExpired):
+        it.add("a", piece(4))
+
+
+async def test_what_is_no_next_piece_is_refused_and_nothing_is_lost():
+    it = stages()
+    it.add("a", piece(0))
+    wrong = [piece(4), piece(2, elements=8), piece(2, size=2_000), piece(2, 0), piece(2, 5), piece(0, 1)]
+    for each in wrong:
+        with pytest.raises(InvalidArgument):
+            it.add("a", each)
+    with pytest.raises(LeaseExpired):
+        it.whole("a", piece(0).stage)
+    assert [it.add("a", piece(2, 4)), len(it.whole("a", piece(0).stage))] == [6, 2]
+
+
+async def test_more_bytes_than_were_said_are_refused():
+    it = stages()
+    with pytest.raises(InvalidArgument):
+        it.add("a", piece(0, size=3))
+
+
+async def test_one_caller_and_all_of_them_are_bounded():
+    it = stages()
+    for number in range(limits.STAGES_MAX):
+        it.add("a", piece(0, at=bytes([number]) * 16))
+    with pytest.raises(Overloaded):
+        it.add("a", piece(0))
+    with pytest.raises(RequestTooLarge):
+        it.add("b", piece(0, size=limits.BYTES_MAX + 1))
+    it.add("b", piece(0, size=limits.BYTES_MAX))
+    with pytest.raises(Overloaded):
+        it.add("b", piece(0, at=b"2" * 16))
+    with pytest.raises(Overloaded):
+        it.add("c", piece(0, size=limits.ALL_BYTES_MAX // 2))
+    assert it.reserved == limits.BYTES_MAX + limits.STAGES_MAX * 1_000
+    # Nothing is lost of those who are refused: they begin once there is room.
+    it.drop("b")
+    it.add("c", piece(0, size=limits.BYTES_MAX))
+
+
+async def test_what_was_abandoned_is_forgotten_even_if_nobody_asks_for_anything():
+    clock, tasks = Hasty(), Tasks()
+    it = Stages(runtime=clock, tasks=tasks)
+    it.add("a", piece(0))
+    clock.seconds = limits.LEASE_SECONDS / 2
+    it.add("b", piece(0))
+    clock.seconds = limits.LEASE_SECONDS + 1
+    while it._open.keys() != {("b", ID)}:
+        await asyncio.sleep(0)
+    clock.seconds *= 2
+    while it._sweeping:
+        await asyncio.sleep(0)
+    assert (it.reserved, it._open) == (0, {})
+    await tasks.close()
