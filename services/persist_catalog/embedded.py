@@ -31,9 +31,11 @@ class Embedded:
         self._service = service
         self._host = host
 
-    async def execute(self, statements: Sequence[Statement], session: Session, token: Token | None) -> Outcome:
+    async def execute(
+        self, statements: Sequence[Statement], session: Session, token: Token | None, history: int | None = None
+    ) -> Outcome:
         """See ``Leads``."""
-        return await self._service.execute(statements, session, token)
+        return await self._service.execute(statements, session, token, history)
 
     async def close(self) -> None:
         """Serve no more, and let go of the catalog."""

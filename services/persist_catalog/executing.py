@@ -44,10 +44,12 @@ class Executing:
         self._token: FenceToken | None = None
         self._turn = asyncio.Lock()
 
-    async def execute(self, statements: Sequence[Statement], session: Session, token: Token | None) -> Outcome:
-        """See Executor. A server that follows leads from now on where nobody else can. Raises NotWritable, Fenced."""
+    async def execute(
+        self, statements: Sequence[Statement], session: Session, token: Token | None, history: int | None = None
+    ) -> Outcome:
+        """See Leads. A server that follows leads from now on where nobody else can. Raises NotWritable, Fenced."""
         leader = await self.led()
-        return await leader.execute(statements, session, token)
+        return await leader.execute(statements, session, token, history)
 
     async def led(self) -> Leader:
         """What executes, as long as this server leads. Raises NotWritable."""

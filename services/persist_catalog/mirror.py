@@ -13,9 +13,18 @@ from typing import Final
 
 from persist.client.catalog.port import RowLog, Updates
 from persist.client.catalog.raw import RawCatalog
+from persist.client.catalog.same_history import check_same
 from persist.core.catalog.objects import FenceToken
 from persist.core.catalog.rows import Row, RowCodec, RowUpdate, by_time
-from persist.errors import CorruptData, InvalidArgument, LocationError, NotReadable, PersistError
+from persist.errors import (
+    CorruptData,
+    Determinate,
+    HistoryRewound,
+    InvalidArgument,
+    LocationError,
+    NotReadable,
+    PersistError,
+)
 from persist.runtime import Runtime
 
 _log = logging.getLogger("persist.catalog")
@@ -54,6 +63,24 @@ class Mirror:
     def upper(self) -> int:
         """What it knows is complete below this time."""
         return self.raw.upper
+
+    @property
+    def history(self) -> int | None:
+        """Which history of the catalog it shows, as the log says."""
+        return self._log.history
+
+    async def check_same(self, asked: int | None) -> None:
+        """Nothing, if it shows the history that is asked for. Raises HistoryRewound, if that is over.
+
+        Determinate while this mirror itself is behind a restore.
+        """
+        if asked is None or self.history is None or asked == self.history:
+            return
+        try:
+            await self.sync()
+        except HistoryRewound as error:
+            raise Determinate("this server is behind a restore", hint="retry") from error
+        check_same(asked, self.history, "at this server")
 
     @property
     def token(self) -> FenceToken | None:
@@ -258,6 +285,11 @@ class TappedLog:
         self._mirror = mirror
         self.upper, self.snapshot, self.updates = log.upper, log.snapshot, log.updates
         self.changed, self.forget, self.close = log.changed, log.forget, log.close
+
+    @property
+    def history(self) -> int | None:
+        """See RowLog."""
+        return self._log.history
 
     async def append(self, changes: Sequence[tuple[Row, int]], ts: int, *, expected_upper: int) -> int | None:
         """See RowLog."""

@@ -153,9 +153,11 @@ class CatalogService:
         if self._client is not None and self._owns:
             await self._client.close()
 
-    async def execute(self, statements: Sequence[Statement], session: Session, token: Token | None) -> Outcome:
+    async def execute(
+        self, statements: Sequence[Statement], session: Session, token: Token | None, history: int | None = None
+    ) -> Outcome:
         """Carry out statements, as ``Execute`` does."""
-        return await (await self.serving()).executing.execute(statements, session, token)
+        return await (await self.serving()).executing.execute(statements, session, token, history)
 
     async def leads(self) -> None:
         """Raises NotWritable unless it leads."""

@@ -10,7 +10,7 @@ from functools import partial
 from hashlib import sha256
 from typing import Final
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from persist.client.catalog.port import OpenableCatalog
 from persist.client.remote.catalog_ddl import ROLE_HEADER
@@ -31,6 +31,7 @@ from persist.wire.catalog.rpc import (
     at_least_in,
     body_in,
     changes_in,
+    history_in,
     kind_in,
     kinds_in,
     news_message,
@@ -117,11 +118,14 @@ class CatalogServicer(CatalogServiceServicer):
             status.token.CopyFrom(token_message(token))
         if (own := it.leadership.own) is not None:
             status.own.CopyFrom(token_message(own))
+        if it.mirror.history is not None:
+            status.history = it.mirror.history
         return status
 
     async def OpenSession(self, request: pb.OpenSessionRequest, context: Context) -> pb.OpenSessionResponse:
         """Let a client write."""
         it = await self._admitted(context)
+        await it.mirror.check_same(history_in(request))
         wanted = optional_token(request, "token")
         if request.HasField("generation"):
             if wanted is not None:
@@ -145,7 +149,7 @@ class CatalogServicer(CatalogServiceServicer):
 
     async def ReadRows(self, request: pb.ReadRowsRequest, context: Context) -> AsyncIterator[pb.ReadRowsResponse]:
         """The rows in memory, all as of one upper."""
-        it = await self._serving()
+        it = await self._of(request)
         tags = kinds_in(request.kinds)
         if tags is not None and (odd := [tag for tag in tags if kind_in(tag).append_only]):
             raise InvalidArgument("objects of this kind are not in memory", hint="ask DumpRows", kinds=odd)
@@ -156,13 +160,14 @@ class CatalogServicer(CatalogServiceServicer):
             response = pb.ReadRowsResponse(updates=updates, upper=upper, last=last)
             if last:
                 response.counts.update(counts)
+                response.MergeFrom(pb.ReadRowsResponse(history=it.mirror.history))
             yield response
 
     async def WatchChanges(
         self, request: pb.WatchChangesRequest, context: Context
     ) -> AsyncIterator[pb.WatchChangesResponse]:
         """The changes from an upper on."""
-        it = await self._serving()
+        it = await self._of(request)
         lower, enough = time_in(request, "lower"), at_least_in(request)
         until = await it.mirror.at_least(None if enough is None else max(enough, lower))
         if request.HasField("until"):
@@ -265,10 +270,11 @@ class CatalogServicer(CatalogServiceServicer):
 
     async def DumpRows(self, request: pb.DumpRowsRequest, context: object) -> AsyncIterator[pb.DumpRowsResponse]:
         """Rows as they are durable."""
-        it = await self._serving()
+        it = await self._of(request)
         read = await it.mirror.dump(kinds_in(request.kinds), consolidated=request.consolidated)
         for updates, last in pieces(read.updates):
-            yield pb.DumpRowsResponse(updates=updates, upper=read.upper, last=last)
+            history = it.mirror.history if last else None
+            yield pb.DumpRowsResponse(updates=updates, upper=read.upper, last=last, history=history)
 
     async def CheckUpgrade(self, request: pb.CheckUpgradeRequest, context: Context) -> pb.CheckUpgradeResponse:
         """What opening would change."""
@@ -296,14 +302,20 @@ class CatalogServicer(CatalogServiceServicer):
         session = session_in(request, role_of(context))
         statements = tuple(map(statement_in, request.statements))
         token = Token.parse(request.token) if request.token else None
-        it = await self._serving()
-        outcome = await it.executing.execute(statements, session, token)
+        it = await self._of(request)
+        outcome = await it.executing.execute(statements, session, token, history_in(request))
         self._telemetry.count("persist_catalog_statements_total", by=len(statements))
         return outcome_message(outcome)
 
     async def Describe(self, request: pb_ddl.DescribeRequest, context: Context) -> pb_ddl.DescribeResponse:
         """One page of what is there."""
         return await (await self._serving()).describing.describe(request, role_of(context))
+
+    async def _of(self, request: Message) -> Serving:
+        """What it serves, if that is of the history the request is about. Raises HistoryRewound, Determinate."""
+        it = await self._serving()
+        await it.mirror.check_same(history_in(request))
+        return it
 
     async def _admitted(self, context: Context) -> Serving:
         """What it serves, to whoever may write rows as they are. Raises PrivilegeMissing."""

@@ -1409,8 +1409,13 @@ class ExecuteRequest(_message.Message):
     STATEMENTS_FIELD_NUMBER: _builtins.int
     TOKEN_FIELD_NUMBER: _builtins.int
     SEARCH_PATH_FIELD_NUMBER: _builtins.int
+    HISTORY_FIELD_NUMBER: _builtins.int
     token: _builtins.str
     """token of the request, t and a UUID: the same when it is repeated, which then tells the first outcome."""
+    history: _builtins.int
+    """history of the catalog that the statements come of, as GetStatusResponse tells it. Unset: any. What a restore took
+    back is not executed behind it: fails with REASON_HISTORY_REWOUND.
+    """
     @_builtins.property
     def statements(self) -> _containers.RepeatedCompositeFieldContainer[Global___DdlStatement]:
         """statements that are one transaction. At least one."""
@@ -1425,12 +1430,15 @@ class ExecuteRequest(_message.Message):
         statements: _abc.Iterable[Global___DdlStatement] | None = ...,
         token: _builtins.str = ...,
         search_path: _abc.Iterable[Global___SearchPathEntry] | None = ...,
+        history: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_history", b"_history", "history", b"history"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["search_path", b"search_path", "statements", b"statements", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_history", b"_history", "history", b"history", "search_path", b"search_path", "statements", b"statements", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__history: _TypeAlias = _typing.Literal["history"]  # noqa: Y015
+    _WhichOneofArgType__history: _TypeAlias = _typing.Literal["_history", b"_history"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__history) -> _WhichOneofReturnType__history | None: ...
 
 Global___ExecuteRequest: _TypeAlias = ExecuteRequest  # noqa: Y015
 

@@ -272,6 +272,7 @@ class GetStatusResponse(_message.Message):
     LEADER_FIELD_NUMBER: _builtins.int
     OWN_FIELD_NUMBER: _builtins.int
     SESSIONS_FIELD_NUMBER: _builtins.int
+    HISTORY_FIELD_NUMBER: _builtins.int
     environment: _builtins.str
     """environment of the catalog."""
     role: Global___CatalogRole.ValueType
@@ -284,6 +285,10 @@ class GetStatusResponse(_message.Message):
     """leader is where the one with this token listens. Empty: unknown, it may be no server."""
     sessions: _builtins.int
     """sessions that are open here."""
+    history: _builtins.int
+    """history of the catalog: another one after a restore of its location. Unset: nobody can tell. Who reads keeps it, and
+    says it in later requests, which fail with REASON_HISTORY_REWOUND once there is another one.
+    """
     @_builtins.property
     def token(self) -> Global___CatalogToken:
         """token of whoever leads, or led last. Unset: nobody ever did."""
@@ -303,12 +308,15 @@ class GetStatusResponse(_message.Message):
         leader: _builtins.str = ...,
         own: Global___CatalogToken | None = ...,
         sessions: _builtins.int = ...,
+        history: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["own", b"own", "token", b"token"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_history", b"_history", "history", b"history", "own", b"own", "token", b"token"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["environment", b"environment", "initialized", b"initialized", "leader", b"leader", "own", b"own", "role", b"role", "sessions", b"sessions", "token", b"token", "upper", b"upper"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_history", b"_history", "environment", b"environment", "history", b"history", "initialized", b"initialized", "leader", b"leader", "own", b"own", "role", b"role", "sessions", b"sessions", "token", b"token", "upper", b"upper"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__history: _TypeAlias = _typing.Literal["history"]  # noqa: Y015
+    _WhichOneofArgType__history: _TypeAlias = _typing.Literal["_history", b"_history"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__history) -> _WhichOneofReturnType__history | None: ...
 
 Global___GetStatusResponse: _TypeAlias = GetStatusResponse  # noqa: Y015
 
@@ -320,8 +328,11 @@ class OpenSessionRequest(_message.Message):
 
     GENERATION_FIELD_NUMBER: _builtins.int
     TOKEN_FIELD_NUMBER: _builtins.int
+    HISTORY_FIELD_NUMBER: _builtins.int
     generation: _builtins.int
     """generation to lead with. Unset: join the epoch there is."""
+    history: _builtins.int
+    """history that was read, as GetStatusResponse tells it. Unset: any."""
     @_builtins.property
     def token(self) -> Global___CatalogToken:
         """token to join: fails as fenced if it is not that one. Unset: whichever there is. Not with a generation."""
@@ -331,14 +342,20 @@ class OpenSessionRequest(_message.Message):
         *,
         generation: _builtins.int | None = ...,
         token: Global___CatalogToken | None = ...,
+        history: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_generation", b"_generation", "generation", b"generation", "token", b"token"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_generation", b"_generation", "_history", b"_history", "generation", b"generation", "history", b"history", "token", b"token"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_generation", b"_generation", "generation", b"generation", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_generation", b"_generation", "_history", b"_history", "generation", b"generation", "history", b"history", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__generation: _TypeAlias = _typing.Literal["generation"]  # noqa: Y015
     _WhichOneofArgType__generation: _TypeAlias = _typing.Literal["_generation", b"_generation"]  # noqa: Y015
+    _WhichOneofReturnType__history: _TypeAlias = _typing.Literal["history"]  # noqa: Y015
+    _WhichOneofArgType__history: _TypeAlias = _typing.Literal["_history", b"_history"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__generation) -> _WhichOneofReturnType__generation | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__history) -> _WhichOneofReturnType__history | None: ...
 
 Global___OpenSessionRequest: _TypeAlias = OpenSessionRequest  # noqa: Y015
 
@@ -423,10 +440,13 @@ class ReadRowsRequest(_message.Message):
 
     KINDS_FIELD_NUMBER: _builtins.int
     AT_LEAST_FIELD_NUMBER: _builtins.int
+    HISTORY_FIELD_NUMBER: _builtins.int
     at_least: _builtins.int
     """at_least is an upper that was told before, or 0: what the server knows is enough if it knows that much, and nobody
     else is asked. Unset: as of a moment of the call.
     """
+    history: _builtins.int
+    """history that was read before, as GetStatusResponse tells it. Unset: any."""
     @_builtins.property
     def kinds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """kinds to read by their tags. Empty: all but those that are append only, of which the counts are told."""
@@ -436,14 +456,20 @@ class ReadRowsRequest(_message.Message):
         *,
         kinds: _abc.Iterable[_builtins.str] | None = ...,
         at_least: _builtins.int | None = ...,
+        history: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_at_least", b"_at_least", "at_least", b"at_least"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_at_least", b"_at_least", "_history", b"_history", "at_least", b"at_least", "history", b"history"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at_least", b"_at_least", "at_least", b"at_least", "kinds", b"kinds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at_least", b"_at_least", "_history", b"_history", "at_least", b"at_least", "history", b"history", "kinds", b"kinds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__at_least: _TypeAlias = _typing.Literal["at_least"]  # noqa: Y015
     _WhichOneofArgType__at_least: _TypeAlias = _typing.Literal["_at_least", b"_at_least"]  # noqa: Y015
+    _WhichOneofReturnType__history: _TypeAlias = _typing.Literal["history"]  # noqa: Y015
+    _WhichOneofArgType__history: _TypeAlias = _typing.Literal["_history", b"_history"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__at_least) -> _WhichOneofReturnType__at_least | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__history) -> _WhichOneofReturnType__history | None: ...
 
 Global___ReadRowsRequest: _TypeAlias = ReadRowsRequest  # noqa: Y015
 
@@ -477,10 +503,13 @@ class ReadRowsResponse(_message.Message):
     UPPER_FIELD_NUMBER: _builtins.int
     COUNTS_FIELD_NUMBER: _builtins.int
     LAST_FIELD_NUMBER: _builtins.int
+    HISTORY_FIELD_NUMBER: _builtins.int
     upper: _builtins.int
     """upper as of which the rows are, the same in all pieces."""
     last: _builtins.bool
     """last: all is told."""
+    history: _builtins.int
+    """history that the rows are of, as in GetStatusResponse. In the last piece."""
     @_builtins.property
     def updates(self) -> Global___CatalogUpdates:
         """updates, all at the time upper - 1. Always set."""
@@ -496,12 +525,15 @@ class ReadRowsResponse(_message.Message):
         upper: _builtins.int = ...,
         counts: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         last: _builtins.bool = ...,
+        history: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["updates", b"updates"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_history", b"_history", "history", b"history", "updates", b"updates"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "last", b"last", "updates", b"updates", "upper", b"upper"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_history", b"_history", "counts", b"counts", "history", b"history", "last", b"last", "updates", b"updates", "upper", b"upper"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__history: _TypeAlias = _typing.Literal["history"]  # noqa: Y015
+    _WhichOneofArgType__history: _TypeAlias = _typing.Literal["_history", b"_history"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__history) -> _WhichOneofReturnType__history | None: ...
 
 Global___ReadRowsResponse: _TypeAlias = ReadRowsResponse  # noqa: Y015
 
@@ -515,6 +547,7 @@ class WatchChangesRequest(_message.Message):
     UNTIL_FIELD_NUMBER: _builtins.int
     FOLLOW_FIELD_NUMBER: _builtins.int
     AT_LEAST_FIELD_NUMBER: _builtins.int
+    HISTORY_FIELD_NUMBER: _builtins.int
     lower: _builtins.int
     """lower is an upper that was told before: changes at this time and later ones."""
     until: _builtins.int
@@ -525,6 +558,8 @@ class WatchChangesRequest(_message.Message):
     """at_least is an upper that was told before, or 0: what the server knows is enough to begin with if it knows that
     much and lower, and nobody else is asked. Unset: as of a moment of the call.
     """
+    history: _builtins.int
+    """history that was read before, as GetStatusResponse tells it. Unset: any."""
     def __init__(
         self,
         *,
@@ -532,17 +567,22 @@ class WatchChangesRequest(_message.Message):
         until: _builtins.int | None = ...,
         follow: _builtins.bool = ...,
         at_least: _builtins.int | None = ...,
+        history: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_at_least", b"_at_least", "_until", b"_until", "at_least", b"at_least", "until", b"until"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_at_least", b"_at_least", "_history", b"_history", "_until", b"_until", "at_least", b"at_least", "history", b"history", "until", b"until"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at_least", b"_at_least", "_until", b"_until", "at_least", b"at_least", "follow", b"follow", "lower", b"lower", "until", b"until"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at_least", b"_at_least", "_history", b"_history", "_until", b"_until", "at_least", b"at_least", "follow", b"follow", "history", b"history", "lower", b"lower", "until", b"until"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__at_least: _TypeAlias = _typing.Literal["at_least"]  # noqa: Y015
     _WhichOneofArgType__at_least: _TypeAlias = _typing.Literal["_at_least", b"_at_least"]  # noqa: Y015
+    _WhichOneofReturnType__history: _TypeAlias = _typing.Literal["history"]  # noqa: Y015
+    _WhichOneofArgType__history: _TypeAlias = _typing.Literal["_history", b"_history"]  # noqa: Y015
     _WhichOneofReturnType__until: _TypeAlias = _typing.Literal["until"]  # noqa: Y015
     _WhichOneofArgType__until: _TypeAlias = _typing.Literal["_until", b"_until"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__at_least) -> _WhichOneofReturnType__at_least | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__history) -> _WhichOneofReturnType__history | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__until) -> _WhichOneofReturnType__until | None: ...
 
@@ -1028,8 +1068,11 @@ class DumpRowsRequest(_message.Message):
 
     CONSOLIDATED_FIELD_NUMBER: _builtins.int
     KINDS_FIELD_NUMBER: _builtins.int
+    HISTORY_FIELD_NUMBER: _builtins.int
     consolidated: _builtins.bool
     """consolidated: as of one time. Otherwise with all times that can be told apart."""
+    history: _builtins.int
+    """history that was read before, as GetStatusResponse tells it. Unset: any."""
     @_builtins.property
     def kinds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """kinds by their tags. Empty: all."""
@@ -1039,12 +1082,15 @@ class DumpRowsRequest(_message.Message):
         *,
         consolidated: _builtins.bool = ...,
         kinds: _abc.Iterable[_builtins.str] | None = ...,
+        history: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_history", b"_history", "history", b"history"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consolidated", b"consolidated", "kinds", b"kinds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_history", b"_history", "consolidated", b"consolidated", "history", b"history", "kinds", b"kinds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__history: _TypeAlias = _typing.Literal["history"]  # noqa: Y015
+    _WhichOneofArgType__history: _TypeAlias = _typing.Literal["_history", b"_history"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__history) -> _WhichOneofReturnType__history | None: ...
 
 Global___DumpRowsRequest: _TypeAlias = DumpRowsRequest  # noqa: Y015
 
@@ -1057,10 +1103,13 @@ class DumpRowsResponse(_message.Message):
     UPDATES_FIELD_NUMBER: _builtins.int
     UPPER_FIELD_NUMBER: _builtins.int
     LAST_FIELD_NUMBER: _builtins.int
+    HISTORY_FIELD_NUMBER: _builtins.int
     upper: _builtins.int
     """upper as of which the dump is, the same in all pieces."""
     last: _builtins.bool
     """last: all is told."""
+    history: _builtins.int
+    """history that the rows are of, as in GetStatusResponse. In the last piece."""
     @_builtins.property
     def updates(self) -> Global___CatalogUpdates:
         """updates of rows. Always set."""
@@ -1071,12 +1120,15 @@ class DumpRowsResponse(_message.Message):
         updates: Global___CatalogUpdates | None = ...,
         upper: _builtins.int = ...,
         last: _builtins.bool = ...,
+        history: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["updates", b"updates"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_history", b"_history", "history", b"history", "updates", b"updates"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["last", b"last", "updates", b"updates", "upper", b"upper"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_history", b"_history", "history", b"history", "last", b"last", "updates", b"updates", "upper", b"upper"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__history: _TypeAlias = _typing.Literal["history"]  # noqa: Y015
+    _WhichOneofArgType__history: _TypeAlias = _typing.Literal["_history", b"_history"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__history) -> _WhichOneofReturnType__history | None: ...
 
 Global___DumpRowsResponse: _TypeAlias = DumpRowsResponse  # noqa: Y015
 

@@ -1,5 +1,6 @@
 """Servers that live through a restore of their location at the same address: they serve on, and nothing of before."""
 
+import asyncio
 import contextlib
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -24,7 +25,8 @@ from persist import ShardId, aio
 from persist.client.binding.remap_shard import CONFIRM_SECONDS
 from persist.client.remote.shards import RemoteShards
 from persist.core.catalog.ddl.statements import CreateRole
-from persist.errors import PersistError
+from persist.core.catalog.errors import Fenced
+from persist.errors import HistoryRewound, PersistError
 from persist.machine.backup.manifest import Manifest
 from persist.runtime import system
 
@@ -195,6 +197,66 @@ async def test_environment_of_before_changes_nothing_of_the_new_history(location
             roles = {each.name for each in (await new.strict_view()).roles.values()}
         assert {"common", "new"} <= roles
         assert not roles & {"lost", "zombie"}
+
+
+async def test_statement_that_waits_for_its_leader_over_a_restore_is_not_executed_behind_it(location: Location) -> None:
+    """It looked at the history of before, and is asked again and again until a server answers."""
+    place = location.place
+    async with (
+        catalog_process(place, "--generation", "1") as process,
+        at((place.blob, place.consensus)) as (client, _),
+    ):
+        environment = await client.environment(endpoints=process.endpoint)
+        await environment.execute(CreateRole("common"))
+        await location.back_up()
+        view = environment.strict_view
+
+        async def looked() -> Any:
+            found = await view()
+            await process.kill()
+            return found
+
+        environment.strict_view = looked  # type: ignore[method-assign]
+        asked = asyncio.ensure_future(environment.execute(CreateRole("zombie"), timeout=60))
+        while process.pids:
+            await system().sleep(0.02)
+        await location.restore()
+        await process.start()
+        with pytest.raises(HistoryRewound):
+            await asked
+        with pytest.raises(HistoryRewound):
+            await view()
+        async with at((place.blob, place.consensus)) as (fresh, _):
+            new = await fresh.environment(endpoints=process.endpoint)
+            assert "zombie" not in {each.name for each in (await new.strict_view()).roles.values()}
+
+
+async def test_catalog_of_before_is_told_of_a_restore_by_a_server_that_began_behind_it(location: Location) -> None:
+    """Nothing but what it says of its history tells this server from the one that was there before."""
+    async with (
+        catalog_process(location.place, "--generation", "1") as process,
+        remote_catalog(process.endpoint) as catalog,
+    ):
+        session = await catalog.join()
+        await put(session, "common", "1")
+        await location.back_up()
+        await put(session, "lost", "1")
+        reader = await catalog.open_read_only()
+        assert found(reader, "lost") == "1"
+        await process.kill()
+        await location.restore()
+        await process.start()
+        async with remote_catalog(process.endpoint) as fresh:
+            new = await fresh.join()
+            for number in range(9):
+                await put(new, "new", f"{number}")
+        for _ in range(2):
+            with pytest.raises(HistoryRewound):
+                await reader.sync()
+            with pytest.raises((HistoryRewound, Fenced)):
+                await put(session, "zombie", "1")
+        again = await catalog.open_read_only()
+        assert [found(again, name) for name in ("common", "lost", "new", "zombie")] == ["1", None, "8", None]
 
 
 async def test_minter_and_oracle_serve_the_new_history(location: Location) -> None:

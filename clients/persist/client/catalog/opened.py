@@ -102,6 +102,11 @@ class OpenedCatalog(Closes):
         """See ReadOnlyCatalog."""
         return self._upper
 
+    @property
+    def history(self) -> int | None:
+        """See ReadOnlyCatalog."""
+        return self._log.history
+
     def get(self, kind: Kind[K, V], key: K) -> V | None:
         """See ReadOnlyCatalog."""
         _cached(kind)

@@ -63,6 +63,11 @@ class RowLog(Protocol):
     later one. Nothing below ``upper`` changes. All methods raise StoreUnavailable when the place cannot be reached.
     """
 
+    @property
+    def history(self) -> int | None:
+        """Which history of the rows it tells: another one after a restore. None: not known yet, or never."""
+        ...
+
     async def upper(self) -> int:
         """The newest upper; 0 before the first append. As fresh as the place itself: never from memory alone."""
         ...
@@ -152,6 +157,11 @@ class ReadOnlyCatalog(Protocol):
     @property
     def upper(self) -> int:
         """What it shows is complete below this time."""
+        ...
+
+    @property
+    def history(self) -> int | None:
+        """Which history of the catalog it shows: another one after a restore. None: not known."""
         ...
 
     def get(self, kind: Kind[K, V], key: K) -> V | None:

@@ -469,7 +469,9 @@ class RemoteOpened(OpenedCatalog):
     async def _begin_session(self) -> None:
         """The one before was not used for long. While nobody else led, another one is as good."""
         try:
-            told = await self._calls.lead(pb.OpenSessionRequest(token=token_message(self._own)))
+            told = await self._calls.lead(
+                pb.OpenSessionRequest(token=token_message(self._own), history=self._rows.history)
+            )
         except Fenced as error:
             raise self._end(error) from error
         with answers():

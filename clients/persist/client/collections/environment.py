@@ -132,10 +132,14 @@ class Environment(Closes):
         does not answer).
         """
         asked = token or Token.of(self._location.runtime.random_bytes(16))
+        history = None
         if self._catalog is not None:
             # What is asked for comes of what is known here, as a time that a cursor reached: a restore takes it back.
             await self.strict_view()
-        outcome = await self._leading.execute(statements, session or self.session, asked, timeout=timeout)
+            history = self._catalog.history
+        outcome = await self._leading.execute(
+            statements, session or self.session, asked, history=history, timeout=timeout
+        )
         # Whoever closes this meanwhile does not undo it.
         with contextlib.suppress(UsageError):
             catalog = await self._opened()

@@ -9,6 +9,7 @@ from typing import Protocol
 from persist.client.catalog.durable import DurableCatalog
 from persist.client.catalog.implementation import find_catalog
 from persist.client.catalog.port import LedCatalog
+from persist.client.catalog.same_history import check_same
 from persist.client.collections.access import Access
 from persist.client.collections.control.controller import Controller
 from persist.client.collections.control.duties.duty import Gauges
@@ -22,8 +23,13 @@ from persist.wire.catalog.ddl import Outcome
 class Leads(Protocol):
     """Whoever leads in this process."""
 
-    async def execute(self, statements: Sequence[Statement], session: Session, token: Token | None) -> Outcome:
-        """See Executor. Raises Fenced once somebody else opened the catalog."""
+    async def execute(
+        self, statements: Sequence[Statement], session: Session, token: Token | None, history: int | None = None
+    ) -> Outcome:
+        """See Executor. ``history`` of the catalog that the statements come of; None: any.
+
+        Raises Fenced once somebody else opened the catalog, HistoryRewound.
+        """
         ...
 
     async def close(self) -> None:
@@ -48,8 +54,11 @@ class Leader:
         )
         self.controller.start()
 
-    async def execute(self, statements: Sequence[Statement], session: Session, token: Token | None) -> Outcome:
+    async def execute(
+        self, statements: Sequence[Statement], session: Session, token: Token | None, history: int | None = None
+    ) -> Outcome:
         """See Leads."""
+        check_same(history, self.catalog.history, self.environment)
         return await self._executor.execute(statements, session, token=token)
 
     async def close(self) -> None:
@@ -78,9 +87,11 @@ class LoneLeader:
             raise
         return cls(durable, Leader(access, environment, catalog))
 
-    async def execute(self, statements: Sequence[Statement], session: Session, token: Token | None) -> Outcome:
+    async def execute(
+        self, statements: Sequence[Statement], session: Session, token: Token | None, history: int | None = None
+    ) -> Outcome:
         """See Leads."""
-        return await self._leader.execute(statements, session, token)
+        return await self._leader.execute(statements, session, token, history)
 
     @property
     def catalog(self) -> LedCatalog:

@@ -80,25 +80,32 @@ class Leading:
         self._closed = False
 
     async def execute(
-        self, statements: Sequence[Statement], session: Session, token: Token, *, timeout: float | None = None
+        self,
+        statements: Sequence[Statement],
+        session: Session,
+        token: Token,
+        *,
+        history: int | None = None,
+        timeout: float | None = None,
     ) -> Outcome:
         """What became of statements, executed once by whoever leads. Raises what executing raises.
 
+        ``history`` of the catalog that they come of: in no other one are they executed. None: any.
         Raises NotWritable (nobody may lead here: it says what to do), Determinate and Indeterminate (whoever leads does
         not answer).
         """
         deadline = self._location.attempts.deadline(timeout)
         if self._servers is not None:
-            return await self._servers.execute(statements, session, token, deadline)
+            return await self._servers.execute(statements, session, token, deadline, history)
         unsure: Indeterminate | None = None
         again = False
         while True:
             try:
                 found = await self._found()
                 if isinstance(found, _Other):
-                    return await found.execute(statements, session, token, deadline)
+                    return await found.execute(statements, session, token, deadline, history)
                 if not isinstance(found, Occupied):
-                    return await found.execute(statements, session, token)
+                    return await found.execute(statements, session, token, history)
                 failure: LocationError | UsageError = _absent(found, self._environment)
             except FencedByGeneration:
                 await self._end()
@@ -288,13 +295,13 @@ class _Other:
         self._verified = False
 
     async def execute(
-        self, statements: Sequence[Statement], session: Session, token: Token, deadline: Deadline
+        self, statements: Sequence[Statement], session: Session, token: Token, deadline: Deadline, history: int | None
     ) -> Outcome:
         """See Leading. One attempt."""
         if not self._verified:
             await self._verify(deadline)
             self._verified = True
-        return await self._leader.execute(statements, session, token, deadline.slice())
+        return await self._leader.execute(statements, session, token, deadline.slice(), history)
 
     async def close(self) -> None:
         """Close the connection."""

@@ -34,10 +34,18 @@ class DdlServers:
         self._calls = CatalogCalls(endpoints, settings=settings, runtime=runtime)
 
     async def execute(
-        self, statements: Sequence[Statement], session: Session, token: Token, deadline: Deadline
+        self,
+        statements: Sequence[Statement],
+        session: Session,
+        token: Token,
+        deadline: Deadline,
+        history: int | None = None,
     ) -> Outcome:
-        """What became of the statements, asked until it is known. Raises what executing raises, LocationError."""
-        request = request_message(statements, session, str(token))
+        """What became of the statements, asked until it is known. Raises what executing raises, LocationError.
+
+        ``history`` of the catalog that they come of; None: any. Raises HistoryRewound where there is another one.
+        """
+        request = request_message(statements, session, str(token), history)
         told = await self._calls.write(
             "Execute", request, settled=True, timeout=deadline.slice(), metadata=_role(session)
         )
@@ -68,9 +76,16 @@ class DdlLeader:
         own = optional_token(status, "own")
         return status.environment == environment and leads(status) and own is not None and own == token
 
-    async def execute(self, statements: Sequence[Statement], session: Session, token: Token, seconds: float) -> Outcome:
-        """What became of the statements. Raises what executing raises, NotWritable, Fenced, LocationError."""
-        request = request_message(statements, session, str(token))
+    async def execute(
+        self,
+        statements: Sequence[Statement],
+        session: Session,
+        token: Token,
+        seconds: float,
+        history: int | None = None,
+    ) -> Outcome:
+        """As ``DdlServers.execute``, in one attempt. Raises NotWritable, Fenced besides."""
+        request = request_message(statements, session, str(token), history)
 
         async def attempt(channel: Channel, left: float) -> pb_ddl.ExecuteResponse:
             with _offered(self.address):

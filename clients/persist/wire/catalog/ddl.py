@@ -86,10 +86,15 @@ def statement_in(message: pb.DdlStatement) -> Statement:
     return statement
 
 
-def request_message(statements: Sequence[Statement], session: Session, token: str) -> pb.ExecuteRequest:
-    """The request to execute statements; the role of the session goes beside it, in metadata."""
+def request_message(
+    statements: Sequence[Statement], session: Session, token: str, history: int | None = None
+) -> pb.ExecuteRequest:
+    """The request to execute statements; the role of the session goes beside it, in metadata.
+
+    ``history`` of the catalog that they come of; None: any.
+    """
     return pb.ExecuteRequest(
-        statements=map(statement_message, statements), token=token, search_path=path_message(session)
+        statements=map(statement_message, statements), token=token, search_path=path_message(session), history=history
     )
 
 

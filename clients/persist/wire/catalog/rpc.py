@@ -210,6 +210,11 @@ def optional_token(message: Message, name: str) -> FenceToken | None:
     return token_of(getattr(message, name)) if message.HasField(name) else None
 
 
+def history_in(message: Message) -> int | None:
+    """Which history of the catalog a message tells, or asks for. None: it does not say."""
+    return getattr(message, "history") if message.HasField("history") else None  # noqa: B009  # of any message
+
+
 def leads(status: pb.GetStatusResponse) -> bool:
     """Whether a server says that it leads. It looked at the shard, so it did at a moment of the call."""
     return bool(status.role == pb.CATALOG_ROLE_LEADER) and optional_token(status, "own") is not None

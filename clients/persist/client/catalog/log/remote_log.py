@@ -6,15 +6,19 @@ Source: protos/persist/v1/catalog.proto.
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import aclosing
+from typing import TypeVar
 
 from persist.client.catalog.port import Freshness, Updates
+from persist.client.catalog.same_history import check_same
 from persist.client.remote.catalog import CatalogCalls
 from persist.core.catalog.errors import NotWritable
 from persist.core.catalog.rows import Row, RowUpdate
 from persist.errors import LocationError
 from persist.typed import AnyMessage
 from persist.v1 import catalog_pb2 as pb
-from persist.wire.catalog.rpc import answers, counts_of, updates_of
+from persist.wire.catalog.rpc import answers, counts_of, history_in, updates_of
+
+R = TypeVar("R", pb.ReadRowsRequest, pb.WatchChangesRequest, pb.DumpRowsRequest)
 
 
 class Seen:
@@ -40,21 +44,29 @@ class RemoteLog:
         self._freshness = freshness
         self._counting = False
         self._told: tuple[int, Updates] | None = None
+        self._history: int | None = None
 
     def __repr__(self) -> str:
         return "its servers"
 
+    @property
+    def history(self) -> int | None:
+        """See RowLog. Known once rows were read; not of servers of earlier releases."""
+        return self._history
+
     async def upper(self) -> int:
         """See RowLog."""
-        upper: int = (await self._calls.read("GetStatus", pb.GetStatusRequest())).upper
+        status = await self._calls.read("GetStatus", pb.GetStatusRequest())
+        check_same(self._history, history_in(status), self)
+        upper: int = status.upper
         return upper
 
     async def snapshot(self, kinds: Iterable[str] | None = None) -> Updates:
         """See RowLog. While ``counting``, one row stands for all of an append-only kind."""
         if self._counting and kinds is None:
-            pieces = await self._calls.gather("ReadRows", pb.ReadRowsRequest(at_least=self._enough()))
+            pieces = await self._calls.gather("ReadRows", self._of(pb.ReadRowsRequest(at_least=self._enough())))
             with answers():
-                read = self._heard(_joined(pieces))
+                read = self._heard(self._joined(pieces))
                 return Updates([*read.updates, *counts_of(pieces[-1].counts, read.upper)], read.upper)
         return await self._dump(consolidated=True, kinds=kinds)
 
@@ -66,9 +78,9 @@ class RemoteLog:
         if lower == 0:
             return await self._dump(consolidated=False, kinds=None)
         request = pb.WatchChangesRequest(lower=lower, at_least=self._enough())
-        pieces = await self._calls.gather("WatchChanges", request)
+        pieces = await self._calls.gather("WatchChanges", self._of(request))
         with answers():
-            return self._heard(_joined(pieces))
+            return self._heard(_updates(pieces))
 
     async def append(self, changes: Sequence[tuple[Row, int]], ts: int, *, expected_upper: int) -> int | None:
         """See RowLog. Raises NotWritable: what is written over gRPC is what came of transactions."""
@@ -78,7 +90,7 @@ class RemoteLog:
         """See RowLog."""
         deadline = self._calls.deadline(timeout)
         pause = self._calls.pauses(timeout)
-        request = pb.WatchChangesRequest(lower=upper, until=upper + 1, at_least=self._enough())
+        request = self._of(pb.WatchChangesRequest(lower=upper, until=upper + 1, at_least=self._enough()))
         while not deadline.passed:
             try:
                 async with aclosing(self._calls.watch(request, deadline.remaining())) as messages:
@@ -117,15 +129,28 @@ class RemoteLog:
         self._seen.hear(read.upper)
         return read
 
+    def _of(self, request: R) -> R:
+        """A request about the history that was read, and no other one."""
+        if self._history is not None:
+            request.history = self._history
+        return request
+
+    def _joined(self, pieces: Sequence[AnyMessage]) -> Updates:
+        """Rows as they were told whole: what comes later is to be of their history."""
+        found = history_in(pieces[-1])
+        check_same(self._history, found, self)
+        self._history = found
+        return _updates(pieces)
+
     async def _dump(self, *, consolidated: bool, kinds: Iterable[str] | None) -> Updates:
         if kinds is not None and not (kinds := sorted(kinds)):
             return Updates([], await self.upper())
         request = pb.DumpRowsRequest(consolidated=consolidated, kinds=kinds or ())
-        pieces = await self._calls.gather("DumpRows", request)
+        pieces = await self._calls.gather("DumpRows", self._of(request))
         with answers():
-            return _joined(pieces)
+            return self._joined(pieces)
 
 
-def _joined(pieces: Sequence[AnyMessage]) -> Updates:
+def _updates(pieces: Sequence[AnyMessage]) -> Updates:
     updates = [update for piece in pieces for update in updates_of(piece.updates)]
     return Updates(updates, pieces[-1].upper)

@@ -23,6 +23,11 @@ class ForkedLog:
     def __repr__(self) -> str:
         return "memory"
 
+    @property
+    def history(self) -> int | None:
+        """See RowLog. Nothing is restored here."""
+        return None
+
     async def upper(self) -> int:
         """See RowLog."""
         return self._upper

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from persist.client.catalog.gc_pause import no_collection
 from persist.client.catalog.port import Updates
+from persist.client.catalog.same_history import rewound
 from persist.client.shard.same_history import H
 from persist.client.timeline.register import Register
 from persist.core.catalog.rows import Row, RowUpdate
@@ -18,7 +19,6 @@ from persist.core.ids import ShardId
 from persist.core.names import catalog_shard
 from persist.core.shard.commands import Appended
 from persist.errors import (
-    HistoryRewound,
     Indeterminate,
     LeaseExpired,
     LocationError,
@@ -78,12 +78,17 @@ class ShardLog:
         """The shard."""
         return self._writer.shard
 
+    @property
+    def history(self) -> int | None:
+        """See RowLog."""
+        return self._writer.incarnation
+
     async def upper(self) -> int:
         """See RowLog."""
         try:
             return await self._upper.read(self._client.location.attempts.deadline(None))
         except LeaseExpired as error:
-            raise self._rewound() from error
+            raise rewound(self.shard) from error
 
     async def snapshot(self, kinds: Iterable[str] | None = None) -> Updates:
         """See RowLog."""
@@ -221,15 +226,8 @@ class ShardLog:
     def _same(self, handle: H) -> H:
         """A handle to go on with. SUBTLE: what is known of the catalog is of one history, and fences no other one."""
         if handle.incarnation != self._writer.incarnation:
-            raise self._rewound()
+            raise rewound(self.shard)
         return handle
-
-    def _rewound(self) -> HistoryRewound:
-        return HistoryRewound(
-            "the location was restored from a backup since this catalog was opened",
-            hint="take the catalog from a client again, and open it: what was known of it is of another history",
-            shard=self.shard,
-        )
 
 
 def _table_of(changes: Sequence[tuple[Row, int]], ts: int) -> pa.Table:

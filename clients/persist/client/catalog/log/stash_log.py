@@ -73,6 +73,10 @@ class StashLog:
     def __repr__(self) -> str:
         return f"StashLog({self._stash.uri!r}, {self._environment!r})"
 
+    @property
+    def history(self) -> int | None:
+        return None
+
     async def upper(self) -> int:
         before = self._seen
         upper = await self._repeat(

@@ -74,6 +74,11 @@ class ShadowOpened:
         """See ReadOnlyCatalog."""
         return int(self._now("upper", lambda it: it.upper, timely=True))
 
+    @property
+    def history(self) -> int | None:
+        """See ReadOnlyCatalog. That of its shard: a stash has none."""
+        return self._first.history
+
     def get(self, kind: Kind[K, V], key: K) -> V | None:
         """See ReadOnlyCatalog."""
         value: V | None = self._now(f"get {kind} {key}", lambda it: it.get(kind, key), timely=kind is TIMESTAMP)
