@@ -127,6 +127,11 @@ class ReadableCatalog(Held):
         """What it shows is complete below this time."""
         return self._inner.upper
 
+    @property
+    def history(self) -> int | None:
+        """Which history of the catalog it shows: another one after a restore. None: not known."""
+        return self._inner.history
+
     def get(self, kind: Kind[K, V], key: K) -> V | None:
         """The object with a key. Raises InvalidArgument for append-only kinds, Fenced."""
         return self._call(self._inner.get, kind, key)
