@@ -44,7 +44,8 @@ async def defined(
         )
     if not isinstance(statement, DefineView | DefineCursor):
         return replace(statement, sql=printed(statement)) if isinstance(statement, _DEFINING) else statement
-    bound, is_new = await queries.defining(statement.query, before)
+    is_view = isinstance(statement, DefineView) and statement.refresh is None
+    bound, is_new = await queries.defining(statement.query, before, is_view=is_view)
     schema = _schema(await queries.schema(bound))
     reads = tuple(each.name for each in bound.reads)
     text = printed(statement)
