@@ -1,12 +1,17 @@
 """Names in queries: what they mean, what is read of them, and what no query may say."""
 
+import pyarrow as pa
 import pytest
 from client.sql.support import rows, sessions
 
+from persist import Schema
 from persist.client.sql.bind.binding import Bound, bind, pushed
 from persist.client.sql.errors import SqlError, SqlNotSupported
 from persist.client.sql.parse.text import one
+from persist.core.catalog.ddl.described import SUPERUSER, Described, Session
+from persist.core.catalog.ddl.statements import QualifiedName
 from persist.core.catalog.errors import UnknownObject
+from persist.core.catalog.values import Id, ObjectType, Space
 
 TABLES = """
 create table t (id bigint primary key, name text, d date, n int);
@@ -149,3 +154,40 @@ async def test_mz_now_is_the_time_that_a_query_is_read_at():
         (result,) = await session.execute("select at from w")
         assert result.rows == [(result.ts,)]
         assert (await session.environment.resolve("w")).asks_time
+
+
+class Made:
+    """A table v0, and views v1, v2, … of which each has the same query over the one before."""
+
+    def __init__(self, query: str) -> None:
+        self.query = query
+
+    def over(self, number: int) -> str:
+        return self.query.format(f"v{number}")
+
+    def resolve(self, name: QualifiedName, session: Session) -> Described:
+        number = int(name.item.removeprefix("v"))
+        return Described(
+            id=Id(Space.USER, number + 1),
+            kind=ObjectType.VIEW if number else ObjectType.TABLE,
+            name=QualifiedName(name.item, "public", "persist"),
+            owner=SUPERUSER,
+            schema=Schema(key={"id": pa.int64()}),
+            query=self.over(number - 1) if number else "",
+        )
+
+
+@pytest.mark.parametrize(
+    ("query", "deepest"), [("SELECT * FROM {0}", 32), ("SELECT id FROM {0} UNION ALL SELECT id FROM {0}", 7)]
+)
+def test_a_view_that_nobody_could_read_is_not_made(query: str, deepest: int):
+    views, session = Made(query), Session()
+
+    def bound(text: str, *, is_view: bool = False) -> Bound:
+        return bind(one(text).statement.query, views, session, definite=True, is_view=is_view)
+
+    # The last view that is made, and a query over it.
+    assert bound(views.over(deepest - 1), is_view=True).reads[0].name.item == f"v{deepest - 1}"
+    assert {each.described.name.item for each in bound(f"SELECT * FROM v{deepest}").relations.values()} == {"v0"}
+    with pytest.raises(SqlError, match="views"):
+        bound(views.over(deepest), is_view=True)

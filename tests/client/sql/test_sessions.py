@@ -10,6 +10,7 @@ from client.support import Place, client_of, memory_place
 import persist
 from persist.client.sql.errors import SqlConflict, SqlError, SqlFailed, SqlNotSupported
 from persist.client.sql.session import SqlSession
+from persist.client.table import data_shard
 from persist.core.catalog.errors import PrivilegeMissing, Uninitialized, UnknownObject
 from persist.core.catalog.values import ObjectType
 from persist.errors import NotReadable, PersistError
@@ -517,3 +518,42 @@ async def test_how_a_hold_stands_is_the_same_wherever_it_is_shown():
                 seen |= {shown, told}
                 await asyncio.sleep(0.05)
         assert {"ok", "lagging", "overdue"} >= seen >= {"lagging", "overdue"}
+
+
+async def test_a_cursor_of_a_transaction_begins_when_that_commits():
+    async with sessions(2) as (one, other):
+        await one.execute("create table z (id bigint primary key); insert into z values (0)")
+        await one.execute("begin; create cursor c for subscribe z")
+        asked = (await last(other, "select * from z")).ts
+        assert asked is not None
+        shard = (await one.environment.resolve("z")).data
+        assert shard is not None
+        number = 0
+        async with asyncio.timeout(60):
+            # Nothing holds the time of that statement: whoever leads gives it up.
+            while (await one.environment.access.client.inspect(shard))["since"][0] <= asked:
+                number += 1
+                await other.execute(f"insert into z values ({number})")
+                await asyncio.sleep(0.1)
+        await one.execute("commit")
+        assert len((await last(one, "fetch all from c")).rows) == number + 1
+
+
+async def test_who_writes_holds_no_history(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(data_shard, "REST_SECONDS", 0.2)
+    async with sessions() as (session,):
+        await session.execute("create table z (id bigint primary key)")
+        shard = (await session.environment.resolve("z")).data
+        assert shard is not None
+        client = session.environment.access.client
+        first, number = (await last(session, "insert into z values (0)")).ts, 0
+        assert first is not None
+        async with asyncio.timeout(60):
+            while (await client.inspect(shard))["since"][0] <= first:
+                number += 1
+                await session.execute(f"insert into z values ({number})")
+                await asyncio.sleep(0.1)
+            while (await client.inspect(shard))["leased_readers"]:
+                await asyncio.sleep(0.1)
+        await session.execute(f"insert into z values ({number + 1})")
+        assert await rows(session, "select count(*) from z") == [(number + 2,)]

@@ -7,13 +7,14 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
 from persist.client.sql.errors import SqlError, SqlNotSupported
 from persist.client.sql.parse.printing import printed
 from persist.client.sql.parse.statements import DefineCursor, DefineView, Definition, Select, Statement
+from persist.client.sql.parse.text import one
 from persist.client.sql.querying import Queries
 from persist.core.catalog.ddl import statements as ddl
 from persist.core.data.schema import Schema
@@ -22,12 +23,18 @@ _SECRET: Final = re.compile(r"passw|secret|token|://[^/]*:[^/]*@", re.IGNORECASE
 _DEFINING = ddl.CreateTable | ddl.CreateIndex | ddl.CreateHold
 
 
+class Defined(NamedTuple):
+    """A definition as the leader executes it. ``begins_now``: at what a query finds when it is executed."""
+
+    statement: ddl.Statement
+    begins_now: bool = False
+
+
 async def defined(
     statement: ddl.Statement | Definition, queries: Queries, before: Sequence[ddl.Statement] = ()
-) -> ddl.Statement:
-    """A definition as the leader executes it, ``before`` it others of its transaction.
-
-    Raises as ``bind``, and SqlError (columns that cannot be kept).
+) -> Defined:
+    """A definition, ``before`` it others of its transaction. Raises as ``bind``, and SqlError (columns that cannot be
+    kept).
     """
     # A name alone would be a promise that nothing keeps: nothing would ingest, or deliver.
     if isinstance(statement, ddl.CreateSource):
@@ -43,29 +50,27 @@ async def defined(
             sink=statement.name,
         )
     if not isinstance(statement, DefineView | DefineCursor):
-        return replace(statement, sql=printed(statement)) if isinstance(statement, _DEFINING) else statement
-    bound, is_new = await queries.defining(statement.query, before)
+        return Defined(replace(statement, sql=printed(statement)) if isinstance(statement, _DEFINING) else statement)
+    is_view = isinstance(statement, DefineView) and statement.refresh is None
+    bound, is_new = await queries.defining(statement.query, before, is_view=is_view)
     schema = _schema(await queries.schema(bound))
     reads = tuple(each.name for each in bound.reads)
     text = printed(statement)
     if isinstance(statement, DefineCursor):
-        at = statement.at
-        if at is None and not is_new:
-            # What it begins with is what a query finds now, and not what there was as far back as can be read.
-            at = (await queries.explanation(Select(statement.query))).query_ts
-        return ddl.CreateCursor(
+        cursor = ddl.CreateCursor(
             statement.name,
             bound.named,
             reads,
             schema,
-            at,
+            statement.at,
             statement.max_lag,
             statement.on_lag,
             statement.if_not_exists,
             text,
         )
+        return Defined(cursor, begins_now=statement.at is None and not is_new)
     if statement.refresh is None:
-        return ddl.CreateView(
+        view = ddl.CreateView(
             statement.name,
             bound.named,
             reads,
@@ -75,7 +80,8 @@ async def defined(
             statement.if_not_exists,
             text,
         )
-    return ddl.CreateMaterializedView(
+        return Defined(view)
+    kept = ddl.CreateMaterializedView(
         statement.name,
         bound.named,
         reads,
@@ -86,6 +92,26 @@ async def defined(
         statement.if_not_exists,
         text,
     )
+    return Defined(kept)
+
+
+async def beginning_now(defines: Sequence[Defined], queries: Queries) -> list[ddl.Statement]:
+    """The same with the times at which cursors begin that were given none: of what a query finds now, and not of what
+    there was as far back as can be read. Raises as ``Queries.explanation``.
+
+    SUBTLE: just before they are executed. What nothing holds is readable for a moment only.
+    """
+    found, times = list[ddl.Statement](), dict[str, int]()
+    for each, begins_now in defines:
+        if not begins_now or not isinstance(each, ddl.CreateCursor):
+            found.append(each)
+            continue
+        if each.query not in times:
+            select = one(each.query).statement
+            assert isinstance(select, Select)
+            times[each.query] = (await queries.explanation(select)).query_ts
+        found.append(replace(each, at=times[each.query]))
+    return found
 
 
 def _created(source: ddl.CreateSource) -> str:

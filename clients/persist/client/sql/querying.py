@@ -77,14 +77,16 @@ class Queries:
             names = await self.names(strict=True)
             return bind(query, Names(names), self.variables.session, definite=definite), names
 
-    async def defining(self, query: exp.Expr, before: Sequence[Statement] = ()) -> tuple[Bound, bool]:
+    async def defining(
+        self, query: exp.Expr, before: Sequence[Statement] = (), *, is_view: bool = False
+    ) -> tuple[Bound, bool]:
         """The query of a definition, and whether it reads what the definitions ``before`` it are still to make.
 
         Raises as ``bind``.
         """
         session = self.variables.session
         names = Pending(await self.names(strict=True), before, session)
-        bound = bind(query, names, session, definite=True)
+        bound = bind(query, names, session, definite=True, is_view=is_view)
         return bound, any(map(names.made, bound.reads))
 
     @asynccontextmanager

@@ -16,7 +16,7 @@ from persist.client.collections.reading.live import states_of_holds
 from persist.client.shard.handles import Closes
 from persist.client.sql import copying, showing
 from persist.client.sql.changing import Changed, Changes
-from persist.client.sql.defining import defined, is_definition
+from persist.client.sql.defining import Defined, beginning_now, defined, is_definition
 from persist.client.sql.errors import SqlError, SqlLimit, SqlNotSupported
 from persist.client.sql.following import Cursors, Following
 from persist.client.sql.parse import statements as s
@@ -29,6 +29,12 @@ from persist.core.catalog.ddl import statements as ddl
 from persist.threads import users
 
 _NOT_BEGUN: Final = "none was begun"
+from persist.core.catalog.ddl.described import Session
+from persist.core.catalog.ddl.effects import Executed
+from persist.errors import NotReadable
+
+BEGINNINGS: Final = 8
+"""Times chosen for cursors before it is an error that each was gone before they were made."""
 
 
 class SqlSession(Closes):
@@ -56,7 +62,7 @@ class SqlSession(Closes):
         self._changes = Changes(self._queries)
         self._cursors = Cursors(self._queries)
         self._work: Changed | None = None
-        self._defines: list[ddl.Statement] = []
+        self._defines: list[Defined] = []
         self._defining = self.variables.session
         self._failed = False
 
@@ -220,7 +226,7 @@ class SqlSession(Closes):
             raise SqlNotSupported(
                 "a transaction defines, or reads and writes", hint="COMMIT, and define in another transaction"
             )
-        made = await defined(statement, self._queries, self._defines)
+        made = await defined(statement, self._queries, [each.statement for each in self._defines])
         if self._work is not None:
             session = self.variables.session
             if self._defines and session != self._defining:
@@ -231,8 +237,20 @@ class SqlSession(Closes):
             self._defining = session
             self._defines.append(made)
             return Result("QUEUED", notice="it happens at COMMIT")
-        (done,) = await self.environment.execute(made, session=self.variables.session, timeout=self.variables.timeout)
+        (done,) = await self._execute([made], self.variables.session)
         return Result(done.tag, notice=done.notice)
+
+    async def _execute(self, defines: list[Defined], session: Session) -> tuple[Executed, ...]:
+        """Once more where the time at which a cursor was to begin is gone before its hold is there."""
+        timeout, tries = self.variables.timeout, BEGINNINGS if any(each.begins_now for each in defines) else 1
+        while True:
+            statements = await beginning_now(defines, self._queries)
+            tries -= 1
+            try:
+                return await self.environment.execute(*statements, session=session, timeout=timeout)
+            except NotReadable:
+                if not tries:
+                    raise
 
     async def _transact(self, statement: s.Begin | s.Commit | s.Rollback) -> Result:
         if isinstance(statement, s.Begin):
@@ -247,7 +265,7 @@ class SqlSession(Closes):
             if failed or isinstance(statement, s.Rollback):
                 return Result("ROLLBACK", notice="a statement of it failed" if failed else "")
             if defines:
-                await self.environment.execute(*defines, session=self._defining, timeout=self.variables.timeout)
+                await self._execute(defines, self._defining)
                 return Result("COMMIT")
             return Result("COMMIT", ts=await self._changes.commit(work, self._changes.deadline()))
         finally:

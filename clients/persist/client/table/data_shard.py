@@ -4,14 +4,16 @@ Source: catalog-semantics.md section 4.2, table writes.
 """
 
 import asyncio
-from typing import TYPE_CHECKING
+import contextlib
+import weakref
+from typing import TYPE_CHECKING, Final
 
 from persist.client.shard.same_history import renewed
 from persist.client.timeline.register import Register, seconds
 from persist.core.data.schema import Schema
 from persist.core.frontier import Antichain
 from persist.core.ids import ShardId
-from persist.errors import LeaseExpired
+from persist.errors import LeaseExpired, LocationError
 from persist.retry.deadline import Deadline
 
 if TYPE_CHECKING:
@@ -19,6 +21,11 @@ if TYPE_CHECKING:
     from persist.client.shard.read.handle import ReadHandle
     from persist.client.shard.read.snapshot import Snapshot
     from persist.client.shard.write.handle import WriteHandle
+
+MOVE_SECONDS: Final = 1.0
+"""Between two moves of the lease of who writes."""
+REST_SECONDS: Final = 5.0
+"""After so long without a write that lease ends."""
 
 
 class TableShard:
@@ -34,6 +41,9 @@ class TableShard:
         """Rows delayed by a write past the log are at this time, or were moved by other processes."""
         self.turn = asyncio.Lock()
         self._reader: ReadHandle | None = None
+        self._newest: ReadHandle | None = None
+        self._given: weakref.WeakSet[Snapshot] = weakref.WeakSet()
+        self._used_at = self._moved_at = float("-inf")
 
     @classmethod
     async def open(
@@ -60,6 +70,28 @@ class TableShard:
                 if deadline.remaining() <= 0:
                     raise
 
+    async def newest(self, as_of: int, deadline: Deadline) -> "Snapshot":
+        """As ``snapshot``, for who writes and reads no earlier time again: history is not kept for it.
+
+        Its lease moves along while it is at work, and ends when it rests: who wrote once and lives on holds nothing.
+        """
+        for last in (False, True):
+            reader = await self._opened_newest(deadline)
+            try:
+                snapshot = await reader.snapshot(as_of, timeout=seconds(deadline))
+                break
+            except LeaseExpired:
+                self._newest = None if self._newest is reader else self._newest
+                if last:
+                    raise
+        self._given.add(snapshot)
+        now = self._used_at = self.client.location.runtime.monotonic()
+        if now - self._moved_at >= MOVE_SECONDS:
+            self._moved_at = now
+            with contextlib.suppress(LocationError, LeaseExpired):
+                await reader.downgrade_since(as_of, timeout=seconds(deadline))
+        return snapshot
+
     async def downgrade_since(self, since: Antichain, deadline: Deadline) -> Antichain:
         """Release the history before ``since``."""
         return await (await self._opened(deadline)).downgrade_since(since, timeout=seconds(deadline))
@@ -73,8 +105,29 @@ class TableShard:
     async def expire(self) -> None:
         """Release the reader's lease."""
         reader, self._reader = self._reader, None
-        if reader is not None:
-            await reader.expire()
+        newest, self._newest = self._newest, None
+        for each in (reader, newest):
+            if each is not None:
+                await each.expire()
+
+    async def _opened_newest(self, deadline: Deadline) -> "ReadHandle":
+        reader = self._newest
+        if reader is None:
+            opened = await self.client.open_reader(self.shard, purpose="table", timeout=seconds(deadline))
+            reader = self._newest = renewed(self.writer.incarnation, opened)
+            self._used_at = self.client.location.runtime.monotonic()
+            self.client.location.tasks.spawn(self._rest(reader), "releasing what a table at rest holds")
+        return reader
+
+    async def _rest(self, reader: "ReadHandle") -> None:
+        runtime = self.client.location.runtime
+        while self._newest is reader:
+            if not self._given and runtime.monotonic() - self._used_at >= REST_SECONDS:
+                self._newest = None
+                with contextlib.suppress(LocationError):  # it runs out by itself
+                    await reader.expire()
+                return
+            await runtime.sleep(REST_SECONDS)
 
     async def _opened(self, deadline: Deadline) -> "ReadHandle":
         reader = self._reader

@@ -57,13 +57,16 @@ class Table(Stays):
     So does it after a cancelled or interrupted write. After OutcomeForgotten read whether it did.
     """
 
-    def __init__(self, client: "ShardClient", data: TableShard, oracle: Oracle, wal: "Wal | None") -> None:
+    def __init__(
+        self, client: "ShardClient", data: TableShard, oracle: Oracle, wal: "Wal | None", *, is_kept: bool = False
+    ) -> None:
         """``wal``: None for a table that is written directly."""
         self.wal = wal
         self._client = client
         self._location = client.location
         self._data = data
         self._oracle = oracle
+        self._is_kept = is_kept
         self.doubts = writes_of(oracle)
         """Its own writes, and the transactions that it takes part in."""
 
@@ -139,10 +142,13 @@ class Table(Stays):
         return await self._complete(time, deadline)
 
     async def complete_at(self, as_of: int, *, timeout: float | None = None) -> "Snapshot":
-        """The contents at ``as_of``, where nothing can be written from now on. Raises ClockAhead: it is far ahead."""
+        """The contents at ``as_of``, where nothing can be written from now on, for who reads no earlier time again.
+
+        Raises ClockAhead: it is far ahead.
+        """
         deadline = self._location.attempts.deadline(timeout)
         await self._oracle.check_ahead(as_of, timeout=seconds(deadline))
-        return await self._complete(as_of, deadline)
+        return await certain(self._completed_newest(as_of, deadline))
 
     async def complete_to(self, as_of: int, *, timeout: float | None = None) -> int:
         """``complete_at`` without the contents: for whoever reads the shard under a lease of its own.
@@ -224,6 +230,14 @@ class Table(Stays):
         await self._reach(as_of, deadline)
         return await self._data.snapshot(as_of, deadline)
 
+    async def _completed_newest(self, as_of: int, deadline: Deadline) -> "Snapshot":
+        await self._reach(as_of, deadline)
+        return await self._newest(as_of, deadline)
+
+    async def _newest(self, as_of: int, deadline: Deadline) -> "Snapshot":
+        """SUBTLE: a lease that moves along gives history up for all where nothing else holds it."""
+        return await (self._data.newest if self._is_kept else self._data.snapshot)(as_of, deadline)
+
     async def _reach(self, as_of: int, deadline: Deadline) -> None:
         # A write that has no answer yet and a time at or before ``as_of`` moves behind it: to it this read came first.
         if self.wal is None:
@@ -271,7 +285,7 @@ class Table(Stays):
         given = await certain(self._oracle.write_ts(timeout=seconds(deadline)))
         upper = await self._data.upper.read(deadline)
         if upper and len(keys):
-            snapshot = await certain(self._data.snapshot(upper - 1, deadline))
+            snapshot = await certain(self._newest(upper - 1, deadline))
             old = with_keys(await snapshot.to_arrow(keys=key_range(keys)), keys, schema)
         ts = max(given, upper)
         await self._oracle.check_ahead(ts, timeout=seconds(deadline))
@@ -290,9 +304,13 @@ async def open_table(
     mode: str,
     oracle_of: "Callable[..., Awaitable[Oracle]]",
     log_of: "Callable[..., Awaitable[Wal]]",
+    is_kept: bool = False,
     timeout: float | None = None,
 ) -> Table:
-    """See ``Client.table``. ``oracle_of``, ``log_of``: the oracle and the log of the timeline, given a timeout."""
+    """See ``Client.table``. ``oracle_of``, ``log_of``: the oracle and the log of the timeline, given a timeout.
+
+    ``is_kept``: a leader holds its history, as its policy says. What writes need not hold any then.
+    """
     if mode not in MODES:
         raise InvalidArgument("no such mode of a table", hint=" or ".join(MODES), mode=repr(mode)[:80])
     deadline = client.location.attempts.deadline(timeout)
@@ -309,7 +327,7 @@ async def open_table(
         await check_direct(data, timeline, deadline)
         # Rows that were appended directly to the shard are at times that no oracle was given: no reader would see them.
         await oracle.apply_write(data.upper.known - 1, timeout=seconds(deadline))
-    return Table(client, data, oracle, wal)
+    return Table(client, data, oracle, wal, is_kept=is_kept)
 
 
 async def _shard_of(

@@ -184,6 +184,7 @@ class Witness:
                 raise Violation(f"I8: the first state of {shard} has no rollup")
             bare = decode_rollup(blob, shard, 0)
             state = State(**{**vars(bare), "rollups": {0: first}})
+            check_state(state)
             self._named_until[shard] = {}
             self.recent[shard] = {}
         else:
@@ -191,7 +192,8 @@ class Witness:
                 raise Violation(f"I1: commit {seqno} after {known.seqno}")
             state = apply_diff(known, change)
             check_cheap(known, state)
-            check_state(state)
+            # What the two share was looked into when it came.
+            check_state(state, after=known)
             _check_readers(known, state)
             self._check_rollups(known, state)
             self.merges += bool(change.spine and any(splice.gone and splice.come for splice in change.spine.splices))
@@ -213,6 +215,10 @@ class Witness:
                 raise Violation(f"I14: the rollup of {seqno} is not the state that was rebuilt from diffs")
 
     def _follow(self, shard: ShardId, before: State | None, state: State) -> None:
+        self.recent[shard][state.seqno] = state
+        self.recent[shard].pop(state.seqno - _RECENT, None)
+        if before is not None and state.trace.spine is before.trace.spine and state.rollups is before.rollups:
+            return
         until = self._named_until[shard]
         named, named_before = named_by(state), self._named.get(shard, frozenset())
         self._named[shard] = named
@@ -226,8 +232,6 @@ class Witness:
             if until.get(key, -2) != _FOR_EVER and key not in self._values.values:
                 self._broken(Violation(f"I8: the state at {state.seqno} names {key}, which is not there"))
             until[key] = _FOR_EVER
-        self.recent[shard][state.seqno] = state
-        self.recent[shard].pop(state.seqno - _RECENT, None)
 
 
 def _check_readers(before: State, state: State) -> None:

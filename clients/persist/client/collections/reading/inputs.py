@@ -185,6 +185,7 @@ class Tables:
                 mode="wal" if described.mode == "wal" else "direct",
                 oracle_of=lambda timeout: self._access.oracle_of(timeline),
                 log_of=lambda timeout: self._access.log_of(timeline),
+                is_kept=True,
                 timeout=seconds(deadline),
             )
         return known

@@ -32,6 +32,9 @@ TARGET: Final = "persist_target"
 
 DEPTH_MAX: Final = 32
 """Views that are made of views."""
+VIEWS_MAX: Final = 200
+"""Views in one query, each as often as it is named: of views that name another one twice there are twice as many with
+each level."""
 
 _TABLE_PARTS: Final = frozenset({"this", "db", "catalog", "alias", "joins", "laterals", "pivots", "sample"})
 _BYTES: Final = {"uint1": "utinyint", "uint2": "usmallint", "uint4": "uinteger", "uint8": "ubigint"}
@@ -89,14 +92,17 @@ class Bound:
             ) from error
 
 
-def bind(query: exp.Expr, names: Resolving, session: Session, *, definite: bool = False) -> Bound:
+def bind(
+    query: exp.Expr, names: Resolving, session: Session, *, definite: bool = False, is_view: bool = False
+) -> Bound:
     """The query, with what its names mean to the session.
 
-    ``definite``: it gives the same rows whenever it is computed, or it is refused. Raises UnknownObject, with near
+    ``definite``: it gives the same rows whenever it is computed, or it is refused. ``is_view``: it is to be that of a
+    view, which has to be readable. Raises UnknownObject, with near
     names and the place; SqlNotSupported; SqlError (a name that has no rows).
     """
     functions.check(query, definite=definite)
-    binding = _Binding(names, session, definite)
+    binding = _Binding(names, session, definite, DEPTH_MAX - is_view, VIEWS_MAX - is_view)
     named, bound = binding.bound(query.copy(), 0)
     return Bound(
         named=named.sql(dialect="postgres"),
@@ -108,7 +114,9 @@ def bind(query: exp.Expr, names: Resolving, session: Session, *, definite: bool 
 
 
 class _Binding:
-    def __init__(self, names: Resolving, session: Session, definite: bool) -> None:
+    def __init__(self, names: Resolving, session: Session, definite: bool, depth_max: int, views_max: int) -> None:
+        self._depth_max = depth_max
+        self._views_left = views_max
         self._names = names
         self._session = session
         self._definite = definite
@@ -117,7 +125,7 @@ class _Binding:
 
     def bound(self, query: exp.Expr, depth: int) -> tuple[exp.Expr, exp.Expr]:
         """The query with names in full, and over relations."""
-        if depth > DEPTH_MAX:
+        if depth > self._depth_max:
             raise SqlError("views are made of views too deeply", hint=f"at most {DEPTH_MAX} levels")
         found = []
         for table in list(query.find_all(exp.Table)):
@@ -129,10 +137,12 @@ class _Binding:
             if depth == 0:
                 self.reads.append(described)
         _unqualified(query)
-        named = query.copy()
+        named = query.copy() if depth == 0 else query
+        # Before views take the places of their names: what is in these has been through it.
+        query = query.transform(_types, copy=False)
         for table, described in found:
             self._place(table, described, depth)
-        return named, query.transform(_types)
+        return named, query
 
     def _check(self, table: exp.Table) -> None:
         strange = sorted(name for name, value in table.args.items() if value and name not in _TABLE_PARTS)
@@ -167,6 +177,12 @@ class _Binding:
         if not table.alias:
             table.set("alias", exp.TableAlias(this=exp.to_identifier(described.name.item, quoted=True)))
         if described.kind is ObjectType.VIEW:
+            self._views_left -= 1
+            if self._views_left < 0:
+                raise SqlError(
+                    "the query is made of too many views",
+                    hint=f"at most {VIEWS_MAX}, each as often as it is named; make materialized views of some",
+                )
             statement = one(described.query).statement
             assert isinstance(statement, Select)
             _, inner = self.bound(statement.query.copy(), depth + 1)
