@@ -88,3 +88,18 @@ async def test_a_variable_is_not_set_for_a_transaction_alone():
     async with sessions() as (session,):
         with pytest.raises(SqlError, match="SET LOCAL"):
             await session.execute("set local statement_timeout = '1s'")
+
+
+async def test_long_lists_of_rows_and_deep_nests_are_answered_or_refused():
+    async with sessions() as (session,):
+        await session.execute(TABLES + ROWS)
+        many = ", ".join(f"({g}, {g})" for g in range(3, 1003))
+        assert await rows(session, f"select id from t where (id, a) in ({many}) order by id") == [(3,), (4,), (5,)]
+        assert await rows(session, f"select id from t where (id, a) not in (values {many}) order by id") == [(1,), (2,)]
+        # Rows with nulls would be among the answers.
+        with pytest.raises(SqlError, match="so long a list"):
+            await session.execute(f"select id from u where (id, a) not in ({many})")
+        for deep in ("(" * 3000 + "1" + ")" * 3000, " and ".join(["true"] * 20_000), "+".join(["1"] * 3000)):
+            with pytest.raises(SqlError):
+                await session.execute(f"select {deep}")
+        assert await rows(session, "select 1") == [(1,)]

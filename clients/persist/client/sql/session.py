@@ -98,6 +98,9 @@ class SqlSession(Closes):
                 "the statement took too long",
                 hint="SET statement_timeout = '10m', or ask for less; whether a write happened, reading tells",
             ) from None
+        except RecursionError as error:
+            self._failed = self.in_transaction
+            raise SqlError("the statement is nested too deeply", hint="put parts of it into views, or WITH") from error
         except BaseException:
             # Also one that was interrupted: what it has done of itself is not known.
             self._failed = self.in_transaction

@@ -82,7 +82,8 @@ class Bound:
     def sql(self, ts: int) -> str:
         """The query as DuckDB has it, read at a time. Raises SqlNotSupported: it cannot be said there."""
         try:
-            return functions.with_time(self.query, ts).sql(dialect="duckdb", unsupported_level=ErrorLevel.RAISE)
+            query = functions.with_time(self.query, ts) if self.asks_time else self.query
+            return query.sql(dialect="duckdb", unsupported_level=ErrorLevel.RAISE)
         except UnsupportedError as error:
             raise SqlNotSupported(
                 "this is not supported", hint="say it in another way", why=str(error)[:200]
@@ -99,7 +100,7 @@ def bind(query: exp.Expr, names: Resolving, session: Session, *, definite: bool 
     binding = _Binding(names, session, definite)
     named, bound = binding.bound(query.copy(), 0)
     return Bound(
-        named=named.sql(dialect="postgres"),
+        named=named.sql(dialect="postgres", copy=False),
         query=meant(bound),
         reads=tuple({each.id: each for each in binding.reads}.values()),
         relations=binding.relations,
@@ -132,7 +133,7 @@ class _Binding:
         named = query.copy()
         for table, described in found:
             self._place(table, described, depth)
-        return named, query.transform(_types)
+        return named, query.transform(_types, copy=False)
 
     def _check(self, table: exp.Table) -> None:
         strange = sorted(name for name, value in table.args.items() if value and name not in _TABLE_PARTS)

@@ -272,7 +272,7 @@ class Tokens:
         if len(parsed) != 1 or parsed[0] is None:
             self.fail("a query")
         self.at = len(self._tokens) if end is None else end
-        return parsed[0].transform(self._filled)
+        return parsed[0].transform(self._filled, copy=False)
 
     def _filled(self, node: exp.Expr) -> exp.Expr:
         if not isinstance(node, exp.Placeholder | exp.Parameter):
