@@ -100,7 +100,7 @@ async def test_long_lists_of_rows_and_deep_nests_are_answered_or_refused():
         # Rows with nulls would be among the answers.
         with pytest.raises(SqlError, match="so long a list"):
             await session.execute(f"select id from u where (id, a) not in ({many})")
-        for deep in ("(" * 3000 + "1" + ")" * 3000, " and ".join(["true"] * 20_000), "+".join(["1"] * 3000)):
+        for deep in ("(" * 3000 + "1" + ")" * 3000, " and ".join(["true"] * 2000), "+".join(["1"] * 3000)):
             with contextlib.suppress(SqlError):
                 await session.execute(f"select {deep}")
         assert await rows(session, "select 1") == [(1,)]
