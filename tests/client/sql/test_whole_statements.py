@@ -104,3 +104,24 @@ async def test_long_lists_of_rows_and_deep_nests_are_answered_or_refused():
             with contextlib.suppress(SqlError):
                 await session.execute(f"select {deep}")
         assert await rows(session, "select 1") == [(1,)]
+
+
+@pytest.mark.parametrize(
+    "query", ["where id > 1", "limit 1", "as x (a, id)", "order by id", "join u on true", "tablesample bernoulli (50)"]
+)
+async def test_what_cannot_be_followed_is_neither_made_a_cursor_nor_subscribed_to(query):
+    async with sessions() as (session,):
+        await session.execute(TABLES + ROWS)
+        with pytest.raises(SqlError):
+            await session.execute(f"create cursor c for subscribe (select * from t {query})")
+        with pytest.raises(SqlError):
+            await session.subscribe(f"subscribe (select id from t {query})")
+        assert await rows(session, "show cursors") == []
+
+
+async def test_a_cursor_of_some_columns_is_refused_when_it_is_made():
+    async with sessions() as (session,):
+        await session.execute(TABLES + ROWS)
+        with pytest.raises(SqlError, match="as a whole"):
+            await session.execute("create cursor c for subscribe (select a, id from t)")
+        await session.execute("create cursor c for subscribe (select * from t); create cursor d for subscribe t")

@@ -11,6 +11,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from persist.client.sql.bind.followed import check_whole
 from persist.client.sql.errors import SqlError, SqlNotSupported
 from persist.client.sql.parse.printing import printed
 from persist.client.sql.parse.statements import DefineCursor, DefineView, Definition, Select, Statement
@@ -49,6 +50,7 @@ async def defined(
     reads = tuple(each.name for each in bound.reads)
     text = printed(statement)
     if isinstance(statement, DefineCursor):
+        check_whole(bound)
         at = statement.at
         if at is None and not is_new:
             # What it begins with is what a query finds now, and not what there was as far back as can be read.
