@@ -1,6 +1,7 @@
 """Nothing of a statement is left out: what is not understood of it is refused, before a row is changed."""
 
 import asyncio
+import contextlib
 
 import pytest
 from client.sql.support import rows, sessions
@@ -88,3 +89,39 @@ async def test_a_variable_is_not_set_for_a_transaction_alone():
     async with sessions() as (session,):
         with pytest.raises(SqlError, match="SET LOCAL"):
             await session.execute("set local statement_timeout = '1s'")
+
+
+async def test_long_lists_of_rows_and_deep_nests_are_answered_or_refused():
+    async with sessions() as (session,):
+        await session.execute(TABLES + ROWS)
+        many = ", ".join(f"({g}, {g})" for g in range(3, 1003))
+        assert await rows(session, f"select id from t where (id, a) in ({many}) order by id") == [(3,), (4,), (5,)]
+        assert await rows(session, f"select id from t where (id, a) not in (values {many}) order by id") == [(1,), (2,)]
+        # Rows with nulls would be among the answers.
+        with pytest.raises(SqlError, match="so long a list"):
+            await session.execute(f"select id from u where (id, a) not in ({many})")
+        for deep in ("(" * 3000 + "1" + ")" * 3000, " and ".join(["true"] * 2000), "+".join(["1"] * 3000)):
+            with contextlib.suppress(SqlError):
+                await session.execute(f"select {deep}")
+        assert await rows(session, "select 1") == [(1,)]
+
+
+@pytest.mark.parametrize(
+    "query", ["where id > 1", "limit 1", "as x (a, id)", "order by id", "join u on true", "tablesample bernoulli (50)"]
+)
+async def test_what_cannot_be_followed_is_neither_made_a_cursor_nor_subscribed_to(query):
+    async with sessions() as (session,):
+        await session.execute(TABLES + ROWS)
+        with pytest.raises(SqlError):
+            await session.execute(f"create cursor c for subscribe (select * from t {query})")
+        with pytest.raises(SqlError):
+            await session.subscribe(f"subscribe (select id from t {query})")
+        assert await rows(session, "show cursors") == []
+
+
+async def test_a_cursor_of_some_columns_is_refused_when_it_is_made():
+    async with sessions() as (session,):
+        await session.execute(TABLES + ROWS)
+        with pytest.raises(SqlError, match="as a whole"):
+            await session.execute("create cursor c for subscribe (select a, id from t)")
+        await session.execute("create cursor c for subscribe (select * from t); create cursor d for subscribe t")

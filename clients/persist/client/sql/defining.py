@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from persist.client.sql.bind.followed import check_whole
 from persist.client.sql.errors import SqlError, SqlNotSupported
 from persist.client.sql.parse.printing import printed
 from persist.client.sql.parse.statements import DefineCursor, DefineView, Definition, Select, Statement
@@ -57,6 +58,7 @@ async def defined(
     reads = tuple(each.name for each in bound.reads)
     text = printed(statement)
     if isinstance(statement, DefineCursor):
+        check_whole(bound)
         cursor = ddl.CreateCursor(
             statement.name,
             bound.named,

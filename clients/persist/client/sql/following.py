@@ -14,25 +14,19 @@ from persist.client.collections.reading.inputs import Names
 from persist.client.collections.reading.reads import Reads
 from persist.client.collections.reading.subscribing import Subscription
 from persist.client.shard.read.listen import Progress
-from persist.client.sql.bind.binding import Bound
-from persist.client.sql.errors import SqlNotSupported
+from persist.client.sql.bind.followed import followed
 from persist.client.sql.parse.statements import Fetch, Subscribe
 from persist.client.sql.results import Result
 from persist.core.catalog.ddl.statements import QualifiedName
 from persist.core.catalog.errors import no_environment
-from persist.core.catalog.values import Id, ObjectType
+from persist.core.catalog.values import Id
 from persist.core.data.schema import DIFF, TS
 from persist.core.frontier import TIME_MAX
-from persist.extras import extra
 
 if TYPE_CHECKING:
     from persist.client.sql.querying import Queries
 
-with extra("sql"):
-    from sqlglot import exp
-
 PROGRESSED: Final = pa.field("progressed", pa.bool_(), nullable=False)
-_HINT: Final = "make a materialized view of the query, and subscribe to that"
 
 
 class Following:
@@ -147,25 +141,6 @@ class Cursors:
         else:
             reads.check_may_read(names, names.get(item.depends_on[0]))
         return known
-
-
-def followed(bound: Bound) -> tuple[QualifiedName, list[str] | None]:
-    """The collection that a query is, and which columns of it; None: all. Raises SqlNotSupported."""
-    query = bound.query
-    relation = next(iter(bound.relations.values()), None)
-    rest = {name for name, value in query.args.items() if value and name not in ("expressions", "from_", "kind")}
-    if relation is None or len(bound.relations) != 1 or rest or not isinstance(query, exp.Select):
-        raise SqlNotSupported("only collections are followed", hint=_HINT)
-    source = query.args["from_"].this
-    if not isinstance(source, exp.Table) or source.args.get("joins") or relation.described.kind is ObjectType.VIEW:
-        raise SqlNotSupported("only collections are followed", hint=_HINT)
-    if [type(each) for each in query.expressions] == [exp.Star]:
-        return relation.described.name, None
-    known = {name.lower(): name for name in (*relation.schema.key.names, *relation.schema.val.names)}
-    columns = [known.get(each.name.lower(), "") for each in query.expressions if isinstance(each, exp.Column)]
-    if len(columns) < len(query.expressions) or "" in columns or len(set(columns)) < len(columns):
-        raise SqlNotSupported("only columns of a collection are followed", hint=_HINT)
-    return relation.described.name, columns
 
 
 def reads_of(queries: "Queries") -> Reads:

@@ -26,13 +26,12 @@ from persist.client.sql.results import Result
 from persist.client.sql.run.engine import Answer
 from persist.client.sql.variables import Variables
 from persist.core.catalog.ddl import statements as ddl
-from persist.threads import users
-
-_NOT_BEGUN: Final = "none was begun"
 from persist.core.catalog.ddl.described import Session
 from persist.core.catalog.ddl.effects import Executed
 from persist.errors import NotReadable
+from persist.threads import users
 
+_NOT_BEGUN: Final = "none was begun"
 BEGINNINGS: Final = 8
 """Times chosen for cursors before it is an error that each was gone before they were made."""
 
@@ -104,6 +103,9 @@ class SqlSession(Closes):
                 "the statement took too long",
                 hint="SET statement_timeout = '10m', or ask for less; whether a write happened, reading tells",
             ) from None
+        except RecursionError as error:
+            self._failed = self.in_transaction
+            raise SqlError("the statement is nested too deeply", hint="put parts of it into views, or WITH") from error
         except BaseException:
             # Also one that was interrupted: what it has done of itself is not known.
             self._failed = self.in_transaction

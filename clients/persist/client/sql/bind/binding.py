@@ -85,7 +85,8 @@ class Bound:
     def sql(self, ts: int) -> str:
         """The query as DuckDB has it, read at a time. Raises SqlNotSupported: it cannot be said there."""
         try:
-            return functions.with_time(self.query, ts).sql(dialect="duckdb", unsupported_level=ErrorLevel.RAISE)
+            query = functions.with_time(self.query, ts) if self.asks_time else self.query
+            return query.sql(dialect="duckdb", unsupported_level=ErrorLevel.RAISE)
         except UnsupportedError as error:
             raise SqlNotSupported(
                 "this is not supported", hint="say it in another way", why=str(error)[:200]
@@ -105,7 +106,7 @@ def bind(
     binding = _Binding(names, session, definite, DEPTH_MAX - is_view, VIEWS_MAX - is_view)
     named, bound = binding.bound(query.copy(), 0)
     return Bound(
-        named=named.sql(dialect="postgres"),
+        named=named.sql(dialect="postgres", copy=False),
         query=meant(bound),
         reads=tuple({each.id: each for each in binding.reads}.values()),
         relations=binding.relations,

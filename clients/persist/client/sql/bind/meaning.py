@@ -5,7 +5,6 @@ What differs is found by tests/client/sql/test_against_postgres.py, which asks b
 
 import re
 from collections.abc import Callable, Sequence
-from functools import reduce
 from typing import Final
 
 from persist.client.sql.bind.positions import where
@@ -15,6 +14,8 @@ from persist.extras import extra
 with extra("sql"):
     from sqlglot import exp
 
+ROWS_MAX: Final = 64
+"""In a list that is written out value by value."""
 _PARTS: Final = {"SECOND": 1_000_000, "SECONDS": 1_000_000, "MILLISECOND": 1_000, "MILLISECONDS": 1_000}
 """Of these DuckDB gives whole numbers: how many microseconds are in one."""
 _STRICTER: Final[dict[type, type[exp.Expr]]] = {exp.GT: exp.GT, exp.GTE: exp.GT, exp.LT: exp.LT, exp.LTE: exp.LT}
@@ -72,13 +73,13 @@ def _by_value(kind: type[exp.Expr], left: Sequence[exp.Expr], right: Sequence[ex
     pairs = [(_value(one), _value(other)) for one, other in zip(left, right, strict=True)]
     if kind in (exp.EQ, exp.NEQ):
         each = [kind(this=one.copy(), expression=other.copy()) for one, other in pairs]
-        return exp.and_(*each) if kind is exp.EQ else exp.or_(*each)
+        return exp.and_(*each, copy=False) if kind is exp.EQ else exp.or_(*each, copy=False)
     strict = _STRICTER[kind]
     *before, (one, other) = pairs
     found: exp.Expr = kind(this=one.copy(), expression=other.copy())
     for one, other in reversed(before):
-        same = exp.and_(exp.EQ(this=one.copy(), expression=other.copy()), found)
-        found = exp.or_(strict(this=one.copy(), expression=other.copy()), same)
+        same = exp.and_(exp.EQ(this=one.copy(), expression=other.copy()), found, copy=False)
+        found = exp.or_(strict(this=one.copy(), expression=other.copy()), same, copy=False)
     return found
 
 
@@ -87,14 +88,22 @@ def _value(node: exp.Expr) -> exp.Expr:
 
 
 def _in(node: exp.Expr) -> exp.Expr:
+    """A list of rows. One that is long stays as it is, since only its NOT can tell it from what is meant."""
     left = _row(node.args.get("this"))
     rows = [_row(each) for each in node.expressions]
     if left is None or not rows or None in rows:
         return node
     if any(len(row or ()) != len(left) for row in rows):
         raise SqlNotSupported("rows that are compared have as many values", hint="", **where(node))
-    found = [_by_value(exp.EQ, left, row) for row in rows if row is not None]
-    return exp.paren(reduce(exp.or_, found))
+    if len(rows) <= ROWS_MAX:
+        found = [_by_value(exp.EQ, left, row) for row in rows if row is not None]
+        return exp.paren(exp.or_(*found, copy=False))
+    if node.find_ancestor(exp.Not, exp.Case, exp.Is) is not None or node.find_ancestor(exp.Where) is None:
+        raise SqlNotSupported(
+            "so long a list of rows is not supported here", hint="IN (VALUES (…), (…))", most=ROWS_MAX, **where(node)
+        )
+    empty = [exp.Is(this=_value(each).copy(), expression=exp.Null()) for each in left]
+    return exp.and_(exp.not_(exp.or_(*empty, copy=False), copy=False), node.copy(), copy=False)
 
 
 def _between(node: exp.Expr) -> exp.Expr:

@@ -100,6 +100,8 @@ def _parsed(tokens: Tokens, now_ms: int) -> Parsed:
         raise SqlSyntax("no statement begins so", hint=near(word), line=line, column=column, at=repr(word)[:80])
     try:
         statement = known(tokens, now_ms)
+    except RecursionError as error:
+        raise SqlSyntax("the statement is nested too deeply", hint="put parts of it into views", line=line) from error
     except PersistError as error:
         details: dict[str, Any] = {"line": line, "column": column, **error.details}
         raise type(error)(error.message, hint=error.hint, **details) from error

@@ -3,7 +3,6 @@
 import decimal
 import math
 import re
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, NoReturn, TypeAlias, TypeVar
 
@@ -272,7 +271,7 @@ class Tokens:
         if len(parsed) != 1 or parsed[0] is None:
             self.fail("a query")
         self.at = len(self._tokens) if end is None else end
-        return parsed[0].transform(self._filled)
+        return parsed[0].transform(self._filled, copy=False)
 
     def _filled(self, node: exp.Expr) -> exp.Expr:
         if not isinstance(node, exp.Placeholder | exp.Parameter):
@@ -287,7 +286,7 @@ class Tokens:
 
 def _literal(value: AnyValue, name: str) -> exp.Expr:
     """A value as an expression that means it. Raises SqlSyntax: no value of SQL."""
-    if isinstance(value, uuid.UUID):
+    if type(value).__name__ == "UUID":  # only the runtime may import what makes them
         value = str(value)
     if isinstance(value, bytearray | memoryview):
         value = bytes(value)
