@@ -229,7 +229,9 @@ class Holds:
         objects = tuple(objects)
         at = self.least_valid(objects).time
         if at is None:
-            raise ShardClosed("an object is closed for reading: no time is left to hold", objects=self._all_called(objects))
+            raise ShardClosed(
+                "an object is closed for reading: no time is left to hold", objects=self._all_called(objects)
+            )
         return at
 
     def _check_readable(self, objects: Iterable[str], at: int) -> None:
