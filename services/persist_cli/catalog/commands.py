@@ -131,7 +131,7 @@ def dump(
     consolidate: Annotated[
         bool,
         typer.Option(
-            "--consolidate/--no-consolidate", help="What is there now; or every change that can still be told, by time."
+            "--consolidate/--no-consolidate", help="What is there now; or every change that is still kept, by time."
         ),
     ] = True,
     *,

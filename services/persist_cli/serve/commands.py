@@ -185,8 +185,8 @@ def serve_catalog(
 ) -> None:
     """Serve CatalogService until SIGTERM: lead the catalog of one environment, or follow the one that does.
 
-    With --generation it leads at once and fences whoever led. Without, it leads when a client opens the catalog to
-    write; with --follow never. One that is fenced follows, and leads again only with a higher generation.
+    With --generation it leads at once and fences the earlier leader. Without, it leads when a client opens the catalog
+    to write; with --follow never. One that is fenced follows, and leads again only with a higher generation.
 
     A shadow does everything to a shard and to a stash, and fails with CORRUPT_DATA where they differ: for tests.
     """
