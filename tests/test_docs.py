@@ -115,8 +115,8 @@ def helps(command: Any, name: str = "persist") -> Iterator[tuple[str, str]]:
 def test_the_map_has_every_room() -> None:
     page = (ROOT / "docs/architecture.md").read_text()
     named = {part for word in re.findall(r"`([\w/.-]+)`", page) for part in word.strip("/").split("/")}
-    tops = ("clients", "clients/persist", "clients/persist/client", "clients/persist/core", "clients/persist/machine")
-    tops += ("clients/persist/client/collections", "clients/persist/client/sql", "clients/persist/storage")
-    tops += ("clients/persist_ingest", "services", "spark", "spark/pyspark_persist", "tests")
+    tops = ["clients", "clients/persist", "clients/persist/client", "clients/persist/core", "clients/persist/machine"]
+    tops += ["clients/persist/client/collections", "clients/persist/client/sql", "clients/persist/storage"]
+    tops += ["clients/persist_ingest", "services", "spark", "spark/pyspark_persist", "tests"]
     rooms = [room for top in tops for room in (ROOT / top).iterdir() if room.is_dir() and any(room.rglob("*.py"))]
     assert not {str(room.relative_to(ROOT)) for room in rooms if room.name not in named}
