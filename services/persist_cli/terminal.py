@@ -38,6 +38,12 @@ def json_value(value: object) -> object:
     return str(value)
 
 
+NARROW: Final = 60
+"""Columns of a screen on which each counts: an id beside the longest name fits."""
+VALUES: Final = ("value",)
+"""Columns beside the first one of a table that says something of one thing: each row names what its value is."""
+
+
 def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "", caption: str = ""
 ) -> None:
@@ -61,8 +67,11 @@ def print_table(
     width = None if sys.stdout.isatty() else 200
     console = Console(width=width, highlight=False, soft_wrap=False)
     body: Any = table
-    if len(columns) > 2 and rows and _breaks_words(console, table):
-        body = _below_each_other(columns, rows)
+    if len(columns) > 1 and rows and _breaks_words(console, table):
+        pairs = [(str(shown(name)), value) for name, value in rows] if tuple(columns[1:]) == VALUES else []
+        if pairs:
+            columns, rows = [name for name, _ in pairs], [[value for _, value in pairs]]
+        body = _below_each_other(columns, rows, gap=1 if console.width <= NARROW else 2)
     for part in (title, body, caption):
         if part:
             console.print(part, markup=False) if isinstance(part, str) else console.print(part)
@@ -87,11 +96,11 @@ def _breaks_words(console: Any, table: Any) -> bool:
     return bool(Measurement.get(console, unbounded, table).minimum > console.width)
 
 
-def _below_each_other(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Any:
+def _below_each_other(columns: Sequence[str], rows: Sequence[Sequence[object]], *, gap: int) -> Any:
     from rich.table import Table
     from rich.text import Text
 
-    grid = Table.grid(padding=(0, 2))
+    grid = Table.grid(padding=(0, gap))
     grid.add_column()
     grid.add_column(overflow="fold")
     for number, row in enumerate(rows):

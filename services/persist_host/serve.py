@@ -103,8 +103,8 @@ async def start(
     Raises UnsafeConfiguration, InvalidArgument, InvalidUri, LocationError (no endpoint said where the parts are, or
     the port is taken), and what the beginning of its background work raises.
     """
-    for address in filter(None, (listen, side_listen)):
-        Address.parse(address)  # before anything is reached: who mistyped it should not have to wait
+    for given in filter(None, (listen, side_listen)):
+        Address.parse(given)  # before anything is reached: who mistyped it should not have to wait
     runtime = runtime or system()
     telemetry = telemetry or spec.telemetry()
     built = await spec.build(settings, runtime, telemetry)

@@ -61,6 +61,14 @@ def test_no_id_is_broken_on_a_narrow_screen(persist, here, people, columns, bloc
     assert shown[-1] == "2 shards"
 
 
+def test_no_id_is_broken_in_what_is_told_of_one_thing(persist, here, people):
+    assert persist("shard", "append", "one", people, "--key", "id", *here).code == 0
+    shown = screen("shard", "inspect", "one", *here, columns=60)
+    assert sum(len(IDS.findall(line)) for line in shown) == 1
+    assert max(map(len, shown)) <= 60
+    assert any(line.split() == ["seqno", "2"] for line in shown)
+
+
 def completed(*words: str, **environ: str) -> tuple[int, list[str], str]:
     """What the shell gets for the last word."""
     asked = {"_PERSIST_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}

@@ -1,4 +1,4 @@
-"""``persist admin``: clean up and mend. Without --commit each command only tells what it would do."""
+"""``persist admin``: clean up and mend. Without --commit each command only shows what it would do."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -9,9 +9,9 @@ from persist_cli import completion
 from persist_cli.bundles import App
 from persist_cli.options import TIMEOUT_SECONDS, Run, ShardArgument, Timeout, Where
 
-app = App(help="Clean up: every command only tells what it would do, unless --commit is given.", no_args_is_help=True)
+app = App(help="Clean up: every command only shows what it would do, unless --commit is given.", no_args_is_help=True)
 
-Commit = Annotated[bool, typer.Option("--commit", help="Do it. Otherwise only tell what would be done.")]
+Commit = Annotated[bool, typer.Option("--commit", help="Do it. Otherwise only show what would be done.")]
 
 
 @dataclass(kw_only=True)
@@ -109,7 +109,7 @@ def _check_beside_endpoint(which: Which, at: Compactor, engine: str) -> None:
     if which.every:
         raise typer.BadParameter(
             "a PersistCompaction cannot tell which shards there are: name them with --shard SHARD (repeatable; "
-            "persist shard list tells them), or give --location DIR, or --blob and --consensus"
+            "persist shard list lists them), or give --location DIR, or --blob and --consensus"
         )
     if engine == "spark":
         raise typer.BadParameter("--engine spark needs the stores: give --location DIR, or --blob and --consensus")
@@ -152,7 +152,7 @@ def gc(
     at: Where,
     run: Run,
 ) -> None:
-    """Write a rollup now, and collect what only older states need that nobody holds."""
+    """Write a rollup now, and collect what only older states need that no reader holds."""
     settings = run.settings()
     target = at.stores("persist admin gc")
     from persist_cli.admin import administration as machine
@@ -219,7 +219,7 @@ def repair(
     at: Where,
     run: Run,
 ) -> None:
-    """Take parts that nobody can read out of shards, and tell which rows that loses.
+    """Take unreadable parts out of shards, and show which rows that loses.
 
     Try a backup, or persist admin restore, first: what is taken out is lost. Exits with 1 when something is damaged and
     stays so: without --commit, or because the state itself is damaged.
@@ -265,7 +265,7 @@ def rebuild(
 @app.command()
 def finalize(
     shard: ShardArgument,
-    force: Annotated[bool, typer.Option("--force", help="Close it first, whoever reads or writes it.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Close it first, even while it is read and written.")] = False,
     commit: Commit = False,
     *,
     at: Where,

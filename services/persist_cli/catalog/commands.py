@@ -86,7 +86,7 @@ def adopt(
 ) -> None:
     """Make an item of a shard that exists, so that SQL, holds and privileges know it. Makes the environment if need be.
 
-    The shard stays as it is, everything of it readable, and whoever writes it goes on. Where two shards have the name
+    The shard stays as it is, everything of it readable, and its writers go on. Where two shards have the name
     both are listed: give the id of the one that is meant.
     """
     place, settings = at.place(), run.settings()
@@ -131,7 +131,7 @@ def dump(
     consolidate: Annotated[
         bool,
         typer.Option(
-            "--consolidate/--no-consolidate", help="What is there now; or every change that can still be told, by time."
+            "--consolidate/--no-consolidate", help="What is there now; or every change that is still kept, by time."
         ),
     ] = True,
     *,
@@ -162,7 +162,7 @@ def edit(
 ) -> None:
     """Set one object to a value, or insert it, and print its previous value. For repairs: check the value yourself.
 
-    Whoever writes to the catalog meanwhile is fenced: it ends with an error and has to open the catalog again. Nothing
+    A process that writes to the catalog meanwhile is fenced: it fails and has to open the catalog again. Nothing
     but the form of the value is checked, not names that clash nor ids of objects that are not there.
 
     persist catalog edit setting '{"name": "motto"}' '{"value": "carpe diem"}' --location DIR
@@ -185,7 +185,7 @@ def delete(
 ) -> None:
     """Delete one object and print its previous value; when there is none, say so and do nothing.
 
-    Whoever writes to the catalog meanwhile is fenced: it ends with an error and has to open the catalog again. What
+    A process that writes to the catalog meanwhile is fenced: it fails and has to open the catalog again. What
     refers to the object keeps doing so: delete that, too.
     """
     place, settings = at.place(), run.settings()
@@ -216,7 +216,7 @@ def upgrade_check(
     at: Whose,
     run: Run,
 ) -> None:
-    """Tell whether this release can go on with the catalog, and what it would change when it first opens it.
+    """Say whether this release can go on with the catalog, and what it would change when it first opens it.
 
     Changes nothing and disturbs nobody, so run it before a deployment beside the old release. Exits with 0 when it can.
     """
@@ -247,13 +247,13 @@ def repair(
 
     What went without being there never was, what is there several times is there once, and of several values of a key
     the one stays that came last: look at each, and use edit where another one is right. With --commit all is done in
-    one append, which fences whoever leads; where nothing is wrong nothing is done. Exits with 1 while something is
+    one append, which fences the leader; where nothing is wrong nothing is done. Exits with 1 while something is
     wrong.
 
     With --generation or --epoch the fence token is set back, too: for a deployment that was rolled out with a number
-    far too high. Whoever opened the catalog before is fenced for ever, whatever numbers come again. It is refused while
-    a server leads: stop that first, and programs that lead, or the next of them to open the catalog takes the wrong
-    number again.
+    far too high. Every earlier opening is fenced for ever, whatever numbers come again. It is refused while a server
+    leads: stop that first, and programs that lead, or the next of them to open the catalog takes the wrong number
+    again.
     """
     place, settings = at.place(), run.settings()
     from persist_cli.catalog import repairs as catalog_repairs

@@ -148,7 +148,7 @@ class Place:
 
         raise Uninitialized(
             "there is no catalog here",
-            hint="are place and --environment right? A catalog begins when somebody first opens it for writing",
+            hint="are place and --environment right? A catalog begins when it is first opened for writing",
             environment=self.environment,
             place=str(self),
         )
@@ -187,7 +187,7 @@ class Place:
             path = sqlite_file(self.stash)
             if not path.is_file():
                 raise InvalidArgument(
-                    "there is no such file", hint="a stash is made by whoever writes first", path=path
+                    "there is no such file", hint="the first process that writes makes a stash", path=path
                 )
         elif self.target is not None:
             self.target.check_there()

@@ -153,7 +153,7 @@ def _ask(place: Place, wanted: Wanted, seen: _Seen) -> None:
         note("Its rows are damaged; this makes them whole.")
     if seen.token is not None:
         leader = f"deploy generation {seen.token.deploy_generation}, epoch {seen.token.epoch}"
-        note(f"Whoever leads it now ({leader}) is fenced: it ends with an error and has to open the catalog again.")
+        note(f"The process that leads it now ({leader}) is fenced: it fails and has to open the catalog again.")
     note("Nothing but the form of the value is checked.")
     if not typer.confirm("Go on?", err=True):
         note("nothing was done")

@@ -83,7 +83,7 @@ def drop(
     at: Whose,
     run: Run,
 ) -> None:
-    """Let go of what a hold keeps. Readers that have begun are not disturbed."""
+    """Release what a hold keeps. Readers that have begun are not disturbed."""
     place, settings = at.place(), run.settings()
     from persist_cli.hold import work
 

@@ -158,7 +158,7 @@ def serve_catalog(
             metavar="N", min=0, envvar="PERSIST_GENERATION", help="Lead with this deploy generation. Default: follow."
         ),
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Never lead, whoever asks.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Never lead, even when asked.")] = False,
     advertise: Annotated[
         str, typer.Option(metavar="HOST:PORT", envvar="PERSIST_ADVERTISE", help="Where clients reach it, if elsewhere.")
     ] = "",
@@ -183,10 +183,10 @@ def serve_catalog(
     serving: Serving,
     run: Run,
 ) -> None:
-    """Serve CatalogService until SIGTERM: lead the catalog of one environment, or follow whoever does.
+    """Serve CatalogService until SIGTERM: lead the catalog of one environment, or follow the one that does.
 
-    With --generation it leads at once and fences whoever led. Without, it leads when a client opens the catalog to
-    write; with --follow never. One that is fenced follows, and leads again only with a higher generation.
+    With --generation it leads at once and fences the earlier leader. Without, it leads when a client opens the catalog
+    to write; with --follow never. One that is fenced follows, and leads again only with a higher generation.
 
     A shadow does everything to a shard and to a stash, and fails with CORRUPT_DATA where they differ: for tests.
     """

@@ -1,10 +1,11 @@
 """Rows to a terminal, a pipe or a file, batch by batch: a table, JSON lines, CSV, Parquet, Arrow IPC."""
 
 import contextlib
+import io
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, BinaryIO, Final
+from typing import BinaryIO, Final
 
 import pyarrow as pa
 
@@ -51,7 +52,10 @@ def _write(
     if file_format == "table":
         return _table(batches, schema, title)
     if file_format == "json":
-        with contextlib.redirect_stdout(_made(output, "w")) if output is not None else contextlib.nullcontext():
+        with contextlib.ExitStack() as stack:
+            if output is not None:
+                text = stack.enter_context(io.TextIOWrapper(_made(output), "utf-8"))
+                stack.enter_context(contextlib.redirect_stdout(text))
             return sum(_json(batch) for batch in batches)
     written = 0
     with _sink(output) as sink, _writer(file_format, sink, schema) as put:
@@ -108,14 +112,14 @@ def _sink(output: Path | None) -> Iterator[BinaryIO]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    with _made(output, "wb") as file:
+    with _made(output) as file:
         yield file
 
 
-def _made(output: Path, mode: str) -> IO[Any]:
+def _made(output: Path) -> BinaryIO:
     """The file of that name, empty. Raises InvalidArgument."""
     try:
-        return output.open(mode)
+        return output.open("wb")
     except OSError as error:
         raise InvalidArgument(
             "this file cannot be written", hint="name one in a folder that is there", file=output, why=error.strerror
