@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from simulation.budget import examples
 
 from persist.core.data.predicate import Predicate
 from persist.core.data.schema import Schema
@@ -146,7 +147,7 @@ def pruning_cases(draw):
 
 
 @given(pruning_cases())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_may_match_never_skips_a_part_with_a_matching_row(case):
     given_type, rows, where = case
     schema = Schema({"k": pa.int64()}, {"c": given_type})
