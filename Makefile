@@ -49,8 +49,9 @@ sim_bugs = $(SIMULATIONS)/test_bugs.py
 sim_soak = tests/soak tests/scenarios tests/machine/compaction/test_memory.py tests/machine/test_crowd.py \
 	tests/conformance/test_contention.py
 sim_places = tests/client
-PART ?= $(if $(SEED),worlds,worlds fleets search model bugs soak places)
-sim: setup-python ## simulate and soak at length (PART=worlds|fleets|search|model|bugs|soak|places, SEEDS=3000, FLEETS=600, or PART and SEED=n for one)
+sim_laws = tests/property tests/unit
+PART ?= $(if $(SEED),worlds,worlds fleets search model bugs soak places laws)
+sim: setup-python ## simulate and soak at length (PART=worlds|fleets|search|model|bugs|soak|places|laws, SEEDS=3000, FLEETS=600, or PART and SEED=n for one)
 	@PERSIST_SIM=full PERSIST_SIM_SEEDS=$(SEEDS) PERSIST_SIM_FLEETS=$(FLEETS) PERSIST_SIM_SEED=$(SEED) \
 		$(BIN)/python -m pytest -q -s -o faulthandler_timeout=0 $(foreach part,$(PART),$(sim_$(part))) \
 		$(if $(SEED),-k keep_every_promise) $(ARGS)

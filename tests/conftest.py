@@ -21,6 +21,7 @@ import pytest
 from costs import Costs
 from hypothesis import settings
 from kinds import KINDS, kind_of
+from simulation.budget import examples
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
@@ -31,7 +32,7 @@ COROUTINE_TEST_SECONDS = 240.0
 
 # The same examples every time, so that a failure is the change's and not the day's. To look for new ones:
 # make test ARGS="tests/property --hypothesis-profile=explore"
-settings.register_profile("steady", derandomize=True, database=None)
+settings.register_profile("steady", derandomize=True, database=None, max_examples=examples(100))
 settings.register_profile("explore", print_blob=True)
 settings.load_profile("steady")
 

@@ -28,7 +28,8 @@ import pytest
 PRELOADED = (
     "forked", "persist.aio", "persist.storage.open", "persist_catalog", "persist_cli.app", "persist_compaction",
     "persist_minter", "persist_shard.spec", "persist.client.blocking.client", "persist_cli.shard.commands",
-    "persist_cli.serve.commands", "persist.storage.blob.s3", "persist.storage.consensus.redis",
+    "persist_cli.serve.commands", "persist.storage.blob.s3", "persist.storage.consensus.redis", "persist_ingest",
+    "persist_ingest.sources.files", "persist_ingest.sources.loadgen", "persist_ingest.sources.postgres",
 )  # fmt: skip
 
 
@@ -72,16 +73,24 @@ class Fork:
     """``python -m module words``, with the surface of ``asyncio.subprocess.Process``.
 
     ``output`` and ``errors``: files of what it writes there, for those that are ``heard``; what is not goes where ours
-    does. ``input``: the file by which it is told something, if it is ``heard``, too.
+    does, or what it says of errors at the end of ``log``. ``input``: the file by which it is told something, if it is
+    ``heard``, too. ``directory``: where it begins, if it matters.
     """
 
     def __init__(
-        self, module: str, *words: object, environment: Mapping[str, str] | None = None, heard: Sequence[str] = ()
+        self,
+        module: str,
+        *words: object,
+        environment: Mapping[str, str] | None = None,
+        heard: Sequence[str] = (),
+        log: Path | None = None,
+        directory: Path | None = None,
     ) -> None:
         pipes = {name: multiprocessing.Pipe(duplex=False) for name in heard}
         theirs = [pipes[name][name != "input"] if name in pipes else None for name in ("input", "output", "errors")]
         environ = child_environment() if environment is None else dict(environment)
-        self._process = forks().Process(target=_be, args=(module, list(map(str, words)), environ, *theirs), daemon=True)
+        given = (module, list(map(str, words)), environ, log, directory, *theirs)
+        self._process = forks().Process(target=_be, args=given, daemon=True)
         self._process.start()
         self.output, self.errors = (_file(pipes.get(name)) for name in ("output", "errors"))
         self.input = _file(pipes["input"][::-1], "wb") if "input" in pipes else None
@@ -98,7 +107,9 @@ class Fork:
 
     def send_signal(self, number: int) -> None:
         if self.returncode is None:
-            os.kill(self.pid, number)
+            # It may have ended in this very moment: its parent has heard of that before we do.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
@@ -141,9 +152,9 @@ def run_program(source: str, *words: object) -> "subprocess.CompletedProcess[str
     return run_fork("forked_program", source, *words)
 
 
-def run_fork(module: str, *words: object) -> "subprocess.CompletedProcess[str]":
+def run_fork(module: str, *words: object, directory: Path | None = None) -> "subprocess.CompletedProcess[str]":
     """What ``subprocess.run`` of ``python -m module words`` returns."""
-    fork = Fork(module, *words, heard=("output", "errors"))
+    fork = Fork(module, *words, heard=("output", "errors"), directory=directory)
     assert fork.output is not None
     assert fork.errors is not None
     with fork.output, fork.errors, ThreadPoolExecutor(1) as beside:
@@ -170,11 +181,23 @@ def _settle(environment: Mapping[str, str]) -> None:
     os.environ.update(environment)
 
 
-def _be(module: str, words: list[str], environment: dict[str, str], *standard: Connection | None) -> None:
+def _be(
+    module: str,
+    words: list[str],
+    environment: dict[str, str],
+    log: Path | None,
+    directory: Path | None,
+    *standard: Connection | None,
+) -> None:
+    if directory is not None:
+        os.chdir(directory)
     for number, pipe in enumerate(standard):
         if pipe is not None:
             os.dup2(pipe.fileno(), number)
             pipe.close()
+    if log is not None:
+        with log.open("ab") as errors:
+            os.dup2(errors.fileno(), 2)
     if standard[0] is not None:
         sys.stdin = open(0, closefd=False)  # noqa: SIM115  # in the place of what multiprocessing put there
     _settle(environment)

@@ -19,6 +19,8 @@ from persist_host import logs
 CANARY = "C4nary"
 PIECES = re.compile(rf"{CANARY}|Tw1tter|W4rble")
 UNREACHABLE = "127.0.0.1:1"
+HASTY = {f"PERSIST_{name}_MS": "200" for name in ("TIMEOUT", "STORE_TIMEOUT", "FIRST_CONNECTION")}
+"""Nobody is there, now or later."""
 FORMS = {
     "plain": f"postgres://bob:{CANARY}@{UNREACHABLE}/shop",
     "hash": f"postgres://bob:{CANARY}#Tw1tter@{UNREACHABLE}/shop",
@@ -96,7 +98,7 @@ def check(done: Done) -> None:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("path", [("doctor",), ("serve", "shard"), ("usage",), ("catalog", "epoch")], ids=" ".join)
 def test_no_form_of_a_secret_comes_out(persist, tmp_path, path, form):
-    done = persist(*words(path, FORMS[form], tmp_path), PERSIST_TIMEOUT_MS="200", PERSIST_STORE_TIMEOUT_MS="200")
+    done = persist(*words(path, FORMS[form], tmp_path), **HASTY)
     check(done)
     assert done.code in (1, 2)
 
@@ -104,8 +106,7 @@ def test_no_form_of_a_secret_comes_out(persist, tmp_path, path, form):
 @pytest.mark.parametrize("form", ["hash", "slash"])
 @pytest.mark.parametrize("path", [path for path in COMMANDS if path != ("dev",)], ids=" ".join)
 def test_no_command_tells_a_secret(persist, tmp_path, path, form):
-    environ = {"PERSIST_TIMEOUT_MS": "200", "PERSIST_STORE_TIMEOUT_MS": "200", "PERSIST_TIMEOUT": "0.2"}
-    check(persist("--debug", *words(path, FORMS[form], tmp_path), **environ))
+    check(persist("--debug", *words(path, FORMS[form], tmp_path), **HASTY, PERSIST_TIMEOUT="0.2"))
 
 
 @pytest.mark.parametrize(
@@ -128,7 +129,7 @@ def test_secret_in_the_wrong_place_does_not_come_out(persist, line):
 
 
 def test_secret_of_the_environment_does_not_come_out(persist, tmp_path):
-    environ = {"PGPASSWORD": f"{CANARY}/Tw1tter", "PERSIST_TIMEOUT_MS": "200"}
+    environ = {"PGPASSWORD": f"{CANARY}/Tw1tter", **HASTY}
     line = words(("usage",), f"postgres://bob@{CANARY}%2FTw1tter:1/shop", tmp_path)
     check(persist("--debug", *line, **environ))
 
@@ -145,7 +146,7 @@ def test_secret_that_is_a_word_of_ours_changes_no_names_and_no_advice(persist, b
 
 def test_secret_in_json_does_not_come_out_and_json_stays_json(persist, tmp_path):
     line = words(("usage",), f"postgres://bob@{CANARY}%2FTw1tter:1/shop", tmp_path)
-    done = persist(*line, "--json", PGPASSWORD=f"{CANARY}/Tw1tter", PERSIST_TIMEOUT_MS="200")
+    done = persist(*line, "--json", PGPASSWORD=f"{CANARY}/Tw1tter", **HASTY)
     check(done)
     assert stdjson.loads(done.err)["error"]
 

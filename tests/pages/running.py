@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from forked import child_environment
+from forked import child_environment, run_fork
 from pages.fences import Fence, fences, matches
 
 SERVER = "127.0.0.1:7100"
@@ -66,6 +66,10 @@ class Reader:
     def _shell(self, command: str) -> str:
         if command.startswith(UNTIL_STOPPED):
             return self._begin(command)
+        if words := plain(command):
+            done = run_fork("persist_cli", *words[1:], directory=self._directory)
+            assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+            return done.stdout
         script = f'persist() {{ "{sys.executable}" -m persist_cli "$@"; }}\n{command}\n'
         done = subprocess.run(
             ["bash", "-euc", script], cwd=self._directory, env=child_environment(), capture_output=True, text=True,
@@ -111,6 +115,19 @@ class Reader:
                 process.communicate()
             codes[str(process.args)] = process.returncode
         assert set(codes.values()) <= {0}, codes
+
+
+def plain(command: str) -> list[str] | None:
+    """The words of a call of ``persist`` that needs no shell.
+
+    Nor an interpreter of its own: Spark, which the doctor may start, ends when one does, and not when a fork does.
+    """
+    lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    words = list(lexer)
+    shells = any(set(word) <= set("();<>|&") or (set(word) & set("$*?~") and " " not in word) for word in words)
+    forks = words[0] == "persist" and words[1] != "doctor"
+    return words if forks and "$" not in command and not shells else None
 
 
 def commands(code: str) -> Iterator[str]:

@@ -1,14 +1,11 @@
 """Real server processes and a ledger of what was acknowledged, for the scenarios."""
 
-import os
 import re
-import signal
-import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
+from forked import Fork
 
 import persist
 
@@ -22,19 +19,16 @@ class Server:
     def __init__(self, blob: str, consensus: str, *, log: Path, port: int = 0) -> None:
         self.blob, self.consensus, self.log = blob, consensus, log
         self.endpoint = f"127.0.0.1:{port}"
-        self.process: subprocess.Popen[str] | None = None
+        self.process: Fork | None = None
 
     def start(self) -> "Server":
         """Start the process, on the same port as before if there was one, and wait until it listens."""
-        command = [sys.executable, "-m", "persist_cli", "serve", "shard", "--listen", self.endpoint]
-        command += ["--blob", self.blob, "--consensus", self.consensus]
-        with self.log.open("a") as log:
-            self.process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=log, text=True, env=dict(os.environ)
-            )
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if found := _READY.search(line):
+        stores = ("--blob", self.blob, "--consensus", self.consensus)
+        words = ("serve", "shard", "--listen", self.endpoint, *stores)
+        self.process = Fork("persist_cli", *words, heard=("output",), log=self.log)
+        assert self.process.output is not None
+        for line in self.process.output:
+            if found := _READY.search(line.decode()):
                 self.endpoint = found.group(1)
                 return self
         raise AssertionError(f"the server did not start: {self.log.read_text()[-2000:]}")
@@ -47,10 +41,7 @@ class Server:
     def kill(self) -> None:
         """kill -9, and wait until it is gone."""
         if self.process is not None:
-            self.process.send_signal(signal.SIGKILL)
-            self.process.wait(100)
-            if self.process.stdout is not None:
-                self.process.stdout.close()
+            self.process.close()
             self.process = None
 
 

@@ -21,3 +21,8 @@ POINTS_ALIKE = 10_000 if FULL else 3
 """Points of the story at which a process crashes, of each step, change and side of it."""
 STORY_APPENDS = 33 if FULL else 7
 """Appends in the story that crashes at every point."""
+
+
+def examples(full: int) -> int:
+    """How many examples Hypothesis tries of a law that is tried so often at length; the first ones, always the same."""
+    return full if FULL else max(20, full // 4)

@@ -5,7 +5,6 @@ What was acknowledged before a backup began is in it, transactions are in it who
 
 import asyncio
 import json
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 from client.support import SCHEMA, Ledger, Place, client_of, rows_of, table
 from client.table.table_worker import tables_of, transfer, transfers_at
-from forked import child_environment
+from forked import run_fork
 from services.process import ServiceProcess
 from soak.support import FULL, LIMIT_SECONDS, pick
 
@@ -103,13 +102,9 @@ def _milliseconds(took: list[float]) -> str:
 
 
 async def persist(*words: object) -> Any:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "persist_cli", *map(str, words), "--json",
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=child_environment(),
-    )  # fmt: skip
-    out, err = await process.communicate()
-    assert process.returncode == 0, (words, out.decode(), err.decode())
-    return json.loads(out)
+    done = await asyncio.to_thread(run_fork, "persist_cli", *words, "--json")
+    assert done.returncode == 0, (words, done.stdout, done.stderr)
+    return json.loads(done.stdout)
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,12 @@ them. Reading it so is the run without any crash.
 import asyncio
 import random
 import signal
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from forked import child_environment, handles
+from forked import Fork, handles, stream
 from services.process import ServeProcess, ServiceProcess
 from soak.support import LIMIT_SECONDS, pick
 
@@ -38,16 +37,14 @@ class Ingester:
     """``persist source run`` as a process."""
 
     def __init__(self, source: str, shards: ServeProcess, minter: ServeProcess) -> None:
-        self._command = [
-            sys.executable, "-m", "persist_cli", "source", "run", source, "--no-spark", "--tick-ms", "30",
+        self._command = (
+            "persist_cli", "source", "run", source, "--no-spark", "--tick-ms", "30",
             "--endpoint", shards.endpoint, "--minter", minter.endpoint, "--retain-seconds", str(RETAIN_SECONDS),
-        ]  # fmt: skip
-        self._process: asyncio.subprocess.Process | None = None
+        )  # fmt: skip
+        self._process: Fork | None = None
 
     async def start(self) -> None:
-        self._process = await asyncio.create_subprocess_exec(
-            *self._command, stderr=asyncio.subprocess.PIPE, env=child_environment()
-        )
+        self._process = await asyncio.to_thread(lambda: Fork(*self._command, heard=("errors",)))
 
     async def end(self, number: signal.Signals) -> tuple[int | None, str]:
         """Signal it; its exit code, and what it said."""
@@ -55,10 +52,9 @@ class Ingester:
         assert process is not None
         if number != signal.SIGKILL:
             await handles(process.pid, number)
-        if process.returncode is None:
-            process.send_signal(number)
-        _, said = await process.communicate()
-        return process.returncode, said.decode()
+        process.send_signal(number)
+        said = await (await stream(process.errors)).read()
+        return await process.wait(), said.decode()
 
 
 @pytest.mark.timeout_s(LIMIT_SECONDS)

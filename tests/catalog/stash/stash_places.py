@@ -7,6 +7,7 @@ from catalog.memory_log import MemoryLog, MemoryRows
 
 from persist.client.catalog.log.stash_log import StashLog, open_stash_log
 from persist.client.catalog.port import RowLog
+from persist.retry.attempts import Attempts
 from persist.runtime import system
 from persist.settings import Settings
 from persist.storage.stash.port import Stash
@@ -14,6 +15,12 @@ from persist.storage.stash.postgres import PostgresStash
 from persist.storage.stash.sqlite import SqliteStash
 
 HISTORY = 8
+
+
+def make_hasty(log: RowLog) -> None:
+    """From now on it gives up after a second."""
+    assert isinstance(log, StashLog)
+    log._attempts = Attempts(settings=Settings(timeout_ms=1_000), runtime=system())
 
 
 class Place:

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
-from catalog.stash.stash_places import HISTORY, Place, opened
+from catalog.stash.stash_places import HISTORY, Place, make_hasty, opened
 
 from persist.client.catalog.log.stash_log import FORGET_EVERY, StashLog
 from persist.client.catalog.port import RowLog
@@ -522,7 +522,7 @@ async def test_append_whose_answer_is_lost_is_found_done(fresh_postgres_uri: Cal
 async def test_append_that_nothing_answers_is_indeterminate(fresh_postgres_uri: Callable[[], str]) -> None:
     async with behind_proxy(fresh_postgres_uri()) as (proxy, uri), opened(Place("postgres", uri)) as far:
         log = await far.log()
-        log._timeout = 1.0  # type: ignore[attr-defined]  # once it is connected
+        make_hasty(log)  # once it is connected
         assert await log.append([(A, 1)], 0, expected_upper=0) is None
         proxy.set(Mode.DROP, Direction.DOWN)
         with pytest.raises(Indeterminate):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from catalog.stash.stash_places import Place, opened
+from catalog.stash.stash_places import Place, make_hasty, opened
 
 from persist.client.catalog.log.stash_log import open_stash_log
 from persist.core.catalog.rows import Row, RowUpdate
@@ -78,7 +78,7 @@ async def test_database_that_another_process_locks_is_waited_for(tmp_path: Path)
 async def test_late_append_to_a_locked_database_is_resolved_or_indeterminate(tmp_path: Path) -> None:
     async with opened(Place("sqlite", f"sqlite:{tmp_path}/x.db")) as place:
         log = await place.log()
-        log._timeout = 1.0  # type: ignore[attr-defined]  # once it is open
+        make_hasty(log)  # once it is open
         other = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(Indeterminate):

@@ -1,13 +1,11 @@
 """What every reader of an upstream must keep, whatever it reads: the laws of the port, checked on what it gives out."""
 
-import os
 import pickle
-import subprocess
-import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
+from forked import Fork
 
 from persist import Schema
 from persist.sources import Lsn, Point, SourceFrontier, SourceKind
@@ -110,18 +108,16 @@ def rows_of(found: Contents, export: str) -> list[tuple[Any, ...]]:
 
 
 def in_another_process(tasks: Sequence[ReadTask]) -> list[list[Event]]:
-    """What tasks read in a fresh interpreter that knows nothing but their pickles."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    ran = subprocess.run(
-        [sys.executable, "-c", _CHILD],
-        input=pickle.dumps(list(tasks)),
-        capture_output=True,
-        env=environment,
-        timeout=240,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr.decode()
-    return list(pickle.loads(ran.stdout))
+    """What tasks read in a process that knows nothing but their pickles."""
+    other = Fork("forked_program", _CHILD, heard=("input", "output"))
+    assert other.input is not None
+    assert other.output is not None
+    with other.input:
+        pickle.dump(list(tasks), other.input)
+    read = other.output.read()
+    assert other.join() == 0, "what it failed with is on standard error"
+    other.close()
+    return list(pickle.loads(read))
 
 
 def _check_form(event: Event, exports: Any) -> None:

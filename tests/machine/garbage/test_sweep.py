@@ -1,15 +1,12 @@
 """Sweeping: everything that leaked goes, and nothing that a writer can still publish."""
 
 import asyncio
-import os
 import random
-import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from forked import Fork
 from machine.places import OFTEN, SCHEMA, Tools, at, table, uris
 from machine.support import new_shard
 
@@ -204,7 +201,6 @@ async def test_compaction_goes_on_in_a_process_older_than_the_fence(memory: tupl
 KILLED = """
 import asyncio, sys
 import pyarrow as pa
-sys.path[:0] = sys.argv[4:]
 from machine.places import OFTEN, SCHEMA, Tools, at, table, uris
 from persist import aio
 from persist.core.ids import ShardId
@@ -228,15 +224,10 @@ async def test_parts_of_a_killed_process_are_found_and_deleted(place: tuple[str,
         writer = await client.open_writer(shard, schema=SCHEMA)
         await writer.append(table(0), 1)
         before = await tools.keys(shard)
-        process = subprocess.Popen(
-            [sys.executable, "-c", KILLED, *place, shard, *sys.path], stdout=subprocess.PIPE, env=os.environ
-        )
-        assert process.stdout is not None
-        line = await asyncio.to_thread(process.stdout.readline)
-        assert line == b"uploaded\n"
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
+        process = await asyncio.to_thread(lambda: Fork("forked_program", KILLED, *place, shard, heard=("output",)))
+        assert process.output is not None
+        assert await asyncio.to_thread(process.output.readline) == b"uploaded\n"
+        process.close()
         leaked = await tools.keys(shard) - before
         assert leaked
         young = await tools.sweeper.sweep(shard, commit=True)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from property.core.data.rows import rows_of, schemas, updates
+from simulation.budget import examples
 
 from persist.core.data.encoding import encode_key
 from persist.core.data.schema import Schema
@@ -291,7 +292,7 @@ def test_parts_of_an_unknown_format_are_left_alone():
 
 
 @given(schemas().flatmap(lambda schema: st.tuples(st.just(schema), updates(schema, 30))), st.integers(1, 10))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_any_rows_come_back_from_blobs_and_inline_parts(case, group_rows):
     schema, raw = case
     table = consolidate(normalise(raw, schema), schema)
@@ -310,7 +311,7 @@ def test_any_rows_come_back_from_blobs_and_inline_parts(case, group_rows):
 
 
 @given(schemas().flatmap(lambda schema: st.tuples(st.just(schema), updates(schema, 30))), st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_a_key_range_gives_the_rows_whose_keys_it_contains(case, data):
     schema, raw = case
     table = consolidate(normalise(raw, schema), schema)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from property.core.data.rows import schemas, updates
+from simulation.budget import examples
 
 from persist.core.data.schema import Schema
 from persist.core.data.update import consolidate
@@ -26,7 +27,7 @@ def blob(rows: int = 100, **options: int):
     return dataclasses.replace(encoded.part, key="k", inline=None), bytes(encoded.data)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data(), at=st.integers(0, 2**40) | st.none())
 def test_what_is_encoded_is_what_it_is_described_as(data: st.DataObject, at: int | None) -> None:
     schema = data.draw(schemas())

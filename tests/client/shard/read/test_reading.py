@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from property.core.data.rows import rows_of, schemas, summed, updates
+from simulation.budget import examples
 
 from persist.core.data.schema import TS, Schema
 from persist.core.data.update import consolidate, normalise
@@ -67,7 +68,7 @@ def stored(draw):
 
 
 @given(stored(), st.booleans(), st.integers(1, 3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_rows_are_the_same_decoded_ahead_or_in_splits(case, times, pieces):
     parts, tables = case
     since = 0 if times else 2**64 - 1

@@ -8,6 +8,7 @@ import pytest
 from client.support import client_of, memory_place
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from simulation.budget import examples
 
 import persist
 from persist.core.data.predicate import Predicate
@@ -105,7 +106,7 @@ def in_and_out(rows, names):
     st.integers(1, 3),
     st.booleans(),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_sums_by_what_is_shown_are_those_of_all_updates(case, columns, where, times, pieces, tight):
     reading, blobs, rows = case
     if times:
@@ -158,7 +159,7 @@ def test_a_change_of_a_column_that_is_not_shown_is_a_change_all_the_same():
 
 
 @given(stored())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_parts_are_merged_where_an_update_may_cancel_and_nowhere_else(case):
     reading, blobs, _ = case
     decoded = []

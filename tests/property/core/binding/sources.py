@@ -2,6 +2,7 @@
 
 from hypothesis import settings
 from hypothesis import strategies as st
+from simulation.budget import examples
 
 from persist.core.binding.binding_log import Append, BindingLog, MintRules
 from persist.core.binding.remap import RemapTrace
@@ -9,7 +10,7 @@ from persist.core.frontier import Antichain
 from persist.core.source.source_frontier import SourceFrontier
 from persist.core.source.source_time import OFFSET_MAX, Lsn, Point, SourceKind, SourceTime
 
-LAW = settings(deadline=None, max_examples=60)
+LAW = settings(deadline=None, max_examples=examples(60))
 """Machines may be slow."""
 KINDS = st.sampled_from(SourceKind)
 RULES = MintRules(interval_ms=10)

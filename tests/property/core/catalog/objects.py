@@ -8,11 +8,12 @@ from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
+from simulation.budget import examples
 
 from persist.core.catalog.kinds import KINDS, AnyKind
 from persist.core.catalog.values import PUBLIC, Id, RoleRef, Space
 
-LAW = settings(deadline=None, max_examples=60)
+LAW = settings(deadline=None, max_examples=examples(60))
 
 SMALL_INTS = {"oid", "replication_factor", "workers", "column"}
 """Fields of 32 bits."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from simulation.budget import examples
 
 from persist.core.catalog.errors import Fenced, FencedByGeneration
 from persist.core.catalog.kinds import FENCE_TOKEN, SETTING
@@ -70,7 +71,7 @@ class Process:
         )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(
     st.lists(st.integers(1, 3), min_size=2, max_size=5),
     st.lists(st.tuples(st.integers(0, 4), st.booleans()), max_size=40),
@@ -103,7 +104,7 @@ def test_tokens_rise_with_every_open_and_no_write_of_a_fenced_leader_lands(gener
     assert whole.count(FENCE_TOKEN) == (0 if highest is None else 1)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(st.integers(1, 30))
 def test_open_is_not_starved_by_a_leader_that_never_rests(writes):
     shard = Shard()

@@ -4,6 +4,7 @@ from collections import Counter
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from simulation.budget import examples
 
 from persist.core.catalog.conflicts import Overlapping, classify
 from persist.core.catalog.errors import DuplicateKey, OutOfSync, UniquenessViolation
@@ -15,7 +16,7 @@ from persist.core.catalog.transaction import Transaction
 from persist.core.catalog.values import ROW_TYPED, Id, ObjectType, RoleRef, Space
 from persist.wire.catalog.rows import CODEC
 
-LAW = settings(deadline=None, max_examples=200)
+LAW = settings(deadline=None, max_examples=examples(200))
 OWNER = RoleRef(Space.USER, 1)
 TYPES = [ObjectType.TABLE, ObjectType.TYPE, ObjectType.FUNCTION]
 

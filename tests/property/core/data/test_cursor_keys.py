@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from property.core.data.rows import BYTES, TEXTS
+from simulation.budget import examples
 
 from persist.core.data.encoding import encode_key
 from persist.core.data.merging.cursors import ByteKeys, KeyOrder
@@ -27,7 +28,7 @@ def columns(draw):
 
 
 @given(columns(), st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_keys_of_one_column_of_bytes_are_searched_as_canonical_bytes_are(case, right):
     column, wanted = case
     schema = Schema({"k": column.type}, {})

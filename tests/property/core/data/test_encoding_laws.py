@@ -4,6 +4,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from property.core.data.rows import any_types, arrays, key_types, plain, val_types
+from simulation.budget import examples
 
 from persist.core.data.encoding import edge_keys, encode_key
 from persist.core.data.types import storage_type
@@ -17,7 +18,7 @@ def columns(draw, types):
 
 
 @given(columns(any_types()))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_encoding_of_any_rows_orders_and_equates_them_as_the_rule_set_says(columns):
     encoded = encode_key(columns).to_pylist()
     lists = [column.to_pylist() for column in columns]
@@ -62,7 +63,7 @@ def test_stored_values_are_equal_bitwise_when_they_are_equal_and_storing_is_idem
 
 
 @given(columns(val_types()))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_edges_are_the_encoding_of_the_first_and_the_last_row(columns):
     encoded = encode_key(columns).to_pylist()
     assert edge_keys(columns) == (encoded[0], encoded[-1])

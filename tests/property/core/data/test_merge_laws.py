@@ -2,6 +2,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from property.core.data.rows import rows_of, schemas, summed, updates
+from simulation.budget import examples
 
 from persist.core.data.encoding import encode_key
 from persist.core.data.merging.merge import PartSource, merge
@@ -38,7 +39,7 @@ def joined(schema, tables):
 
 
 @given(cases(), SINCES, st.sampled_from([1, 2, 5, 64]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_merge_of_any_runs_is_their_sum_in_order(case, since, batch_rows):
     schema, tables, runs = case
     merged = list(merge(runs, schema, since=since, batch_rows=batch_rows))
@@ -87,7 +88,7 @@ def test_merge_of_rows_without_some_val_columns_is_the_sum_of_the_projection(cas
 
 
 @given(schemas().flatmap(lambda schema: st.tuples(st.just(schema), updates(schema, 30))), SINCES)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_consolidate_is_the_sum_in_order_and_idempotent(case, since):
     schema, raw = case
     table = normalise(raw, schema)

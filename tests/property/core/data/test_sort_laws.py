@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from property.core.data.rows import arrays, key_types
+from simulation.budget import examples
 
 from persist.core.data.gather import gather
 from persist.core.data.order import order_in_groups, settle, sort_few, sort_many
@@ -25,14 +26,14 @@ def check(rows, columns):
 
 
 @given(st.sampled_from(PREFIXES), st.lists(st.binary(max_size=20), max_size=40))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 def test_sort_of_bytes_is_stable_and_marks_exact_ties(prefix, tails):
     rows = [prefix + tail for tail in tails]
     check(rows, [pa.array(rows, pa.binary())])
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 3), max_size=40))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_sort_of_integers_is_stable_and_marks_exact_ties(rows):
     check(rows, [pa.array(rows, pa.int64())])
 
@@ -88,7 +89,7 @@ def test_settle_orders_only_inside_ties(pairs):
 
 
 @given(st.data(), st.lists(key_types(), min_size=1, max_size=3))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 def test_few_and_many_rows_of_any_key_come_in_one_order(data, types):
     size = data.draw(st.integers(0, 12))
     columns = [data.draw(arrays(given_type, size)) for given_type in types]

@@ -4,6 +4,7 @@ import dataclasses
 
 from hypothesis import given, settings
 from property.core.shard.histories import SHARD, STEPS, append, command, first_state
+from simulation.budget import examples
 
 from persist.core.shard import commands as c
 from persist.core.shard.diff import apply_diff, diff
@@ -41,7 +42,7 @@ def histories(steps):
         state = after
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(STEPS)
 def test_every_commit_keeps_every_invariant(steps):
     for before, after, outcome in histories(steps):
@@ -52,7 +53,7 @@ def test_every_commit_keeps_every_invariant(steps):
         check_state(after)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(STEPS)
 def test_diffs_lead_there_also_through_bytes(steps):
     for before, after, _ in histories(steps):
@@ -66,7 +67,7 @@ def test_diffs_lead_there_also_through_bytes(steps):
         assert encode_diff(again, SHARD) == data
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(STEPS)
 def test_rebuilding_from_a_rollup_and_diffs_equals_the_live_state_byte_for_byte(steps):
     rebuilt = decode_rollup(encode_rollup(first_state()), SHARD, 0)
@@ -81,7 +82,7 @@ def test_rebuilding_from_a_rollup_and_diffs_equals_the_live_state_byte_for_byte(
     assert decode_rollup(encode_rollup(state), SHARD, state.seqno) == state
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(STEPS)
 def test_rows_in_the_trace_are_those_of_appends_that_were_acknowledged(steps):
     acknowledged = 0
@@ -99,7 +100,7 @@ def test_rows_in_the_trace_are_those_of_appends_that_were_acknowledged(steps):
         assert state.trace.rows == acknowledged
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(STEPS)
 def test_folding_commands_into_one_commit_gives_the_same_trace_as_one_by_one(steps):
     state = first_state()

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from property.core.shard.histories import SHARD, STEPS, first_state
 from property.core.shard.test_laws import context, histories
+from simulation.budget import examples
 
 from persist.core.shard.batch import fingerprint
 from persist.core.shard.commands import LostParts, PartsTakenOut, Rollup, TakeOutParts
@@ -18,7 +19,7 @@ from persist.wire.shard.state import decode_diff, decode_rollup, encode_diff, en
 ROLLUP = Rollup(key=f"{SHARD}/rollup/0-{'0' * 32}", encoded_bytes=1, checksum=1)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(STEPS)
 def test_any_state_begins_another_history(steps):
     for _, state, _ in histories(steps):
@@ -44,7 +45,7 @@ def test_any_state_begins_another_history(steps):
         check_state(following)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(STEPS, st.data())
 def test_parts_taken_out_of_any_batch_leave_a_sound_state(steps, data):
     state = [first_state(), *(after for _, after, _ in histories(steps))][-1]

@@ -3,6 +3,7 @@
 from hypothesis import given, settings
 from property.core.shard.histories import SHARD, STEPS, command, first_state
 from property.core.shard.test_laws import context
+from simulation.budget import examples
 
 from persist.core.frontier import MINIMUM, Antichain
 from persist.core.shard import commands as c
@@ -60,7 +61,7 @@ class Model:
             self.intervals[lower] = (outcome.upper, made.batch.rows)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(STEPS)
 def test_shard_does_what_a_simple_model_does(steps):
     model, state = Model(), first_state()
@@ -91,7 +92,7 @@ def test_shard_does_what_a_simple_model_does(steps):
         assert all(upper.less_equal(batch.desc.upper) for upper, _ in covered)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(STEPS)
 def test_parts_and_rollups_of_a_state_can_be_told_from_its_diffs_alone(steps):
     state = first_state()

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from simulation.budget import examples
 
 from persist.core.data.encoding import encode_key
 from persist.core.data.predicate import Condition, Predicate
@@ -239,7 +240,7 @@ def pruning_cases(draw):
 
 
 @given(pruning_cases(), st.booleans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_no_part_and_no_key_with_a_matching_row_is_left_out(case, alone):
     given_type, rows, predicate = case
     key = {"c": given_type} | ({} if alone else {"k": pa.int64()})
