@@ -7,11 +7,11 @@
 Source: design 003; sources.md; architecture.md section 7.
 """
 
-from persist_ingest.items import adopt, create, drop
+from persist_ingest.items import adopt, create, drop, drop_export
 from persist_ingest.location import Location
 from persist_ingest.pipeline.again import resnapshot
 from persist_ingest.pipeline.anew.attempt import Pace
-from persist_ingest.pipeline.anew.joining import add_export, drop_export
+from persist_ingest.pipeline.anew.joining import add_export
 from persist_ingest.pipeline.claims import Claim, claims
 from persist_ingest.pipeline.creation import abandon
 from persist_ingest.pipeline.pipeline import Pipeline, PipelineOptions

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from persist import InvalidArgument, PersistError, ShardId, ShardNotFound, UsageError
 from persist_ingest.location import Location, client
 from persist_ingest.pipeline import creation
+from persist_ingest.pipeline.anew import joining
 from persist_ingest.pipeline.records import Records, Source, SourceExists
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class _Item(Protocol):
     @property
     def remap(self) -> str | None: ...
     @property
-    def data(self) -> str | None: ...
+    def data(self) -> object | None: ...
 
 
 class _Names(Protocol):
@@ -136,6 +137,26 @@ def drop(
         if names is not None and item is not None:
             names.leave(str(item.name), cascade=cascade)
         return creation.drop(location, name, force=force, left=left)
+
+
+def drop_export(location: Location, name: str, export: str, *, environment: str = DEFAULT) -> Source:
+    """Have a source go on without an export, as ``pipeline.anew.joining.drop_export`` does.
+
+    Raises InvalidArgument where it is an item of the environment, which views may be made of; and as that.
+    """
+    the_client = client(location.resolved())
+    source = Records(the_client).source(name)
+    with _environment(the_client, location, environment) as names:
+        shard = source.exports.get(export)
+        found = [each for each in names.items() if str(each.data) == shard] if names is not None else []
+        if found:
+            raise InvalidArgument(
+                "this export is an item of the environment, and an item of a source stays as long as that",
+                hint="drop the source, and create it again without this table (excludeTables)",
+                source=name,
+                item=str(found[0].name),
+            )
+        return joining.drop_export(location, name, export)
 
 
 def statement_of(the_client: "persist.Client", source: Source, taken: Collection[str]) -> "CreateSource":

@@ -9,8 +9,9 @@ import pytest
 from ingest.pipeline.conftest import Shop, here, shop, shop_server
 
 import persist
+from persist import InvalidArgument
 from persist.catalog import ObjectType, Retain, UniquenessViolation
-from persist_ingest import Location, Pipeline, PipelineOptions, Records, adopt, create, drop
+from persist_ingest import Location, Pipeline, PipelineOptions, Records, add_export, adopt, create, drop, drop_export
 from persist_ingest.location import client
 from persist_ingest.pipeline import creation
 from persist_ingest.pipeline.records import SourceExists
@@ -128,3 +129,15 @@ def test_times_of_two_timelines_are_not_read_together(
     with pytest.raises(persist.UsageError, match="timeline") as refused:
         rows(here, f"SELECT * FROM orders, {changes}")
     assert refused.value.reason == "MULTIPLE_TIMELINES"
+
+
+def test_an_export_that_is_an_item_stays_and_one_that_was_added_goes(
+    here: Location, names: Any, shop: Shop, upstream: dict[str, str]
+) -> None:
+    create(here, "shop", "postgres", upstream, interval_ms=1)
+    shop.run("CREATE TABLE more (id int PRIMARY KEY)", "ALTER TABLE more REPLICA IDENTITY FULL")
+    add_export(here, "shop", "public.more")
+    with pytest.raises(InvalidArgument, match="item of the environment"):
+        drop_export(here, "shop", "public.orders")
+    assert set(drop_export(here, "shop", "public.more").exports) == {"public.orders"}
+    assert items(names) == NAMES

@@ -60,8 +60,12 @@ def read_anew(
     report: Callable[[int], None] = lambda rows: None,
     stopped: threading.Event | None = None,
     goes_on: bool = False,
+    attempt: str = "",
 ) -> Source | None:
-    """``resnapshot`` until it is done, or ``stopped``: then None. ``goes_on``: only with one that was begun."""
+    """``resnapshot`` until it is done, or ``stopped``: then None. ``goes_on``: only with one that was begun.
+
+    ``attempt``: the name under which the record says already that this one is at work.
+    """
     here = location.resolved()
     records = Records(client(here))
     source = records.source(name)
@@ -70,9 +74,9 @@ def read_anew(
     if not isinstance(kind, ReadsApart):
         raise InvalidArgument("this type of source has no snapshots", hint="create it again", type=source.type)
     before = troubles(source).get(export)
-    source, mine = _claimed(records, source, export, goes_on)
+    source, mine = _claimed(records, source, export, goes_on, attempt or new_attempt())
     the_minter = client(here).minter(minter)
-    attempt = Attempt(
+    work = Attempt(
         here,
         source,
         export,
@@ -85,7 +89,7 @@ def read_anew(
     )
     try:
         with _beating(records, source, export, mine):
-            done = attempt.run()
+            done = work.run()
         if done is None:
             leave(records, source, export, mine, _left)
         return done
@@ -93,7 +97,7 @@ def read_anew(
         raise
     except UsageError as error:
         with contextlib.suppress(PersistError):
-            _given_back(records, source, export, mine, before, attempt.progress, error, client(here))
+            _given_back(records, source, export, mine, before, work.progress, error, client(here))
         raise
     except BaseException:
         leave(records, source, export, mine, _left)
@@ -119,14 +123,19 @@ def check_export(source: Source, export: str) -> None:
         )
 
 
-def _claimed(records: Records, source: Source, export: str, goes_on: bool) -> tuple[Source, Trouble]:
+def new_attempt() -> str:
+    """A name for an attempt, which no other has."""
+    return system().random_bytes(8).hex()
+
+
+def _claimed(records: Records, source: Source, export: str, goes_on: bool, attempt: str) -> tuple[Source, Trouble]:
     """The record says that this attempt snapshots the export. Raises InvalidArgument while another one does."""
     now = system().now_ms()
-    attempt = system().random_bytes(8).hex()
 
     def place(found: Source) -> Source:
         known = troubles(found).get(export)
-        if known is not None and known.state == SNAPSHOTTING and known.beat_ms >= now - SILENT_MS:
+        is_mine = known is not None and known.attempt == attempt
+        if known is not None and known.state == SNAPSHOTTING and known.beat_ms >= now - SILENT_MS and not is_mine:
             raise InvalidArgument(
                 "this export is being snapshotted already", hint="wait for that", source=source.name, export=export
             )

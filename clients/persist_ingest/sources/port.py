@@ -305,7 +305,7 @@ class Anew(Protocol):
         ...
 
     @property
-    def begun(self) -> Fields:
+    def begun(self) -> Mapping[str, object]:
         """What another process goes on with, JSON-ready, without secrets."""
         ...
 
@@ -329,7 +329,7 @@ class Anew(Protocol):
         """What the log comes to in ``[begin, end)`` once all pieces were read. Raises as ``Piece.changes``."""
         ...
 
-    def renewed(self, given: Fields) -> Fields:
+    def renewed(self, given: Mapping[str, object]) -> Mapping[str, object]:
         """A definition of the source, as others may have revised it meanwhile, with this export's part as it is now."""
         ...
 
@@ -377,7 +377,7 @@ class ReadsApart(Protocol):
     """
 
     def snapshot_again(
-        self, definition: Fields, export: str, schema: Schema, begun: Fields | None = None
+        self, definition: Mapping[str, object], export: str, schema: Schema, begun: Mapping[str, object] | None = None
     ) -> AbstractContextManager[Anew]:
         """Make sure an export can be read on from now, and read what it holds.
 
@@ -396,14 +396,14 @@ class Joined:
 
     export: str
     schema: Schema
-    renewed: Callable[[Fields], Fields]
+    renewed: Callable[[Mapping[str, object]], Mapping[str, object]]
 
 
 @runtime_checkable
 class Joins(Protocol):
     """A SourceType (ReadsApart, too) whose sources get exports, and lose them, while the others go on."""
 
-    def joined(self, definition: Fields, name: str, *, lenient: bool = False) -> Joined:
+    def joined(self, definition: Mapping[str, object], name: str, *, lenient: bool = False) -> Joined:
         """What has this name upstream, as an export. It is snapshotted afterwards.
 
         ``lenient``: also what cannot be snapshotted as it is now, which then says why. Raises InvalidArgument (it is
@@ -411,15 +411,15 @@ class Joins(Protocol):
         """
         ...
 
-    def parted(self, definition: Fields, export: str) -> Fields:
+    def parted(self, definition: Mapping[str, object], export: str) -> Mapping[str, object]:
         """The definition without an export."""
         ...
 
-    def part(self, definition: Fields, export: str) -> None:
+    def part(self, definition: Mapping[str, object], export: str) -> None:
         """Remove upstream what was set up for an export that the definition still has; doing it again does nothing."""
         ...
 
-    def joinable(self, definition: Fields) -> Sequence[str]:
+    def joinable(self, definition: Mapping[str, object]) -> Sequence[str]:
         """Names of what came upstream since, where the source is one of everything there. Raises as ``joined``."""
         ...
 

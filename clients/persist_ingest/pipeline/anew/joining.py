@@ -15,7 +15,7 @@ import persist
 from persist import InvalidArgument, PersistError, ShardNotFound
 from persist.runtime import system
 from persist_ingest.location import Location, client
-from persist_ingest.pipeline.again import check_export, resnapshot
+from persist_ingest.pipeline.again import check_export, new_attempt, read_anew
 from persist_ingest.pipeline.anew.attempt import Pace, discard
 from persist_ingest.pipeline.anew.progress import Progress
 from persist_ingest.pipeline.records import DATA_SINCE, Records, Source
@@ -43,8 +43,11 @@ def add_export(
     here = location.resolved()
     records = Records(client(here))
     source = records.source(name)
-    added = _add(client(here), records, source, _joins(source), export)
-    return resnapshot(here, name, added, minter=minter, pace=pace, report=report)
+    attempt = new_attempt()
+    added = _add(client(here), records, source, _joins(source), export, attempt=attempt)
+    done = read_anew(here, name, added, minter=minter, pace=pace, report=report, attempt=attempt)
+    assert done is not None
+    return done
 
 
 def drop_export(location: Location, name: str, export: str) -> Source:
@@ -92,7 +95,7 @@ def join_new(location: Location, name: str) -> list[str]:
     found = []
     for each in kind.joinable(source.definition):
         try:
-            _add(the_client, records, source, kind, each, lenient=True)
+            _add(the_client, records, source, kind, each)
             found.append(each)
         except PersistError as error:
             _log.warning("source %s cannot take %s in: %s", name, each, error)
@@ -107,10 +110,13 @@ def _joins(source: Source) -> Joins:
 
 
 def _add(
-    the_client: "persist.Client", records: Records, source: Source, kind: Joins, name: str, *, lenient: bool = False
+    the_client: "persist.Client", records: Records, source: Source, kind: Joins, name: str, *, attempt: str = ""
 ) -> str:
-    """Name an export in the record, with an empty shard; what it is called."""
-    joined = kind.joined(source.definition, name, lenient=lenient)
+    """Name an export in the record, with an empty shard; what it is called.
+
+    ``attempt``: goes on with it at once; else whoever finds it does, and it may be one that cannot be read yet.
+    """
+    joined = kind.joined(source.definition, name, lenient=not attempt)
     shard = _fresh(the_client, source, joined)
 
     def place(now: Source) -> Source:
@@ -122,7 +128,9 @@ def _add(
             definition=joined.renewed(now.definition),
             turn=now.turn + 1,
         )
-        return with_trouble(grown, joined.export, Trouble(state=SNAPSHOTTING, since_ms=system().now_ms()))
+        now_ms = system().now_ms()
+        began = Trouble(state=SNAPSHOTTING, since_ms=now_ms, attempt=attempt, beat_ms=now_ms if attempt else 0)
+        return with_trouble(grown, joined.export, began)
 
     after = amend(records, source, place)
     if after.exports[joined.export] != shard:

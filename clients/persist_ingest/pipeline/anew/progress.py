@@ -46,7 +46,7 @@ class Progress:
     """
 
     staging: str
-    begun: Fields
+    begun: Mapping[str, object]
     reached: Reached
     upper: int = 0
     about: int = 0
@@ -65,7 +65,7 @@ class Progress:
             return replace(self, announced=None, upper=upper)
         return None
 
-    def to_json(self) -> Fields:
+    def to_json(self) -> Mapping[str, object]:
         """JSON-ready."""
         return asdict(self)
 
@@ -74,8 +74,6 @@ class Progress:
         """That of an export; None where nothing was recorded of it yet."""
         if trouble is None or trouble.progress is None:
             return None
-        given: Mapping[str, object] = trouble.progress
-        announced: Fields | None = trouble.progress["announced"]
-        reached = Reached.of(trouble.progress["reached"])
-        next_one = None if announced is None else Reached.of(announced)
-        return Progress(**{**trouble.progress, "reached": reached, "announced": next_one}) if given else None
+        given: Fields = trouble.progress
+        announced = None if given["announced"] is None else Reached.of(given["announced"])
+        return Progress(**{**given, "reached": Reached.of(given["reached"]), "announced": announced})

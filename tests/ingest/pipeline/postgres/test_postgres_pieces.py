@@ -33,7 +33,7 @@ from persist_ingest.location import client
 from persist_ingest.pipeline import again
 from persist_ingest.pipeline import pipeline as ingesting
 from persist_ingest.pipeline import records as recording
-from persist_ingest.pipeline.anew import attempt, watching
+from persist_ingest.pipeline.anew import attempt, joining, watching
 from persist_ingest.sources.port import SourceFailure
 from persist_ingest.sources.postgres import pieces
 from persist_ingest.sources.postgres import reader as reading
@@ -413,7 +413,9 @@ def test_dropping_the_source_ends_a_snapshot_and_leaves_nothing_of_it(here: Loca
     assert client(here).recent_upper(staged[0]).is_empty
 
 
-def test_tables_join_and_leave_while_the_source_runs(here: Location, shop: Any) -> None:
+def test_tables_join_and_leave_while_the_source_runs(
+    here: Location, shop: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begun(here, shop)
     shop.run(
         "CREATE TABLE more (id int PRIMARY KEY, t text)", "INSERT INTO more SELECT i, 'm' FROM generate_series(1, 23) i"
@@ -426,7 +428,17 @@ def test_tables_join_and_leave_while_the_source_runs(here: Location, shop: Any) 
             shop.run("UPDATE more SET t = t || '.' WHERE id % 4 = 0")
             one.step()
 
-        source = add_export(here, "shop", "public.more", pace=Pace(rows=5), report=at_work)
+        claimed = again.read_anew
+
+        def looked_at_first(*given: Any, **named: Any) -> Any:
+            # A pipeline that sees it in the record leaves it to who put it there.
+            one.step()
+            one.watch.wait()
+            return claimed(*given, **named)
+
+        with monkeypatch.context() as hooks:
+            hooks.setattr(joining, "read_anew", looked_at_first)
+            source = add_export(here, "shop", "public.more", pace=Pace(rows=5), report=at_work)
         assert set(source.exports) == {ITEMS, GOOD, "public.more"}
         shop.run("DELETE FROM more WHERE id = 3", "INSERT INTO good VALUES (1)", "UPDATE items SET name = 'y'")
         for each in (one, two, one, two):

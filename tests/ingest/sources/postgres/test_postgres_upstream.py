@@ -84,6 +84,29 @@ def test_commit_moves_the_slot_and_never_beyond_what_was_told(upstream: Any, mon
     assert upstream.holds("public.items", SELECT)
 
 
+def test_a_slot_that_another_ingester_moved_further_meanwhile_is_where_it_should_be(
+    upstream: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = begun(upstream)
+    upstream.run("INSERT INTO items VALUES (2, 'b')")
+    reader.probe()
+    upstream.follow(reader)
+    looked = reading.check_upstream
+
+    def then_moved(session: Any, definition: Definition) -> Any:
+        found = looked(session, definition)
+        upstream.run("INSERT INTO items VALUES (3, 'c')")
+        upstream.select(
+            "SELECT pg_replication_slot_advance(slot_name, pg_current_wal_flush_lsn()) FROM pg_replication_slots "
+            "WHERE database = current_database() AND NOT temporary"
+        )
+        return found
+
+    monkeypatch.setattr(reading, "check_upstream", then_moved)
+    reader.commit(upstream.at)
+    assert confirmed(upstream) > (upstream.at.bound(0) or 0)
+
+
 def test_commits_come_through_at_most_once_a_second(upstream: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "ADVANCE_SECONDS", 3600.0)
     reader = begun(upstream)

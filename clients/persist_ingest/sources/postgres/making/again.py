@@ -5,7 +5,7 @@ taken into account of it. Source: sources.md section 1; DBLog (Andreakis, Papapa
 """
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from typing import Final
@@ -16,7 +16,6 @@ from persist import Determinate, Schema, UsageError
 from persist.arrow import ArrowField
 from persist.runtime import system
 from persist.sources import SourceFrontier
-from persist.typed import Fields
 from persist_ingest.sources.port import Changes, Piece, SourceFailure
 from persist_ingest.sources.postgres import catalog, pieces
 from persist_ingest.sources.postgres.checks import check_identities, check_upstream
@@ -56,7 +55,7 @@ class TableAnew:
         return self._schema
 
     @property
-    def begun(self) -> Fields:
+    def begun(self) -> Mapping[str, object]:
         return self._definition.to_json()
 
     def about(self) -> int:
@@ -85,12 +84,14 @@ class TableAnew:
         for _, changes in pieces.logged(log, begin, end):
             yield changes
 
-    def renewed(self, given: Fields) -> Fields:
+    def renewed(self, given: Mapping[str, object]) -> Mapping[str, object]:
         return Definition.from_json(given).within(self._definition).to_json()
 
 
 @contextmanager
-def begun_again(definition: Definition, export: str, schema: Schema, begun: Fields | None) -> Iterator[TableAnew]:
+def begun_again(
+    definition: Definition, export: str, schema: Schema, begun: Mapping[str, object] | None
+) -> Iterator[TableAnew]:
     """See ReadsApart.snapshot_again."""
     with ExitStack() as stack:
         session = stack.enter_context(Session(definition.dsn, lock_seconds=LOCK_SECONDS))

@@ -1,10 +1,9 @@
 """Tables that join a source, and leave it. Source: sources.md section 1, semantics seen (publication membership)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from persist import InvalidArgument
-from persist.typed import Fields
 from persist_ingest.sources.port import Joined, SourceFailure
 from persist_ingest.sources.postgres import catalog
 from persist_ingest.sources.postgres.catalog import Listed, quoted
@@ -34,7 +33,7 @@ def joined(definition: Definition, name: str, lenient: bool) -> Joined:
         if not lenient and table.form is not None:
             check_identities(session, definition, table, table.form)
 
-    def renewed(given: Fields) -> Fields:
+    def renewed(given: Mapping[str, object]) -> Mapping[str, object]:
         return Definition.from_json(given).joined(table).to_json()
 
     return Joined(export=table.export, schema=initial_schema(table), renewed=renewed)

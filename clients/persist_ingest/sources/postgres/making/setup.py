@@ -84,30 +84,30 @@ class PostgresSource:
         return PostgresReader(Definition.from_json(definition), schemas)
 
     def snapshot_again(
-        self, definition: Fields, export: str, schema: Schema, begun: Fields | None = None
+        self, definition: Mapping[str, object], export: str, schema: Schema, begun: Mapping[str, object] | None = None
     ) -> AbstractContextManager[Anew]:
         """See ReadsApart."""
         from persist_ingest.sources.postgres.making.again import begun_again
 
         return begun_again(Definition.from_json(definition), export, schema, begun)
 
-    def joined(self, definition: Fields, name: str, *, lenient: bool = False) -> Joined:
+    def joined(self, definition: Mapping[str, object], name: str, *, lenient: bool = False) -> Joined:
         """See Joins."""
         from persist_ingest.sources.postgres.making.joining import joined
 
         return joined(Definition.from_json(definition), name, lenient)
 
-    def parted(self, definition: Fields, export: str) -> Fields:
+    def parted(self, definition: Mapping[str, object], export: str) -> Mapping[str, object]:
         """See Joins."""
         return Definition.from_json(definition).parted(export).to_json()
 
-    def part(self, definition: Fields, export: str) -> None:
+    def part(self, definition: Mapping[str, object], export: str) -> None:
         """See Joins."""
         from persist_ingest.sources.postgres.making.joining import part
 
         part(Definition.from_json(definition), export)
 
-    def joinable(self, definition: Fields) -> Sequence[str]:
+    def joinable(self, definition: Mapping[str, object]) -> Sequence[str]:
         """See Joins."""
         from persist_ingest.sources.postgres.making.joining import joinable
 
