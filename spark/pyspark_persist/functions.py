@@ -4,7 +4,7 @@
     SELECT * FROM persist_changes('flights', 3, 12)
 
 Planned and held as reads by ``format("persist")`` are, when the query is analysed: definite from then on. One task
-reads it all. Source: spark.md sections 2.6 and 6.
+reads it all. Source: spark.md sections 0 and 2.3.
 """
 
 import weakref
@@ -47,7 +47,7 @@ class _Read:
     def __init__(self, planned: Planned) -> None:
         self._planned = planned
 
-    def eval(self, *_: Any, **__: Any) -> Iterator[pa.RecordBatch]:
+    def eval(self, *_: object, **__: object) -> Iterator[pa.RecordBatch]:
         """The rows, whatever the arguments were: they were looked at when it was planned."""
         for partition in self._planned.partitions:
             yield from self._planned.reader.read(partition)

@@ -156,14 +156,14 @@ class MergeBuilder:
         if values is not None:
             needed = sorted({place for _, place in keys} | {columns.index(name) for name in values})
             keys = [(mine, needed.index(place)) for mine, place in keys]
-            pairing = paired(reach, self._given.taken(needed), keys, rest=rest)
+            pairing = paired(reach, self._given, needed, keys, rest=rest)
             if pairing is None:
                 return None
             kind = next((clause.kind for clause in self._clauses if clause.case == MATCHED), None)
             places = tuple(needed.index(columns.index(name)) for name in values)
             first = Straight(task=pairing.task, kind=kind, values=places)
             return Made(base=pairing.base_of(pairing.source), frame=pairing.source, once=once, first=first, about=about)
-        pairing = paired(reach, self._given, keys, rest=rest)
+        pairing = paired(reach, self._given, self._given.all_places, keys, rest=rest)
         if pairing is None:
             return None
         try:

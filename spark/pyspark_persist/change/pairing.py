@@ -2,7 +2,7 @@
 
 The source is cut by ranges of the table's first key column, and each task reads that range alone. So the table is
 neither shuffled nor passed through Spark but where it matches, all rows of one key are in one task, and those that one
-row of the table becomes come one after the other. Source: spark.md section 2.5; architecture.md section 4.
+row of the table becomes come one after the other. Source: spark.md section 0 fact 10; architecture.md section 4.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ from pyspark.sql import types as st
 from persist import InvalidArgument, Predicate
 from persist.arrow import ArrowArray, ArrowField, Numbers
 from pyspark_persist.change.matching import PAIRS_MAX, Matching
-from pyspark_persist.change.source import Source, slices, table_of
+from pyspark_persist.change.source import Source, table_of
 from pyspark_persist.change.target import COUNT, ROW, ROW_BITS, Base, Reach, counter_of
 from pyspark_persist.change.tasks import INSERT, KIND, Batches, new, old
 from pyspark_persist.naming import shown_name, stored_name
@@ -40,7 +40,7 @@ _ALIKE: Final = (
 )  # fmt: skip
 """Besides whole numbers, the types whose values are equal in Arrow where they are in Spark."""
 _CARRIED: Final = (*_ALIKE, st.IntegralType, st.FractionalType, st.TimeType, st.DayTimeIntervalType)
-_MINE, _THEIRS = "t", "s"
+_MINE: Final = "t"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,16 +72,19 @@ class Pairing:
         )
 
 
-def paired(reach: Reach, source: Source, pairs: Sequence[tuple[str, int]], *, rest: bool) -> Pairing | None:
+def paired(
+    reach: Reach, source: Source, places: Sequence[int], pairs: Sequence[tuple[str, int]], *, rest: bool
+) -> Pairing | None:
     """The rows of a source beside those of the table that they match; None: they must be joined.
 
-    ``pairs``: columns of the table, and places of those of the source, that are equal. ``rest``: rows of the source
-    that match none, too.
+    ``places``: of the columns of the source that are needed. ``pairs``: columns of the table, and places among those,
+    that are equal. ``rest``: rows of the source that match none, too.
     """
     first = shown_name(reach.schema.key.field(0).name) if len(reach.schema.key) else None
     ordered = sorted(pairs, key=lambda pair: pair[0] != first)
+    kinds = source.kinds(places)
     snapshot = reach.snapshot()
-    if snapshot is None or ordered[0][0] != first or not _comparable(source.frame, ordered, reach.types):
+    if snapshot is None or ordered[0][0] != first or not _comparable(kinds, ordered, reach.types):
         return None
     [whole] = snapshot.splits(1)
     pair = Pair(
@@ -94,18 +97,13 @@ def paired(reach: Reach, source: Source, pairs: Sequence[tuple[str, int]], *, re
         rest=rest,
         counter=counter_of(reach.spark),
     )
-    named = [f"{_THEIRS}{place}" for place in range(len(source.frame.columns))]
-    given = source.frame.toDF(*named)
     tasks = max(pieces(reach.spark, snapshot.encoded_bytes), -(-(source.rows or 0) // ROWS_MAX))
-    task: Batches = pair
-    if source.table is not None:
-        cut = reach.spark.range(0, tasks, 1, numPartitions=tasks)
-        task = _Brought(slices=slices(source.table.rename_columns(named), pair.keys[0][1], tasks), task=pair)
-    elif tasks > 1:
-        cut = given.repartitionByRange(tasks, *[named[theirs] for _, theirs in pair.keys])
-    else:
-        cut = given.coalesce(1)
-    return Pairing(reach=reach, source=cut, kinds=given.schema, pair=pair, task=task)
+    keys = [theirs for _, theirs in pair.keys]
+    brought = source.slices(places, keys[0], tasks)
+    if brought is None:
+        return Pairing(reach=reach, source=source.cut(places, keys, tasks), kinds=kinds, pair=pair, task=pair)
+    numbers = reach.spark.range(0, tasks, 1, numPartitions=tasks)
+    return Pairing(reach=reach, source=numbers, kinds=kinds, pair=pair, task=_Brought(slices=brought, task=pair))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,14 +122,14 @@ def _struct(columns: Sequence[str], names: Sequence[str]) -> Column:
     return sf.struct(*[sf.col(column).alias(name) for column, name in zip(columns, names, strict=True)])
 
 
-def _comparable(source: "DataFrame", pairs: Sequence[tuple[str, int]], kinds: dict[str, st.DataType]) -> bool:
+def _comparable(theirs: st.StructType, pairs: Sequence[tuple[str, int]], kinds: dict[str, st.DataType]) -> bool:
     """The columns are equal to Arrow where they are to Spark, and all others come through it as they are."""
-    given = [field.dataType for field in source.schema]
+    given = [field.dataType for field in theirs]
     if not all(map(_carried, given)):
         return False
-    for mine, theirs in pairs:
-        whole = isinstance(kinds[mine], st.IntegralType) and isinstance(given[theirs], st.IntegralType)
-        if not whole and not (isinstance(kinds[mine], _ALIKE) and kinds[mine] == given[theirs]):
+    for mine, place in pairs:
+        whole = isinstance(kinds[mine], st.IntegralType) and isinstance(given[place], st.IntegralType)
+        if not whole and not (isinstance(kinds[mine], _ALIKE) and kinds[mine] == given[place]):
             return False
     return True
 

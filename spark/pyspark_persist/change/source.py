@@ -1,7 +1,7 @@
 """The source of a merge: computed once, whatever it is, and kept for all attempts.
 
 A small one is kept by the driver, and goes to the tasks with what they are to do: no job but theirs looks at it again.
-Any other is kept by the executors. Source: spark.md section 2.6.
+Any other is kept by the executors. Source: spark.md section 2.3.
 """
 
 import itertools
@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import functions as sf
+from pyspark.sql import types as st
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -48,12 +50,28 @@ class Source:
             return self.frame
         return self.frame.sparkSession.createDataFrame(self.table, schema=self.frame.schema)
 
-    def taken(self, places: Sequence[int]) -> "Source":
-        """Columns of it."""
-        names = [f"s{place}" for place in range(len(self.frame.columns))]
-        frame = self.frame.toDF(*names).select(*[names[place] for place in places])
-        table = None if self.table is None else self.table.select(list(places)).rename_columns(frame.columns)
-        return Source(frame=frame, rows=self.rows, table=table)
+    @property
+    def all_places(self) -> tuple[int, ...]:
+        """The places of all its columns."""
+        return tuple(range(len(self.frame.schema)))
+
+    def kinds(self, places: Sequence[int]) -> st.StructType:
+        """Columns of it under new names, by place."""
+        fields = self.frame.schema.fields
+        return st.StructType([st.StructField(_name(new), fields[old].dataType) for new, old in enumerate(places)])
+
+    def cut(self, places: Sequence[int], keys: Sequence[int], tasks: int) -> "DataFrame":
+        """Those columns, under the new names, by ranges of some of them."""
+        every = self.frame.toDF(*[f"of{place}" for place in self.all_places])
+        given = every.select(*[sf.col(f"of{old}").alias(_name(new)) for new, old in enumerate(places)])
+        return given.repartitionByRange(tasks, *map(_name, keys)) if tasks > 1 else given.coalesce(1)
+
+    def slices(self, places: Sequence[int], key: int, tasks: int) -> list[bytes] | None:
+        """The same of a source that the driver keeps, by ranges of one column; None of another."""
+        if self.table is None:
+            return None
+        chosen = self.table.select(list(places))
+        return slices(chosen.rename_columns([_name(place) for place in range(len(places))]), key, tasks)
 
 
 def slices(table: pa.Table, column: int, count: int) -> list[bytes]:
@@ -64,6 +82,10 @@ def slices(table: pa.Table, column: int, count: int) -> list[bytes]:
     ends = np.append(np.flatnonzero(changes) + 1, len(keys))
     inner = [int(ends[np.searchsorted(ends, len(keys) * each // count)]) for each in range(1, count)]
     return [_bytes(ordered.slice(start, stop - start)) for start, stop in itertools.pairwise([0, *inner, len(keys)])]
+
+
+def _name(place: int) -> str:
+    return f"s{place}"
 
 
 def table_of(data: bytes) -> pa.Table:

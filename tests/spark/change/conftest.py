@@ -7,6 +7,7 @@ from spark.change.models import Row, Rows, rows_of
 
 import persist
 from pyspark_persist import PersistTable
+from pyspark_persist.change import source as sources
 
 COLUMNS = "id long, name string, n long"
 SCHEMA = persist.Schema(key={"id": pa.int64()}, val={"name": pa.string(), "n": pa.int64()})
@@ -64,3 +65,9 @@ def held(spark: Any, client: Any, where: dict[str, str]) -> Held:
 def made(spark: Any, client: Any, where: dict[str, str]) -> Callable[[persist.Schema], Held]:
     """An empty shard of that schema."""
     return lambda schema: Held(spark, client, where, schema)
+
+
+@pytest.fixture(params=["driver", "executors"])
+def kept(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who keeps the source."""
+    monkeypatch.setattr(sources, "SMALL_BYTES", 1 << 63 if request.param == "driver" else 0)

@@ -54,6 +54,7 @@ def upsert(held: Held, source: Any, **how: Any) -> ChangeResult:
     return held.table.merge(source, "id").whenMatchedUpdateAll().whenNotMatchedInsertAll().execute(**how)
 
 
+@pytest.mark.usefixtures("kept")
 def test_write_that_comes_between_is_seen_by_the_change_that_is_computed_anew(held: Held, source: Any) -> None:
     done = upsert(held, source((3, "between", 3)))
     assert done.attempts == 2
@@ -72,6 +73,7 @@ def test_write_that_comes_between_refuses_a_change_that_is_bound_to_what_was_rea
     assert held.upper == 7
 
 
+@pytest.mark.usefixtures("kept")
 def test_upper_that_moves_without_rows_is_followed(held: Held, source: Any) -> None:
     done = upsert(held, source(None), readAt=5, onConflict="refuse")
     assert (done.attempts, done.read_at, done.rows_updated) == (1, 6, 10)
@@ -131,6 +133,7 @@ def test_change_that_two_drivers_make_under_one_transaction_happens_once(held: H
     )
 
 
+@pytest.mark.usefixtures("kept")
 def test_write_of_rows_that_the_change_is_not_about_leaves_it_as_it_was_computed(held: Held, source: Any) -> None:
     done = upsert(held, source((77, "elsewhere", 3)), onConflict="refuse")
     assert (done.attempts, done.rows_updated, done.read_at) == (1, 10, 6)

@@ -20,13 +20,6 @@ from pyspark_persist.change import matching, pairing
 from pyspark_persist.change import source as sources
 from pyspark_persist.change.matching import Matching
 
-
-@pytest.fixture(params=["driver", "executors"])
-def kept(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who keeps the source."""
-    monkeypatch.setattr(sources, "SMALL_BYTES", 1 << 63 if request.param == "driver" else 0)
-
-
 VALUES = st.none() | st.integers(1, 3)
 
 

@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from spark.change.conftest import Held
 from spark.change.models import rows_of
 
+import persist
 from persist import InvalidArgument, InvalidBounds, InvalidId, NotReadable, ShardNotFound
 from pyspark_persist import PersistTable
 from pyspark_persist.counting import proven
@@ -87,3 +89,20 @@ def test_tag_that_is_refused_holds_nothing(held: Held, spark: Any, location: str
     assert held.client.inspect(held.shard)["critical_readers"] == before
     with pytest.raises(ShardNotFound):
         PersistTable.forName(spark, "nope", location=location).tags()
+
+
+def test_sweep_deletes_what_was_never_committed_and_nothing_else(held: Held, spark: Any, location: str) -> None:
+    held.put(*[(key, "t", key) for key in range(2_000)], at=4)
+    other = held.client.open_writer(persist.ShardId.new(), schema=held.writer.schema)
+    spec = held.client.batch_spec(held.shard, held.writer.schema, writer_id=other.writer_id)
+    builder = spec.open()
+    builder.add(pa.table({"id": range(2_000), "name": ["lost"] * 2_000, "n": range(2_000)}))
+    assert builder.finish().rows == 2_000
+    assert (held.table.sweep().leaked, held.table.sweep().unlinked) == (0, 1)
+    assert (held.table.sweep(safeAgeHours=0).leaked, held.table.sweep(safeAgeHours=0).deleted) == (1, False)
+    done = held.table.sweep(dryRun=False, safeAgeHours=0)
+    assert (done.leaked, done.deleted) == (1, True)
+    assert held.table.sweep(safeAgeHours=0).leaked == 0
+    assert held.rows().total() == 2_000
+    with pytest.raises(ShardNotFound):
+        PersistTable.forName(spark, "nope", location=location).sweep()

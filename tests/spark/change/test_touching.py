@@ -72,6 +72,7 @@ def test_columns_that_a_text_says_are_equal_are_known_if_it_says_no_more(on: str
     assert equated(on, ("target", "s"), ["id", "name"], ["ID", "name", "n"]) == pairs
 
 
+@pytest.mark.usefixtures("kept")
 def test_source_that_differs_whenever_it_is_computed_is_one_source(held: Held) -> None:
     """Its keys are looked at, and its rows joined: of two sources some keys would be added twice."""
     held.put(*[(key, "t", 0) for key in range(300)], at=4)
