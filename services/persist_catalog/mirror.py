@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from persist.client.catalog.port import RowLog, Updates
+from persist.client.catalog.port import Grouping, RowLog, Updates
 from persist.client.catalog.raw import RawCatalog
 from persist.client.catalog.same_history import check_same
 from persist.core.catalog.objects import FenceToken
@@ -184,17 +184,18 @@ class Mirror:
         """Held while this process appends what the mirror will hear of."""
         return self._appending
 
-    def hear(self, changes: Sequence[tuple[Row, int]], ts: int, expected_upper: int) -> None:
+    def hear(self, times: Sequence[tuple[int, Sequence[tuple[Row, int]]]], expected_upper: int) -> None:
         """Take over what this process appended itself, unless something before it is missing."""
         if self.upper != expected_upper or self._broken is not None:
             return
         self._heard = True
         try:
-            self._take_one(changes, ts)
-            self._wake()
+            for ts, changes in times:
+                self._take_one(changes, ts)
         except CorruptData as error:
             # What was appended is there, whatever is wrong with it here.
             self._break(error)
+        self._wake()
 
     def check(self) -> None:
         """Nothing, while the log told what can be. Raises CorruptData, for ever."""
@@ -285,6 +286,9 @@ class TappedLog:
         self._mirror = mirror
         self.upper, self.snapshot, self.updates = log.upper, log.snapshot, log.updates
         self.changed, self.forget, self.close = log.changed, log.forget, log.close
+        if isinstance(log, Grouping):
+            self._append_all = log.append_all
+            self.append_all = self._appended_all
 
     @property
     def history(self) -> int | None:
@@ -296,5 +300,15 @@ class TappedLog:
         async with self._mirror.appending:
             found = await self._log.append(changes, ts, expected_upper=expected_upper)
             if found is None:
-                self._mirror.hear(changes, ts, expected_upper)
+                self._mirror.hear([(ts, changes)], expected_upper)
+        return found
+
+    async def _appended_all(
+        self, times: Sequence[tuple[int, Sequence[tuple[Row, int]]]], *, expected_upper: int
+    ) -> int | None:
+        """See Grouping, for a log that is one."""
+        async with self._mirror.appending:
+            found = await self._append_all(times, expected_upper=expected_upper)
+            if found is None:
+                self._mirror.hear(times, expected_upper)
         return found

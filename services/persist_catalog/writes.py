@@ -4,33 +4,40 @@ Source: catalog-semantics.md sections 1.2.6, 1.2.7 and 1.3.
 """
 
 import asyncio
+import copy
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from persist.client.catalog.gc_pause import no_collection
+from persist.client.catalog.opened import OpenedCatalog
 from persist.client.catalog.port import ReadWriteCatalog
 from persist.client.catalog.preparing import in_turns, prepare
 from persist.core.catalog.conflicts import Footprint
-from persist.core.catalog.errors import OutOfSync
+from persist.core.catalog.errors import Fenced, OutOfSync
 from persist.core.catalog.fingerprints import first_outcome
 from persist.core.catalog.kinds import COMMIT, AnyKind
 from persist.core.catalog.objects import CommitKey
 from persist.core.catalog.prepared import LARGE
 from persist.core.catalog.rows import Row, RowCodec, by_time
+from persist.core.catalog.snapshot import Change
 from persist.core.catalog.transaction import Transaction
 from persist.core.catalog.values import Unit
 from persist.core.ids import Token
-from persist.errors import CorruptData, Indeterminate, InvalidArgument
+from persist.errors import CorruptData, Indeterminate, InvalidArgument, PersistError
 from persist.typed import AnyKey, AnyValue
 from persist.wire.catalog.rpc import Session
+from persist.wire.catalog.rpc_footprint import Touched
 from persist_catalog.conflicts import Conflicts, in_steps, sides, touched_by
 from persist_catalog.leadership import Leadership
 from persist_catalog.mirror import Mirror
 from persist_catalog.sessions import Open, Sessions
+
+GROUP_MAX: Final = 64
+"""Commits in one append."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +84,29 @@ class Wanted(Protocol):
         ...
 
 
+@dataclass(frozen=True, eq=False)
+class Waiting:
+    """A commit that waits for its turn, and for what comes of it."""
+
+    session: Open
+    request_id: bytes
+    commit: Commit
+    outcome: "asyncio.Future[int]"
+
+    def settle(self, ts: int) -> None:
+        """It was committed then."""
+        if not self.outcome.done():
+            self.outcome.set_result(ts)
+
+    def refuse(self, error: BaseException) -> None:
+        """It was not, or nobody knows."""
+        if not self.outcome.done():
+            # Each has one of its own: a traceback belongs to one caller.
+            self.outcome.set_exception(copy.copy(error))
+
+
 class Writes:
-    """Commits of sessions, one after the other."""
+    """Commits of sessions, in the order they come in, as many by one append as wait for it."""
 
     def __init__(self, leadership: Leadership, mirror: Mirror, sessions: Sessions, codec: RowCodec) -> None:
         self._leadership = leadership
@@ -87,6 +115,8 @@ class Writes:
         self._codec = codec
         self._conflicts = Conflicts(mirror, codec)
         self._one_large = asyncio.Lock()
+        self._waiting: list[Waiting] = []
+        self._turns: asyncio.Task[None] | None = None
 
     async def commit(self, session: Session, request_id: bytes, wanted: Wanted, *, size: int = 0) -> int:
         """When it was committed, now or by an earlier call. Raises OutOfSync, Fenced, NotWritable, LeaseExpired,
@@ -109,14 +139,81 @@ class Writes:
     async def _commit(self, session: Open, request_id: bytes, wanted: Wanted) -> int:
         if not isinstance(wanted, Commit) or len(wanted.changes) >= LARGE:
             return await self._commit_large(session, request_id, wanted)
-        async with self._leadership.writing(session.token) as catalog:
-            done = await self._known(session, request_id, wanted)
+        one = Waiting(session, request_id, wanted, asyncio.get_running_loop().create_future())
+        self._waiting.append(one)
+        if self._turns is None or self._turns.done():
+            self._turns = asyncio.ensure_future(self._take_turns())
+        return await one.outcome
+
+    async def _take_turns(self) -> None:
+        """Commit all that waits: while one append is under way, what the next one takes comes together."""
+        while self._waiting:
+            token = self._waiting[0].session.token
+            group = [each for each in self._waiting if each.session.token == token][:GROUP_MAX]
+            self._waiting = [each for each in self._waiting if each not in group]
+            try:
+                async with self._leadership.writing(token) as catalog:
+                    await self._commit_group(catalog, group)
+            except BaseException as error:
+                for each in group:
+                    each.refuse(error)
+                if not isinstance(error, Exception):
+                    raise
+
+    async def _commit_group(self, catalog: ReadWriteCatalog, group: Sequence["Waiting"]) -> None:
+        """Those that depend on nothing that comes before them in the group are one append, at times of their own."""
+        left = list(group)
+        if len(group) > 1 and isinstance(catalog, OpenedCatalog):
+            members, touched = list[tuple[Waiting, Transaction]](), Touched()
+            for each in group:
+                transaction = await self._member(catalog, each, touched)
+                members += [(each, transaction)] if transaction is not None else []
+            found = await catalog.commit_all([(transaction, each.commit.ts) for each, transaction in members])
+            for (each, _), upper in zip(members, found, strict=True):
+                if isinstance(upper, int):
+                    each.settle(upper - 1)
+                elif upper is not None:
+                    each.refuse(upper)
+            left = [each for each in group if not each.outcome.done()]
+        for each in left:
+            try:
+                each.settle(await self._commit_one(catalog, each))
+            except Fenced:
+                raise
+            except PersistError as error:
+                each.refuse(error)
+
+    async def _member(self, catalog: ReadWriteCatalog, one: "Waiting", touched: Touched) -> Transaction | None:
+        """What it wants, if that is apart from what was ``touched``, to which it adds. None: it is done, or waits."""
+        try:
+            done = await self._known(one.session, one.request_id, one.commit)
             if done is not None:
-                return done
-            await self._caught_up(catalog, wanted)
-            await self._check(wanted)
-            transaction = await self._transaction(catalog, wanted)
-            return await catalog.commit(transaction, ts=wanted.ts) - 1
+                one.settle(done)
+                return None
+            await self._caught_up(catalog, one.commit)
+            await self._check(one.commit)
+            transaction = await self._transaction(catalog, one.commit)
+        except Fenced:
+            raise
+        except PersistError as error:
+            one.refuse(error)
+            return None
+        if touched.met_by(one.commit.footprint) or touched.met_by(transaction.footprint):
+            return None
+        for change in transaction.batch().changes:
+            touched.add(change)
+        if one.commit.token is not None:
+            touched.add(Change(COMMIT, CommitKey(one.commit.token), None, COMMIT.value(0)))
+        return transaction
+
+    async def _commit_one(self, catalog: ReadWriteCatalog, one: "Waiting") -> int:
+        done = await self._known(one.session, one.request_id, one.commit)
+        if done is not None:
+            return done
+        await self._caught_up(catalog, one.commit)
+        await self._check(one.commit)
+        transaction = await self._transaction(catalog, one.commit)
+        return await catalog.commit(transaction, ts=one.commit.ts) - 1
 
     async def _commit_large(self, session: Open, request_id: bytes, wanted: Wanted) -> int:
         """Commit what is made ready beside others, who get their turns; then only what is new is looked at again.

@@ -55,13 +55,18 @@ class MemoryLog:
         return Updates(found, self.rows.upper)
 
     async def append(self, changes: Sequence[tuple[Row, int]], ts: int, *, expected_upper: int) -> int | None:
-        if ts < expected_upper:
-            raise InvalidBounds("a time before the upper", ts=ts, expected_upper=expected_upper)
+        return await self.append_all([(ts, changes)], expected_upper=expected_upper)
+
+    async def append_all(
+        self, times: Sequence[tuple[int, Sequence[tuple[Row, int]]]], *, expected_upper: int
+    ) -> int | None:
+        if times[0][0] < expected_upper:
+            raise InvalidBounds("a time before the upper", ts=times[0][0], expected_upper=expected_upper)
         await asyncio.sleep(0)
         if self.rows.upper != expected_upper:
             return self.rows.upper
-        self.rows.updates += [RowUpdate(row, ts, diff) for row, diff in changes]
-        self.rows.upper = ts + 1
+        self.rows.updates += [RowUpdate(row, ts, diff) for ts, changes in times for row, diff in changes]
+        self.rows.upper = times[-1][0] + 1
         self.rows.appends += 1
         async with self.rows.moved:
             self.rows.moved.notify_all()

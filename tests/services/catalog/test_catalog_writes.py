@@ -40,13 +40,15 @@ class LossyLog(MemoryLog):
         self.next: list[str] = []
         self.gate = asyncio.Event()
 
-    async def append(self, changes: Sequence[tuple[Row, int]], ts: int, *, expected_upper: int) -> int | None:
+    async def append_all(
+        self, times: Sequence[tuple[int, Sequence[tuple[Row, int]]]], *, expected_upper: int
+    ) -> int | None:
         how = self.next.pop(0) if self.next else ""
         if how == "failed":
             raise Determinate("the log is away")
         if how == "slow":
             await self.gate.wait()
-        found = await super().append(changes, ts, expected_upper=expected_upper)
+        found = await super().append_all(times, expected_upper=expected_upper)
         if how == "lost":
             raise Indeterminate("the answer was lost")
         return found

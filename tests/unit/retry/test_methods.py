@@ -16,7 +16,7 @@ INPUTS = {method.name: method.input_type for service in SERVICES for method in s
 WRITES = {
     *("OpenSession", "CloseSession", "Commit", "AllocateIds", "ConfirmLeadership", "AdvanceUpper"),
     *("PruneStorageUsage", "EditRow", "GetBinding", "Mint", "CompactBindings", "WriteTs", "ApplyWrite"),
-    *("Compact", "CancelCompaction", "Session", "Execute"),
+    *("Compact", "CancelCompaction", "Session", "Execute", "StageChanges"),
 }
 """Methods that are no commands of a shard and may change something."""
 

@@ -17,7 +17,7 @@ KEPT: Final = 10_000
 """The newest so many are known: who repeats a commit does so before that many others were made."""
 
 PRUNED_MAX: Final = 16
-"""Rows that go with one commit at most."""
+"""Rows that go with one token at most."""
 
 
 class Commits:
@@ -29,12 +29,12 @@ class Commits:
         self._kept = kept
         self._order: deque[CommitKey] | None = None
 
-    def pruned(self) -> list[tuple[Row, int]]:
-        """What to retract with a commit that adds a token."""
+    def pruned(self, adding: int = 1) -> list[tuple[Row, int]]:
+        """What to retract with a commit that adds a token, or several."""
         if self._order is None:
             known = self._snapshot.objects(COMMIT).items()
             self._order = deque(key for key, _ in sorted(known, key=lambda each: each[1].ts))
-        over = min(len(self._order) + 1 - self._kept, PRUNED_MAX)
+        over = min(len(self._order) + adding - self._kept, PRUNED_MAX * adding)
         return [(self._row(key), -1) for key in islice(self._order, max(over, 0))]
 
     def saw(self, changes: Iterable[Change]) -> None:

@@ -7,17 +7,17 @@ other. Source: catalog-semantics.md sections 1.2.1, 1.2.3 and 1.2.6 to 1.2.10.
 import asyncio
 import contextlib
 import copy
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from persist.client.catalog.build_objects import difference
 from persist.client.catalog.commits import Commits
-from persist.client.catalog.log.append import SnapshotMemory, append
-from persist.client.catalog.port import Dump, RowLog
+from persist.client.catalog.log.append import SnapshotMemory, append_all
+from persist.client.catalog.port import Dump, Grouping, RowLog
 from persist.client.catalog.preparing import decoded, prepare
 from persist.client.catalog.raw import RawCatalog, live_keys, versions
 from persist.client.shard.handles import Closes
-from persist.core.catalog.errors import IncompatibleDataVersion, NotWritable, OutOfSync
+from persist.core.catalog.errors import Fenced, IncompatibleDataVersion, NotWritable, OutOfSync
 from persist.core.catalog.kinds import AUDIT_LOG, STORAGE_USAGE, AnyKind, Kind, check_kind, check_object
 from persist.core.catalog.leadership.commit_rules import (
     advanced_upper,
@@ -35,7 +35,7 @@ from persist.core.catalog.rows import Row, RowCodec, RowUpdate
 from persist.core.catalog.snapshot import Change, Snapshot
 from persist.core.catalog.transaction import Batch, Transaction
 from persist.core.ids import Token
-from persist.errors import CorruptData, HistoryRewound, InvalidArgument, NotReadable, PersistError
+from persist.errors import CorruptData, HistoryRewound, InvalidArgument, NotReadable, PersistError, UsageError
 from persist.typed import AnyValue
 
 K = TypeVar("K")
@@ -179,6 +179,28 @@ class OpenedCatalog(Closes):
         async with self._turn:
             return await self._commit(transaction, ts)
 
+    async def commit_all(self, wanted: Sequence[tuple[Transaction, int]]) -> list[int | PersistError | None]:
+        """What comes of transactions that do not depend on one another, each to be committed at a time or after it.
+
+        The upper after it, why it is refused, or None: it is to be committed by itself. Those that are committed are by
+        one append. Raises what that raises: what became of them is as unknown as of one.
+        """
+        async with self._turn:
+            while True:
+                self._check()
+                found = self._together(wanted)
+                times = [each for each in found if isinstance(each, tuple)]
+                if len(times) < 2:
+                    return [None if isinstance(each, tuple) else each for each in found]
+                try:
+                    done = await self._append_all(times)
+                except UsageError:
+                    # Of one of them, and nothing was appended: by itself it is told why.
+                    return [None if isinstance(each, tuple) else each for each in found]
+                if done:
+                    return [each[0] + 1 if isinstance(each, tuple) else each for each in found]
+                await self._follow()
+
     async def set(self, kind: Kind[K, V], objects: Mapping[K, V | None]) -> int:
         """See ReadWriteCatalog."""
         async with self._turn:
@@ -300,16 +322,55 @@ class OpenedCatalog(Closes):
                     keys=", ".join(missing[:10]),
                 )
 
+    def _together(
+        self, wanted: Sequence[tuple[Transaction, int]]
+    ) -> list[tuple[int, list[tuple[Row, int]]] | int | PersistError | None]:
+        """Of each transaction its rows and their time, one after the other; or what becomes of it without them."""
+        found: list[tuple[int, list[tuple[Row, int]]] | int | PersistError | None] = []
+        upper, named = self._upper, list[list[tuple[Row, int]]]()
+        for transaction, ts in wanted:
+            one = self._member(transaction, ts, upper)
+            if isinstance(one, tuple):
+                upper = one[0] + 1
+                named += [one[1]] if transaction.token is not None else []
+            found.append(one)
+        if named:
+            named[0] += self._commits.pruned(len(named))
+        return found
+
+    def _member(
+        self, transaction: Transaction, ts: int, upper: int
+    ) -> tuple[int, list[tuple[Row, int]]] | int | PersistError | None:
+        try:
+            transaction.check_made_from(self._snapshot)
+            done = committed_at(self._snapshot, transaction, self._codec)
+            if done is not None:
+                return done + 1
+            batch = transaction.batch()
+            at = commit_ts(self._mode, batch, self._snapshot, ts, upper)
+            rows = batch.rows(self._codec, at, transaction.body(self._codec) if batch.token else b"")
+        except Fenced:
+            raise
+        except UsageError as error:
+            return error
+        alone = not rows or any(kind.append_only and after is None for kind, _, _, after, _ in batch.changes)
+        return None if alone or not isinstance(self._log, Grouping) else (at, rows)
+
     async def _append(self, changes: list[tuple[Row, int]], ts: int, prepared: Prepared | None = None) -> bool:
         """Whether the changes are there now. If not, somebody was first: follow. Raises InvalidArgument."""
+        return await self._append_all([(ts, changes)], prepared)
+
+    async def _append_all(
+        self, times: Sequence[tuple[int, list[tuple[Row, int]]]], prepared: Prepared | None = None
+    ) -> bool:
         self._check()
         memory = SnapshotMemory(self._snapshot, self._codec, prepared)
         with self._ends_if(HistoryRewound):
-            found = await append(self._log, memory, changes, ts, expected_upper=self._upper)
+            found = await append_all(self._log, memory, times, expected_upper=self._upper)
         if found is not None:
             return False
         self._commits.saw(self._snapshot.take(memory.net))
-        self._upper = ts + 1
+        self._upper = times[-1][0] + 1
         # Only what others may read again is at stake: the next append tells it anew.
         with contextlib.suppress(PersistError):
             await self._log.forget(self._upper - 1)

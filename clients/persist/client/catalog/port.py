@@ -114,6 +114,17 @@ class Nudging(Protocol):
         ...
 
 
+@runtime_checkable
+class Grouping(Protocol):
+    """A RowLog that takes what happens at several times by one append."""
+
+    async def append_all(
+        self, times: Sequence[tuple[int, Sequence[tuple[Row, int]]]], *, expected_upper: int
+    ) -> int | None:
+        """As ``append`` for each of these times, which rise, one after the other, but all or none of them."""
+        ...
+
+
 class Dump(NamedTuple):
     """All updates of a catalog, consolidated as of ``upper - 1`` or with all times that can be told apart."""
 

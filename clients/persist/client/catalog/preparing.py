@@ -8,7 +8,6 @@ from persist.core.catalog.rows import Row, RowCodec, RowUpdate
 from persist.core.catalog.transaction import Transaction
 from persist.errors import CorruptData
 from persist.runtime import system
-from persist.typed import AnyKey, AnyValue
 
 
 async def prepare(transaction: Transaction, codec: RowCodec) -> None:
@@ -26,7 +25,7 @@ async def decoded(codec: RowCodec, updates: Sequence[RowUpdate]) -> RowCodec:
     """A codec that has decoded the rows of many updates already, but those that it cannot read."""
     if len(updates) < LARGE:
         return codec
-    known: dict[Row, tuple[AnyKey, AnyValue]] = {}
+    known: dict[Row, tuple[object, object]] = {}
     for number, (row, _, _) in enumerate(updates):
         with suppress(CorruptData):
             known[row] = codec.decode(row)
@@ -38,18 +37,18 @@ async def decoded(codec: RowCodec, updates: Sequence[RowUpdate]) -> RowCodec:
 class _Decoded:
     """A RowCodec that knows some rows."""
 
-    def __init__(self, codec: RowCodec, known: dict[Row, tuple[AnyKey, AnyValue]]) -> None:
+    def __init__(self, codec: RowCodec, known: dict[Row, tuple[object, object]]) -> None:
         self._codec = codec
         self._known = known
 
-    def encode(self, kind: str, key: AnyKey, value: AnyValue) -> Row:
+    def encode(self, kind: str, key: object, value: object) -> Row:
         """See RowCodec."""
         return self._codec.encode(kind, key, value)
 
-    def encode_key(self, kind: str, key: AnyKey) -> bytes:
+    def encode_key(self, kind: str, key: object) -> bytes:
         """See RowCodec."""
         return self._codec.encode_key(kind, key)
 
-    def decode(self, row: Row) -> tuple[AnyKey, AnyValue]:
+    def decode(self, row: Row) -> tuple[object, object]:
         """See RowCodec."""
         return self._known.get(row) or self._codec.decode(row)

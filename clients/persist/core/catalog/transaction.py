@@ -55,9 +55,9 @@ def check_not_version(kind: AnyKind, key: AnyKey) -> None:
         )
 
 
-_Kept: TypeAlias = tuple[
-    dict[AnyKind, dict[Any, Any]], dict[AnyKind, dict[Name, Any]], dict[tuple[AnyKind, Any], int], int
-]
+_Pending: TypeAlias = dict[AnyKind, dict[Any, Any]]
+"""What objects are to be, by kind and key; None: gone."""
+_Kept: TypeAlias = tuple[_Pending, dict[AnyKind, dict[Name, Any]], dict[tuple[AnyKind, Any], int], int]
 """Changes, the names they give and take, and their groups."""
 
 
@@ -363,7 +363,7 @@ class Transaction:
     def _write(self, kind: AnyKind, wanted: list[tuple[AnyKey, AnyValue]]) -> None:
         deque(self._writing(kind, wanted), maxlen=0)
 
-    def _writing(self, kind: AnyKind, wanted: list[tuple[AnyKey, AnyValue]]) -> Iterator[None]:
+    def _writing(self, kind: AnyKind, wanted: list[tuple[object, object]]) -> Iterator[None]:
         """All names are given up before any is taken, and nothing is kept unless every name is free. In steps."""
         for number, (key, value) in enumerate(wanted):
             self._depend(kind, key, value)
@@ -426,7 +426,7 @@ class Transaction:
         given = ((change.kind.oid_of, change.after) for change in self._changes())
         return frozenset(oid_of(value) for oid_of, value in given if oid_of is not None and value is not None)
 
-    def _changes(self, wanted: Mapping[AnyKind, Mapping[Any, Any]] | None = None) -> Iterator[Change]:
+    def _changes(self, wanted: _Pending | None = None) -> Iterator[Change]:
         for kind, pending in (self._pending if wanted is None else wanted).items():
             for key, value in pending.items():
                 if kind.append_only:
@@ -437,7 +437,7 @@ class Transaction:
                     yield Change(kind, key, before, after, self._ops[kind, key])
 
 
-def _wanted(wanted: Mapping[AnyKind, Mapping[Any, Any]], codec: RowCodec) -> Iterator[tuple[str, bytes, bytes | None]]:
+def _wanted(wanted: _Pending, codec: RowCodec) -> Iterator[tuple[str, bytes, bytes | None]]:
     for kind, pending in wanted.items():
         for key, value in pending.items():
             after = value if not kind.append_only else Unit() if value > 0 else None

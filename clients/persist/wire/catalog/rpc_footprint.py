@@ -49,7 +49,7 @@ class Touched:
             for name in kind.names(side) if side is not None else ():
                 self._names[kind, fingerprint(name)] = key
 
-    def met_by(self, footprint: Footprint) -> dict[tuple[str, AnyKey], None]:
+    def met_by(self, footprint: Footprint) -> dict[tuple[str, object], None]:
         """The objects on which a transaction depends that has this footprint. Costs what the smaller of both takes."""
         found = [(kind.tag, key) for kind in footprint.kinds for key in self._objects.get(kind, ())]
         if len(footprint.keys) < self.changes:

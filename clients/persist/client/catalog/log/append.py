@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final, Protocol
 
-from persist.client.catalog.port import RowLog
+from persist.client.catalog.port import Grouping, RowLog
 from persist.core.catalog.prepared import Prepared
 from persist.core.catalog.rows import Row, RowCodec
 from persist.core.catalog.snapshot import Net, Snapshot
@@ -45,6 +45,10 @@ class SnapshotMemory:
         self.net = self._snapshot.fitting(self._codec, changes, made.net if made else None)
 
 
+Times = Sequence[tuple[int, Sequence[tuple[Row, int]]]]
+"""Changes by times that rise."""
+
+
 async def append(
     log: RowLog, memory: Memory, changes: Sequence[tuple[Row, int]], ts: int, *, expected_upper: int
 ) -> int | None:
@@ -53,6 +57,12 @@ async def append(
     Raises InvalidArgument for changes that do not fit it, RequestTooLarge for a row that no server could show: nothing
     was appended.
     """
+    return await append_all(log, memory, [(ts, changes)], expected_upper=expected_upper)
+
+
+async def append_all(log: RowLog, memory: Memory, times: Times, *, expected_upper: int) -> int | None:
+    """As ``append``, for several times that change different rows: where the log takes that (Grouping)."""
+    changes = [change for _, changes in times for change in changes]
     _check_sizes(changes)
     try:
         memory.check(changes)
@@ -62,7 +72,10 @@ async def append(
             hint="nothing was changed; make a new transaction from what is there now, and report it",
             **error.details,
         ) from error
-    return await log.append(changes, ts, expected_upper=expected_upper)
+    if len(times) == 1:
+        return await log.append(changes, times[0][0], expected_upper=expected_upper)
+    assert isinstance(log, Grouping)
+    return await log.append_all(times, expected_upper=expected_upper)
 
 
 def _check_sizes(changes: Sequence[tuple[Row, int]]) -> None:

@@ -114,7 +114,14 @@ class ShardLog:
 
     async def append(self, changes: Sequence[tuple[Row, int]], ts: int, *, expected_upper: int) -> int | None:
         """See RowLog."""
-        rows = await self._computed(len(changes), _table_of, changes, ts)
+        return await self.append_all([(ts, changes)], expected_upper=expected_upper)
+
+    async def append_all(
+        self, times: Sequence[tuple[int, Sequence[tuple[Row, int]]]], *, expected_upper: int
+    ) -> int | None:
+        """See Grouping."""
+        ts = times[-1][0]
+        rows = await self._computed(sum(len(changes) for _, changes in times), _table_of, times)
         try:
             outcome = await self._writer.compare_and_append(rows, expected_upper, ts + 1)
         except LeaseExpired as error:
@@ -230,5 +237,5 @@ class ShardLog:
         return handle
 
 
-def _table_of(changes: Sequence[tuple[Row, int]], ts: int) -> pa.Table:
-    return to_table(RowUpdate(row, ts, diff) for row, diff in changes)
+def _table_of(times: Sequence[tuple[int, Sequence[tuple[Row, int]]]]) -> pa.Table:
+    return to_table(RowUpdate(row, ts, diff) for ts, changes in times for row, diff in changes)
