@@ -83,7 +83,8 @@ def test_port_may_be_left_out_on_the_command_line_and_in_the_environment(persist
 
 def test_nobody_there_is_said_long_before_the_deadline(persist, free, people):
     for words in (("list",), ("snapshot", "people"), ("append", "people", people, "--key", "id"), ("listen", "people")):
-        done = persist("shard", *words, "--endpoint", free, "--timeout", 3_600)
+        more = ("--endpoint", free, "--timeout", 3_600)
+        done = persist("shard", *words, *more, PERSIST_FIRST_CONNECTION_MS="500")
         assert (done.code, done.out) == (1, "")
         assert done.err == f"persist: no server at {free} (`persist dev` starts one; is the address right?)\n"
 

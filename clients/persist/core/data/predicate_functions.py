@@ -64,7 +64,7 @@ def after(prefix: str) -> str:
     return kept[:-1] + chr(0xE000 if point == 0xD800 else point)  # no text holds what lies between
 
 
-def within(op: str, function: str, values: Sequence[Any]) -> list[tuple[str, str]]:
+def within(op: str, function: str, values: Sequence[int]) -> list[tuple[str, str]]:
     """What must hold of the column itself, as (op, text), where a function of it compares so; nothing if unknown.
 
     ``values``: what it is compared with, at least one, in the function's own type.
