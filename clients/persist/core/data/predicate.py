@@ -247,7 +247,8 @@ def _of_column(condition: Condition, given: pa.DataType | None) -> list[Conditio
     if condition.op.startswith("is "):
         return [replace(condition, function="")]
     literals = _literals(condition, given)
-    values = literals.cast(pa.int32() if condition.function == "date" else pa.int64()).to_pylist()
+    whole = literals.cast(pa.int32() if condition.function == "date" else pa.int64()).to_pylist()
+    values = [value for value in whole if value is not None]
     found = (
         [Condition(column, op, text) for op, text in within(condition.op, condition.function, values)] if values else []
     )
