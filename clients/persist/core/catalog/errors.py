@@ -55,7 +55,7 @@ class PrivilegeMissing(UsageError):
 
 
 class OutOfSync(UsageError):
-    """Another process changed what the transaction depends on. Refresh and run it again. ``details``: updates, upper, keys."""
+    """What the transaction depends on was changed. Refresh and run it again. ``details``: updates, upper, keys."""
 
     reason = "CATALOG_OUT_OF_SYNC"
 
