@@ -55,7 +55,7 @@ class PrivilegeMissing(UsageError):
 
 
 class OutOfSync(UsageError):
-    """Somebody changed what the transaction depends on. Refresh and run it again. ``details``: updates, upper, keys."""
+    """What the transaction depends on was changed. Refresh and run it again. ``details``: updates, upper, keys."""
 
     reason = "CATALOG_OUT_OF_SYNC"
 
@@ -79,21 +79,21 @@ class IncompatibleContentVersion(UsageError):
 
 
 class Fenced(UsageError):
-    """Somebody else leads. Open the catalog again, or leave it to them. The highest ``rank`` tells most."""
+    """Another process leads. Open the catalog again, or leave it to that. The highest ``rank`` says most."""
 
     reason = "CATALOG_FENCED"
     rank: ClassVar[int] = -1
 
 
 class FencedByMigration(Fenced):
-    """Somebody else moved the catalog while this process migrated it. ``details``: expected, upper."""
+    """Another process moved the catalog while this one migrated it. ``details``: expected, upper."""
 
     reason = "CATALOG_FENCED_BY_MIGRATION"
     rank = 0
 
 
 class FencedByEpoch(Fenced):
-    """Somebody opened the catalog later. ``details``: generation and epoch of both, ours first."""
+    """Another process opened the catalog later. ``details``: generation and epoch of both, ours first."""
 
     reason = "CATALOG_FENCED_BY_EPOCH"
     rank = 1
