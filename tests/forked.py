@@ -162,7 +162,7 @@ def run_fork(module: str, *words: object, directory: Path | None = None) -> "sub
         output = fork.output.read()
         code = fork.join()
         assert code is not None
-        return subprocess.CompletedProcess([module, *words], code, output.decode(), errors.result().decode())
+        return subprocess.CompletedProcess([module, *map(str, words)], code, output.decode(), errors.result().decode())
 
 
 def _file(pipe: tuple[Connection, Connection] | None, mode: str = "rb") -> FileIO | None:
