@@ -301,12 +301,9 @@ resnapshot(Location(directory=directory), "shop", "public.items", pace=Pace(rows
 """
 PLACES = [
     ("Attempt._save", 1),
-    ("Attempt._save.after", 1),
-    ("Attempt._append", 2),
     ("WriteHandle.compare_and_append_batches", 3),
     ("WriteHandle.compare_and_append_batches.after", 4),
     ("Attempt._save", 8),
-    ("Attempt._append.after", 5),
     ("attempt.carry_out", 1),
     ("attempt.carry_out.after", 1),
     ("attempt.discard", 1),
