@@ -80,7 +80,7 @@ class Predicate:
         return found
 
     def renamed(self, name: Callable[[str], str]) -> "Predicate":
-        """The same about columns of other names."""
+        """The same about columns of other names. Raises InvalidArgument for an expression, and what ``name`` raises."""
         return Predicate(tuple(_renamed(condition, name) for condition in self.conditions))
 
     def check(self, schema: Schema, *, times: bool = False) -> None:
