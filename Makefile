@@ -49,7 +49,8 @@ sim_bugs = $(SIMULATIONS)/test_bugs.py
 sim_soak = tests/soak tests/scenarios tests/machine/compaction/test_memory.py tests/machine/test_crowd.py \
 	tests/conformance/test_contention.py
 sim_places = tests/client
-sim_laws = tests/property tests/unit
+sim_laws = tests/property tests/unit tests/ingest/decode/test_decode.py tests/ingest/sources/test_ranges.py \
+	tests/spark/read/test_rows.py tests/spark/change/test_pairing.py
 PART ?= $(if $(SEED),worlds,worlds fleets search model bugs soak places laws)
 sim: setup-python ## simulate and soak at length (PART=worlds|fleets|search|model|bugs|soak|places|laws, SEEDS=3000, FLEETS=600, or PART and SEED=n for one)
 	@PERSIST_SIM=full PERSIST_SIM_SEEDS=$(SEEDS) PERSIST_SIM_FLEETS=$(FLEETS) PERSIST_SIM_SEED=$(SEED) \
