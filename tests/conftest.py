@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 from costs import Costs
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from kinds import KINDS, kind_of
 from simulation.budget import examples
 from xdist.remote import Producer
@@ -32,7 +32,15 @@ COROUTINE_TEST_SECONDS = 240.0
 
 # The same examples every time, so that a failure is the change's and not the day's. To look for new ones:
 # make test ARGS="tests/property --hypothesis-profile=explore"
-settings.register_profile("steady", derandomize=True, database=None, max_examples=examples(100))
+# How fast examples are made says how busy the machine is.
+settings.register_profile(
+    "steady",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    max_examples=examples(100),
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.register_profile("explore", print_blob=True)
 settings.load_profile("steady")
 
