@@ -216,7 +216,10 @@ def test_session_tells_its_planners_how_many_cores_it_has(
     spark: Any, where: Where, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append(spark.range(0, 50_000).selectExpr("id", "cast(id % 7 as string) as name"), where, commitTime=1)
-    source = pyspark_persist._source_of(spark)
+    registered = list[Any]()
+    monkeypatch.setattr(type(spark.dataSource), "register", lambda _, source: registered.append(source))
+    pyspark_persist.register(spark)
+    [source] = registered
     monkeypatch.setattr(planning, "PARALLEL_BYTES", 1)
     cut = source(where).reader(load(spark, where).schema).partitions()
     assert len(cut) == spark.sparkContext.defaultParallelism == 2

@@ -357,7 +357,17 @@ async def _held(reads: Reads, names: Names, of: Described, at: int) -> AtOneTime
     # What the cursor's own hold keeps needs no lease: what is fetched does, and who dies leaves it behind.
     lease = min(LEASE_SECONDS, location.settings.reader_lease_ms / 1000)
     asked = Asked(as_of=AsOf(at), isolation=Isolation.SERIALIZABLE, purpose="cursor", lease=lease)
-    return await reads.readers.held(names, [of], asked, location.attempts.deadline(None))
+    found = await reads.readers.held(names, [of], asked, location.attempts.deadline(None))
+    # SUBTLE: a lease begins at the shard's since. Subscribers that are killed and started again within a lease would
+    # hand that on to each other for ever.
+    try:
+        await found.held[of.id].reader.downgrade_since(at)
+    except LeaseExpired:
+        pass  # the next fetch opens another one
+    except BaseException:
+        await found.release()
+        raise
+    return found
 
 
 def _followed(names: Names, item: Described) -> Described:
