@@ -30,6 +30,10 @@ class MemoryLog:
     def __init__(self, rows: MemoryRows) -> None:
         self.rows = rows
 
+    @property
+    def history(self) -> int | None:
+        return None
+
     async def upper(self) -> int:
         await asyncio.sleep(0)
         return self.rows.upper

@@ -164,7 +164,7 @@ async def merged(remote: RemoteShards, shard) -> bool:
     [
         ((), 2, "name one place"),
         (("--blob", "mem:x"), 2, "go together"),
-        (("--blob", "nonsense", "--consensus", "mem:x"), 1, "unknown blob URI"),
+        (("--blob", "nonsense", "--consensus", "mem:x"), 2, "unknown blob URI"),
     ],
     ids=["nothing", "half", "malformed"],
 )

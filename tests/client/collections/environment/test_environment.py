@@ -54,7 +54,7 @@ async def test_an_environment_that_does_not_exist_yet_says_so_and_its_first_stat
         for look in (lambda: environment.resolve("t"), environment.strict_view, environment.items):
             with pytest.raises(Uninitialized, match="does not exist yet") as refused:
                 await look()
-            assert "first statement makes it" in refused.value.hint
+            assert "CREATE TABLE makes it" in refused.value.hint
         with pytest.raises(Uninitialized):
             _ = environment.view
         assert [shard async for shard in client.list_shards()] == []
