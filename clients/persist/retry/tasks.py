@@ -107,6 +107,8 @@ async def outcome_of(task: asyncio.Task[T], ended: str) -> T:
     except asyncio.CancelledError:
         if task.cancelled() and caller.cancelling() <= before:
             raise Indeterminate(ended, hint="repeat the same call") from None
+        # Who went away asks no more what came of it.
+        forsake(task)
         raise
 
 

@@ -6,7 +6,7 @@ import gc
 import pytest
 
 from persist.errors import Determinate
-from persist.retry.tasks import FAILURES, Tasks, ended
+from persist.retry.tasks import FAILURES, Tasks, ended, outcome_of
 from persist_host import Telemetry
 
 
@@ -71,3 +71,22 @@ async def test_work_that_is_ended_early_fails_in_silence(unseen: list[str]):
     del done, late
     gc.collect()
     assert not unseen
+
+
+async def test_failure_of_what_a_caller_went_away_from_is_logged_nowhere(unseen: list[str]):
+    tasks, begun, goes_on = Tasks(), asyncio.Event(), asyncio.Event()
+
+    async def slow() -> None:
+        begun.set()
+        await goes_on.wait()
+        await fails()
+
+    caller = asyncio.ensure_future(outcome_of(tasks.start(slow()), "the process is closing"))
+    await begun.wait()
+    await ended(caller)
+    goes_on.set()
+    await stirred()
+    gc.collect()
+    await stirred()
+    assert unseen == []
+    await tasks.close()
