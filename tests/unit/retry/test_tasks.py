@@ -84,6 +84,7 @@ async def test_failure_of_what_a_caller_went_away_from_is_logged_nowhere(unseen:
     caller = asyncio.ensure_future(outcome_of(tasks.start(slow()), "the process is closing"))
     await begun.wait()
     await ended(caller)
+    del caller
     goes_on.set()
     await stirred()
     gc.collect()
