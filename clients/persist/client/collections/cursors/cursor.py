@@ -32,7 +32,7 @@ from persist.core.data.schema import TS
 from persist.core.frontier import TIME_MAX, Antichain, check_time
 from persist.core.ids import ShardId
 from persist.core.time.read_time import AsOf, Isolation
-from persist.errors import InvalidArgument, LeaseExpired, UsageError
+from persist.errors import InvalidArgument, LeaseExpired, NotReadable, UsageError
 from persist.retry.deadline import Deadline
 
 LOOK_SECONDS: Final = 0.1
@@ -345,10 +345,17 @@ async def open_cursor(
         raise InvalidArgument("this is no cursor", hint="CREATE CURSOR makes one", name=item.name, kind=item.kind)
     of = _followed(names, item)
     reads.check_may_read(names, of)
-    acknowledged = names.acknowledged(item.id)
-    begin = acknowledged if position is None else position
-    at = names.hold(item.id).at if begin is None else max(begin - 1, 0)
-    return Cursor(reads, execute, item, of, begin, acknowledged, await _held(reads, names, of, at))
+    while True:
+        acknowledged = names.acknowledged(item.id)
+        begin = acknowledged if position is None else position
+        at = names.hold(item.id).at if begin is None else max(begin - 1, 0)
+        try:
+            return Cursor(reads, execute, item, of, begin, acknowledged, await _held(reads, names, of, at))
+        except NotReadable:
+            # Of a subscriber that was there before a last acknowledgement may have come between looking and holding.
+            names = await reads.names(strict=True)
+            if position is not None or names.acknowledged(item.id) == acknowledged:
+                raise
 
 
 async def _held(reads: Reads, names: Names, of: Described, at: int) -> AtOneTime:
