@@ -16,6 +16,7 @@ from client.support import SMALL, Place, client_of, memory_place
 
 import persist
 from persist import InvalidArgument, LeaseExpired, NotReadable, Progress, Updates, aio
+from persist.client.collections.cursors import cursor as cursors
 from persist.client.collections.environment import Environment
 from persist.core.catalog.ddl.statements import (
     Acknowledge,
@@ -218,6 +219,34 @@ async def test_a_position_whose_history_is_gone_is_an_error_and_never_a_gap():
         with pytest.raises(NotReadable) as gone:
             await environment.cursor("c", position=before)
         assert "since" in gone.value.details
+
+
+async def test_a_cursor_that_is_acknowledged_while_it_is_opened_goes_on_from_there(monkeypatch: pytest.MonkeyPatch):
+    """The last acknowledgement of a subscriber that was killed is executed between the look at it and the lease."""
+    async with client_of(memory_place()) as client, environment_of(client, retain=Retain(0)) as environment:
+        table = await table_in(client, environment)
+        await table.insert([row(1)])
+        await environment.execute(CURSOR)
+        former = await environment.cursor("c")
+        begin = (await former.fetch()).position
+        await former.acknowledge()
+        item, held = await environment.resolve("t"), cursors._held
+
+        async def overtaken(*arguments: Any) -> Any:
+            monkeypatch.setattr(cursors, "_held", held)
+            await table.insert([row(2)])
+            await former.fetch()
+            await former.acknowledge()
+            await former.aclose()
+            while (await client.inspect(item.data))["since"][0] < begin:
+                await table.insert([row(3)])
+                await asyncio.sleep(0.05)
+            return await held(*arguments)
+
+        monkeypatch.setattr(cursors, "_held", overtaken)
+        async with await environment.cursor("c") as opened:
+            assert opened.position is not None
+            assert opened.position > begin
 
 
 async def test_a_subscription_gives_the_contents_and_every_update_with_progress():
