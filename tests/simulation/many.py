@@ -3,6 +3,7 @@
 import concurrent.futures
 import dataclasses
 import gc
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -85,5 +86,7 @@ def _timed(world: World, seed: int) -> tuple[Outcome, float]:
 
 
 def _begin() -> None:
+    # What is done in the background logs each fault it meets: thousands of lines between those that say how far it is.
+    logging.lastResort = None
     gc.collect()
     gc.freeze()
