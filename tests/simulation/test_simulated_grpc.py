@@ -186,6 +186,26 @@ def test_what_was_sent_may_happen_although_its_connection_broke():
     assert _simulated(story) == [{grpc.StatusCode.UNAVAILABLE}, True, True]
 
 
+def test_what_is_on_its_way_when_a_connection_breaks_is_lost_or_arrives_as_a_whole():
+    async def story(wires: Wires, loop: VirtualLoop) -> list[Any]:
+        _served(wires, loop)
+        await asyncio.sleep(0.1)
+        once = _method(grpc.aio.insecure_channel("there:7"), "unary_unary", "Once")
+        told = set()
+        for number in range(200):
+            await once(b"begin", timeout=1)
+            connection = wires.some()[0]
+            answer = asyncio.ensure_future(_end(once(b"next", timeout=1)))
+            await asyncio.sleep(0.0004 * (number % 10))
+            for at in range(40):  # as when several messages were each rolled to be the last
+                wires.later(at * 0.0001, connection.reset)
+            ended = await answer
+            told.add(ended[0] if isinstance(ended, tuple) else ended)
+        return [told]
+
+    assert _simulated(story) == [{grpc.StatusCode.UNAVAILABLE, b"nextNone"}]
+
+
 def test_a_proxy_delivers_twice_and_tells_nobody():
     async def story(wires: Wires, loop: VirtualLoop) -> list[Any]:
         wires.twice = 1.0

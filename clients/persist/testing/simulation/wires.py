@@ -159,6 +159,8 @@ class Connection:
 
     def reset(self) -> None:
         """Both ends see that it is over. What is on its way arrives first, or never."""
+        if self.broken:
+            return  # what became of what was on its way is decided once
         self._lose_up, self._lose_down = self.wires.rolls.random() < 0.5, self.wires.rolls.random() < 0.8
         self._break("socket closed", told=True)
 
