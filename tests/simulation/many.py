@@ -61,17 +61,20 @@ def live(world: World, seeds: Sequence[int], least: dict[str, float]) -> Tally:
     """Live through all of them; the first that fails ends it. ``world`` must be importable."""
     seeds = [int(SEED)] if SEED else seeds
     tally = Tally(len(seeds), {} if SEED else least)
-    with concurrent.futures.ProcessPoolExecutor(PROCESSES, mp_context=forks(), initializer=_begin) as pool:
+    pool = concurrent.futures.ProcessPoolExecutor(PROCESSES, mp_context=forks(), initializer=_begin)
+    try:
         work = {pool.submit(_timed, world, seed): seed for seed in seeds}
         for done in concurrent.futures.as_completed(work):
             try:
                 tally.add(*done.result())
             except BaseException:
                 print(f"\n{tally}\nit was world {work[done]}", flush=True)
-                pool.shutdown(wait=False, cancel_futures=True)
                 raise
             if tally.worlds % PROGRESS_WORLDS == 0:
                 print(f"\n{tally}", end="", flush=True)
+    finally:
+        # SUBTLE: what a ``with`` does as well would let all worlds be lived through that have not begun.
+        pool.shutdown(wait=False, cancel_futures=True)
     print(f"\n{tally}\n{tally.table()}")
     return tally
 

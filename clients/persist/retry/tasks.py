@@ -112,6 +112,16 @@ async def outcome_of(task: asyncio.Task[T], ended: str) -> T:
         raise
 
 
+async def finished(task: asyncio.Task[T]) -> T:
+    """What comes of a task that is not left in the middle: a caller that is cancelled waits for its end, too."""
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        forsake(task)
+        await asyncio.wait({task})
+        raise
+
+
 def kind_of(error: BaseException) -> str:
     """The stable name of an error, for logs and counters."""
     return str(getattr(error, "reason", type(error).__name__))

@@ -6,7 +6,7 @@ import gc
 import pytest
 
 from persist.errors import Determinate
-from persist.retry.tasks import FAILURES, Tasks, ended, outcome_of
+from persist.retry.tasks import FAILURES, Tasks, ended, finished, outcome_of
 from persist_host import Telemetry
 
 
@@ -91,3 +91,27 @@ async def test_failure_of_what_a_caller_went_away_from_is_logged_nowhere(unseen:
     await stirred()
     assert unseen == []
     await tasks.close()
+
+
+async def test_who_is_cancelled_waits_for_what_is_not_left_in_the_middle_whose_failure_is_logged_nowhere(
+    unseen: list[str],
+):
+    tasks, begun, goes_on = Tasks(), asyncio.Event(), asyncio.Event()
+
+    async def slow() -> None:
+        begun.set()
+        await goes_on.wait()
+        await fails()
+
+    caller = asyncio.ensure_future(finished(tasks.start(slow())))
+    await begun.wait()
+    caller.cancel()
+    await stirred()
+    assert not caller.done()
+    goes_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    del caller
+    gc.collect()
+    await stirred()
+    assert unseen == []

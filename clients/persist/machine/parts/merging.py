@@ -25,7 +25,7 @@ from persist.machine.parts.place import Place
 from persist.machine.parts.reading import Reading
 from persist.machine.parts.runs import RunView, only, overlapping
 from persist.machine.parts.threads import ahead_pool, decode, may_block
-from persist.retry.tasks import Tasks
+from persist.retry.tasks import Tasks, finished
 from persist.storage.ports import DELETES_MAX
 from persist.wire.columnar import Encoded, encode_parts
 
@@ -206,12 +206,8 @@ class Merging:
                 limit_ms=place.settings.blob_timeout_ms,
             )
         )
-        try:
-            await asyncio.shield(setting)
-        except asyncio.CancelledError:
-            # SUBTLE: a thread may be writing it all the same, and what is deleted before it is written would stay.
-            await asyncio.wait({setting})
-            raise
+        # SUBTLE: a thread may be writing it all the same, and what is deleted before it is written would stay.
+        await finished(setting)
         self._on_rows(part.rows)
 
 
