@@ -54,16 +54,20 @@ class ShardClient(Stays):
         """What its handles share: for what is built on top of handles."""
         return self._location
 
-    async def named(self, name: ShardId | str, *, create: bool = False, timeout: float | None = None) -> ShardId:
+    async def named(
+        self, name: ShardId | str, *, create: bool = False, writes: bool = False, timeout: float | None = None
+    ) -> ShardId:
         """The shard of this name; an id is returned as it is, and not looked for. Makes nothing.
 
         ``create``, for who is going to write: of a name without a shard the id that its first write will give it,
-        instead of ShardNotFound, which names similar ones. Three RPCs at once. Raises AmbiguousName, which lists all
-        shards of the name, InvalidArgument (no name; with ``create`` a table that is written through a log).
+        instead of ShardNotFound, which names similar ones. ``writes``: rows are going to be appended as they are; with
+        ``create``, too. Three RPCs at once. Raises AmbiguousName, which lists all shards of the name, InvalidArgument
+        (no name; where rows are written, a table that is written through a log, or has a primary key, or whose rows
+        persist writes).
         """
         self._location.check_open()
         deadline = self._location.attempts.deadline(timeout)
-        return await shard_of(self._location, name, deadline, create=create, writes=create)
+        return await shard_of(self._location, name, deadline, create=create, writes=writes or create)
 
     async def open(
         self, shard: ShardId | str, *, schema: Schema | None = None, timeout: float | None = None
