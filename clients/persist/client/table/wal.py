@@ -169,8 +169,9 @@ class Wal:
         # What it does depends on its reads as well, so another run of it may do something else.
         marked = marker if marker is None or is_same else marker.with_body(WORK_BODY)
         with call_of(owners) as call:
+            ts = await self._new_ts(upper, deadline)
             while True:
-                ts = await self._ts_from(upper, deadline)
+                ts = await self._ts_from(upper, ts, deadline)
                 try:
                     outcome = await self._writer.compare_and_append_as(
                         call, _stamped(entries, ts), upper, ts + 1, transaction=marked, timeout=seconds(deadline)
@@ -186,18 +187,25 @@ class Wal:
                 # SUBTLE: whoever reads raises the log's upper, and so does a leader every second. Nothing that was read
                 # changed by that; who takes longer would else never commit.
                 before, upper = upper, self.upper.heard(outcome.upper)
-                if not await certain(self._is_empty(before, upper, deadline)):
+                is_empty, ts = await asyncio.gather(
+                    certain(self._is_empty(before, upper, deadline)), self._new_ts(upper, deadline)
+                )
+                if not is_empty:
                     return None
 
-    async def _ts_from(self, upper: int, deadline: Deadline) -> int:
-        """A time for what is written at ``upper``."""
+    async def _new_ts(self, upper: int, deadline: Deadline) -> int:
+        """A time of this write's own, for what is written at ``upper``."""
         ts = await certain(self.oracle.write_ts(timeout=seconds(deadline)))
         await self.oracle.check_ahead(max(ts, upper), timeout=seconds(deadline))
-        if ts < upper:
-            # SUBTLE: never a time that another run may have, too: by its time this one knows itself.
-            await certain(self.oracle.apply_write(upper - 1, timeout=seconds(deadline)))
-            ts = await certain(self.oracle.write_ts(timeout=seconds(deadline)))
         return ts
+
+    async def _ts_from(self, upper: int, ts: int, deadline: Deadline) -> int:
+        """That time, or a later one where ``upper`` has passed it."""
+        if ts >= upper:
+            return ts
+        # SUBTLE: never a time that another run may have, too: by its time this one knows itself.
+        await certain(self.oracle.apply_write(upper - 1, timeout=seconds(deadline)))
+        return await certain(self.oracle.write_ts(timeout=seconds(deadline)))
 
     async def _is_empty(self, begin: int, end: int, deadline: Deadline) -> bool:
         """Whether the log surely has no rows from ``begin`` to ``end``. What was merged since may hide that."""
