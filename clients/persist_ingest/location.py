@@ -58,15 +58,16 @@ class Target:
         shard = _id_in(name, kind=kind)
         return cls(location=location.resolved(), shard=shard, timeout=timeout, table=None if shard else name)
 
-    def found(self, *, create: bool = False) -> "Target":
+    def found(self, *, create: bool = False, writes: bool = False) -> "Target":
         """This, with the shard that has the name. ``create``: the one it is going to have, where there is none.
 
-        Raises ShardNotFound, AmbiguousName, LocationError.
+        ``writes``: its rows are going to be changed. Raises ShardNotFound, AmbiguousName, InvalidArgument (of a name
+        whose rows are not written so), LocationError.
         """
         if self.shard or self.table is None:
             return self
         try:
-            shard = self.client().named(self.table, create=create, timeout=self.timeout)
+            shard = self.client().named(self.table, create=create, writes=writes, timeout=self.timeout)
         except ShardNotFound:
             if not create:
                 raise

@@ -40,6 +40,9 @@ class Describing:
         upper = await self._mirror.at_least(at_least_in(request))
         if not self._mirror.raw.is_initialized:
             raise Uninitialized("this environment does not exist yet", hint="the first Execute makes it")
+        if role:
+            async with self._turn:
+                self._seen().role(role)
         if request.kind == pb.CATALOG_ENTRY_KIND_AUDIT_EVENT:
             _all_only(request)
             durable = await self._mirror.dump([AUDIT_LOG.tag], consolidated=True)

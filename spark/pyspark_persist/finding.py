@@ -52,13 +52,14 @@ def inspected(target: Target) -> Fields:
     return state
 
 
-def found(options: Options, *, create: bool = False) -> Options:
+def found(options: Options, *, create: bool = False, writes: bool = False) -> Options:
     """The options with the id of the named shard. ``create``: of a missing shard the id it will have.
 
-    Raises ShardNotFound, in the words of who asked, AmbiguousName.
+    ``writes``: its rows are going to be changed. Raises ShardNotFound, in the words of who asked, AmbiguousName, and
+    InvalidArgument (of a name whose rows are not written so).
     """
     try:
-        return replace(options, target=options.target.found(create=create))
+        return replace(options, target=options.target.found(create=create, writes=writes))
     except ShardNotFound as missing:
         raise _explained(missing, options.target) from missing
 

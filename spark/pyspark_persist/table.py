@@ -221,7 +221,7 @@ class PersistTable:
 
     def _change(self, kind: str, how: How) -> Change:
         options = parse_write(self._options | options_of(how), WRITE)
-        return Change(self._spark, found(options), kind, how)
+        return Change(self._spark, found(options, writes=True), kind, how)
 
     def _load(self, options: Mapping[str, object]) -> "DataFrame":
         return self._spark.read.format("persist").options(**self._options, **_texts(options)).load()

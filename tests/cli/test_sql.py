@@ -198,5 +198,26 @@ def test_what_a_hold_does_not_keep_is_told_by_names(persist: Persist, here):
     assert persist("sql", *here, "create table t (id int); create hold h on t").code == 0
     below = persist("sql", *here, "select * from t as of 3")
     assert (below.code, "object=persist.public.t" in below.err) == (2, True), below.err
+    for typed in (
+        ("hold", "advance", "h", "--to", "2206-11-22"),
+        ("hold", "create", "g", "t", "--at", "2206-11-22"),
+        ("sql", "alter hold h advance to '2206-11-22'"),
+        ("sql", "create hold g on t at '2206-11-22'"),
+        ("sql", "create cursor g for subscribe t as of '2206-11-22'"),
+    ):
+        ahead = persist(*typed, *here)
+        assert (ahead.code, "far ahead of the clock" in ahead.err) == (2, True), ahead.err
     early = persist("hold", "create", "g", "t", "--at", "3", *here)
     assert (early.code, "objects=persist.public.t" in early.err) == (2, True), early.err
+
+
+def test_a_role_that_is_not_there_runs_nothing(persist: Persist, here):
+    first = persist("sql", *here, "--role", "nobody", "select 1")
+    assert (first.code, first.out) == (2, ""), first.out
+    assert persist("sql", *here, "create table t (id int); create role ann").code == 0
+    for text in ("select 1", "show tables", "select * from persist_catalog.tables", "create table u (id int)"):
+        refused = persist("sql", *here, "--role", "nobody", text)
+        assert (refused.code, "there is no such role" in refused.err) == (2, True), (text, refused.out, refused.err)
+    assert persist("sql", *here, "--role", "ann", "select 1").code == 0
+    assert "there is no such role" in persist("hold", "create", "h", "t", *here, "--role", "nobody").err
+    assert "there is no such role" in persist("sql", *here, "set role = nobody; select 1").err

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ import pyspark_persist
 from persist.machine.applier import Applier
 from pyspark_persist import PersistTable
 from pyspark_persist.options.names import WRITE
-from pyspark_persist.options.parsing import parse_write
+from pyspark_persist.options.parsing import parse_read, parse_write
 from pyspark_persist.read import planning
 from pyspark_persist.write.writing import Write
 
@@ -343,6 +344,27 @@ def test_read_waits_for_a_time_to_be_complete_when_asked(spark: Any, where: Wher
     client.open_writer(where["shard"]).append([(({"id": 2}, {"name": "b"}), 5, 1)], new_upper=6)
     waiting.join(60)
     assert answers == [(1, "a"), (2, "b")]
+
+
+def test_a_read_waits_no_longer_than_asked_and_reads_for_as_long_as_it_takes(where: Where, client: Any) -> None:
+    schema = persist.Schema(key={"id": pa.int64()}, val={"name": pa.string()})
+    client.open_writer(where["shard"], schema=schema).append([(({"id": 1}, {"name": "a"}), 0, 1)], new_upper=5)
+    given = {**where, "waitForUpperMs": "50", "timeoutMs": "900000"}
+    with client.open_reader(persist.ShardId.parse(where["shard"])) as reader:
+        options = parse_read({**given, "asOf": "5"})
+        before = monotonic()
+        for read in (
+            lambda: planning.snapshot_partitions(reader, 5, options, ()),
+            lambda: planning.diff_partitions(reader, 0, 6, options, ()),
+        ):
+            with pytest.raises((persist.NotYetAvailable, persist.LocationError)):
+                read()
+        assert monotonic() - before < 300
+        assert len(planning.snapshot_partitions(reader, 4, options, ())) == 1
+        assert len(planning.diff_partitions(reader, 0, 5, options, ())) == 1
+    assert planning.seconds_to_complete(options) == 900
+    ahead = parse_read({**given, "asOf": str(2**62)})
+    assert planning.seconds_to_complete(ahead) == 0.05
 
 
 def test_empty_shard_reads_as_no_rows(spark: Any, where: Where) -> None:

@@ -13,6 +13,10 @@ import pyspark_persist
 from persist.core.catalog.ddl.statements import CreateSource, CreateTable, Export, QualifiedName
 from persist.core.catalog.values import Retain
 from persist.core.time.errors import MultipleTimelines
+from persist_ingest.location import Location, release
+from pyspark_persist.finding import found
+from pyspark_persist.options.names import WRITE
+from pyspark_persist.options.parsing import parse_write
 
 SCHEMA = persist.Schema(key={"id": pa.int64()}, val={"name": pa.string()})
 
@@ -70,3 +74,24 @@ def test_names_of_several_timelines_are_refused(spark: Any, tables: Any):
     with pytest.raises(MultipleTimelines) as refused:
         pyspark_persist.timedomain(spark, ["orders", "changes"], location=place)
     assert "U.brought" in refused.value.details["timelines"]
+
+
+def test_what_is_written_by_name_is_refused_where_its_keys_or_its_rows_are_not_the_writers(tmp_path: Any):
+    place = str(tmp_path)
+    with persist.embedded(place) as client:
+        client.sql(
+            "create table keyed (id bigint primary key) with (mode = direct); create table t (id bigint);"
+            "create materialized view kept as select id from t; create table bag (id bigint) with (mode = direct)"
+        )
+        for name, message in (
+            ("keyed", "a table with a primary key"),
+            ("kept", "nothing else writes its rows"),
+            ("t", "written through a log"),
+        ):
+            for create in (False, True):
+                options = parse_write({"location": place, "table": name, "keyColumns": "id"}, WRITE)
+                with pytest.raises(persist.InvalidArgument, match=message):
+                    found(options, create=create, writes=True)
+        bag = parse_write({"location": place, "table": "bag"}, WRITE)
+        assert found(bag, writes=True).target.shard == str(client.named("bag"))
+    release(Location(directory=place))

@@ -30,12 +30,16 @@ class Named:
     """A shard that a name may have. ``mode`` None: the first writer made it; it may be anything but a log.
 
     ``kept_by``: what it is of which persist itself writes the rows, such as a materialized view; empty: anybody may.
+    ``keyed``: a table with a primary key, of which no two rows have one key. ``item``: the full name of the item that
+    has it; empty: none has.
     """
 
     shard: ShardId
     mode: str | None = None
     timeline: str = EPOCH_TIMELINE
     kept_by: str = ""
+    keyed: bool = False
+    item: str = ""
 
     def check_written(self, name: str) -> None:
         """Raise InvalidArgument where rows of others would come between those that are computed, or ingested."""
@@ -44,6 +48,38 @@ class Named:
                 f"this name is a {self.kept_by}: nothing else writes its rows",
                 hint="write to what it is made of; read it by SQL, or by name",
                 name=name,
+                shard=self.shard,
+            )
+
+    def check_appended(self, name: str) -> None:
+        """Raise InvalidArgument where rows may not be appended to the shard as they come: persist writes them, they go
+        through a log, or they have to be looked at first.
+        """
+        self.check_written(name)
+        if self.mode == "wal":
+            raise InvalidArgument(
+                "this name is a table that is written through a log",
+                hint='write with client.table(name, mode="wal")',
+                name=name,
+                shard=self.shard,
+            )
+        if self.keyed:
+            raise InvalidArgument(
+                "this name is a table with a primary key, which an append would not look at",
+                hint="write with client.table(name), or INSERT of SQL. A table that Spark, persist shard append or a "
+                "program appends to is made without PRIMARY KEY",
+                name=name,
+                shard=self.shard,
+            )
+
+    def check_no_item(self) -> None:
+        """Raise InvalidArgument where holds, views and statements count on the shard: it goes with its item alone."""
+        if self.item:
+            raise InvalidArgument(
+                "an item of the environment has this shard",
+                hint="DROP it in SQL (a source: persist source drop), or first give the shard back: "
+                "persist catalog leave",
+                item=self.item,
                 shard=self.shard,
             )
 

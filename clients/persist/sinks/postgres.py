@@ -13,7 +13,7 @@ import pyarrow as pa
 from persist.client.collections.sinks.port import moved
 from persist.errors import Determinate, Indeterminate, InvalidArgument
 from persist.redaction import learn, scrub
-from persist.sinks.sql import POSITIONS, begun_elsewhere, names, of_another_schema, quoted, rows, shape, type_of
+from persist.sinks.sql import POSITIONS, check_begun, names, of_another_schema, quoted, rows, shape, type_of
 
 _TYPES: Final = {
     "wide": "numeric(20)",
@@ -46,27 +46,32 @@ class PostgresSink:
         with self._transaction() as connection:
             # SUBTLE: two that make a table at once fail each other, also with IF NOT EXISTS.
             connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (POSITIONS,))
-            found = self._columns(connection)
+            found, was = _columns(connection, self._table), self._target(connection)
             connection.execute(f"CREATE TABLE IF NOT EXISTS {self._table} ({columns})".encode())
             connection.execute(
                 f"CREATE TABLE IF NOT EXISTS {POSITIONS} "
-                "(cursor text PRIMARY KEY, position numeric(20), columns text NOT NULL)".encode()
+                "(cursor text PRIMARY KEY, position numeric(20), columns text NOT NULL, target text)".encode()
             )
+            if "target" not in _columns(connection, POSITIONS):
+                connection.execute(f"ALTER TABLE {POSITIONS} ADD COLUMN target text".encode())
             connection.execute(
                 f"INSERT INTO {POSITIONS} VALUES (%s, NULL, %s) ON CONFLICT DO NOTHING".encode(), (key, shape(schema))
             )
-            position, columns = self._kept(connection, key)
+            position, columns, kept = self._kept(connection, key)
             if columns != shape(schema) or (found and not found.issuperset(schema.names)):
                 raise of_another_schema(self._table)
-            if position is not None and not found:
-                raise begun_elsewhere(self._table)
+            check_begun(self._table, position, kept, was)
+            connection.execute(
+                f"UPDATE {POSITIONS} SET target = %s WHERE cursor = %s".encode(), (self._target(connection), key)
+            )
         return position
 
     def write(self, key: str, updates: pa.Table, before: int | None, position: int) -> None:
         with self._transaction() as connection:
-            found, _ = self._kept(connection, key)
+            found, _, kept = self._kept(connection, key)
             if found != before:
                 raise moved(key, found, before)
+            check_begun(self._table, position, kept, self._target(connection))
             columns = names(updates.schema)
             with connection.cursor().copy(f"COPY {self._table} ({columns}) FROM STDIN".encode()) as copy:
                 for row in rows(updates):
@@ -78,18 +83,18 @@ class PostgresSink:
         if opened is not None:
             opened.close()
 
-    def _columns(self, connection: Connection) -> set[str]:
-        """Those of the table; none: it is not there."""
-        query = b"SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped"
-        return {name for (name,) in connection.execute(query, (self._table,))}
+    def _target(self, connection: Connection) -> str | None:
+        """The OID of the table: one that is made anew has another; None: it is not there."""
+        found = connection.execute(b"SELECT to_regclass(%s)::oid::text", (self._table,)).fetchone()
+        return None if found is None else found[0]
 
-    def _kept(self, connection: Connection, key: str) -> tuple[int | None, str]:
-        """The position, which nobody else moves before this transaction ends."""
+    def _kept(self, connection: Connection, key: str) -> tuple[int | None, str, str | None]:
+        """The position, which nobody else moves before this transaction ends, its columns and its table."""
         found = connection.execute(
-            f"SELECT position, columns FROM {POSITIONS} WHERE cursor = %s FOR UPDATE".encode(), (key,)
+            f"SELECT position, columns, target FROM {POSITIONS} WHERE cursor = %s FOR UPDATE".encode(), (key,)
         ).fetchone()
         assert found is not None
-        return (None if found[0] is None else int(found[0])), found[1]
+        return (None if found[0] is None else int(found[0])), found[1], found[2]
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
@@ -108,3 +113,9 @@ class PostgresSink:
             self.close()
             hint = "deliver again: the position tells what was written"
             raise Indeterminate(f"PostgreSQL: {scrub(str(error))}", hint=hint) from error
+
+
+def _columns(connection: Connection, table: str) -> set[str]:
+    """Those of the table; none: it is not there."""
+    query = b"SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped"
+    return {name for (name,) in connection.execute(query, (table,))}

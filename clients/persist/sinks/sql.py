@@ -14,7 +14,7 @@ from persist.core.time.timeline import TEXT_MAX
 from persist.errors import InvalidArgument
 
 POSITIONS = "persist_positions"
-"""The table of positions: cursor, position, columns."""
+"""The table of positions: cursor, position, columns, and what identifies the table they are of (target)."""
 
 
 def quoted(name: str) -> str:
@@ -29,12 +29,20 @@ def of_another_schema(table: str) -> InvalidArgument:
     return InvalidArgument("this table has updates of another schema", hint="name another table", table=table)
 
 
-def begun_elsewhere(table: str) -> InvalidArgument:
-    """The error for a table that is not there, where a position says that updates were written: all before are gone."""
-    return InvalidArgument(
-        "this table is not there, though updates of the cursor were delivered into this database",
+def check_begun(table: str, position: int | None, kept: str | None, found: str | None) -> None:
+    """Raise InvalidArgument where a position is not of the table that is there: all updates before would be missing.
+
+    ``kept``: what identified the table when updates were written; None: an earlier release did not say. ``found``: what
+    identifies the one of this name; None: there is none.
+    """
+    if position is None or (found is not None and kept in (None, found)):
+        return
+    is_another = "is not there" if found is None else "is another one"
+    raise InvalidArgument(
+        f"this table {is_another}, though updates of the cursor were delivered into this database",
         hint="one cursor goes into one table: make another cursor for another table. To begin anew, drop the cursor, "
-        f"create it again and delete its row from {POSITIONS}; or put the table back",
+        f"create it again and delete its row from {POSITIONS}; or put the table back. Of a copy that has all that was "
+        f"delivered, set target to NULL in that row",
         table=table,
     )
 

@@ -5,6 +5,7 @@ Source: docs/reference/sinks.md; the documentation of SQLite, transactions.
 
 import math
 import os
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -15,7 +16,8 @@ import pyarrow as pa
 
 from persist.client.collections.sinks.port import moved
 from persist.errors import Determinate, Indeterminate
-from persist.sinks.sql import POSITIONS, begun_elsewhere, names, of_another_schema, quoted, rows, shape, type_of
+from persist.runtime import system
+from persist.sinks.sql import POSITIONS, check_begun, names, of_another_schema, quoted, rows, shape, type_of
 
 _TYPES: Final = {
     "wide": "TEXT",
@@ -26,6 +28,7 @@ _TYPES: Final = {
     "text": "TEXT",
 }
 _INT64: Final = 1 << 63
+_OWN: Final = re.compile(r"/\* persist ([0-9a-f]{16}) \*/")
 BUSY_SECONDS: Final = 30.0
 
 
@@ -46,31 +49,37 @@ class SqliteSink:
             f"{quoted(field.name)} {'' if _wide(field) else type_of(field, _TYPES)}".strip() for field in schema
         )
         with self._transaction() as connection:
-            found = {
-                name.lower() for (name,) in connection.execute("SELECT name FROM pragma_table_info(?)", (self._name,))
-            }
-            connection.execute(f"CREATE TABLE IF NOT EXISTS {self._table} ({columns})")
+            found, was = _columns(connection, self._name), self._target(connection)
+            # SUBTLE: SQLite has no ids of tables. The text that made one goes with it, also into copies.
+            own = f"/* persist {system().random_bytes(8).hex()} */"
+            connection.execute(f"CREATE TABLE IF NOT EXISTS {self._table} ({columns} {own})")
             connection.execute(
-                f"CREATE TABLE IF NOT EXISTS {POSITIONS} (cursor TEXT PRIMARY KEY, position, columns TEXT NOT NULL)"
+                f"CREATE TABLE IF NOT EXISTS {POSITIONS} "
+                "(cursor TEXT PRIMARY KEY, position, columns TEXT NOT NULL, target TEXT)"
             )
+            if "target" not in _columns(connection, POSITIONS):
+                connection.execute(f"ALTER TABLE {POSITIONS} ADD COLUMN target TEXT")
             connection.execute(
-                f"INSERT INTO {POSITIONS} VALUES (?, NULL, ?) ON CONFLICT DO NOTHING", (key, shape(schema))
+                f"INSERT INTO {POSITIONS} VALUES (?, NULL, ?, NULL) ON CONFLICT DO NOTHING", (key, shape(schema))
             )
-            position, columns = connection.execute(
-                f"SELECT position, columns FROM {POSITIONS} WHERE cursor = ?", (key,)
+            position, columns, kept = connection.execute(
+                f"SELECT position, columns, target FROM {POSITIONS} WHERE cursor = ?", (key,)
             ).fetchone()
             if columns != shape(schema) or (found and not found.issuperset(name.lower() for name in schema.names)):
                 raise of_another_schema(self._table)
-            if position is not None and not found:
-                raise begun_elsewhere(self._table)
+            check_begun(self._table, position, kept, was)
+            connection.execute(f"UPDATE {POSITIONS} SET target = ? WHERE cursor = ?", (self._target(connection), key))
         return None if position is None else int(position)
 
     def write(self, key: str, updates: pa.Table, before: int | None, position: int) -> None:
         marks = ", ".join("?" * updates.num_columns)
         with self._transaction() as connection:
-            (found,) = connection.execute(f"SELECT position FROM {POSITIONS} WHERE cursor = ?", (key,)).fetchone()
+            found, kept = connection.execute(
+                f"SELECT position, target FROM {POSITIONS} WHERE cursor = ?", (key,)
+            ).fetchone()
             if (None if found is None else int(found)) != before:
                 raise moved(key, found, before)
+            check_begun(self._table, position, kept, self._target(connection))
             given = (tuple(map(_stored, row)) for row in rows(updates))
             columns = names(updates.schema)
             connection.executemany(f"INSERT INTO {self._table} ({columns}) VALUES ({marks})", given)
@@ -78,6 +87,15 @@ class SqliteSink:
 
     def close(self) -> None:
         pass  # each transaction has a connection of its own
+
+    def _target(self, connection: sqlite3.Connection) -> str | None:
+        """What identifies the table: what its maker wrote into its text, or, of one of others, its name; None: it is
+        not there."""
+        made = connection.execute(
+            "SELECT sql FROM sqlite_schema WHERE name = ? COLLATE NOCASE AND type IN ('table', 'view')", (self._name,)
+        ).fetchone()
+        own = _OWN.search(made[0] or "") if made else None
+        return None if made is None else own[1] if own else f"called {self._name.lower()}"
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -96,6 +114,11 @@ class SqliteSink:
                 raise Indeterminate(
                     f"{self._path}: {error}", hint="deliver again: the position tells what was written"
                 ) from error
+
+
+def _columns(connection: sqlite3.Connection, table: str) -> set[str]:
+    """Of a table, in small letters; none: it is not there."""
+    return {name.lower() for (name,) in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))}
 
 
 def _wide(field: "pa.Field[pa.DataType]") -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 import persist
 from persist.core.frontier import Antichain
 from persist.core.ids import ShardId, check_blob_key
+from persist.core.names import Named
 from persist.core.shard.commands import AddRollup
 from persist.core.shard.compaction import gathered, most_worth
 from persist.core.shard.retention import gc_boundary
@@ -229,7 +230,8 @@ async def _missing(
 def finalize(client: "persist.Client", shard: str, *, force: bool, commit: bool, timeout: float, json: bool) -> None:
     """Finalize a shard through a client, or show what that would take away. Raises InvalidArgument: an item has it."""
     the_shard = client.named(shard, timeout=timeout)
-    _check_no_item(client, the_shard, timeout)
+    # What is only looked at is refused, too, as the client does.
+    Named(the_shard, item=client.item_names(timeout=timeout).get(str(the_shard), "")).check_no_item()
     state = client.inspect(the_shard, timeout=timeout)
     closed = state["upper"] == [] and state["since"] == []
     if not closed and not force:
@@ -255,18 +257,6 @@ def finalize(client: "persist.Client", shard: str, *, force: bool, commit: bool,
         return
     print_table(tuple(row), [list(row.values())])
     say(commit, [row])
-
-
-def _check_no_item(client: "persist.Client", shard: ShardId, timeout: float) -> None:
-    # Holds, views and statements count on the shards of items: those go with their items alone.
-    item = client.item_names(timeout=timeout).get(str(shard))
-    if item is not None:
-        raise InvalidArgument(
-            "an item of the environment has this shard",
-            hint="DROP it in SQL (a source: persist source drop), or first give the shard back: persist catalog leave",
-            item=item,
-            shard=shard,
-        )
 
 
 One = Callable[[ShardId, Callable[[int], None]], Awaitable[Row]]

@@ -4,19 +4,31 @@ Splits are by key range, so no split is wrong alone and no shuffle is needed. So
 """
 
 import difflib
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 import persist
-from persist import Antichain, InvalidArgument, InvalidBounds, KeyRange, NotReadable, Predicate
+from persist import (
+    Antichain,
+    InvalidArgument,
+    InvalidBounds,
+    KeyRange,
+    LocationError,
+    NotReadable,
+    NotYetAvailable,
+    Predicate,
+)
 from persist.arrow import ArrowField
+from persist.runtime import system
 from persist_ingest.location import Target
 from pyspark_persist.naming import find, shown_fields, shown_name, stored_name
 from pyspark_persist.options.options import Filters, ReadOptions
 from pyspark_persist.read.holds import Held
+
+T = TypeVar("T")
 
 Condition = tuple[str, str, object]
 """A column of the shard, an operator, and what it compares to."""
@@ -152,8 +164,7 @@ def snapshot_partitions(
     reader: "persist.ReadHandle", as_of: int, options: ReadOptions, where: Where, *, keys: KeyRange | None = None
 ) -> list[SplitPartition]:
     """The partitions of a snapshot at ``as_of``, of all keys or those; empty when it is. Waits as long as asked."""
-    timeout = max(options.wait_ms / 1000, options.target.timeout)
-    snapshot = reader.snapshot(as_of, timeout=timeout)
+    snapshot = _waited(options, as_of + 1, lambda timeout: reader.snapshot(as_of, timeout=timeout))
     return _partitions(snapshot, as_of, options, where, keys)
 
 
@@ -161,10 +172,33 @@ def diff_partitions(
     reader: "persist.ReadHandle", lower: int, upper: int, options: ReadOptions, where: Where
 ) -> list[SplitPartition]:
     """The partitions of the updates with lower <= t < upper."""
-    timeout = max(options.wait_ms / 1000, options.target.timeout)
     end = Antichain(()) if upper >= TIMES_END else Antichain.of(upper)
-    diffs = reader.diffs(lower, end, timeout=timeout)
+    diffs = _waited(options, upper, lambda timeout: reader.diffs(lower, end, timeout=timeout))
     return _partitions(diffs, None, options, where, None)
+
+
+def seconds_to_complete(options: ReadOptions) -> float:
+    """How long completing a table that is written through a log may take, with the time until ``asOf`` comes."""
+    wait, timeout = options.wait_ms / 1000, options.target.timeout
+    ahead = 0.0 if options.as_of is None else (options.as_of - system().now_ms()) / 1000
+    if ahead <= 0:
+        return max(wait, timeout)
+    return wait if ahead > wait else ahead + timeout
+
+
+def _waited(options: ReadOptions, upper: int, read: Callable[[float], T]) -> T:
+    """What is read, given the seconds that may take: up to ``waitForUpperMs`` until the shard has reached ``upper``,
+    and the timeout of every call from then on. Raises NotYetAvailable: it has not.
+    """
+    target = options.target
+    if not options.wait_ms or current_upper(target) >= upper:
+        return read(target.timeout)
+    try:
+        return read(options.wait_ms / 1000)
+    except (NotYetAvailable, LocationError):
+        if current_upper(target) < upper:
+            raise
+        return read(target.timeout)
 
 
 def held(partitions: list[SplitPartition], by: Held) -> list[InputPartition]:

@@ -62,8 +62,7 @@ class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
     def _plan(self, reader: "persist.ReadHandle") -> list[SplitPartition]:
         options = self.options
         if options.interval is None:
-            timeout = max(options.wait_ms / 1000, options.target.timeout)
-            chosen = completed(options.target, options.as_of, timeout)
+            chosen = completed(options.target, options.as_of, planning.seconds_to_complete(options))
             if chosen is not None:
                 return planning.snapshot_partitions(reader, chosen, options, [*self.where, *self.pushed])
         upper, since = planning.current_upper(options.target), reader.since.time

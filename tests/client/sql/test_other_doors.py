@@ -6,14 +6,14 @@ from contextlib import asynccontextmanager
 import pyarrow as pa
 import pytest
 from client.sql.support import last, rows
-from client.support import client_of, memory_place
+from client.support import client_of, file_place, memory_place
 
 import persist
 from persist import aio
 from persist.client.sql.session import SqlSession
 from persist.errors import InvalidArgument
 
-TABLE = "create table d (id bigint primary key, s text) with (mode = direct);"
+TABLE = "create table d (id bigint, s text) with (mode = direct);"
 
 
 @asynccontextmanager
@@ -36,7 +36,7 @@ async def test_what_was_appended_to_the_shard_of_a_table_is_in_the_next_answer()
                 # As Spark does: at the clock's time, or at the upper.
                 upper = writer.upper.time or 0
                 at = max(upper, client.location.runtime.now_ms())
-                updates = [(({"id": number}, {"s": "b"}), at, 1)]
+                updates = [(({"id": number, "s": "b"}, {}), at, 1)]
                 outcome = await writer.compare_and_append(updates, expected_upper=upper, new_upper=at + 1)
             assert await rows(session, "select max(id) from d") == [(number,)]
 
@@ -69,3 +69,21 @@ async def test_what_persist_keeps_up_is_written_by_nothing_else(kind):
             with pytest.raises(InvalidArgument, match=f"{kind}: nothing else writes its rows"):
                 await door()
         await (await client.open_reader("k")).expire()
+
+
+async def test_the_shard_of_an_item_is_not_finalized_by_a_client(tmp_path):
+    schema = persist.Schema(key={"id": pa.int64()})
+    async with client_of(file_place(tmp_path)) as client, session_of(client) as session:
+        await (await client.open_writer("feed", schema=schema)).append([(({"id": 1}, {}), 0, 1)], 1)
+        await session.execute("create table t (id bigint); insert into t values (1)")
+        await session.environment.adopt("feed")
+        async with client_of(file_place(tmp_path)) as other:
+            for each in (client, other):
+                for name in ("t", "public.feed", (await session.environment.resolve("t")).data):
+                    with pytest.raises(InvalidArgument, match="an item of the environment has this shard") as refused:
+                        await each.finalize(name, force=True)
+                    assert "persist catalog leave" in refused.value.hint
+            assert await rows(session, "select * from t union all select * from feed") == [(1,), (1,)]
+            await session.environment.leave("feed")
+            await other.finalize("feed", force=True)
+            assert (await other.recent_upper("feed")).is_empty

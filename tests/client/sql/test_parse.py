@@ -15,7 +15,7 @@ from persist.core.catalog.values import ObjectType
 from persist.core.data.schema import Schema
 from persist.core.time.hold import Interval, OnLag
 from persist.core.time.read_time import AsOf
-from persist.errors import InvalidArgument, PersistError, TypeNotSupported
+from persist.errors import InvalidArgument, PersistError, TypeNotSupported, UsageError
 
 NOW = 1_795_000_000_000
 
@@ -208,8 +208,9 @@ def test_parameters_are_values_wherever_values_stand():
         ("selct 1", "no statement begins so", 1, 1, "SELECT?"),
         ("select 1;\n  create hold h onn t", "expected ON", 2, 17, "CREATE HOLD name"),
         ("select 1 from", "Expected table name", 1, 10, ""),
-        ("create table t (a int, b int primary key)", "the columns of the primary key come first", 1, 16, "declare b"),
-        ("create table t (a int, a int)", "two columns of one name", 1, 16, ""),
+        ("create table t (a int, b int primary key)", "the columns of the primary key come first", 1, 24, "declare b"),
+        ("create table t (a int,\n  a int)", "two columns of one name", 2, 3, ""),
+        ("create table t (a int,\n  primary key (b))", "a key of a column that is not there", 2, 16, ""),
         ("fetch x from c", "expected a number of rows", 1, 7, ""),
         ("create view v select 1", "expected AS", 1, 15, ""),
         ("drop table", "expected a name", 1, 11, "double quotes"),
@@ -250,6 +251,23 @@ def test_what_is_not_supported_is_named(text):
     with pytest.raises(SqlNotSupported) as refused:
         parse(text)
     assert refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column"),
+    [
+        ("create table t (a int,\n  b json)", 2, 3),
+        ("create table t (a int,\n  b numeric(77, 2))", 2, 3),
+        ("create table t (a int,\n  b int[][] default 1)", 2, 3),
+        ("select 1;\ncreate table t (\n  a int,\n  check (a > 1))", 4, 10),
+        ("create table t (a int,\n  ts bigint)", 2, 3),
+        ("create table t (n int,\n  a int[])", 2, 3),
+    ],
+)
+def test_what_is_wrong_with_a_column_is_said_at_its_place(text, line, column):
+    with pytest.raises(UsageError) as refused:
+        parse(text)
+    assert (refused.value.details["line"], refused.value.details["column"]) == (str(line), str(column))
 
 
 def test_types_that_cannot_be_stored_are_refused_as_everywhere():

@@ -250,3 +250,27 @@ async def test_tables_that_a_transaction_reads_are_of_one_time_also_where_that_i
 
         assert await one.transact(work) == [["new"], ["new"]]
         assert len(runs) == 2
+
+
+@pytest.mark.parametrize("writes", [False, True])
+async def test_a_transaction_runs_again_for_rows_of_others_and_not_for_a_log_that_only_went_on(writes: bool):
+    place = memory_place()
+    async with client_of(place) as client, client_of(place) as other:
+        things = await client.table("things", schema=SCHEMA, mode="wal")
+        theirs = await other.table("things", mode="wal")
+        runs = 0
+
+        async def work(transaction: aio.TableTransaction) -> None:
+            nonlocal runs
+            runs += 1
+            await transaction.snapshot(things)
+            transaction.insert(things, row(1))
+            if writes and runs == 1:
+                await theirs.insert(row(2))
+            # Whoever reads raises the upper of the log, as a leader does every second.
+            if runs < 4:
+                await theirs.snapshot()
+
+        await client.transact(work)
+        assert runs == 1 + writes
+        assert [each["id"] for each in await (await theirs.snapshot()).to_pylist()] == [1, 2][: 1 + writes]

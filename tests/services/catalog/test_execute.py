@@ -125,6 +125,16 @@ async def test_statements_make_an_environment_and_entries_tell_what_is_in_it(pla
         assert [each.id for each in events] == sorted(each.id for each in events)
 
 
+async def test_a_role_that_is_not_there_is_told_nothing(place):
+    async with catalog_server(place) as server, stub_of(server.endpoint) as stub:
+        await execute(stub, role_of("ann"))
+        asked = ddl.DescribeRequest(kind=ddl.CATALOG_ENTRY_KIND_ROLE)
+        unknown, known = (("persist-role", "nobody"),), (("persist-role", "ann"),)
+        assert await refused(stub.Describe(asked, timeout=60, metadata=unknown)) == "CATALOG_UNKNOWN_OBJECT"
+        assert await refused(execute(stub, role_of("bob"), role="nobody")) == "CATALOG_UNKNOWN_OBJECT"
+        assert {each.role.name for each in (await stub.Describe(asked, timeout=60, metadata=known)).entries} >= {"ann"}
+
+
 async def test_holds_are_told_with_what_they_hold(place):
     async with catalog_server(place) as server, stub_of(server.endpoint) as stub:
         await execute(stub, table("t"))

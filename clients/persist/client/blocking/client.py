@@ -101,14 +101,18 @@ class Client(Opened):
     may also raise LocationError, InvalidId, CorruptData, and UsageError once it is closed.
     """
 
-    def named(self, name: ShardId | str, *, create: bool = False, timeout: float | None = None) -> ShardId:
+    def named(
+        self, name: ShardId | str, *, create: bool = False, writes: bool = False, timeout: float | None = None
+    ) -> ShardId:
         """The shard of this name; an id is returned as it is, and not looked for. Makes nothing.
 
         ``create``, for who is going to write: of a name without a shard the id that its first write will give it,
-        instead of ShardNotFound, which names similar ones. Three RPCs at once. Raises AmbiguousName, which lists all
-        shards of the name, InvalidArgument (no name; with ``create`` a table that is written through a log).
+        instead of ShardNotFound, which names similar ones. ``writes``: rows are going to be appended as they are; with
+        ``create``, too. Three RPCs at once. Raises AmbiguousName, which lists all shards of the name, InvalidArgument
+        (no name; where rows are written, a table that is written through a log, or has a primary key, or whose rows
+        persist writes).
         """
-        return self._run(self._inner.named(name, create=create, timeout=timeout))
+        return self._run(self._inner.named(name, create=create, writes=writes, timeout=timeout))
 
     def open(
         self, shard: ShardId | str, *, schema: Schema | None = None, timeout: float | None = None
@@ -234,8 +238,8 @@ class Client(Opened):
         The shard must be closed for writing and for reading (upper and since ``[]``). ``force`` closes it first,
         even while it is in use: readers and writers see that at their next call. Afterwards a tombstone and one rollup
         remain. Repeat it after an error, or any time: it goes on where it was. A few RPCs. Raises ShardNotFound,
-        InvalidArgument (it is open: the message says how to close it). LocationError is Indeterminate once anything of
-        it may be done.
+        InvalidArgument (it is open: the message says how to close it; an item of the environment has it: DROP that, or
+        give it back by ``persist catalog leave``). LocationError is Indeterminate once anything of it may be done.
         """
         self._run(self._inner.finalize(shard, force=force, timeout=timeout))
 

@@ -4,6 +4,8 @@
 Source: architecture.md section 8; style.md rule 26.
 """
 
+import pyarrow as pa
+
 from persist.client.blocking.bridge.held import Held
 from persist.client.blocking.read import Snapshot
 from persist.client.shard.times import TimeLike
@@ -55,9 +57,13 @@ class Table(Held):
     def insert(self, rows: RowsLike, *, transaction: Transaction | None = None, timeout: float | None = None) -> int:
         """Add rows: what an append takes, without times, or a list of dicts. Returns their time.
 
+        Of a table that SQL made with a primary key the keys have to be free: looked at and written with nothing in
+        between, as ``upsert`` does it, and at the same cost.
+
         ``transaction``: happens once for ever in this table. The same rows under its version are not added again: the
         time at which they were is returned. Other rows under it, or a version before the newest, of which nothing is
-        known any more, are InvalidArgument. Three RPCs, and uploads. Raises InvalidArgument, SchemaMismatch.
+        known any more, are InvalidArgument. Three RPCs, and uploads. Raises InvalidArgument (also a primary key that
+        is there already), SchemaMismatch, and with a primary key NotYetAvailable (others came first).
         """
         return self._run(self._inner.insert(rows, transaction=transaction, timeout=timeout))
 
@@ -130,7 +136,10 @@ class TableTransaction(Held):
         return self._inner.ts
 
     def insert(self, table: "Table", rows: RowsLike) -> None:
-        """Add rows. No RPC. Raises InvalidArgument, SchemaMismatch, UsageError (a table of another log)."""
+        """Add rows. No RPC. Raises InvalidArgument, SchemaMismatch, UsageError (a table of another log).
+
+        Of a table of SQL with a primary key the end of the block looks whether the keys are free, and raises.
+        """
         self._inner.insert(table._inner, rows)
 
     def retract(self, table: "Table", rows: RowsLike) -> None:
@@ -152,3 +161,11 @@ class TableTransaction(Held):
     def delete(self, table: "Table", keys: RowsLike) -> None:
         """Take away all rows with these keys. Raises as ``snapshot`` and ``insert``."""
         self._run(self._inner.delete(table._inner, keys))
+
+    def check_keys(self) -> None:
+        """Raise KeyTwice when a primary key would be there twice at the end. Raises as ``snapshot``."""
+        self._run(self._inner.check_keys())
+
+    def add(self, table: "Table", updates: pa.Table) -> None:
+        """Add updates that were checked. Raises as ``insert``."""
+        self._call(self._inner.add, table._inner, updates)

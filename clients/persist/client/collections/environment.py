@@ -74,12 +74,12 @@ class Environment(Closes):
     ) -> "Environment":
         """The environment as it is; one that does not exist yet is no error before it is looked at.
 
-        Raises IncompatibleDataVersion, LocationError.
+        Raises UnknownObject (no such role), IncompatibleDataVersion, LocationError.
         """
         environment = cls(access, name, role=role, endpoints=endpoints, take_over=take_over)
         try:
             with contextlib.suppress(Uninitialized):
-                await environment._opened()
+                await environment._names(strict=False)
         except BaseException:
             await environment.close()
             raise
@@ -87,9 +87,13 @@ class Environment(Closes):
 
     @property
     def view(self) -> CatalogView:
-        """What is known of it here: as of some moments ago, without asking anybody. Raises Uninitialized."""
+        """What is known of it here: as of some moments ago, without asking anybody.
+
+        Raises Uninitialized, and UnknownObject where its own role is not there (any more).
+        """
         if self._view is None:
             raise self._missing()
+        self._view.role(self.session.role)
         return self._view
 
     @property

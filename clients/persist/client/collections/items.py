@@ -17,6 +17,7 @@ from persist.core.catalog.errors import IncompatibleDataVersion, Uninitialized
 from persist.core.catalog.kinds import CONFIG, DATABASE, ITEM, SCHEMA, STORAGE_COLLECTION_METADATA, Kind
 from persist.core.catalog.open_rules import DATA_VERSION
 from persist.core.catalog.values import ObjectType
+from persist.core.ids import ShardId
 from persist.core.names import EPOCH_TIMELINE, Named, catalog_shard
 from persist.errors import InvalidArgument, ShardNotFound
 from persist.retry.deadline import Deadline
@@ -61,6 +62,16 @@ class Items:
             return None
         found = view.find(wanted, Session())
         return None if found is None else _named(view.get(found))
+
+    async def of(self, shard: ShardId, deadline: Deadline) -> Named | None:
+        """What the item is whose rows, or bindings, this shard has; None: there is none."""
+        async with asyncio.timeout(deadline.remaining()):
+            view = await self._seen()
+        owner = None if view is None else view.owner_of(shard)
+        if view is None or owner is None:
+            return None
+        item = view.get(owner)
+        return _named(item) if item.data == shard else Named(shard, kept_by="source", item=f"{item.name} (bindings)")
 
     async def near(self, name: str) -> list[str]:
         """Full names of items that are like this one, or are called so elsewhere."""
@@ -169,4 +180,4 @@ def _named(item: Described) -> Named:
     # any door.
     mode = None if item.kind is not ObjectType.TABLE or item.mode != "wal" else "wal"
     kept = item.fed_by is not None or item.kind in (ObjectType.MATERIALIZED_VIEW, ObjectType.INDEX)
-    return Named(item.data, mode, timeline, item.kind.words if kept else "")
+    return Named(item.data, mode, timeline, item.kind.words if kept else "", item.is_keyed, str(item.name))

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from persist.client.collections.access import Access
+from persist.core.ids import ShardId
 from persist.core.names import Named, catalog_shard
 from persist.errors import ShardNotFound
 from persist.retry.deadline import Deadline
@@ -27,6 +28,11 @@ class LateItems:
         """See Claims."""
         items = await self._there(deadline)
         return None if items is None else await items.find(name, deadline)
+
+    async def of(self, shard: ShardId, deadline: Deadline) -> Named | None:
+        """See Claims."""
+        items = await self._there(deadline)
+        return None if items is None else await items.of(shard, deadline)
 
     async def near(self, name: str) -> list[str]:
         """See Claims."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from persist.client.shard.handles import Stays
 from persist.client.shard.location import Location
-from persist.client.shard.naming import shard_of
+from persist.client.shard.naming import claimed, shard_of
 from persist.client.shard.read.handle import ReadHandle
 from persist.client.shard.read.lease import Lease
 from persist.client.shard.read.since import SinceHandle, open_since
@@ -54,16 +54,20 @@ class ShardClient(Stays):
         """What its handles share: for what is built on top of handles."""
         return self._location
 
-    async def named(self, name: ShardId | str, *, create: bool = False, timeout: float | None = None) -> ShardId:
+    async def named(
+        self, name: ShardId | str, *, create: bool = False, writes: bool = False, timeout: float | None = None
+    ) -> ShardId:
         """The shard of this name; an id is returned as it is, and not looked for. Makes nothing.
 
         ``create``, for who is going to write: of a name without a shard the id that its first write will give it,
-        instead of ShardNotFound, which names similar ones. Three RPCs at once. Raises AmbiguousName, which lists all
-        shards of the name, InvalidArgument (no name; with ``create`` a table that is written through a log).
+        instead of ShardNotFound, which names similar ones. ``writes``: rows are going to be appended as they are; with
+        ``create``, too. Three RPCs at once. Raises AmbiguousName, which lists all shards of the name, InvalidArgument
+        (no name; where rows are written, a table that is written through a log, or has a primary key, or whose rows
+        persist writes).
         """
         self._location.check_open()
         deadline = self._location.attempts.deadline(timeout)
-        return await shard_of(self._location, name, deadline, create=create, writes=create)
+        return await shard_of(self._location, name, deadline, create=create, writes=writes or create)
 
     async def open(
         self, shard: ShardId | str, *, schema: Schema | None = None, timeout: float | None = None
@@ -249,12 +253,13 @@ class ShardClient(Stays):
         The shard must be closed for writing and for reading (upper and since ``[]``). ``force`` closes it first,
         even while it is in use: readers and writers see that at their next call. Afterwards a tombstone and one rollup
         remain. Repeat it after an error, or any time: it goes on where it was. A few RPCs. Raises ShardNotFound,
-        InvalidArgument (it is open: the message says how to close it). LocationError is Indeterminate once anything of
-        it may be done.
+        InvalidArgument (it is open: the message says how to close it; an item of the environment has it: DROP that, or
+        give it back by ``persist catalog leave``). LocationError is Indeterminate once anything of it may be done.
         """
         deadline = self._location.attempts.deadline(timeout)
         the_shard = await shard_of(self._location, shard, deadline)
         await self._info(the_shard, create=False, deadline=deadline)
+        (await claimed(self._location, the_shard, deadline)).check_no_item()
         await finalize(self._location.shards, self._location.attempts, the_shard, force=force, timeout=deadline.slice())
 
     async def sweep(

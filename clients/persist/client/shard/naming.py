@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from persist.core import names
 from persist.core.ids import ShardId
 from persist.core.names import Named
-from persist.errors import InvalidArgument, PersistError, ShardNotFound
+from persist.errors import PersistError, ShardNotFound
 from persist.machine.shards import ShardInfo
 from persist.retry.deadline import Deadline
 from persist.retry.streams import listing
@@ -28,6 +28,10 @@ class Claims(Protocol):
 
     async def find(self, name: str, deadline: Deadline) -> Named | None:
         """The shard that has this name; None: nobody claims it. Raises InvalidArgument: something without a shard."""
+        ...
+
+    async def of(self, shard: ShardId, deadline: Deadline) -> Named | None:
+        """What claims this shard, by whatever name; None: nobody does."""
         ...
 
     async def near(self, name: str) -> list[str]:
@@ -60,8 +64,8 @@ async def shard_of(
     """The shard of an id, which is not looked at, or of a name.
 
     ``create``: for a name without a shard the id that it will have, instead of ShardNotFound, which lists similar
-    names. ``writes``: rows are going to be written, so a table that is written through a log, or what persist writes
-    by itself, is refused with InvalidArgument.
+    names. ``writes``: rows are going to be appended as they are; where they may not, see ``Named.check_appended``, this
+    is InvalidArgument.
     """
     wanted = names.id_or_name(given)
     if isinstance(wanted, ShardId):
@@ -72,15 +76,15 @@ async def shard_of(
             return names.new_shard(wanted)
         raise names.not_found(wanted, await _near(location, wanted, deadline))
     if writes:
-        found.check_written(wanted)
-    if writes and found.mode == "wal":
-        raise InvalidArgument(
-            "this name is a table that is written through a log",
-            hint='write with client.table(name, mode="wal")',
-            name=wanted,
-            shard=found.shard,
-        )
+        found.check_appended(wanted)
     return found.shard
+
+
+async def claimed(location: "Location", shard: ShardId, deadline: Deadline) -> Named:
+    """What an environment says of a shard that is given by its id, which may be nothing. One RPC, and a few more where
+    there is an environment, the first time."""
+    found = None if location.claims is None else await location.claims.of(shard, deadline)
+    return Named(shard) if found is None else found
 
 
 async def _claimed(location: "Location", name: str, deadline: Deadline) -> Named | None:

@@ -6,7 +6,8 @@ is a transaction of its own, which begins again when another was first. Source: 
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -29,16 +30,16 @@ from persist.client.sql.results import Result
 from persist.client.sql.run.engine import Relation
 from persist.client.sql.run.relations import Rows, repeated
 from persist.client.sql.system import Names, system_collection, system_rows
-from persist.client.table.rows import key_range, keys_of, times, updates_of, with_keys
+from persist.client.table.rows import times, updates_of
 from persist.client.table.table import Table
 from persist.client.table.transaction import TableTransaction, transact
+from persist.client.table.unique import KeyTwice, check_keys
 from persist.core.catalog.ddl.described import Described
 from persist.core.catalog.ddl.statements import QualifiedName
 from persist.core.catalog.ddl.view import CatalogView
 from persist.core.catalog.values import Id, ObjectType
-from persist.core.data.encoding import encode_key
 from persist.core.data.predicate import Predicate
-from persist.core.data.schema import DIFF, TS, Schema
+from persist.core.data.schema import TS, Schema
 from persist.core.data.update import consolidate, normalise
 from persist.core.time.read_time import AsOf, Isolation
 from persist.errors import NotYetAvailable
@@ -170,7 +171,9 @@ class Changes:
             before = work.writes.get(target.id)
             pieces = [times(old, -1), new] if before is None else [before.updates, times(old, -1), new]
             updates = consolidate(pa.concat_tables(pieces), schema)
-            _check_keys(updates, target)
+            if target.is_keyed:
+                with _keys_of(target):
+                    check_keys(updates, schema)
             work.writes[target.id] = Written(target, updates)
         return Result(f"{_TAGS[type(statement)]} {shown.num_rows}", returned)
 
@@ -189,14 +192,14 @@ class Changes:
         async def happen(transaction: TableTransaction) -> TableTransaction:
             await self._check_unchanged(work, transaction, deadline)
             for id, each in writes.items():
-                await _check_free(transaction, opened[id], each)
                 transaction.insert(opened[id], each.updates.drop_columns([TS.name]))
             return transaction
 
         access = self._queries.access
         log = await access.log_of(timeline)
         timeout = self._queries.variables.timeout
-        done = await transact(access.client.location, log, happen, timeout=timeout)
+        with _keys_of(*(each.described for each in writes.values())):
+            done = await transact(access.client.location, log, happen, timeout=timeout)
         return done.ts
 
     async def _check_unchanged(self, work: Changed, transaction: TableTransaction, deadline: "Deadline") -> None:
@@ -371,7 +374,8 @@ class Changes:
         given = pa.concat_tables([rows, new.drop_columns([TS.name])], promote_options="default").select(
             rows.schema.names
         )
-        work.ts = await table.insert(given, timeout=self._queries.variables.timeout)
+        with _keys_of(target):
+            work.ts = await table.insert(given, timeout=self._queries.variables.timeout)
 
     async def _opened(self, described: Described, deadline: "Deadline") -> Table:
         table = await self._tables.get(described, deadline)
@@ -388,34 +392,13 @@ def _present(rows: pa.Table, written: Written | None, schema: Schema) -> pa.Tabl
     return pa.Table.from_batches([repeated(each, columns) for each in rows.to_batches()], schema=columns)
 
 
-def _check_keys(updates: pa.Table, target: Described) -> None:
-    """Raise SqlFailed when two rows with one primary key would be there."""
-    schema = target.schema
-    assert schema is not None
-    if target.multiset or not updates.num_rows:
-        return
-    there = updates.filter(pc.greater(updates.column(DIFF.name), 0))
-    keys = encode_key([there.column(name) for name in schema.key.names])
-    if pc.max(there.column(DIFF.name)).as_py() in (None, 1) and pc.count_distinct(keys).as_py() == len(keys):
-        return
-    counts = pc.value_counts(keys).to_pylist()
-    twice = next((each["values"] for each in counts if each["counts"] > 1), None)
-    at = 0 if twice is None else keys.to_pylist().index(twice)
-    raise SqlFailed(
-        "a primary key would be there twice",
-        hint="UPDATE the row that has it, or DELETE it first",
-        table=target.name,
-        key=str(there.select(schema.key.names).slice(at, 1).to_pylist()[0])[:200],
-    )
-
-
-async def _check_free(transaction: TableTransaction, table: Table, written: Written) -> None:
-    """Raise SqlFailed when a primary key is there already, of a row that the transaction does not take away."""
-    schema = table.schema
-    added = written.updates.filter(pc.greater(written.updates.column(DIFF.name), 0))
-    if written.described.multiset or not added.num_rows:
-        return
-    keys = keys_of(added.select(schema.key.names), schema)
-    there = await (await transaction.snapshot(table)).to_arrow(keys=key_range(keys))
-    both = pa.concat_tables([with_keys(there, keys, schema), written.updates])
-    _check_keys(consolidate(both, schema), written.described)
+@contextlib.contextmanager
+def _keys_of(*tables: Described) -> Iterator[None]:
+    """Where a primary key that would be there twice is what is wrong with a statement: SqlFailed, with its table."""
+    try:
+        yield
+    except KeyTwice as error:
+        names = ", ".join(str(each.name) for each in tables if each.is_keyed)
+        raise SqlFailed(
+            error.message, hint="UPDATE the row that has it, or DELETE it first", table=names, **error.details
+        ) from error

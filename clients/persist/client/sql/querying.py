@@ -21,6 +21,8 @@ from persist.client.sql.run.engine import Answer, Engine, Relation
 from persist.client.sql.run.relations import Rows, Streamed
 from persist.client.sql.system import Names, system_collection, system_rows
 from persist.client.sql.variables import Variables
+from persist.core.catalog.ddl.described import ROLE
+from persist.core.catalog.ddl.resolve import unknown
 from persist.core.catalog.ddl.statements import Statement
 from persist.core.catalog.ddl.view import CatalogView
 from persist.core.catalog.errors import Uninitialized, UnknownObject
@@ -60,12 +62,21 @@ class Queries:
         self._engines.clear()
 
     async def names(self, *, strict: bool = False) -> CatalogView | None:
-        """The catalog; None where the environment does not exist yet."""
+        """The catalog; None where the environment does not exist yet. Raises UnknownObject: no such role."""
+        role = self.variables.get("role")
         try:
-            return await self.environment.strict_view() if strict else self.environment.view
+            view = await self.environment.strict_view() if strict else self.environment.view
+            view.role(role)
+            return view
         except Uninitialized:
-            if strict:
+            if not strict:
+                return await self.names(strict=True)
+            if role == ROLE:
                 return None
+            raise unknown("role", role) from None
+        except UnknownObject:
+            if strict:
+                raise
             return await self.names(strict=True)
 
     async def bound(self, query: exp.Expr, *, definite: bool = False) -> tuple[Bound, CatalogView | None]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import pyarrow as pa
 
 from persist.client.shard.handles import Stays
-from persist.client.shard.naming import find
+from persist.client.shard.naming import claimed, find
 from persist.client.shard.times import TimeLike, time_of
 from persist.client.shard.write.doubts import OwnCall, Resolved
 from persist.client.table.data_shard import TableShard
@@ -24,7 +24,8 @@ from persist.client.table.rows import (
     updates_of,
     with_keys,
 )
-from persist.client.table.transaction import transact
+from persist.client.table.transaction import TableTransaction, collecting, transact
+from persist.client.table.unique import KeyTwice, adds, check_free
 from persist.client.table.wal import check_direct, of_table, writes_of
 from persist.client.timeline.oracle import Oracle, acknowledge
 from persist.client.timeline.register import seconds
@@ -58,10 +59,18 @@ class Table(Stays):
     """
 
     def __init__(
-        self, client: "ShardClient", data: TableShard, oracle: Oracle, wal: "Wal | None", *, is_kept: bool = False
+        self,
+        client: "ShardClient",
+        data: TableShard,
+        oracle: Oracle,
+        wal: "Wal | None",
+        *,
+        is_kept: bool = False,
+        is_keyed: bool = False,
     ) -> None:
-        """``wal``: None for a table that is written directly."""
+        """``wal``: None for a table that is written directly. ``is_keyed``: no two rows may have one key."""
         self.wal = wal
+        self.is_keyed = is_keyed
         self._client = client
         self._location = client.location
         self._data = data
@@ -95,9 +104,13 @@ class Table(Stays):
     ) -> int:
         """Add rows: what an append takes, without times, or a list of dicts. Returns their time.
 
+        Of a table that SQL made with a primary key the keys have to be free: looked at and written with nothing in
+        between, as ``upsert`` does it, and at the same cost.
+
         ``transaction``: happens once for ever in this table. The same rows under its version are not added again: the
         time at which they were is returned. Other rows under it, or a version before the newest, of which nothing is
-        known any more, are InvalidArgument. Three RPCs, and uploads. Raises InvalidArgument, SchemaMismatch.
+        known any more, are InvalidArgument. Three RPCs, and uploads. Raises InvalidArgument (also a primary key that
+        is there already), SchemaMismatch, and with a primary key NotYetAvailable (others came first).
         """
         return await self._write(updates_of(rows, self.schema), transaction, timeout)
 
@@ -201,11 +214,21 @@ class Table(Stays):
         if transaction is not None:
             body = await self._location.runtime.offload(body_of, {self.shard: updates})
             transaction = of_table(transaction, self.shard if self.wal is not None else None).with_body(body)
-        if self.wal is not None:
+        is_looked_at = self.is_keyed and adds(updates)
+        if self.wal is None:
+            if is_looked_at:
+                return await self._insert_keyed(updates, transaction, timeout)
+            return await self._append(updates, transaction, timeout)
+        if not is_looked_at:
             return await self.wal.commit(
                 {self.shard: updates}, owners=[self.doubts], marker=transaction, timeout=timeout
             )
-        return await self._append(updates, transaction, timeout)
+        alone = TableTransaction(self.wal, marker=transaction, timeout=timeout)
+        with collecting(alone):
+            alone.add(self, updates)
+        await alone.commit(self._location.attempts.deadline(timeout))
+        assert alone.ts is not None
+        return alone.ts
 
     async def _append(self, updates: pa.Table, transaction: Transaction | None, timeout: float | None) -> int:
         """SUBTLE: at the time given, or behind whatever has passed it: no read has seen that time complete without."""
@@ -221,6 +244,26 @@ class Table(Stays):
             at = self._data.upper.heard(appended.upper) - 1
             await acknowledge(self._oracle, at, deadline)
             return at
+
+    async def _insert_keyed(self, updates: pa.Table, transaction: Transaction | None, timeout: float | None) -> int:
+        """Straight to the shard, at the upper at which the keys were free."""
+        deadline = self._location.attempts.deadline(timeout)
+
+        async def written(there: "Snapshot | None") -> pa.Table:
+            try:
+                await check_free(updates, there, self.schema)
+            except KeyTwice:
+                # The same transaction may be who put them there: then the shard says when.
+                if transaction is None or not await self._is_committed(transaction, deadline):
+                    raise
+            return updates
+
+        return await self._write_at_upper(written, deadline, transaction)
+
+    async def _is_committed(self, transaction: Transaction, deadline: Deadline) -> bool:
+        """Raises InvalidArgument: other rows were, under its version, or a later one. One RPC that changes nothing."""
+        asked = await self._data.writer.compare_and_append([], 0, 0, transaction=transaction, timeout=seconds(deadline))
+        return isinstance(asked, Appended)
 
     async def _complete(self, as_of: int, deadline: Deadline) -> "Snapshot":
         # Whatever a read does on its way changes nothing that can be read.
@@ -267,32 +310,53 @@ class Table(Stays):
             done = await transact(self._location, self.wal, lambda txn: txn.replace(self, keys, new), timeout=timeout)
             assert done.ts is not None
             return done.ts
-        deadline = self._location.attempts.deadline(timeout)
+
+        async def replaced(there: "Snapshot | None") -> pa.Table:
+            schema, old = self.schema, self.schema.updates.empty_table()
+            if there is not None and len(keys):
+                old = with_keys(await there.to_arrow(keys=key_range(keys)), keys, schema)
+            return replacing(old, new, schema)
+
+        return await self._write_at_upper(replaced, self._location.attempts.deadline(timeout))
+
+    async def _write_at_upper(
+        self,
+        work: "Callable[[Snapshot | None], Awaitable[pa.Table]]",
+        deadline: Deadline,
+        transaction: Transaction | None = None,
+    ) -> int:
+        """Write what ``work`` makes of what is there, None of nothing, with no other write in between."""
         backoff = Backoff(self._location.runtime, self._location.settings, deadline)
         with self.doubts.call() as call:
             async with self._data.turn:
-                while (ts := await self._replace_once(call, keys, new, deadline)) is None:
+                while (ts := await self._once(call, work, transaction, deadline)) is None:
                     if not await backoff.pause():
                         raise NotYetAvailable("others wrote first each time", hint="repeat it with a longer timeout")
             await acknowledge(self._oracle, ts, deadline)
             return ts
 
-    async def _replace_once(
-        self, call: OwnCall, keys: "pa.LargeBinaryArray", new: "pa.Table", deadline: Deadline
+    async def _once(
+        self,
+        call: OwnCall,
+        work: "Callable[[Snapshot | None], Awaitable[pa.Table]]",
+        transaction: Transaction | None,
+        deadline: Deadline,
     ) -> int | None:
         """The time of the write, unless another process wrote since the shard was read."""
-        schema, old = self.schema, self.schema.updates.empty_table()
         given = await certain(self._oracle.write_ts(timeout=seconds(deadline)))
         upper = await self._data.upper.read(deadline)
-        if upper and len(keys):
-            snapshot = await certain(self._newest(upper - 1, deadline))
-            old = with_keys(await snapshot.to_arrow(keys=key_range(keys)), keys, schema)
+        there = await certain(self._newest(upper - 1, deadline)) if upper else None
         ts = max(given, upper)
         await self._oracle.check_ahead(ts, timeout=seconds(deadline))
-        updates = at_time(replacing(old, new, schema), ts)
-        outcome = await self._data.writer.compare_and_append_as(call, updates, upper, ts + 1, timeout=seconds(deadline))
-        self._data.upper.heard(outcome.upper)
-        return ts if isinstance(outcome, Appended) else None
+        updates = at_time(await work(there), ts)
+        outcome = await self._data.writer.compare_and_append_as(
+            call, updates, upper, ts + 1, transaction=transaction, timeout=seconds(deadline)
+        )
+        if not isinstance(outcome, Appended):
+            self._data.upper.heard(outcome.upper)
+            return None
+        # What was committed before, under the transaction, is at the time of then.
+        return self._data.upper.heard(outcome.upper) - 1
 
 
 async def open_table(
@@ -305,18 +369,20 @@ async def open_table(
     oracle_of: "Callable[..., Awaitable[Oracle]]",
     log_of: "Callable[..., Awaitable[Wal]]",
     is_kept: bool = False,
+    is_keyed: bool | None = None,
     timeout: float | None = None,
 ) -> Table:
     """See ``Client.table``. ``oracle_of``, ``log_of``: the oracle and the log of the timeline, given a timeout.
 
-    ``is_kept``: a leader holds its history, as its policy says. What writes need not hold any then.
+    ``is_kept``: a leader holds its history, as its policy says. What writes need not hold any then. ``is_keyed``: it
+    has a primary key; None: an environment is asked.
     """
     if mode not in MODES:
         raise InvalidArgument("no such mode of a table", hint=" or ".join(MODES), mode=repr(mode)[:80])
     deadline = client.location.attempts.deadline(timeout)
     wal = await log_of(timeout=timeout) if mode == "wal" else None
     oracle = await oracle_of(timeout=seconds(deadline))
-    named = await _shard_of(client, name, mode, timeline, deadline)
+    named = await _shard_of(client, name, mode, timeline, deadline, is_asked=is_keyed is None)
     data = await TableShard.open(client, named.shard, schema, timeout=seconds(deadline))
     # What was there before it was a table must not put its times, or what it hides from a log, in the way.
     await oracle.check_ahead(data.upper.known, timeout=seconds(deadline))
@@ -327,16 +393,20 @@ async def open_table(
         await check_direct(data, timeline, deadline)
         # Rows that were appended directly to the shard are at times that no oracle was given: no reader would see them.
         await oracle.apply_write(data.upper.known - 1, timeout=seconds(deadline))
-    return Table(client, data, oracle, wal, is_kept=is_kept)
+    return Table(client, data, oracle, wal, is_kept=is_kept, is_keyed=named.keyed if is_keyed is None else is_keyed)
 
 
 async def _shard_of(
-    client: "ShardClient", name: ShardId | str, mode: str, timeline: Timeline, deadline: Deadline
+    client: "ShardClient", name: ShardId | str, mode: str, timeline: Timeline, deadline: Deadline, *, is_asked: bool
 ) -> Named:
-    """What a name, or an id, stands for, to be used as a table of this mode and timeline. Raises InvalidArgument."""
+    """What a name, or an id, stands for, to be used as a table of this mode and timeline. Raises InvalidArgument.
+
+    ``is_asked``: an environment is asked about an id, too.
+    """
     wanted = id_or_name(name)
     if isinstance(wanted, ShardId):
-        return Named(wanted)
+        # Its mode is what the caller says it is.
+        return Named(wanted, keyed=is_asked and (await claimed(client.location, wanted, deadline)).keyed)
     found = await find(client.location, wanted, deadline, timelines=[str(timeline)])
     if found is None:
         return Named(new_shard(wanted, mode, str(timeline)), mode, str(timeline))

@@ -10,14 +10,24 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 import pyarrow as pa
 
 from persist.client.shard.handles import Stays
-from persist.client.table.rows import RowsLike, check_distinct, key_range, keys_of, replacing, updates_of, with_keys
+from persist.client.table.rows import (
+    RowsLike,
+    body_of,
+    check_distinct,
+    key_range,
+    keys_of,
+    replacing,
+    updates_of,
+    with_keys,
+)
+from persist.client.table.unique import KeyTwice, adds, check_free
 from persist.client.timeline.register import seconds
 from persist.core.data.update import consolidate
 from persist.core.ids import ShardId
 from persist.core.shard.commands import Transaction
 from persist.errors import InvalidArgument, NotReadable, NotYetAvailable, UsageError
 from persist.retry.attempts import certain
-from persist.retry.deadline import Backoff, Deadline
+from persist.retry.deadline import Deadline
 
 if TYPE_CHECKING:
     from persist.client.shard.location import Location
@@ -53,15 +63,20 @@ class TableTransaction(Stays):
         self._rows: dict[ShardId, list[pa.Table]] = {}
         self._tables: dict[ShardId, Table] = {}
         self._owners: dict[int, Doubts] = {}
+        self._looked: set[ShardId] = set()
+        """Tables with a primary key of which it read the rows of all keys that it puts in."""
         self._over = False
 
     def insert(self, table: "Table", rows: RowsLike) -> None:
-        """Add rows. No RPC. Raises InvalidArgument, SchemaMismatch, UsageError (a table of another log)."""
-        self._add(table, updates_of(rows, table.schema))
+        """Add rows. No RPC. Raises InvalidArgument, SchemaMismatch, UsageError (a table of another log).
+
+        Of a table of SQL with a primary key the end of the block looks whether the keys are free, and raises.
+        """
+        self.add(table, updates_of(rows, table.schema))
 
     def retract(self, table: "Table", rows: RowsLike) -> None:
         """Take whole rows away, which must be there. Raises as ``insert``."""
-        self._add(table, updates_of(rows, table.schema, diff=-1))
+        self.add(table, updates_of(rows, table.schema, diff=-1))
 
     async def snapshot(self, table: "Table", *, timeout: float | None = None) -> "Snapshot":
         """The table as this transaction finds it: all of them at one time.
@@ -90,19 +105,29 @@ class TableTransaction(Stays):
         if len(keys):
             snapshot = await self.snapshot(table, timeout=self._timeout)
             old = with_keys(await snapshot.to_arrow(keys=key_range(keys)), keys, table.schema)
-        self._add(table, replacing(old, new, table.schema))
+        is_first = table.shard not in self._rows
+        self.add(table, replacing(old, new, table.schema))
+        if is_first:
+            self._looked.add(table.shard)
         return self
 
+    async def check_keys(self) -> None:
+        """Raise KeyTwice when a primary key would be there twice at the end. Raises as ``snapshot``."""
+        pinned = self._pinned
+        if pinned is not None:
+            await self._check_keys(self._updates(), pinned, self._timeout)
+
     async def commit(self, deadline: Deadline) -> bool:
-        """Whether it is committed now; if not, another one committed since it began. Raises LocationError."""
-        rows = {
-            shard: consolidate(pa.concat_tables(pieces), self._tables[shard].schema)
-            for shard, pieces in self._rows.items()
-        }
-        rows = {shard: updates for shard, updates in rows.items() if updates.num_rows}
+        """Whether it is committed now; if not, another one committed since it began.
+
+        Raises LocationError and, of one that only writes, KeyTwice and NotYetAvailable (others committed first).
+        """
+        rows = self._updates()
         owners = list(self._owners.values())
         if self._pinned is None:
-            if rows:
+            if any(map(self._is_looked_at, rows, rows.values())):
+                self.ts = await self._commit_keyed(rows, owners, deadline)
+            elif rows:
                 self.ts = await self._wal.commit(rows, owners=owners, marker=self._marker, timeout=self._timeout)
             return True
         if rows:
@@ -119,8 +144,58 @@ class TableTransaction(Stays):
         state = "collecting" if self.ts is None else f"committed at {self.ts}"
         return f"<TableTransaction of {self._wal.oracle.timeline} over {len(self._rows)} tables: {state}>"
 
-    def _add(self, table: "Table", updates: pa.Table) -> None:
+    def _updates(self) -> dict[ShardId, pa.Table]:
+        rows = {
+            shard: consolidate(pa.concat_tables(pieces), self._tables[shard].schema)
+            for shard, pieces in self._rows.items()
+        }
+        return {shard: updates for shard, updates in rows.items() if updates.num_rows}
+
+    def _is_looked_at(self, shard: ShardId, updates: pa.Table) -> bool:
+        """Whether the keys of these updates have to be compared with those that are there."""
+        return self._tables[shard].is_keyed and shard not in self._looked and adds(updates)
+
+    async def _check_keys(self, rows: dict[ShardId, pa.Table], pinned: int, timeout: float | None) -> None:
+        for shard, updates in rows.items():
+            if self._is_looked_at(shard, updates):
+                table = self._tables[shard]
+                there = await table.complete_at(pinned - 1, timeout=timeout)
+                await check_free(updates, there, table.schema)
+
+    async def _commit_keyed(self, rows: dict[ShardId, pa.Table], owners: "list[Doubts]", deadline: Deadline) -> int:
+        """The time of a commit with nothing between looking for its keys and writing them."""
+        wal, marker = self._wal, self._marker
+        if marker is not None:
+            marker = marker.with_body(await wal.location.runtime.offload(body_of, rows))
+        backoff, is_late = wal.location.attempts.backoff(deadline), False
+        while True:
+            if marker is not None and (done := await wal.done(marker, deadline)) is not None:
+                return done
+            pinned = await wal.upper.read(deadline)
+            try:
+                await self._check_keys(rows, pinned, seconds(deadline))
+            except KeyTwice:
+                # The same transaction, by another process, may be who put them there.
+                if marker is not None and (done := await wal.done(marker, deadline)) is not None:
+                    return done
+                raise
+            except NotReadable:
+                if is_late:
+                    raise
+                is_late = True
+                await wal.go_on(deadline)
+                continue
+            ts = await wal.commit_at(rows, pinned, owners=owners, marker=marker, is_same=True, deadline=deadline)
+            if ts is not None:
+                return ts
+            is_late = False
+            if not await backoff.pause():
+                raise _overtaken()
+
+    def add(self, table: "Table", updates: pa.Table) -> None:
+        """Add updates that were checked. Raises as ``insert``."""
         self._check(table)
+        self._looked.discard(table.shard)
         self._tables[table.shard] = table
         self._owners[id(table)] = table.doubts
         self._rows.setdefault(table.shard, []).append(updates)
@@ -159,7 +234,7 @@ async def transact(
     deadline = location.attempts.deadline(timeout)
     if marker is not None:
         await wal.check_new(marker, deadline)
-    backoff = Backoff(location.runtime, location.settings, deadline)
+    backoff = location.attempts.backoff(deadline)
     is_late = False
     while True:
         pinned = await wal.upper.read(deadline)
@@ -167,16 +242,21 @@ async def transact(
         try:
             with collecting(transaction):
                 answer = await work(transaction)
+            await transaction.check_keys()
         except NotReadable:
             # SUBTLE: where nobody has written for a while the log ends before what its tables still tell. All reads are
             # of one time, so the work runs again at a later one.
             if is_late:
                 raise
             is_late = True
-            await wal.upper.raise_to(await certain(wal.oracle.write_ts(timeout=seconds(deadline))), deadline)
+            await wal.go_on(deadline)
             continue
         if await transaction.commit(deadline):
             return answer
         is_late = False
         if not await backoff.pause():
-            raise NotYetAvailable("others committed first each time", hint="repeat it with a longer timeout")
+            raise _overtaken()
+
+
+def _overtaken() -> NotYetAvailable:
+    return NotYetAvailable("others committed first each time", hint="repeat it with a longer timeout")

@@ -49,6 +49,7 @@ from persist.retry.deadline import Deadline
 
 if TYPE_CHECKING:
     from persist.client.shard.client import ShardClient
+    from persist.client.shard.location import Location
     from persist.client.shard.read.handle import ReadHandle
     from persist.client.shard.read.since import SinceHandle
     from persist.client.shard.write.handle import WriteHandle
@@ -119,6 +120,11 @@ class Wal:
         return self.upper.over or self.oracle.over
 
     @property
+    def location(self) -> "Location":
+        """Where the log is."""
+        return self._client.location
+
+    @property
     def writer(self) -> "WriteHandle":
         """The writer of this process to the log."""
         return self._writer
@@ -145,35 +151,72 @@ class Wal:
             return await self._committed_at(appended, deadline)
 
     async def commit_at(
-        self, rows: Rows, upper: int, *, owners: Sequence[Doubts], marker: Transaction | None, deadline: Deadline
+        self,
+        rows: Rows,
+        upper: int,
+        *,
+        owners: Sequence[Doubts],
+        marker: Transaction | None,
+        is_same: bool = False,
+        deadline: Deadline,
     ) -> int | None:
-        """As ``commit``, iff nothing was committed since the log ended at ``upper``; else None.
+        """As ``commit``, iff no rows were committed since the log ended at ``upper``; else None.
 
-        Raises AlreadyCommitted when another run committed under the marker.
+        ``is_same``: the marker, which has a body, stands for these very rows: what was committed under it is returned.
+        Else another run may do something else, and has raised AlreadyCommitted.
         """
+        entries = self._entries(rows)
+        # What it does depends on its reads as well, so another run of it may do something else.
+        marked = marker if marker is None or is_same else marker.with_body(WORK_BODY)
+        with call_of(owners) as call:
+            ts = await self._new_ts(upper, deadline)
+            while True:
+                ts = await self._ts_from(upper, ts, deadline)
+                try:
+                    outcome = await self._writer.compare_and_append_as(
+                        call, _stamped(entries, ts), upper, ts + 1, transaction=marked, timeout=seconds(deadline)
+                    )
+                except InvalidArgument:
+                    if marker is not None and not is_same:
+                        await self.check_new(marker, deadline)
+                    raise
+                if isinstance(outcome, Appended):
+                    if marker is not None and not is_same and outcome.upper != Antichain.of(ts + 1):
+                        raise _already_committed(marker, outcome)
+                    return await self._committed_at(outcome, deadline)
+                # SUBTLE: whoever reads raises the log's upper, and so does a leader every second. Nothing that was read
+                # changed by that; who takes longer would else never commit.
+                before, upper = upper, self.upper.heard(outcome.upper)
+                is_empty, ts = await asyncio.gather(
+                    certain(self._is_empty(before, upper, deadline)), self._new_ts(upper, deadline)
+                )
+                if not is_empty:
+                    return None
+
+    async def _new_ts(self, upper: int, deadline: Deadline) -> int:
+        """A time of this write's own, for what is written at ``upper``."""
         ts = await certain(self.oracle.write_ts(timeout=seconds(deadline)))
         await self.oracle.check_ahead(max(ts, upper), timeout=seconds(deadline))
-        if ts < upper:
-            # SUBTLE: never a time that another run may have, too: by its time this one knows itself.
-            await certain(self.oracle.apply_write(upper - 1, timeout=seconds(deadline)))
-            ts = await certain(self.oracle.write_ts(timeout=seconds(deadline)))
-        entries = self._entries(rows)
-        stamped = entries.append_column("ts", pa.array([ts] * entries.num_rows, pa.uint64()))
-        stamped = stamped.append_column("diff", pa.array([1] * entries.num_rows, pa.int64()))
-        # What it does depends on its reads as well, so another run of it may do something else.
-        marked = None if marker is None else marker.with_body(WORK_BODY)
-        with call_of(owners) as call:
-            try:
-                outcome = await self._writer.compare_and_append_as(
-                    call, stamped, upper, ts + 1, transaction=marked, timeout=seconds(deadline)
-                )
-            except InvalidArgument:
-                if marker is not None:
-                    await self.check_new(marker, deadline)
-                raise
-            if marker is not None and isinstance(outcome, Appended) and outcome.upper != Antichain.of(ts + 1):
-                raise _already_committed(marker, outcome)
-            return await self._committed_at(outcome, deadline) if isinstance(outcome, Appended) else None
+        return ts
+
+    async def _ts_from(self, upper: int, ts: int, deadline: Deadline) -> int:
+        """That time, or a later one where ``upper`` has passed it."""
+        if ts >= upper:
+            return ts
+        # SUBTLE: never a time that another run may have, too: by its time this one knows itself.
+        await certain(self.oracle.apply_write(upper - 1, timeout=seconds(deadline)))
+        return await certain(self.oracle.write_ts(timeout=seconds(deadline)))
+
+    async def _is_empty(self, begin: int, end: int, deadline: Deadline) -> bool:
+        """Whether the log surely has no rows from ``begin`` to ``end``. What was merged since may hide that."""
+        reader = await self._reading(deadline)
+        if not exact(begin, reader):
+            return False
+        try:
+            return not (await reader.diffs(begin, end, timeout=seconds(deadline))).rows
+        except (LeaseExpired, NotReadable):
+            self._reader = None
+            return False
 
     async def check_new(self, marker: Transaction, deadline: Deadline) -> None:
         """Raises AlreadyCommitted for a transaction that the log remembers as committed.
@@ -190,6 +233,18 @@ class Wal:
             asked = await self._asked(marker, deadline)
         if isinstance(asked, Appended):
             raise _already_committed(marker, asked)
+
+    async def done(self, marker: Transaction, deadline: Deadline) -> int | None:
+        """When the rows that a marker stands for were committed under it; None: they were not. One RPC.
+
+        Raises InvalidArgument: other rows were, or a later version.
+        """
+        asked = await self._asked(marker, deadline)
+        return await self._committed_at(asked, deadline) if isinstance(asked, Appended) else None
+
+    async def go_on(self, deadline: Deadline) -> None:
+        """Let the log end now: where nobody has written for a while it ends before what its tables still tell."""
+        await self.upper.raise_to(await certain(self.oracle.write_ts(timeout=seconds(deadline))), deadline)
 
     async def _asked(self, marker: Transaction, deadline: Deadline) -> Appended | UpperMismatch:
         return await self._writer.compare_and_append([], 0, 0, transaction=marker, timeout=seconds(deadline))
@@ -481,6 +536,12 @@ async def check_direct(table: TableShard, timeline: Timeline, deadline: Deadline
         raise InvalidArgument(
             "this shard is a table whose rows come through a log", hint='open it with mode="wal"', table=table.shard
         )
+
+
+def _stamped(entries: pa.Table, ts: int) -> pa.Table:
+    """Entries as updates at a time."""
+    entries = entries.append_column("ts", pa.array([ts] * entries.num_rows, pa.uint64()))
+    return entries.append_column("diff", pa.array([1] * entries.num_rows, pa.int64()))
 
 
 def _marker(log: ShardId, end: int) -> Transaction:

@@ -9,6 +9,8 @@ from persist.core.time.errors import ClockAhead
 
 AHEAD_MS_MAX: Final = 10_000
 """Times further ahead of the reference clock are not given out: reads would stall until it is that late."""
+HOLD_AHEAD_MS_MAX: Final = 3_600_000
+"""Holds further ahead of the clock of who leads are mistyped: what source brings times so far ahead is quarantined."""
 
 
 def check_clock(ts: int, reference_ms: int, ahead_ms_max: int = AHEAD_MS_MAX) -> None:

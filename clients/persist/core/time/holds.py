@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from persist.core.catalog.values import ObjectType
 from persist.core.frontier import MINIMUM, Antichain, check_time
+from persist.core.time.clock import HOLD_AHEAD_MS_MAX
 from persist.core.time.collections import TimedObject, timeline_context, timeline_read_in
 from persist.core.time.errors import BelowHold, DependentObjects
 from persist.core.time.hold import Hold, HoldRules, MaxLag, OnLag
@@ -34,13 +35,15 @@ class Advance(NamedTuple):
 class Holds:
     """The holds of a catalog, by name, over its ``objects``. ``implied``: ic of every object that has a since.
 
-    ``rules`` are the operator's. All steps return new Holds and raise before anything is changed.
+    ``rules`` are the operator's. ``uppers``: as far as they are known. All steps return new Holds and raise before
+    anything is changed.
     """
 
     objects: Mapping[str, TimedObject]
     implied: Mapping[str, Antichain]
     by_name: Mapping[str, Hold] = field(default_factory=dict)
     rules: HoldRules = field(default_factory=HoldRules)
+    uppers: Mapping[str, Antichain] = field(default_factory=dict)
 
     def get(self, name: str) -> Hold:
         """The hold of this name. Raises InvalidArgument when there is none."""
@@ -82,7 +85,8 @@ class Holds:
         """CREATE HOLD name ON objects [AT at]. Without a time: the least that all objects allow.
 
         A time beyond an upper is allowed: reads wait. Raises MultipleTimelines, NotReadable (``at`` is before what some
-        object still has), ShardClosed (an object is closed for reading), InvalidArgument (all else).
+        object still has), ShardClosed (an object is closed for reading), InvalidArgument (all else, also a time that is
+        far ahead of the clock).
         """
         self._check_free(name)
         if id in {hold.id for hold in self.by_name.values()}:
@@ -92,6 +96,7 @@ class Holds:
         if at is None:
             at = self._least_common(objects)
         self._check_readable(objects, at)
+        self._check_near(timeline, objects, at, now_ms)
         hold = Hold(
             id=id,
             name=name,
@@ -110,13 +115,14 @@ class Holds:
 
         To an earlier time only under cover of another hold or the policy, for each object. Raises NotReadable (nobody
         keeps this time), HoldOverdue (the hold had ended), ShardClosed (without a time, an object is closed for
-        reading), InvalidArgument (no such hold, no such time).
+        reading), InvalidArgument (no such hold, no such time, one that is far ahead of the clock).
         """
         hold = self.get(name)
         hold.check_active()
         if to is None:
             to = max(hold.at, self._least_common(hold.objects))
         self._check_readable(hold.objects, to)
+        self._check_near(hold.timeline, hold.objects, to, now_ms)
         return self._with({**self.by_name, name: hold.moved(to, now_ms)})
 
     def advance_all(self, requests: Iterable[Advance], *, now_ms: int) -> "tuple[Holds, tuple[Hold | UsageError, ...]]":
@@ -246,6 +252,21 @@ class Holds:
                 since=reduce(Antichain.join, sinces.values()),
                 objects=self._all_called(blamed),
             )
+
+    def _check_near(self, timeline: Timeline, objects: Iterable[str], at: int, now_ms: int) -> None:
+        """Raise InvalidArgument for a time that is far ahead: until it comes, the hold would keep nothing at all."""
+        if not timeline.has_clock or at <= now_ms + HOLD_AHEAD_MS_MAX:
+            return
+        # A source that brings its times, or a collection that was closed, may well be there already.
+        uppers = [self.uppers[id] for id in objects if id in self.uppers]
+        if any(upper.is_empty or not upper.less_equal_time(at) for upper in uppers):
+            return
+        raise InvalidArgument(
+            "this time is far ahead of the clock: until then the hold would keep nothing",
+            hint="name one that has come: milliseconds since 1970, a date, now(); or without TO the least there is",
+            at=at,
+            now_ms=now_ms,
+        )
 
 
 def check_created_and_held(created: Sequence[str], held: Sequence[Sequence[str]]) -> None:

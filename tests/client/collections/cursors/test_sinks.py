@@ -184,6 +184,53 @@ def test_a_table_that_is_gone_or_another_is_not_begun_in_the_middle(database):
     again.close()
 
 
+def test_a_table_that_was_made_anew_is_not_gone_on_with(database):
+    opened, run = database
+    sink = opened("a")
+    sink.begin(KEY, SCHEMA)
+    sink.write(KEY, updates(1, ts=4), None, 5)
+    run("DROP TABLE a")
+    other = opened("a")
+    # Another cursor comes into the same table, and makes it.
+    assert other.begin("another cursor", SCHEMA) is None
+    with pytest.raises(InvalidArgument, match="is another one, though updates"):
+        sink.write(KEY, updates(2, ts=6), 5, 7)
+    sink.close()
+    again = opened("a")
+    with pytest.raises(InvalidArgument, match="is another one, though updates") as refused:
+        again.begin(KEY, SCHEMA)
+    assert "set target to NULL" in refused.value.hint
+    other.write("another cursor", updates(3, ts=4), None, 5)
+    assert run("SELECT id FROM a") == [(3,)]
+    third = opened("b")
+    third.begin("a third cursor", SCHEMA)
+    with pytest.raises(InvalidArgument, match="is another one, though updates"):
+        third.begin("another cursor", SCHEMA)
+    run("UPDATE persist_positions SET target = NULL")
+    assert again.begin(KEY, SCHEMA) == 5
+    for each in (again, other, third):
+        each.close()
+
+
+def test_a_position_of_an_earlier_release_is_gone_on_with_and_is_of_that_table_from_then_on(database):
+    opened, run = database
+    sink = opened("a")
+    sink.begin(KEY, SCHEMA)
+    sink.write(KEY, updates(1, ts=4), None, 5)
+    sink.close()
+    run("ALTER TABLE persist_positions DROP COLUMN target")
+    again = opened("a")
+    assert again.begin(KEY, SCHEMA) == 5
+    again.write(KEY, updates(2, ts=6), 5, 7)
+    other = opened("b")
+    other.begin("another cursor", SCHEMA)
+    with pytest.raises(InvalidArgument, match="is another one, though updates"):
+        other.begin(KEY, SCHEMA)
+    assert run("SELECT id FROM a ORDER BY id") == [(1,), (2,)]
+    again.close()
+    other.close()
+
+
 def test_columns_of_a_table_that_was_there_are_found_by_their_names(database):
     opened, run = database
     schema = pa.schema([("id", pa.int64()), ("ts", pa.uint64()), ("diff", pa.int64())])

@@ -490,3 +490,22 @@ def test_a_hold_in_a_transaction_is_on_exactly_what_that_created(created, held, 
 def test_holds_travel():
     holds = create().lagged(uppers(a=200), now_ms=1)
     assert pickle.loads(pickle.dumps(holds)) == holds
+
+
+def test_a_hold_is_not_put_where_nothing_is_for_years():
+    now, typed = 1_795_000_000_000, 7_475_000_000_000
+    held = create(objects=("table",), max_lag=None, at=now, now_ms=now)
+    with pytest.raises(InvalidArgument, match="far ahead of the clock"):
+        create(objects=("table",), max_lag=None, at=typed, now_ms=now)
+    with pytest.raises(InvalidArgument, match="far ahead of the clock"):
+        held.advance("h", to=typed, now_ms=now)
+    (refused,) = held.advance_all([Advance("h", typed)], now_ms=now)[1]
+    assert isinstance(refused, InvalidArgument)
+    # Clocks of others may be ahead, and what a source brings may have come so far already, or be over.
+    assert at(held.advance("h", to=now + 60_000, now_ms=now)) == now + 60_000
+    for known in uppers(table=typed + 1), uppers(table=None):
+        assert at(replace(held, uppers=known).advance("h", to=typed, now_ms=now)) == typed
+    with pytest.raises(InvalidArgument, match="far ahead of the clock"):
+        replace(held, uppers=uppers(table=typed)).advance("h", to=typed, now_ms=now)
+    # A timeline without a clock does not say what is far.
+    assert at(create(objects=("c",), at=typed, now_ms=now)) == typed

@@ -15,7 +15,7 @@ from persist.core.catalog.values import Id
 from persist.core.frontier import MINIMUM, Antichain
 from persist.core.ids import ShardId
 from persist.core.time.timeline import Timeline
-from persist.errors import NotReadable, PersistError, ShardNotFound
+from persist.errors import InvalidArgument, NotReadable, PersistError, ShardNotFound
 
 _log = logging.getLogger("persist.control")
 
@@ -38,6 +38,7 @@ class ShardStorage:
         """See Storage. Two RPCs for each shard that this leader has not taken over yet, a few for one that is made."""
         room = self._room
         room.handles.check()
+        await at_once(self._check_keyed, [each for each in effects.created if each.is_keyed and each.sql])
         places = {id: each.shard for id, each in room.picture().collections.items()}
         places |= {each.id: each.data for each in effects.created if each.data is not None}
         wanted = self._wanted(effects)
@@ -119,6 +120,21 @@ class ShardStorage:
         if not since.less_equal_time(begins):
             raise _gone(begins, since, [str(each.id)])
         await room.handles.move(shard, Antichain.of(begins))
+
+    async def _check_keyed(self, new: Described) -> None:
+        """Raise InvalidArgument where rows are there that nobody looked for a primary key among: of who made the name.
+
+        One RPC. What a statement left that failed is empty.
+        """
+        assert new.data is not None
+        there = await self._room.frontiers.look(new.data)
+        if there is not None and there.upper != MINIMUM:
+            raise InvalidArgument(
+                "a shard of this name was written to before: nobody looked for the primary key there",
+                hint="persist catalog adopt makes a table of it as it is; or choose another name, or no PRIMARY KEY",
+                name=new.name,
+                shard=new.data,
+            )
 
     async def _apply(self, effects: Effects) -> None:
         """Read times reach where new collections begin, or a log over them could not be read before the first tick."""

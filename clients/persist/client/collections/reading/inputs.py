@@ -186,6 +186,7 @@ class Tables:
                 oracle_of=lambda timeout: self._access.oracle_of(timeline),
                 log_of=lambda timeout: self._access.log_of(timeline),
                 is_kept=True,
+                is_keyed=described.is_keyed,
                 timeout=seconds(deadline),
             )
         return known

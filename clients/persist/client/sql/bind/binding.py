@@ -10,8 +10,8 @@ from typing import Final, Protocol
 
 from persist.client.sql.bind import functions
 from persist.client.sql.bind.meaning import meant
-from persist.client.sql.bind.positions import where
 from persist.client.sql.errors import SqlError, SqlNotSupported
+from persist.client.sql.parse.positions import where
 from persist.client.sql.parse.statements import Select
 from persist.client.sql.parse.text import one
 from persist.core.catalog.ddl.described import Described, Session

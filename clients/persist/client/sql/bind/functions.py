@@ -5,8 +5,8 @@ DuckDB runs without access to anything outside (see ``run.engine``); this is the
 
 from typing import Final
 
-from persist.client.sql.bind.positions import where
 from persist.client.sql.errors import SqlNotSupported
+from persist.client.sql.parse.positions import where
 from persist.extras import extra
 
 with extra("sql"):

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from persist.client.sql.bind.positions import where
 from persist.client.sql.errors import SqlFailed, SqlNotSupported
+from persist.client.sql.parse.positions import where
 from persist.extras import extra
 
 with extra("sql"):

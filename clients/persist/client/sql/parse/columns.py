@@ -11,9 +11,11 @@ import pyarrow as pa
 
 from persist.arrow import ArrowField
 from persist.client.sql.errors import SqlNotSupported, SqlSyntax
-from persist.client.sql.parse.tokens import Tokens, place
+from persist.client.sql.parse.positions import where
+from persist.client.sql.parse.tokens import Tokens
 from persist.core.data.schema import Schema
 from persist.core.data.types import T
+from persist.errors import UsageError
 from persist.extras import extra
 
 with extra("sql"):
@@ -90,41 +92,53 @@ def columns(tokens: Tokens) -> tuple[Schema, bool]:
     if not isinstance(parsed, exp.Schema):
         tokens.at = start
         tokens.fail("columns in parentheses")
-    fields: list[ArrowField] = []
-    key: list[str] = []
+    fields: list[tuple[ArrowField, exp.Expr]] = []
+    key: list[exp.Expr] = []
     for each in parsed.expressions:
         if isinstance(each, exp.ColumnDef):
-            fields.append(_field(each, key))
+            fields.append((_field(each, key), each))
         elif isinstance(each, exp.PrimaryKey):
-            key += [_folded(name) for name in each.expressions]
+            key += each.expressions
         else:
             _unsupported("this constraint", each)
     if not fields:
         tokens.at = start
         tokens.fail("columns")
-    return _schema(fields, key, tokens, opening.start)
+    return _schema(fields, key)
 
 
-def _schema(fields: Sequence[ArrowField], key: Sequence[str], tokens: Tokens, start: int) -> tuple[Schema, bool]:
+def _schema(columns: Sequence[tuple[ArrowField, exp.Expr]], key: Sequence[exp.Expr]) -> tuple[Schema, bool]:
+    """``key``: what names its columns. Every error says where in the text the column stands that it is about."""
+    fields = [field for field, _ in columns]
     names = [field.name for field in fields]
-    line, column = place(tokens.text, start)
-    if missing := [name for name in key if name not in names]:
-        raise SqlSyntax("a key of a column that is not there", line=line, column=column, at=missing[0])
-    if len(set(names)) < len(names):
-        raise SqlSyntax("two columns of one name", line=line, column=column, at=", ".join(names))
-    if key and set(names[: len(set(key))]) != set(key):
-        raise SqlSyntax(
-            "the columns of the primary key come first",
-            hint=f"declare {', '.join(key)} before the others: rows are stored in that order",
-            line=line,
-            column=column,
-        )
-    count = len(set(key)) or len(fields)
-    kept = [field.with_nullable(False) if at < len(set(key)) else field for at, field in enumerate(fields)]
-    return Schema(pa.schema(kept[:count]), pa.schema(kept[count:])), not key
+    keys = {_folded(each): each for each in key}
+    if missing := [name for name in keys if name not in names]:
+        hint = f"the columns are {', '.join(names)}"
+        raise SqlSyntax("a key of a column that is not there", hint=hint, at=missing[0], **where(keys[missing[0]]))
+    for at, (name, (_, node)) in enumerate(zip(names, columns, strict=True)):
+        if name in names[:at]:
+            raise SqlSyntax("two columns of one name", hint="rename one", at=name, **where(node))
+    for name, (_, node) in zip(names[len(keys) :], columns[len(keys) :], strict=True):
+        if name in keys:
+            raise SqlSyntax(
+                "the columns of the primary key come first",
+                hint=f"declare {', '.join(keys)} before the others: rows are stored in that order",
+                at=name,
+                **where(node),
+            )
+    count = len(keys) or len(fields)
+    kept = [field.with_nullable(False) if at < len(keys) else field for at, field in enumerate(fields)]
+    try:
+        return Schema(pa.schema(kept[:count]), pa.schema(kept[count:])), not key
+    except UsageError as error:
+        # Its details call the column by its name, where ours have a number.
+        details = {"name" if each == "column" else each: value for each, value in error.details.items()}
+        said = str(details.get("name", "")).strip("'")
+        place = next((where(node) for field, node in columns if field.name == said), {})
+        raise type(error)(error.message, hint=error.hint, **details, **place) from error
 
 
-def _field(column: exp.ColumnDef, key: list[str]) -> ArrowField:
+def _field(column: exp.ColumnDef, key: list[exp.Expr]) -> ArrowField:
     name = _folded(column.this)
     kind = column.args.get("kind")
     if kind is None:
@@ -133,16 +147,16 @@ def _field(column: exp.ColumnDef, key: list[str]) -> ArrowField:
     for constraint in column.args.get("constraints") or ():
         match constraint.kind:
             case exp.PrimaryKeyColumnConstraint():
-                key.append(name)
+                key.append(column.this)
             case exp.NotNullColumnConstraint() as found:
                 nullable = bool(found.args.get("allow_null"))
             case other:
-                _unsupported("this constraint", other)
-    return pa.field(name, arrow_type(kind), nullable=nullable)
+                _unsupported("this constraint", other, of=column)
+    return pa.field(name, arrow_type(kind, of=column), nullable=nullable)
 
 
-def arrow_type(kind: exp.Expr) -> pa.DataType:
-    """The type of a column as Arrow has it. Raises SqlNotSupported."""
+def arrow_type(kind: exp.Expr, *, of: exp.Expr | None = None) -> pa.DataType:
+    """The type of a column as Arrow has it. ``of``: what it is the type of. Raises SqlNotSupported."""
     name = getattr(kind.this, "name", "") if isinstance(kind, exp.DataType) else ""
     if name == "USERDEFINED":
         name = _UNSIGNED.get(str(kind.args["kind"].name).lower(), "")
@@ -150,13 +164,13 @@ def arrow_type(kind: exp.Expr) -> pa.DataType:
         given = [int(each.name) for each in kind.expressions]
         precision, scale = (*given, 0)[:2] if given else DECIMAL
         if not 1 <= precision <= 38 or not 0 <= scale <= precision:
-            _unsupported("a number of so many digits", kind)
+            _unsupported("a number of so many digits", kind, of=of)
         return pa.decimal128(precision, scale)
     if name in ("ARRAY", "LIST") and kind.expressions:
-        return pa.list_(pa.field("element", arrow_type(kind.expressions[0])))
+        return pa.list_(pa.field("element", arrow_type(kind.expressions[0], of=of)))
     if name in _NAMED:
         return _NAMED[name]
-    _unsupported("this type", kind)
+    _unsupported("this type", kind, of=of)
 
 
 def written_type(given: pa.DataType) -> str:
@@ -175,9 +189,11 @@ def _folded(name: exp.Expr) -> str:
     return str(identifier.this) if identifier.args.get("quoted") else str(identifier.this).lower()
 
 
-def _unsupported(what: str, node: exp.Expr) -> NoReturn:
+def _unsupported(what: str, node: exp.Expr, *, of: exp.Expr | None = None) -> NoReturn:
+    """``of``: the column that it belongs to, which stands where a reader looks for it."""
     raise SqlNotSupported(
         f"{what} is not supported",
         hint="columns have a name, a type, NOT NULL and PRIMARY KEY; see docs/sql.md",
         got=node.sql(dialect="postgres")[:80],
+        **where(node if of is None else of),
     )

@@ -50,6 +50,16 @@ class Described:
     query: str = ""
     options: tuple[tuple[str, str], ...] = ()
 
+    @property
+    def is_keyed(self) -> bool:
+        """Whether no two rows of it may have one key, by whatever door they come.
+
+        A shard that was adopted, or made a table of by a program, is written directly by whoever did so before: of its
+        keys nothing was said.
+        """
+        is_made_so = self.mode == "wal" or bool(self.sql)
+        return self.kind is ObjectType.TABLE and self.fed_by is None and not self.multiset and is_made_so
+
 
 @dataclass(frozen=True, slots=True)
 class Session:

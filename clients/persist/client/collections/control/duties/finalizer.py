@@ -12,6 +12,7 @@ from persist.core.catalog.kinds import UNFINALIZED_SHARD
 from persist.core.catalog.objects import UnfinalizedShardKey
 from persist.core.ids import ShardId
 from persist.errors import ShardNotFound
+from persist.machine.upkeep.finalizer import finalize
 
 _log = logging.getLogger("persist.control")
 
@@ -57,7 +58,9 @@ class Finalizer:
         # SUBTLE: its handle under this token says that nobody who led later has the shard.
         try:
             await room.handles.take_over(shard)
-            await room.client.finalize(shard, force=True)
+            # The catalog says that no item has it any more, so nothing else is asked.
+            location = room.client.location
+            await finalize(location.shards, location.attempts, shard, force=True)
         except ShardNotFound:
             pass
         transaction = room.catalog.transaction()

@@ -230,7 +230,9 @@ def _check_delivered(it: Planning, hold: Hold, to: int) -> None:
 
 def _holds(it: Planning, objects: Iterable[Id]) -> Holds:
     wanted = tuple(objects)
-    return it.view.holds(it.implied(_with_since(it, wanted)), among=wanted)
+    holds = it.view.holds(it.implied(_with_since(it, wanted)), among=wanted)
+    uppers = {str(id): it.frontiers[id].upper for id in wanted if id in it.frontiers}
+    return replace(holds, uppers=uppers)
 
 
 def _with_since(it: Planning, ids: Iterable[Id]) -> list[Id]:
