@@ -84,7 +84,7 @@ class PostgresSink:
         return {name for (name,) in connection.execute(query, (self._table,))}
 
     def _kept(self, connection: Connection, key: str) -> tuple[int | None, str]:
-        """The position, which nobody else moves before this transaction ends."""
+        """The position, which nothing else moves before this transaction ends."""
         found = connection.execute(
             f"SELECT position, columns FROM {POSITIONS} WHERE cursor = %s FOR UPDATE".encode(), (key,)
         ).fetchone()
@@ -106,5 +106,5 @@ class PostgresSink:
             raise InvalidArgument(f"PostgreSQL takes no such value: {scrub(str(error))}", hint=hint) from error
         except psycopg.Error as error:
             self.close()
-            hint = "deliver again: the position tells what was written"
+            hint = "deliver again: the position shows what was written"
             raise Indeterminate(f"PostgreSQL: {scrub(str(error))}", hint=hint) from error

@@ -181,7 +181,7 @@ class CatalogServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AllocateIds(self, request, context):
-        """AllocateIds gives ids that were never given and never will be again. Fails with REASON_CATALOG_ID_EXHAUSTION,
+        """AllocateIds gives ids that were and will be given to no other. Fails with REASON_CATALOG_ID_EXHAUSTION,
         REASON_INVALID_ARGUMENT. Repeated it gives others: the first ones are lost, which does no harm.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

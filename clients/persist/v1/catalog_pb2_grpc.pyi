@@ -74,7 +74,7 @@ class CatalogServiceStub:
     REASON_INVALID_ARGUMENT.
     """
     AllocateIds: _grpc.UnaryUnaryMultiCallable[_catalog_pb2.AllocateIdsRequest, _catalog_pb2.AllocateIdsResponse]
-    """AllocateIds gives ids that were never given and never will be again. Fails with REASON_CATALOG_ID_EXHAUSTION,
+    """AllocateIds gives ids that were and will be given to no other. Fails with REASON_CATALOG_ID_EXHAUSTION,
     REASON_INVALID_ARGUMENT. Repeated it gives others: the first ones are lost, which does no harm.
     """
     ConfirmLeadership: _grpc.UnaryUnaryMultiCallable[_catalog_pb2.ConfirmLeadershipRequest, _catalog_pb2.ConfirmLeadershipResponse]
@@ -140,7 +140,7 @@ class CatalogServiceAsyncStub(CatalogServiceStub):
     REASON_INVALID_ARGUMENT.
     """
     AllocateIds: _aio.UnaryUnaryMultiCallable[_catalog_pb2.AllocateIdsRequest, _catalog_pb2.AllocateIdsResponse]  # type: ignore[assignment]
-    """AllocateIds gives ids that were never given and never will be again. Fails with REASON_CATALOG_ID_EXHAUSTION,
+    """AllocateIds gives ids that were and will be given to no other. Fails with REASON_CATALOG_ID_EXHAUSTION,
     REASON_INVALID_ARGUMENT. Repeated it gives others: the first ones are lost, which does no harm.
     """
     ConfirmLeadership: _aio.UnaryUnaryMultiCallable[_catalog_pb2.ConfirmLeadershipRequest, _catalog_pb2.ConfirmLeadershipResponse]  # type: ignore[assignment]
@@ -251,7 +251,7 @@ class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _catalog_pb2.AllocateIdsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_catalog_pb2.AllocateIdsResponse, _abc.Awaitable[_catalog_pb2.AllocateIdsResponse]]:
-        """AllocateIds gives ids that were never given and never will be again. Fails with REASON_CATALOG_ID_EXHAUSTION,
+        """AllocateIds gives ids that were and will be given to no other. Fails with REASON_CATALOG_ID_EXHAUSTION,
         REASON_INVALID_ARGUMENT. Repeated it gives others: the first ones are lost, which does no harm.
         """
 

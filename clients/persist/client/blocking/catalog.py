@@ -27,7 +27,7 @@ V = TypeVar("V")
 
 
 class Catalog(Held):
-    """A catalog that nobody opened yet: what can be known and done before."""
+    """A catalog that is not opened yet: what can be known and done before."""
 
     _inner: AioOpenableCatalog
 
@@ -36,14 +36,14 @@ class Catalog(Held):
         return self._run(self._inner.is_initialized())
 
     def fence_token(self) -> FenceToken | None:
-        """Deploy generation and epoch of whoever opened it last; None before that.
+        """Deploy generation and epoch of the process that opened it last; None before that.
 
         Raises LocationError, CorruptData.
         """
         return self._run(self._inner.fence_token())
 
     def open(self, generation: int) -> "WritableCatalog":
-        """Lead: fence whoever did, migrate, initialize. Raises FencedByGeneration, IncompatibleDataVersion,
+        """Lead: fence the former leader, migrate, initialize. Raises FencedByGeneration, IncompatibleDataVersion,
         IncompatibleContentVersion, FencedByMigration.
         """
         return self._give(WritableCatalog, self._run(self._inner.open(generation)))
@@ -73,7 +73,7 @@ class Catalog(Held):
         return self._run(self._inner.dump(consolidated=consolidated, kinds=kinds))
 
     def edit(self, kind: AnyKind, key: AnyKey, value: AnyValue) -> AnyValue:
-        """Insert or change (None: delete) one object, fencing whoever leads; the previous value, or None.
+        """Insert or change (None: delete) one object, fencing the leader; the previous value, or None.
 
         For repairs by hand: no rule but one value per key is checked, and that is so afterwards, whatever rows the key
         had before. Raises Uninitialized, IncompatibleDataVersion.
@@ -84,8 +84,8 @@ class Catalog(Held):
         """What makes a catalog whole that CorruptData keeps from being opened; with ``commit`` it is done.
 
         Each row is there once and each key has one value then: see ``Repair`` for what was wrong and what changes. An
-        append fences whoever leads; where nothing is wrong nothing is done. With ``token`` the fence token is set back
-        to this one, too, for a generation or epoch that went too far by mistake: whoever held any token before is
+        append fences the leader; where nothing is wrong nothing is done. With ``token`` the fence token is set back
+        to this one, too, for a generation or epoch that went too far by mistake: every holder of a token before is
         fenced for ever, also where the same one comes again. Raises InvalidArgument through servers, and for a token
         that is not set back.
         """
@@ -103,9 +103,9 @@ class Catalog(Held):
 
 
 class ReadableCatalog(Held):
-    """An open catalog, in memory, as of ``upper``. It goes on only when told to: by ``sync`` or by a commit.
+    """An open catalog, in memory, as of ``upper``. It goes on only by ``sync`` or by a commit.
 
-    When somebody else opened the catalog since, every method that looks at the durable one raises FencedByEpoch or
+    When another process opened the catalog since, every method that looks at the durable one raises FencedByEpoch or
     FencedByGeneration, and once one did all do, for ever, reads of memory and of transactions too; a catalog that is
     open for reading, or as a savepoint, is never fenced.
     """
@@ -170,7 +170,7 @@ class ReadableCatalog(Held):
         return self._run(self._inner.dump(consolidated=consolidated, kinds=kinds))
 
     def close(self) -> None:
-        """Give back what is held. Nothing durable changes. Raises LocationError where a server is to hear of it."""
+        """Give back what is held. Nothing durable changes. Raises LocationError where a server has to be notified."""
         self._end(self._inner.close())
 
 
@@ -205,7 +205,7 @@ class WritableCatalog(ReadableCatalog):
         return self._run(self._inner.set(kind, objects))
 
     def allocate(self, name: str, count: int = 1) -> range:
-        """Ids that nobody had or will have, durably. Raises IdExhaustion, InvalidArgument, Fenced."""
+        """Ids that were and will be given to no other, durably. Raises IdExhaustion, InvalidArgument, Fenced."""
         return self._run(self._inner.allocate(name, count))
 
     def confirm_leadership(self) -> None:
@@ -229,9 +229,9 @@ class Transaction(Held):
 
     It belongs to the open catalog that made it, and is committed to no other one: not to another environment, nor to
     the same catalog opened again. When the snapshot moved on since the last operation, every operation first looks
-    whether that matters, and raises OutOfSync if so: whoever began the transaction runs it again with a new one.
+    whether that matters, and raises OutOfSync if so: run it again with a new transaction.
     Append-only kinds are written only. ``token`` makes committing it again a no-op; ``bootstrap`` lets it use all
-    allocators. ``told_body`` is the fingerprint of the transaction that it carries out for somebody else.
+    allocators. ``told_body`` is the fingerprint of the transaction that it carries out for another process.
     """
 
     _inner: AioTransaction
@@ -282,7 +282,7 @@ class Transaction(Held):
         self._call(self._inner.retract, kind, key)
 
     def allocate(self, name: str, count: int = 1) -> range:
-        """``count`` ids that nobody had or will have. Raises IdExhaustion, InvalidArgument, OutOfSync."""
+        """``count`` ids that were and will be given to no other. Raises IdExhaustion, InvalidArgument, OutOfSync."""
         return self._call(self._inner.allocate, name, count)
 
     def allocate_oids(self, count: int = 1) -> list[int]:

@@ -27,7 +27,7 @@ class Claims(Protocol):
     """Who says what names are before it follows from anything: an environment."""
 
     async def find(self, name: str, deadline: Deadline) -> Named | None:
-        """The shard that has this name; None: nobody claims it. Raises InvalidArgument: something without a shard."""
+        """The shard that has this name; None: no item claims it. Raises InvalidArgument: something without a shard."""
         ...
 
     async def near(self, name: str) -> list[str]:
@@ -97,7 +97,7 @@ async def _look(location: "Location", shard: ShardId, deadline: Deadline) -> Sha
 
 
 async def _near(location: "Location", name: str, deadline: Deadline) -> list[str]:
-    """Near names, of items first; none where telling them would take long."""
+    """Near names, of items first; none where finding them would take long."""
     items = [] if location.claims is None else await location.claims.near(name)
     if items:
         return items

@@ -168,7 +168,7 @@ async def transact(
             with collecting(transaction):
                 answer = await work(transaction)
         except NotReadable:
-            # SUBTLE: where nobody has written for a while the log ends before what its tables still tell. All reads are
+            # SUBTLE: where nothing was written for long the log ends before what its tables still hold. All reads are
             # of one time, so the work runs again at a later one.
             if is_late:
                 raise

@@ -126,9 +126,9 @@ class Wal:
     async def commit(
         self, rows: Rows, *, owners: Sequence[Doubts], marker: Transaction | None, timeout: float | None
     ) -> int:
-        """All of it at one time, which is returned: definite, and read by whoever asks for a read time from now on.
+        """All of it at one time, which is returned: definite, and seen by every read time asked for from now on.
 
-        Three RPCs. ``marker``: happens once for ever; what it was is told beside it, so that only the same rows are
+        Three RPCs. ``marker``: happens once for ever; what it was is written beside it, so that only the same rows are
         taken for done. After Indeterminate each of ``owners`` can find out whether it did.
         """
         deadline = self.deadline(timeout)
@@ -236,7 +236,7 @@ class Wal:
     async def settle(self, *, timeout: float | None = None) -> tuple[ShardId, ...]:
         """Copy everything to its table, and forget what is copied; which tables there was something for.
 
-        Anybody may do it at any time. What is wrong with one table keeps no other from its rows, and is raised then:
+        Any process may, at any time. What is wrong with one table keeps no other from its rows, and is raised then:
         the log keeps all.
         """
         deadline = self.deadline(timeout)
@@ -410,7 +410,7 @@ def writes_of(oracle: Oracle) -> Doubts:
     """
 
     async def apply(written: list[Appended], deadline: Deadline) -> None:
-        # Or nobody would read them before the next write.
+        # Or they would not be read before the next write.
         try:
             await acknowledge(oracle, max(each.upper.elements[0] for each in written) - 1, deadline)
         except Indeterminate as error:

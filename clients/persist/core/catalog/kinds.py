@@ -26,9 +26,9 @@ def _unnamed(_: object) -> Iterable[Name]:
 class Kind(Generic[K, V]):
     """One kind of object.
 
-    ``names`` tells the names an object claims; two objects of a kind never claim the same one. ``append_only`` kinds
+    ``names`` gives the names an object claims; two objects of a kind never claim the same one. ``append_only`` kinds
     are never cached: only how many there are is known. ``frozen`` kinds are read by releases of every version, so no
-    migration may touch them. ``oid_of`` tells the oid an object has.
+    migration may touch them. ``oid_of`` gives the oid an object has.
     """
 
     tag: str

@@ -352,7 +352,7 @@ class StorageCollectionMetadata:
 
 @dataclass(frozen=True, slots=True)
 class UnfinalizedShardKey:
-    """A shard that nobody refers to and that is still to be deleted."""
+    """A shard that no item refers to and that is still to be deleted."""
 
     shard: str
 

@@ -28,7 +28,7 @@ class ShardStorage:
         self._wake = wake
 
     async def frontiers(self, collections: Iterable[Described]) -> Mapping[Id, Frontiers]:
-        """See Storage. What is told stays true for some seconds. One RPC each."""
+        """See Storage. What is returned stays true for some seconds. One RPC each."""
         stored = [each for each in collections if each.data is not None]
         described = controlled(stored, self._room.view.timed())
         answers = await at_once(self._known, described.values())
@@ -72,7 +72,7 @@ class ShardStorage:
         info = await room.frontiers.look(each.shard)
         if info is None:
             return Frontiers(MINIMUM, MINIMUM)
-        # SUBTLE: after the RPC, and with nothing awaited until it is told: what is given up later counts what was told.
+        # SUBTLE: after the RPC, and with nothing awaited until it is returned: what is given up later counts that.
         given = room.handles.given(each.shard)
         known = Known(info.since if given is None else given, info.upper)
         told = implied(each, known, room.applied.get(each.timeline))

@@ -89,7 +89,7 @@ def _make_schema(it: Planning, database: Id, name: str) -> Id:
 
 
 def _used_by_all(it: Planning) -> tuple[Acl, ...]:
-    # Of what persist itself makes everybody may see that it is there; others grant it.
+    # Of what persist itself makes every role may see that it is there; others grant it.
     return p.granted((), PUBLIC, it.role, p.BITS["U"], revoke=False) if it.role == SUPERUSER else ()
 
 
