@@ -1,4 +1,4 @@
-"""An environment with tables and holds, as whoever leads it has it; statements are made of their effects alone."""
+"""An environment with tables and holds, as its leader has it; statements are made of their effects alone."""
 
 import contextlib
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -299,7 +299,7 @@ async def names_at(client: aio.Client, shard: ShardId, as_of: int) -> list[str]:
 
 
 async def since_of(client: aio.Client, shard: ShardId) -> int | None:
-    """The shard's since, which what nobody holds lets go on."""
+    """The shard's since, which goes on past what no reader holds."""
     found = (await client.inspect(shard))["since"]
     return found[0] if found else None
 
