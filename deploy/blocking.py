@@ -100,7 +100,7 @@ SAVEPOINTS = ("all_or_nothing", "depend_on", "savepoint", "release", "rollback")
 # For what is built on top of handles, in asyncio.
 SKIP = {
     "Client": {"location", "transaction_log", "access"},
-    # A view changes under whoever is not on the loop.
+    # A view changes under a caller that is not on the loop.
     "Environment": {"open", "access", "on_change", "view", "strict_view", "reads"},
     "Cursor": {"location"},
     "SqlSession": {"run", "query", "answer", "subscribe", "follow", "environment", "variables", "files"},

@@ -56,7 +56,7 @@ _log = logging.getLogger("persist.catalog")
 
 
 class Tells(Protocol):
-    """Where the health of a part is reported: Host.tell."""
+    """Where the health of a part is reported: ``Host.tell``."""
 
     def __call__(self, part: str, *, serving: bool) -> Awaitable[None]:
         """Report it."""

@@ -242,7 +242,7 @@ class Records:
             updates = [_update(kind, name, before, at, -1)] if before is not None else []
             updates += [_update(kind, name, after, at, 1)] if after is not None else []
             if _appended(writer, updates, at):
-                # It happened: what only lets history go must not make it look as if it had not.
+                # It happened: what only releases history must not make it look as if it had not.
                 with contextlib.suppress(PersistError):
                     since.compare_and_downgrade(since.opaque, [at])
                 return after

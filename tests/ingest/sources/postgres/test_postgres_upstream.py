@@ -379,7 +379,7 @@ def test_an_alteration_that_nobody_sees_yet_is_waited_for(monkeypatch: pytest.Mo
             connection.execute("SET synchronous_commit = local")
             connection.execute("ALTER SYSTEM SET synchronous_standby_names = 'absent'")
             connection.execute("SELECT pg_reload_conf()")
-            until(lambda: other.execute("SHOW synchronous_standby_names").fetchall() == [("nobody",)])
+            until(lambda: other.execute("SHOW synchronous_standby_names").fetchall() == [("absent",)])
             # Commits wait once the checkpointer has read the setting, too.
             connection.execute("CHECKPOINT")
             other.pgconn.send_query(b"COMMIT PREPARED 'renamed'")
