@@ -1,11 +1,12 @@
 """Prose says which process does what: another one, the leader, a reader; returned, reported, released.
 
 Held are pages for users, comments of protos, and docstrings, comments and messages of all our modules. Code in a text
-stands between backquotes, and is no prose.
+stands between backquotes, and is no prose. A name that users import has one meaning, wherever it is imported from.
 """
 
 import ast
 import io
+import itertools
 import re
 import tokenize
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ VAGUE = re.compile(
 CODE = re.compile(r"``[^`]*``|`[^`]*`")
 QUOTED = "to tell apart different sources"
 """Words of the design, which tests quote."""
+PACKAGES = ("persist", "persist.catalog", "persist.sinks", "persist.sources", "persist_ingest", "pyspark_persist")
 
 
 def vague(text: str) -> str | None:
@@ -77,3 +79,10 @@ def test_protos_say_who_does_what() -> None:
 def test_pages_say_who_does_what() -> None:
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
     report([f"{name(page)}: {word}" for page in pages if (word := vague(page.read_text()))])
+
+
+@pytest.mark.parametrize(("one", "other"), itertools.combinations(PACKAGES, 2))
+def test_a_name_that_users_import_means_one_thing(one: str, other: str) -> None:
+    here, there = pytest.importorskip(one), pytest.importorskip(other)
+    both = set(here.__all__) & set(there.__all__)
+    assert not {each for each in both if getattr(here, each) is not getattr(there, each)}

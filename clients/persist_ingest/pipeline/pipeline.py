@@ -31,7 +31,7 @@ from persist.runtime import system
 from persist.sources import (
     EPOCH_MILLISECONDS,
     BindingLog,
-    Export,
+    ExportUpper,
     Probe,
     Reclocker,
     RemapTrace,
@@ -459,7 +459,7 @@ class Pipeline:
         if trace is None:
             self._forget(lambda: next(iter(self._uppers.values())))
             return
-        exports = [Export(name, upper) for name, upper in self._uppers.items()]
+        exports = [ExportUpper(name, upper) for name, upper in self._uppers.items()]
         durable = offset_resumption(trace, exports)
         if isinstance(self._type, ReadsApart) and not self._may_let_go():
             return

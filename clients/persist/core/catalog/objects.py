@@ -210,7 +210,7 @@ class SchemaKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Schema:
+class CatalogSchema:
     """A schema. ``database_id`` None: in none, seen from everywhere."""
 
     database_id: Id | None

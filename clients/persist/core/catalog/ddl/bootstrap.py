@@ -83,7 +83,7 @@ def _schema(tx: Transaction, id: Id, database: Id | None, name: str) -> Id:
     if tx.get(SCHEMA, key) is not None:
         key = o.SchemaKey(Id(id.space, tx.allocate("schema")[0]))
     (oid,) = tx.allocate_oids()
-    tx.set(SCHEMA, key, o.Schema(database, name, SUPERUSER, _USED, oid))
+    tx.set(SCHEMA, key, o.CatalogSchema(database, name, SUPERUSER, _USED, oid))
     return key.id
 
 

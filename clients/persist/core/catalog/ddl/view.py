@@ -296,7 +296,7 @@ class CatalogView:
         return _ById(self._objects[DATABASE], o.DatabaseKey)
 
     @property
-    def schemas(self) -> "_ById[Id, o.Schema]":
+    def schemas(self) -> "_ById[Id, o.CatalogSchema]":
         """All schemas."""
         return _ById(self._objects[SCHEMA], o.SchemaKey)
 
