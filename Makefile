@@ -33,7 +33,7 @@ check: setup-python ## what a change is tried with first: format, lint, contract
 	@$(BIN)/lint-imports >/dev/null || $(BIN)/lint-imports
 	@$(BIN)/mypy
 	@$(BIN)/python deploy/blocking.py --check
-	@$(BIN)/python -m pytest -q -n 2 -m unit tests/unit tests/test_tidy.py tests/test_citations.py $(ARGS)
+	@$(BIN)/python -m pytest -q -n 2 -m unit tests/unit tests/test_tidy.py tests/test_words.py tests/test_citations.py $(ARGS)
 
 test: setup ## run the tests, in three processes (ARGS="-k name" to choose, ARGS="-n 0" for one process)
 	@$(IN_ENV) python -m pytest -n 3 $(ARGS)
@@ -62,7 +62,7 @@ lint: setup-python ## ruff, import contracts, generated code, house rules
 	@$(BIN)/ruff check .
 	@$(BIN)/lint-imports
 	@$(BIN)/python deploy/blocking.py --check
-	@$(BIN)/python -m pytest -q tests/test_tidy.py tests/test_citations.py
+	@$(BIN)/python -m pytest -q tests/test_tidy.py tests/test_words.py tests/test_citations.py
 
 types: setup-python ## mypy --strict
 	@$(BIN)/mypy

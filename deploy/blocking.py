@@ -40,7 +40,7 @@ MODULES = {
         "persist.client.catalog.port.OpenableCatalog": "Catalog",
         "persist.client.catalog.port.ReadOnlyCatalog": "ReadableCatalog",
         "persist.client.catalog.port.ReadWriteCatalog": "WritableCatalog",
-        "persist.core.catalog.transaction.Transaction": "Transaction",
+        "persist.core.catalog.transaction.Transaction": "CatalogTransaction",
     },
     "client": {
         "persist.client.connect.embedded": "embedded",
@@ -100,7 +100,7 @@ SAVEPOINTS = ("all_or_nothing", "depend_on", "savepoint", "release", "rollback")
 # For what is built on top of handles, in asyncio.
 SKIP = {
     "Client": {"location", "transaction_log", "access"},
-    # A view changes under whoever is not on the loop.
+    # A view changes under a caller that is not on the loop.
     "Environment": {"open", "access", "on_change", "view", "strict_view", "reads"},
     "Cursor": {"location"},
     "SqlSession": {"run", "query", "answer", "subscribe", "follow", "environment", "variables", "files"},
@@ -109,7 +109,7 @@ SKIP = {
     "TableTransaction": {"replace", "commit"},
     "WriteHandle": {"append_at_upper_as", "compare_and_append_as"},
     "Compaction": {"begin"},
-    "Transaction": {"check_made_from", "refresh", "batch", "body", "snapshot", *SAVEPOINTS, *IN_STEPS},
+    "CatalogTransaction": {"check_made_from", "refresh", "batch", "body", "snapshot", *SAVEPOINTS, *IN_STEPS},
 }
 # Work for the caller's thread: others wait for that of the loop.
 HERE = {"output", "splits", "reader", "scan_polars", "to_duckdb", "TableTransaction.insert", "TableTransaction.retract"}

@@ -62,7 +62,7 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "timeout_s(seconds): limit of a coroutine test, 240 s unless told")
+    config.addinivalue_line("markers", "timeout_s(seconds): limit of a coroutine test, 240 s by default")
     for kind, what in KINDS.items():
         config.addinivalue_line("markers", f"{kind}: {what}")
     if path := os.environ.get("PERSIST_TEST_COSTS"):
@@ -157,7 +157,7 @@ class Unseen(logging.Handler):
     def check(self) -> None:
         told, self.told = self.told, []
         if told:
-            pytest.fail("nobody looked at the failure of background work:\n" + "\n".join(told), pytrace=False)
+            pytest.fail("the failure of background work was not looked at:\n" + "\n".join(told), pytrace=False)
 
 
 @pytest.fixture(scope="session")

@@ -73,7 +73,7 @@ class Fork:
     """``python -m module words``, with the surface of ``asyncio.subprocess.Process``.
 
     ``output`` and ``errors``: files of what it writes there, for those that are ``heard``; what is not goes where ours
-    does, or what it says of errors at the end of ``log``. ``input``: the file by which it is told something, if it is
+    does, or what it says of errors at the end of ``log``. ``input``: the file by which lines are sent to it, if it is
     ``heard``, too. ``directory``: where it begins, if it matters.
     """
 
@@ -107,7 +107,7 @@ class Fork:
 
     def send_signal(self, number: int) -> None:
         if self.returncode is None:
-            # It may have ended in this very moment: its parent has heard of that before we do.
+            # It may have ended in this very moment: its parent knows that before we do.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
@@ -133,7 +133,7 @@ class Fork:
             file.close()
 
     def tell(self, line: str) -> None:
-        """Write a line to its input. What a process that has ended is told is lost."""
+        """Write a line to its input. What is written to a process that has ended is lost."""
         assert self.input is not None
         with contextlib.suppress(BrokenPipeError):
             self.input.write(f"{line}\n".encode())

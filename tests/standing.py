@@ -1,6 +1,6 @@
-"""Processes that stand still, and keep nobody else from the files they use.
+"""Processes that stand still, and keep no other from the files they use.
 
-SIGSTOP may come while a thread writes to SQLite: then the file stays locked for everybody until the process goes on,
+SIGSTOP may come while a thread writes to SQLite: then the file stays locked for all until the process goes on,
 which is what SQLite promises, and nothing that a test of ours is about.
 """
 

@@ -3,14 +3,9 @@
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.main import get_command
-
-from persist_cli.app import app
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -95,21 +90,6 @@ def test_the_map_names_folders_and_files_that_exist() -> None:
     there = {path.name for top in ("clients", "services", "spark", "protos") for path in (ROOT / top).rglob("*.*")}
     wrong = {each for each in named if not any((ROOT / root / each).exists() for root in roots)}
     assert not {each for each in wrong if "/" in each.rstrip("/") or each not in there}
-
-
-def test_people_read_the_words_of_the_field() -> None:
-    """Another process, returned, released: in pages for users, and in the help of every command."""
-    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
-    texts = {str(page.relative_to(ROOT)): page.read_text() for page in pages} | dict(helps(get_command(app)))
-    vague = re.compile(r"\b(?:told|somebody|whoever|lets? go)\b", re.IGNORECASE)
-    assert not {name: found.group() for name, text in texts.items() if (found := vague.search(text))}
-
-
-def helps(command: Any, name: str = "persist") -> Iterator[tuple[str, str]]:
-    """The help of a command, of its options, and of those below it."""
-    yield name, " ".join(each or "" for each in (command.help, *(getattr(one, "help", "") for one in command.params)))
-    for below, each in getattr(command, "commands", {}).items():
-        yield from helps(each, f"{name} {below}")
 
 
 def test_the_map_has_every_room() -> None:

@@ -64,6 +64,7 @@ from persist.core.catalog.kinds import (
 from persist.core.catalog.leadership.migrations import Upgrade
 from persist.core.catalog.objects import (
     AuditLogKey,
+    CatalogSchema,
     Cluster,
     ClusterKey,
     ClusterReplica,
@@ -92,7 +93,6 @@ from persist.core.catalog.objects import (
     ItemKey,
     Role,
     RoleKey,
-    Schema,
     SchemaKey,
     Setting,
     SettingKey,
@@ -113,9 +113,7 @@ from persist.core.catalog.open_rules import Mode
 from persist.core.catalog.snapshot import (
     Change,
 )
-from persist.core.catalog.transaction import (
-    Transaction,
-)
+from persist.core.catalog.transaction import Transaction as CatalogTransaction
 from persist.core.catalog.values import (
     MANUAL,
     PLAIN,
@@ -196,6 +194,8 @@ __all__ = [
     "AuditNamedV1",
     "AuditRenamedV1",
     "Catalog",
+    "CatalogSchema",
+    "CatalogTransaction",
     "Change",
     "Cluster",
     "ClusterKey",
@@ -268,7 +268,6 @@ __all__ = [
     "RoleKey",
     "RoleRef",
     "RoleVar",
-    "Schema",
     "SchemaKey",
     "Setting",
     "SettingKey",
@@ -286,7 +285,6 @@ __all__ = [
     "Timestamp",
     "TimestampKey",
     "Token",
-    "Transaction",
     "UnfinalizedShardKey",
     "Uninitialized",
     "UniquenessViolation",

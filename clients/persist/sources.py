@@ -3,13 +3,13 @@
 Source: design 003; catalog-semantics.md section 4; sources.md.
 """
 
-from persist.client.binding.port import Bound, RemapSource, ResumptionOf, ResumptionTold
+from persist.client.binding.port import Bound, RemapSource, ResumptionOf, Resumptions
 from persist.client.blocking.minter import Minter
 from persist.core.binding.binding_log import Append, BindingLog, Covered, MintRules
 from persist.core.binding.probe import Probe, check_available
 from persist.core.binding.reclock import Reclocker, reclock_frontier, source_upper_at_frontier
 from persist.core.binding.remap import Binding, RemapTrace
-from persist.core.binding.resumption import Export, offset_resumption, offsets_of, remap_since, resumption
+from persist.core.binding.resumption import ExportUpper, offset_resumption, offsets_of, remap_since, resumption
 from persist.core.data.encoding import encode_key
 from persist.core.source.source_frontier import SourceFrontier
 from persist.core.source.source_time import OFFSET_MAX, Lsn, Partition, Point, Range, SourceKind, SourceTime
@@ -43,7 +43,7 @@ __all__ = [
     "CounterTimeline",
     "Covered",
     "EpochMilliseconds",
-    "Export",
+    "ExportUpper",
     "ExternalTimeline",
     "JumpTooLarge",
     "Lsn",
@@ -57,7 +57,7 @@ __all__ = [
     "RemapSource",
     "RemapTrace",
     "ResumptionOf",
-    "ResumptionTold",
+    "Resumptions",
     "SourceFrontier",
     "SourceKind",
     "SourceQuarantined",

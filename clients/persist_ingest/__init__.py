@@ -1,4 +1,4 @@
-"""Ingestion: what upstreams have, exactly once, at times that everybody agrees on.
+"""Ingestion: what upstreams have, exactly once, at times that all processes agree on.
 
     here = Location(directory="./data")
     ingest.create(here, "shop", "postgres", {"dsn": "postgresql://…", "tables": "public.orders"})

@@ -1,7 +1,7 @@
 """Sources as items of an environment: what is recorded of a source has a name there, too, and so have its exports.
 
-The record comes first, and the item follows from it alone: a source without an item is ingested as ever, and whoever
-creates, runs or adopts it again finishes it. (An item first would name shards that nobody makes, for good if its maker
+The record comes first, and the item follows from it alone: a source without an item is ingested as ever, and to create,
+run or adopt it again finishes it. (An item first would name shards that are never made, for good if its maker
 died.) The item goes first: what depends on it refuses while nothing is lost yet, and until the record is gone dropping
 is repeated. An item is known by its source's progress shard, so there is one, whatever it is called.
 Source: collections: names; docs/catalog.md.
@@ -65,7 +65,7 @@ def create(
     """Set a source up, as ``pipeline.creation.create`` does, and make its item where there is an environment.
 
     Fails whole: a source whose item is refused is dropped again. One of this name and type that has no item yet, as a
-    creation left it that was broken off, gets its item and nothing else; ``finished`` hears of it. ``how``: further
+    creation left it that was broken off, gets its item and nothing else; ``finished`` is called then. ``how``: further
     options of ``pipeline.creation.create``. Raises UniquenessViolation (an item has this name), PrivilegeMissing, and
     as ``pipeline.creation.create``.
     """

@@ -36,7 +36,7 @@ class Conflicts:
     async def met(self, footprint: Footprint, lower: int) -> tuple[int, list[tuple[str, object]]] | None:
         """How many changes came from ``lower`` on, and the objects among them that matter. None: not remembered.
 
-        Raises InvalidArgument for an upper that nobody was told.
+        Raises InvalidArgument for an upper that was never returned.
         """
         times = self._mirror.times_since(lower)
         if times is None:

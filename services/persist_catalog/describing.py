@@ -104,4 +104,4 @@ class _Reader:
 
 def _all_only(request: pb.DescribeRequest) -> None:
     if request.HasField("name") or request.types:
-        raise InvalidArgument("entries of this kind are told all", hint="leave out name and types")
+        raise InvalidArgument("entries of this kind are returned all", hint="leave out name and types")

@@ -38,7 +38,7 @@ class Embedded:
         return await self._service.execute(statements, session, token, history)
 
     async def close(self) -> None:
-        """Serve no more, and let go of the catalog."""
+        """Serve no more, and close the catalog."""
         await self._host.stop(notice=0, grace=GRACE_SECONDS)
 
 

@@ -1,7 +1,7 @@
 """Executing: statements on the catalog that this server leads.
 
 What they commit goes through the same turn as what sessions commit: between looking at what came meanwhile and the
-commit nobody else writes. Source: collections: the flow of DDL.
+commit nothing else writes. Source: collections: the flow of DDL.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ class Executing:
     async def execute(
         self, statements: Sequence[Statement], session: Session, token: Token | None, history: int | None = None
     ) -> Outcome:
-        """See Leads. A server that follows leads from now on where nobody else can. Raises NotWritable, Fenced."""
+        """See Leads. A server that follows leads from now on where no other can. Raises NotWritable, Fenced."""
         leader = await self.led()
         return await leader.execute(statements, session, token, history)
 

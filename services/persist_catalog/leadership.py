@@ -1,6 +1,6 @@
 """Leadership: whether this process leads its catalog, and what it answers when it does not.
 
-A server leads from the moment it opened the catalog for writing until somebody else did. From then on it refuses every
+A server leads from the moment it opened the catalog for writing until another one did. From then on it refuses every
 write of every session it had, for ever, and follows the new leader like any other follower. It leads again only when it
 is asked to, with a generation above that of the server that fenced it: two servers of one generation never take the
 catalog from each other by turns. What no server did, an edit by hand, is no hindrance. Source: catalog-semantics.md
@@ -32,7 +32,7 @@ class Role(StrEnum):
 
 
 class Leadership:
-    """Of one server over one catalog. ``may_lead`` False: it follows for ever. ``told`` hears of every change of role.
+    """Of one server over one catalog. ``may_lead`` False: it follows for ever. ``told`` gets every change of role.
 
     ``address`` is where the server listens, as clients reach it. ``begun`` is the upper at which its leadership began:
     what sessions read before was read under another leader, if not in another form. ``above``: the newest token known
@@ -64,7 +64,7 @@ class Leadership:
         self._turn = asyncio.Lock()
 
     async def lead(self, generation: int) -> FenceToken:
-        """Open the catalog for writing, fencing whoever leads, this server's own sessions too. Raises as ``open``.
+        """Open the catalog for writing, fencing the leader, this server's own sessions too. Raises as ``open``.
 
         Raises NotWritable when this server follows only, or was fenced by another server of this generation or a later
         one.
@@ -129,7 +129,7 @@ class Leadership:
     async def lead_if_nobody_can(self) -> None:
         """Lead where no other process ever did, or this address did, or who did ended in order. Raises NotWritable.
 
-        Whoever is only silent is not deposed: a generation does that, which a person gives.
+        A leader that is only silent is not deposed: a generation does that, which a person gives.
         """
         await self._mirror.sync()
         self.look()
@@ -140,7 +140,7 @@ class Leadership:
             told = await self._addresses.told(seen, self._mirror.raw.incarnation, fresh=True)
             if told != ENDED and not (told and told == self.address):
                 raise await self._not_writable(
-                    "this server does not lead, and somebody else may",
+                    "this server does not lead, and another process may",
                     "ask the leader; if it is gone for good, persist serve catalog --generation leads instead",
                 )
         await self.lead(0 if seen is None else seen.deploy_generation)
@@ -154,7 +154,7 @@ class Leadership:
             try:
                 previous = await self._durable.edit(kind, key, value)
             except (UsageError, Determinate, CorruptData):
-                # Nothing was appended: whoever led still does.
+                # Nothing was appended: the leader still leads.
                 self._unsure = unsure
                 raise
             except BaseException:
@@ -164,7 +164,7 @@ class Leadership:
             return previous
 
     def look(self) -> None:
-        """Whether the mirror shows that somebody else leads."""
+        """Whether the mirror shows that another process leads."""
         seen = self._mirror.raw
         if self._catalog is not None and self._catalog.claim.fenced_by(seen.token, seen.incarnation) is not None:
             self._end()
@@ -174,7 +174,7 @@ class Leadership:
         return self._catalog
 
     async def close(self) -> None:
-        """Let go of where addresses are told."""
+        """Close what addresses are published in."""
         await self._addresses.close()
 
     async def leader(self) -> str:
@@ -205,8 +205,8 @@ class Leadership:
     async def _may_lead_again(self, generation: int, seen: FenceToken) -> bool:
         """Whether a server that was fenced may lead: not if that would take the catalog from its equal.
 
-        A later epoch of its own generation that tells no address is no server's: somebody edited the catalog by hand,
-        or leads without one. Who asks to lead fences that. A generation below its own was set back by hand.
+        A later epoch of its own generation without an address is no server's: the catalog was edited by hand,
+        or its leader has none. Who asks to lead fences that. A generation below its own was set back by hand.
         """
         if generation > seen.deploy_generation:
             return True

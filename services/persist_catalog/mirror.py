@@ -1,6 +1,6 @@
 """Mirror: the rows of a catalog in memory as they are durable, and the newest changes of them, for many readers.
 
-Rows stay bytes: a mirror serves catalogs of every data version, and tells rows without touching each. Source:
+Rows stay bytes: a mirror serves catalogs of every data version, and returns rows without touching each. Source:
 catalog-semantics.md sections 1.1 (change feed) and 1.2.3.
 """
 
@@ -36,9 +36,9 @@ PAUSE_SECONDS: Final = 0.5
 
 
 class Mirror:
-    """Follows a log, which nobody else may use, and closes it. ``raw`` is what it knows.
+    """Follows a log, which nothing else may use, and closes it. ``raw`` is what it knows.
 
-    All methods raise what the log raises, and CorruptData for ever once the log told what cannot be.
+    All methods raise what the log raises, and CorruptData for ever once the log returned what cannot be.
     """
 
     def __init__(self, log: RowLog, codec: RowCodec, read: Updates, *, runtime: Runtime, tail: int = TAIL_UPDATES):
@@ -84,7 +84,7 @@ class Mirror:
 
     @property
     def token(self) -> FenceToken | None:
-        """Of whoever leads, as far as it knows."""
+        """Of the leader, as far as it knows."""
         return self.raw.token
 
     async def sync(self) -> int:
@@ -117,12 +117,12 @@ class Mirror:
         return self.upper
 
     async def follow(self) -> None:
-        """Keep up until cancelled, however often the log fails, or until it told what cannot be."""
+        """Keep up until cancelled, however often the log fails, or until it returned what cannot be."""
         while True:
             upper = self.upper
             try:
                 await self._log.changed(upper, WAIT_SECONDS)
-                # What moved may be what this process appends, of which it is about to hear.
+                # What moved may be what this process appends, which it is about to get.
                 async with self._appending:
                     pass
                 if self.upper == upper:
@@ -138,7 +138,7 @@ class Mirror:
                 await self._runtime.sleep(PAUSE_SECONDS)
 
     async def changed(self, upper: int) -> None:
-        """Wait until it knows more than up to ``upper``. For callers with a deadline; somebody has to ``follow``."""
+        """Wait until it knows more than up to ``upper``. For callers with a deadline; a task has to ``follow``."""
         while self.upper <= upper:
             self.check()
             await self._moved.wait()
@@ -167,7 +167,7 @@ class Mirror:
         if known is not None:
             return Updates(known, self.upper)
         if lower == 0:
-            raise NotReadable("a feed begins at an upper that was told", hint="read the rows first", since=self._lower)
+            raise NotReadable("a feed begins at a returned upper", hint="read the rows first", since=self._lower)
         async with self._reading:
             return await self._log.updates(lower)
 
@@ -181,7 +181,7 @@ class Mirror:
 
     @property
     def appending(self) -> asyncio.Lock:
-        """Held while this process appends what the mirror will hear of."""
+        """Held while this process appends what the mirror will get."""
         return self._appending
 
     def hear(self, times: Sequence[tuple[int, Sequence[tuple[Row, int]]]], expected_upper: int) -> None:
@@ -198,12 +198,12 @@ class Mirror:
         self._wake()
 
     def check(self) -> None:
-        """Nothing, while the log told what can be. Raises CorruptData, for ever."""
+        """Nothing, while the log returned what can be. Raises CorruptData, for ever."""
         if self._broken is not None:
             raise _anew(self._broken)
 
     async def close(self) -> None:
-        """Let go of the log."""
+        """Close the log."""
         await self._log.close()
 
     async def _read(self) -> None:
@@ -220,13 +220,13 @@ class Mirror:
                 self._wake()
             return
         if read.upper > self.upper:
-            # SUBTLE: what this process appended meanwhile was heard already.
+            # SUBTLE: what this process appended meanwhile was taken already.
             self._take([update for update in read.updates if update.ts >= self.upper], read.upper)
         else:
             await self._release()
 
     async def _release(self) -> None:
-        """What was heard was not read, so nothing else tells the log that it is not needed any more."""
+        """What was tapped was not read, so the log cannot know by itself that it is not needed any more."""
         if self._heard:
             self._heard = False
             with contextlib.suppress(LocationError):
@@ -270,16 +270,16 @@ class Mirror:
 
 
 def _untold(got: int, upper: int) -> InvalidArgument:
-    return InvalidArgument("nobody was told this upper", hint="use one that was", got=got, upper=upper)
+    return InvalidArgument("this upper was never returned", hint="use one that was", got=got, upper=upper)
 
 
 def _anew(error: CorruptData) -> CorruptData:
-    """The same error: whether it is a restore (HistoryRewound) tells who serves it what to do."""
+    """The same error: whether it is a restore (HistoryRewound) says to its server what to do."""
     return type(error)(error.message, hint=error.hint, **error.details)
 
 
 class TappedLog:
-    """A RowLog whose appends a mirror hears of, so that it need not read them."""
+    """A RowLog whose appends a mirror gets, so that it need not read them."""
 
     def __init__(self, log: RowLog, mirror: Mirror) -> None:
         self._log = log

@@ -56,10 +56,10 @@ _log = logging.getLogger("persist.catalog")
 
 
 class Tells(Protocol):
-    """Where the health of a part is told: Host.tell."""
+    """Where the health of a part is reported: ``Host.tell``."""
 
     def __call__(self, part: str, *, serving: bool) -> Awaitable[None]:
-        """Tell it."""
+        """Report it."""
         ...
 
 
@@ -120,7 +120,7 @@ class CatalogService:
         )
 
     def listens(self, address: str, tells: Tells) -> None:
-        """Say where it listens, and where the health of leading is told."""
+        """Say where it listens, and where the health of leading is reported."""
         self._address = self._duty.advertise or address
         self._tells = tells
         self._become(Role.FOLLOWER)
@@ -143,7 +143,7 @@ class CatalogService:
         self._servicer.drain()
 
     async def close(self) -> None:
-        """Let go of the catalog, then of the client."""
+        """Close the catalog, then the client."""
         await self._tasks.close()
         serving, self._serving = self._serving, None
         if serving is not None:
@@ -216,7 +216,7 @@ class CatalogService:
         return await open_stash_log(self._duty.stash, environment, settings=self._settings, runtime=self._runtime)
 
     async def _keep_looking(self, mirror: Mirror, leadership: Leadership) -> None:
-        """Learn of a new leader also while nobody asks for anything. Ends when the catalog is damaged, or restored."""
+        """Learn of a new leader also while nothing is asked for. Ends when the catalog is damaged, or restored."""
         try:
             while True:
                 upper = mirror.upper
@@ -226,7 +226,7 @@ class CatalogService:
             _log.warning("the catalog of %s was restored, beginning anew: %s", self._duty.environment, error)
             await self._begin_anew(mirror, leadership)
         except CorruptData as error:
-            # Every call tells it, for ever: a person has to look at it, and start this process again.
+            # Every call raises it, for ever: a person has to look at it, and start this process again.
             _log.error("the catalog of %s is damaged, serving nothing but dumps: %s", self._duty.environment, error)
             self._telemetry.gauge("persist_catalog_leads", (), 0.0)
             await self._tell(LEADER, serving=False)
@@ -275,7 +275,7 @@ class CatalogService:
             if self._seat is not None:
                 self._seat.say(self._address, host=host)
                 return
-            # Who led until now gives it back once it hears that it does not.
+            # The former leader gives it back once it learns that it does not lead.
             await self._runtime.sleep(SEAT_SECONDS)
 
     def _check_seat(self) -> None:
@@ -318,9 +318,9 @@ class CatalogService:
             self._seat.leave()
             self._seat = None
         if role is Role.FENCED:
-            _log.warning("fenced: somebody else leads the catalog of %s; following", self._duty.environment)
+            _log.warning("fenced: another process leads the catalog of %s; following", self._duty.environment)
         if self._tells is not None:
-            self._tasks.spawn(_tell(self._tells, serving=role is Role.LEADER), "telling health")
+            self._tasks.spawn(_tell(self._tells, serving=role is Role.LEADER), "reporting health")
 
 
 async def _tell(tells: Tells, *, serving: bool) -> None:

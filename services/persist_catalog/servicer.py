@@ -98,7 +98,7 @@ class CatalogServicer(CatalogServiceServicer):
         self._waiters = Waiters()
 
     def drain(self) -> None:
-        """End whoever waits for news at once."""
+        """End all that wait for news at once."""
         self._waiters.drain()
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
@@ -318,7 +318,7 @@ class CatalogServicer(CatalogServiceServicer):
         return it
 
     async def _admitted(self, context: Context) -> Serving:
-        """What it serves, to whoever may write rows as they are. Raises PrivilegeMissing."""
+        """What it serves, to roles that may write rows as they are. Raises PrivilegeMissing."""
         it = await self._serving()
         await it.describing.check_admin(role_of(context))
         return it
@@ -337,7 +337,7 @@ class CatalogServicer(CatalogServiceServicer):
 def role_of(context: Context) -> str:
     """The role in whose name a call is made: metadata persist-role, or persist-role-bin for any text; empty: not said.
 
-    Trusted as it comes: whoever reaches this port may say any. Raises InvalidArgument.
+    Trusted as it comes: a caller that reaches this port may say any. Raises InvalidArgument.
     """
     for name, value in context.invocation_metadata() or ():
         if name in (ROLE_HEADER, f"{ROLE_HEADER}-bin"):
@@ -376,7 +376,7 @@ def _staged_in(request: pb.CommitRequest, pieces: Sequence[pb.StageChangesReques
 def _commit_in(request: pb.CommitRequest) -> Commit:
     """What a request wants committed. Raises InvalidArgument, InvalidId."""
     commit = _commit_of(request, changes_in(request.changes), footprint_in(request.footprint))
-    # Told from all of it, so it is made here, where that keeps nobody else waiting.
+    # Made from all of it, and here, where that keeps no other waiting.
     commit.name  # noqa: B018
     return commit
 

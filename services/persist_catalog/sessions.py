@@ -17,7 +17,7 @@ from persist.typed import AnyOutcome
 LEASE_SECONDS: Final = 600.0
 SESSIONS_MAX: Final = 10_000
 SETTLED_SECONDS: Final = 60.0
-"""A session that asked for something may have to make room after so long: nobody repeats what was asked any more."""
+"""A session that asked for something may have to make room after so long: what was asked is not repeated any more."""
 OUTCOMES_MAX: Final = 64
 """Outcomes remembered for each session."""
 UNSURE_MAX: Final = 256
@@ -41,7 +41,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why a request was refused, as it is told. Never the exception: its traceback holds the whole request."""
+    """Why a request was refused, as it is raised. Never the exception: its traceback holds the whole request."""
 
     kind: type[PersistError]
     message: str
@@ -77,7 +77,7 @@ class Open:
     names: dict[bytes, bytes] = field(default_factory=dict)
 
     def is_idle(self, until: float) -> bool:
-        """Whether nobody misses it: it waits for nothing, and what it asked for was heard, or never was anything."""
+        """Whether it is not missed: it waits for nothing, and what it asked for was received, or never was anything."""
         return not self.running and not self.unsure and (not self.names or self.used < until)
 
 
@@ -85,7 +85,7 @@ class Sessions:
     """All sessions of a server. They end when they are closed, or were not used for ``lease`` seconds.
 
     Where there are too many, the one that was idle for longest makes room for another one. What is remembered for them
-    is bounded by its bytes, whoever asks for what.
+    is bounded by its bytes, of whichever sessions.
     """
 
     def __init__(self, *, runtime: Runtime, lease: float = LEASE_SECONDS) -> None:
@@ -143,7 +143,7 @@ class Sessions:
     async def once(
         self, session: Open, request_id: bytes, name: bytes, work: Callable[[], Awaitable[AnyOutcome]], *, size: int = 0
     ) -> AnyOutcome:
-        """The outcome of ``work``, which is done once for each request, whoever gives up waiting for it.
+        """The outcome of ``work``, which is done once for each request, also when its caller gives up waiting.
 
         What failed with a LocationError is done again when it is asked for again, and so is a refusal that was
         forgotten. ``name`` stands for the request: raises InvalidArgument for another one under the same id. ``size``

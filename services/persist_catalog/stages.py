@@ -93,7 +93,7 @@ class Stages:
             del self._open[at]
 
     def _begin(self, session_id: str, elements: int, size: int) -> Stage:
-        """Raises what tells that there is no room, before anything is kept."""
+        """Raises what says that there is no room, before anything is kept."""
         if elements > ELEMENTS_MAX or size > BYTES_MAX:
             raise RequestTooLarge(
                 "the transaction is too large",
@@ -118,7 +118,7 @@ class Stages:
             self._tasks.spawn(self._keep_sweeping(), "forgetting what was staged")
 
     async def _keep_sweeping(self) -> None:
-        """As long as there are any: what nobody asks for any more must not stay in memory."""
+        """As long as there are any: what is not asked for any more must not stay in memory."""
         try:
             while self._open:
                 await self._runtime.sleep(self.lease / 4)

@@ -99,7 +99,7 @@ class Waiting:
             self.outcome.set_result(ts)
 
     def refuse(self, error: BaseException) -> None:
-        """It was not, or nobody knows."""
+        """It was not, or that is not known."""
         if not self.outcome.done():
             # Each has one of its own: a traceback belongs to one caller.
             self.outcome.set_exception(copy.copy(error))
@@ -265,7 +265,7 @@ class Writes:
         return None if known is None else first_outcome(commit.token, self._codec.decode(known)[1], commit.body)
 
     def _committed(self, commit: Commit) -> int | None:
-        """When exactly these changes were made from their base on: by the call whose outcome nobody knew.
+        """When exactly these changes were made from their base on: by the call whose outcome was unknown.
 
         Raises Indeterminate when that is not remembered any more.
         """
@@ -285,7 +285,7 @@ class Writes:
     async def _check(self, commit: Commit) -> None:
         """Raise OutOfSync if something was committed from the base on that the transaction depends on.
 
-        Raises InvalidArgument for a base of another epoch, or one that nobody was told.
+        Raises InvalidArgument for a base of another epoch, or one that was never returned.
         """
         if commit.base_upper < self._leadership.begun:
             raise InvalidArgument(
@@ -305,7 +305,7 @@ class Writes:
             raise self._out_of_sync(count, ", ".join(f"{tag} {key}" for tag, key in met[:10]))
 
     async def _transaction(self, catalog: ReadWriteCatalog, commit: Commit) -> Transaction:
-        """The transaction again, with all rules that hold whoever sends it. Raises OutOfSync, InvalidArgument."""
+        """The transaction again, with all rules that hold for any sender. Raises OutOfSync, InvalidArgument."""
         transaction = catalog.transaction(token=commit.token)
         transaction.told_body = commit.body
         there, stale = self._mirror.raw.rows, []

@@ -170,7 +170,7 @@ def _run(arguments: Sequence[str], invocation: Invocation) -> int:
 
 
 def _explain(error: Exception, invocation: Invocation) -> int:
-    """Tell the person in one line, and a program in one JSON object if it asked for JSON. Returns the exit code."""
+    """Print it: in one line for people, in one JSON object for a program that asked for JSON. Returns the exit code."""
     from persist.errors import PersistError, UnsafeConfiguration, UsageError
 
     if hasattr(error, "show") and hasattr(error, "exit_code"):

@@ -1,6 +1,6 @@
 """What a shell is offered when a word is half typed: names that a location has, where one is at hand.
 
-They come within a second, or not at all: whoever presses Tab wants neither to wait nor to read errors. A process that
+They come within a second, or not at all: at Tab one wants neither to wait nor to read errors. A process that
 completes does nothing else, so that it can simply end.
 """
 
@@ -52,7 +52,7 @@ def _offered(context: typer.Context, incomplete: str, look: Callable[["Target"],
         target.check_there()
         return sorted(name for name in set(look(target)) if name.startswith(incomplete))
     except Exception:
-        return []  # whatever is wrong is told when the command runs
+        return []  # whatever is wrong is reported when the command runs
     finally:
         if hasattr(signal, "setitimer"):
             # Python forgets its handlers while it ends: the alarm would kill the process then, and the shell say so.
@@ -60,12 +60,12 @@ def _offered(context: typer.Context, incomplete: str, look: Callable[["Target"],
 
 
 def _limit() -> None:
-    """End the process when time is up, and be silent until then, whoever writes."""
+    """End the process when time is up, and be silent until then, libraries too."""
     sys.stderr.flush()
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 2)
     if hasattr(signal, "setitimer"):
-        # The default action of the signal would be told by the shell.
+        # The default action of the signal would be reported by the shell.
         signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
         signal.setitimer(signal.ITIMER_REAL, SECONDS)
 

@@ -101,7 +101,7 @@ class Invocation:
     json: bool = False
     hushed: bool = False
     vocabulary: frozenset[str] = frozenset()
-    """Words of the command line itself: a secret that equals one cannot be told from it."""
+    """Words of the command line itself: a secret that equals one cannot be distinguished from it."""
 
     def hush(self) -> None:
         """Nothing given as a secret, in words or in the environment, is said from here on."""
@@ -238,7 +238,7 @@ class Target:
         return persist.embedded(blob=self.blob, consensus=self.consensus, settings=settings)
 
     def may_write(self) -> bool:
-        """Whether the files of a directory may be written, as far as permissions tell."""
+        """Whether the files of a directory may be written, as far as permissions show."""
         from pathlib import Path
 
         from persist.storage.layout import CONSENSUS_NAME
@@ -247,9 +247,9 @@ class Target:
         return os.access(folder, os.W_OK) and os.access(folder / CONSENSUS_NAME, os.W_OK)
 
     def check_there(self) -> None:
-        """Somebody has begun this location, as far as files tell. Raises InvalidArgument.
+        """This location was begun, as far as files show. Raises InvalidArgument.
 
-        Opening makes the files that are not there: of a misspelt name an empty location would be told, and left behind.
+        Opening makes the files that are not there: a misspelt name would show an empty location, and leave it behind.
         """
         from pathlib import Path
 
@@ -305,7 +305,7 @@ class _NoPandas:
 def _keep_pandas_out() -> None:
     """Have Arrow find no pandas when it looks for one, which it does once, at its first array.
 
-    It would import pandas to recognise arrays of it: a third of a second, and nothing here makes any. Whoever imports
+    It would import pandas to recognise arrays of it: a third of a second, and nothing here makes any. What imports
     pandas afterwards gets it, and so does Arrow when it is asked to convert to it.
     """
     import sys

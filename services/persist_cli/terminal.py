@@ -16,7 +16,7 @@ Rows: TypeAlias = Sequence[Sequence[object]]
 
 
 TABLE_ROWS_MAX: Final = 2_000
-"""Longer tables are plain columns: nobody looks at their lines, and drawing them takes half a second per thousand."""
+"""Longer tables are plain columns: their lines are not looked at, and drawing them takes half a second per thousand."""
 
 
 def print_json(value: object) -> None:
@@ -138,7 +138,7 @@ def sized(count: int) -> str:
 
 
 def priced(amount: float) -> str:
-    """Money for people, in the currency of the prices that were given: dollars, unless somebody gave others."""
+    """Money for people, in the currency of the prices that were given: dollars by default."""
     return "less than $0.01" if 0 < amount < 0.01 else f"${amount:,.2f}"
 
 
@@ -159,13 +159,13 @@ def frontier(value: Json) -> list[int]:
 
 
 def note(text: str) -> None:
-    """Tell the person something that is not part of the output."""
+    """Print for people what is not part of the output."""
     print(text, file=sys.stderr)
 
 
 @contextlib.contextmanager
 def noted(log: logging.Logger) -> Iterator[None]:
-    """A block in which the person is told what a logger says from INFO on."""
+    """A block in which what a logger says from INFO on is printed for people."""
     handler, level = logging.StreamHandler(sys.stderr), log.level
     handler.setFormatter(logging.Formatter("persist: %(message)s"))
     log.addHandler(handler)

@@ -1,6 +1,6 @@
 """Which shards a round may leave out: those at which nothing was found again and again, for a while.
 
-Hints tell of what is due there meanwhile. Where a hint was lost, and where none can come, it is found by the time the
+Hints report what is due there meanwhile. Where a hint was lost, and where none can come, it is found by the time the
 shard was left alone, which is at most as long as it had been quiet before.
 """
 

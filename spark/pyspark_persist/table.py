@@ -192,7 +192,7 @@ class PersistTable:
         return tag(self._target(), name, asOf)
 
     def untag(self, name: str) -> bool:
-        """Let go of a tag; whether it was there."""
+        """Release a tag; whether it was there."""
         return untag(self._target(), name)
 
     def tags(self) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Tags: times of a shard that stay readable under a name until they are untagged, whoever comes and goes.
+"""Tags: times of a shard that stay readable under a name until they are untagged, whichever readers come and go.
 
 A tag is a critical hold called ``tag.NAME``; its token is the time, and empty until the hold has been moved there.
 Source: persist-semantics.md, critical readers; spark.md section 1.
@@ -39,7 +39,7 @@ def tag(target: Target, name: str, as_of: int | None) -> int:
 
 
 def untag(target: Target, name: str) -> bool:
-    """Let go of a tag; whether it was there. Raises InvalidId, ShardNotFound."""
+    """Release a tag; whether it was there. Raises InvalidId, ShardNotFound."""
     if _PREFIX + name not in inspected(target)["critical_readers"]:
         return False
     held = target.client().open_since(_PREFIX + name, target.shard_id, purpose="tag", timeout=target.timeout)

@@ -41,7 +41,7 @@ class Timedomain(Mapping[str, "DataFrame"]):
         return len(self._frames)
 
     def release(self) -> None:
-        """Let go of what is held. What Spark has planned by then it holds itself."""
+        """Release what is held. What Spark has planned by then it holds itself."""
         for contents in self._held.values():
             contents.release()
 

@@ -12,7 +12,7 @@ from persist.errors import InvalidBounds, NotReadable
 class MemoryRows:
     """What several logs share: one place. ``appends`` counts the ones that happened.
 
-    ``forgetful``: it forgets what it may whoever still reads, as if all were away for long.
+    ``forgetful``: it forgets what it may although others still read, as if all were away for long.
     """
 
     def __init__(self, *, forgetful: bool = False) -> None:
@@ -51,7 +51,7 @@ class MemoryLog:
         await asyncio.sleep(0)
         since = self.rows.since
         if 0 < lower <= since:
-            raise NotReadable("these times cannot be told apart any more", lower=lower, since=since)
+            raise NotReadable("these times cannot be distinguished any more", lower=lower, since=since)
         sums: defaultdict[tuple[Row, int], int] = defaultdict(int)
         for row, ts, diff in self.rows.updates:
             sums[row, max(ts, since)] += diff

@@ -35,7 +35,7 @@ def row(name: str, value: str) -> Row:
 
 
 async def undamaged(catalog: OpenableCatalog) -> None:
-    """Everybody can still open it, and each row is there once."""
+    """Every process can still open it, and each row is there once."""
     rows = (await catalog.dump()).updates
     assert {update.diff for update in rows} == {1}
     await catalog.open_read_only()
@@ -187,5 +187,5 @@ def test_rows_get_into_a_log_in_one_place():
     folders = [Path(package.__file__ or "").parent for package in (persist.client.catalog, persist_catalog)]
     sources = [path for folder in folders for path in folder.rglob("*.py")]
     calls = {path.name for path in sources if "log.append(" in path.read_text()}
-    # A log that lets a mirror hear of it is asked in its turn.
+    # A log that passes it to a mirror is asked in its turn.
     assert calls == {"append.py", "mirror.py"}

@@ -20,7 +20,7 @@ ONE, TWO = ClusterKey(user(1)), ClusterKey(user(2))
 
 
 async def write(catalog: ReadWriteCatalog) -> int:
-    """A transaction that would succeed with anybody who leads."""
+    """A transaction that would succeed with any leader."""
     transaction = catalog.transaction()
     transaction.allocate("user")
     return await catalog.commit(transaction)
@@ -171,7 +171,7 @@ async def test_of_openers_at_once_each_has_an_epoch_and_the_last_one_leads(place
     async with place as another:
         catalogs = [await another() for _ in range(6)]
         opened = await asyncio.gather(*(each.open(1) for each in catalogs), return_exceptions=True)
-        # Whoever was fenced while it made the catalog says so.
+        # One that was fenced while it made the catalog says so.
         leaders = [each for each in opened if not isinstance(each, BaseException)]
         assert all(isinstance(each, Fenced) for each in opened if isinstance(each, BaseException))
         tokens = [each.token for each in leaders]
@@ -237,7 +237,7 @@ async def test_a_leader_that_commits_without_a_pause_is_deposed(log: LogPlace):
 
 
 class Counted:
-    """A log that counts what is asked of it, and lets somebody else be first a number of times."""
+    """A log that counts what is asked of it, and lets another process be first a number of times."""
 
     def __init__(self, log: object, first: Callable[[], Awaitable[object]], times: int) -> None:
         self._log = log

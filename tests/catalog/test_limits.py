@@ -1,4 +1,4 @@
-"""What would end a catalog is refused, and so is what makes no sense: nothing changes, and everybody can go on."""
+"""What would end a catalog is refused, and so is what makes no sense: nothing changes, and all can go on."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any

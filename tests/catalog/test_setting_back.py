@@ -1,4 +1,4 @@
-"""A fence token that went too far is set back, and lets nobody on who held one before. Catalog-semantics.md 1.2.12."""
+"""A fence token that went too far is set back, and no holder of one before goes on. Catalog-semantics.md 1.2.12."""
 
 import pytest
 from catalog.conftest import LogPlace
@@ -55,7 +55,7 @@ async def test_a_former_leader_stays_fenced_where_its_own_token_comes_again(forg
     again = await another().open(1)
     assert again.token == asleep.token
     await again.set(CLUSTER, {ONE: cluster("c")})
-    # What is remembered tells of the generation in between; what was consolidated, of another incarnation alone.
+    # What is remembered shows the generation in between; what was consolidated, of another incarnation alone.
     with pytest.raises(FencedByEpoch if forgetful else FencedByGeneration, match="set back" if forgetful else "newer"):
         await asleep.set(CLUSTER, {ONE: cluster("b")})
     with pytest.raises(Fenced):

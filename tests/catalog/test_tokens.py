@@ -1,4 +1,4 @@
-"""One token names one body: repeated, it tells the first outcome; another body under it is refused."""
+"""One token names one body: repeated, it returns the first outcome; another body under it is refused."""
 
 import pytest
 from catalog.conftest import Place

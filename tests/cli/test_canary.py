@@ -20,7 +20,7 @@ CANARY = "C4nary"
 PIECES = re.compile(rf"{CANARY}|Tw1tter|W4rble")
 UNREACHABLE = "127.0.0.1:1"
 HASTY = {f"PERSIST_{name}_MS": "200" for name in ("TIMEOUT", "STORE_TIMEOUT", "FIRST_CONNECTION")}
-"""Nobody is there, now or later."""
+"""No server is there, now or later."""
 FORMS = {
     "plain": f"postgres://bob:{CANARY}@{UNREACHABLE}/shop",
     "hash": f"postgres://bob:{CANARY}#Tw1tter@{UNREACHABLE}/shop",

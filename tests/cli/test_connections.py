@@ -133,7 +133,7 @@ def test_server_that_comes_up_while_it_is_asked_for_is_found(tmp_path):
 
 
 def test_server_that_was_there_is_waited_for(tmp_path):
-    """However little patience there is for one that nobody ever met."""
+    """However little patience there is for one that was never met."""
     impatient = library.Settings(first_connection_ms=1)
     with dev(tmp_path / "data") as (process, address):
         client = library.connect(address, settings=impatient)

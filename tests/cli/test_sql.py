@@ -220,4 +220,4 @@ def test_a_role_that_is_not_there_runs_nothing(persist: Persist, here):
         assert (refused.code, "there is no such role" in refused.err) == (2, True), (text, refused.out, refused.err)
     assert persist("sql", *here, "--role", "ann", "select 1").code == 0
     assert "there is no such role" in persist("hold", "create", "h", "t", *here, "--role", "nobody").err
-    assert "there is no such role" in persist("sql", *here, "set role = nobody; select 1").err
+    assert "there is no such role" in persist("sql", *here, "set role = absent; select 1").err

@@ -1,4 +1,4 @@
-"""Threads by purpose: code of users that takes its time stops nobody else."""
+"""Threads by purpose: code of users that takes its time stops nothing else."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Control as users of an environment meet it: statements, executed by whoever leads."""
+"""Control as users of an environment meet it: statements, executed by the leader."""
 
 import asyncio
 

@@ -1,6 +1,6 @@
 """A leader that stood still in the middle of a move never takes away what its successor promised.
 
-Over Redis: a process that stands still while one of its threads writes to SQLite keeps the file locked for everybody.
+Over Redis: a process that stands still while one of its threads writes to SQLite keeps the file locked for all.
 """
 
 from collections.abc import Callable

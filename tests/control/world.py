@@ -1,4 +1,4 @@
-"""An environment with tables and holds, as whoever leads it has it; statements are made of their effects alone."""
+"""An environment with tables and holds, as its leader has it; statements are made of their effects alone."""
 
 import contextlib
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -19,6 +19,7 @@ from persist.core.catalog.ddl.view import CatalogView, own_timeline
 from persist.core.catalog.kinds import CURSOR, HOLD, ITEM, STORAGE_COLLECTION_METADATA, UNFINALIZED_SHARD
 from persist.core.catalog.kinds import SCHEMA as SCHEMAS
 from persist.core.catalog.objects import (
+    CatalogSchema,
     CursorKey,
     HoldKey,
     Item,
@@ -29,7 +30,6 @@ from persist.core.catalog.objects import (
     UnfinalizedShardKey,
 )
 from persist.core.catalog.objects import Hold as HoldRow
-from persist.core.catalog.objects import Schema as SchemaRow
 from persist.core.catalog.transaction import Transaction
 from persist.core.catalog.values import Id, ItemDetails, ObjectType, Retain, RoleRef, Space, Unit
 from persist.core.ids import ShardId
@@ -266,7 +266,7 @@ async def opened(client: aio.Client, *, told_seconds: float = 0.0) -> World:
     world = World(client, catalog, Controller(access, ENVIRONMENT, catalog, told_seconds=told_seconds))
     if catalog.get(SCHEMAS, SCHEMA_KEY) is None:
         transaction = catalog.transaction()
-        transaction.insert(SCHEMAS, SCHEMA_KEY, SchemaRow(None, "public", OWNER))
+        transaction.insert(SCHEMAS, SCHEMA_KEY, CatalogSchema(None, "public", OWNER))
         await catalog.commit(transaction)
     world.controller.start()
     await world.controller.reconciled()
@@ -299,7 +299,7 @@ async def names_at(client: aio.Client, shard: ShardId, as_of: int) -> list[str]:
 
 
 async def since_of(client: aio.Client, shard: ShardId) -> int | None:
-    """The shard's since, which what nobody holds lets go on."""
+    """The shard's since, which goes on past what no reader holds."""
     found = (await client.inspect(shard))["since"]
     return found[0] if found else None
 

@@ -24,7 +24,7 @@ def reader(number: int) -> ReaderId:
 
 
 class Watchers:
-    """Watchers of one shard, and what they were told."""
+    """Watchers of one shard, and what they were sent."""
 
     def __init__(self, shards: LocalShards, shard: ShardId, count: int) -> None:
         self.changes: list[list[Change]] = [[] for _ in range(count)]

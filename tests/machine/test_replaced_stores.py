@@ -173,7 +173,7 @@ async def test_embedded_client_refuses_for_good_what_is_not_its_own(tmp_path: Pa
 async def test_consensus_that_was_emptied_and_begun_beside_another_blob_is_no_more_this_one(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """No history that this process knows tells it: only the record does, before a shard is made or first looked at."""
+    """No history that this process knows shows it: only the record does, before a shard is made or first looked at."""
     folder, (_, consensus) = tmp_path, uris("s3+redis", tmp_path, request)
     shard, later = new_shard(), new_shard()
     async with (

@@ -60,7 +60,7 @@ class Ledger:
         lost = self.acknowledged - set(found)
         assert not lost, f"{len(lost)} acknowledged rows are lost: {sorted(lost)[:5]}"
         strange = set(found) - self.acknowledged - self.unknown
-        assert not strange, f"{len(strange)} rows nobody wrote: {sorted(strange)[:5]}"
+        assert not strange, f"{len(strange)} rows that no writer wrote: {sorted(strange)[:5]}"
 
 
 def one_row(writer: int, n: int, time: int) -> pa.Table:

@@ -98,7 +98,7 @@ async def compare(client: Any, shard: persist.ShardId, it: Round, outcomes: list
         said = told(outcome)
         assert said in {"there", "not there", "unknown"}, said
         if said != "unknown":
-            assert there[n] == (said == "there"), f"call {n} of round {it.number}: told {outcome}, found {there[n]}"
+            assert there[n] == (said == "there"), f"call {n} of round {it.number}: returned {outcome}, found {there[n]}"
         assert there[n] in (0, 1)
 
 

@@ -24,27 +24,27 @@ FAULTS = (
     "late effect",
     "delivered twice",
     "stream broke",
-    "set: did not happen, told",
+    "set: did not happen, answered",
     "set: happened, answer lost",
     "set: did not happen, answer lost",
-    "delete: did not happen, told",
+    "delete: did not happen, answered",
     "delete: happened, answer lost",
     "delete: did not happen, answer lost",
-    "compare_and_set: did not happen, told",
+    "compare_and_set: did not happen, answered",
     "compare_and_set: happened, answer lost",
     "compare_and_set: did not happen, answer lost",
-    "truncate: did not happen, told",
+    "truncate: did not happen, answered",
     "truncate: happened, answer lost",
     "truncate: did not happen, answer lost",
-    "apply: did not happen, told",
+    "apply: did not happen, answered",
     "apply: happened, answer lost",
     "apply: did not happen, answer lost",
-    "merge: did not happen, told",
+    "merge: did not happen, answered",
     "merge: happened, answer lost",
-    "scan: did not happen, told",
-    "get: did not happen, told",
+    "scan: did not happen, answered",
+    "get: did not happen, answered",
 )
-EVENTS = ("compactions", "part deleted", "rollup deleted", "reader told that it expired", "swept")
+EVENTS = ("compactions", "part deleted", "rollup deleted", "reader expired", "swept")
 FAULTS_MIN = SEEDS / 3 if FULL else 1
 """Every kind of fault strikes 1,000 times in 3,000 worlds."""
 EVENTS_MIN = SEEDS / 10 if FULL else 1

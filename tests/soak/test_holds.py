@@ -1,6 +1,6 @@
 """Holds under load: many clients advance them, leaders are killed, and every time that is held reads right, always.
 
-Writers go on, policies let go of everything that no hold keeps. In the end nothing is left of what was dropped.
+Writers go on, policies release everything that no hold keeps. In the end nothing is left of what was dropped.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ class Scene:
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def do(self, what: str, *arguments: object) -> object:
-        """Ask whoever leads, until somebody answers."""
+        """Ask the leader, until one answers."""
         while True:
             with suppress(Killed):
                 return await self.leader.do(what, *arguments)
@@ -61,7 +61,7 @@ class Scene:
             await asyncio.sleep(0.01)
 
     async def kill(self) -> None:
-        """Whoever leads is killed, and somebody else leads."""
+        """The leader is killed, and another process leads."""
         async with self.changing:
             with suppress(Killed):
                 self.commits += await asyncio.wait_for(self.leader.do("counted"), 60)

@@ -194,5 +194,5 @@ async def test_listeners_that_are_cut_off_again_and_again_miss_and_repeat_nothin
             each.task.cancel()
             each.check()
     told = sum(len(each.updates) for each in listeners)
-    print(f"\n{LISTENERS} listeners were told {told} updates over {RECONNECTS} reconnects")
+    print(f"\n{LISTENERS} listeners got {told} updates over {RECONNECTS} reconnects")
     assert all(proxy.fired["reset"] == RECONNECTS for proxy in proxies)

@@ -47,7 +47,7 @@ def until(happened: Callable[[], bool]) -> None:
     parent = os.getppid()
     while not happened():
         if os.getppid() != parent:
-            raise Planned("nobody is left who could do it")
+            raise Planned("no process is left that could do it")
         time.sleep(0.05)
 
 

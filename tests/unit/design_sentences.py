@@ -1,6 +1,6 @@
 """Sentences of design documents 4 and 5, each with the test that shows it and quotes it in its docstring.
 
-Whoever shows a sentence adds it here. Source: design document 4, Description and Variants; 5, Solution Proposal and
+A test that shows a sentence adds it here. Source: design document 4, Description and Variants; 5, Solution Proposal and
 Monitoring.
 """
 

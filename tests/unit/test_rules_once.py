@@ -1,4 +1,4 @@
-"""Rules of timelines and holds are decided in one place each: nobody else refuses in their name."""
+"""Rules of timelines and holds are decided in one place each: no other module refuses in their name."""
 
 import ast
 

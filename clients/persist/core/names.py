@@ -29,7 +29,7 @@ _LETTERS: Final = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345678
 class Named:
     """A shard that a name may have. ``mode`` None: the first writer made it; it may be anything but a log.
 
-    ``kept_by``: what it is of which persist itself writes the rows, such as a materialized view; empty: anybody may.
+    ``kept_by``: what it is of which persist itself writes the rows, such as a materialized view; empty: users write.
     ``keyed``: a table with a primary key, of which no two rows have one key. ``item``: the full name of the item that
     has it; empty: none has.
     """

@@ -1,7 +1,7 @@
 """Both stores of a location, and nothing through to either once files of one were replaced, until they are compared.
 
-A store of files refuses every call when other files stand in the place of those it has open (LocationReplaced). Whoever
-meets that first may be anyone: a commit, a compaction, a collection. So the refusal is everybody's: from then on each
+A store of files refuses every call when other files stand in the place of those it has open (LocationReplaced). A
+commit, a compaction, a collection: any call may meet that first. So the refusal is that of all: from then on each
 call opens what stands there beside the old store, and compares the two as a process does that begins. Only once they
 are of one location are they taken for the stores, and calls go through; those under way at the old ones are refused.
 Source: docs/guarantees.md, what they rest on.
@@ -88,7 +88,7 @@ class Guard:
 
 
 class _Guarded(Generic[S]):
-    """One of the two stores, as everybody but the comparison sees it."""
+    """One of the two stores, as all but the comparison see it."""
 
     def __init__(self, guard: Guard, store: S) -> None:
         self._guard = guard

@@ -79,7 +79,7 @@ class Identity:
     async def confirm(self, deadline: Deadline) -> None:
         """``enter``, and look whether the record still has the id that was compared: one Consensus read.
 
-        For the first look at a shard: no history of it is known that could tell another location.
+        For the first look at a shard: no history of it is known that could show another location.
         """
         if self._compared and not await self.holds(deadline):
             self.forget()

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from persist.machine.compaction.scheduler import CompactionScheduler
 
 SINCE_SECONDS: Final = 1.0
-"""How long watchers are not told that since moved, while nothing else does."""
+"""For how long watchers get no news of a since that moved, while nothing else does."""
 
 
 class _Shard:
@@ -335,9 +335,9 @@ def _info(state: State) -> ShardInfo:
 
 
 async def _news(known: _Shard, shown: State, deadline: Deadline) -> State | None:
-    """What a watcher that knows ``shown`` is to be told next; None: nothing, to the deadline.
+    """What a watcher that knows ``shown`` is to be sent next; None: nothing, to the deadline.
 
-    That only since moved, as it may with every reader, is told after a while, together with what else it did.
+    That only since moved, as it may with every reader, is sent after a while, together with what else it did.
     """
     state = shown
     while standing(state) == standing(shown):

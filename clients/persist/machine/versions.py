@@ -198,7 +198,7 @@ class Versions:
             at = entries[-1].seqno + 1
 
     async def head_at(self, shard: ShardId, seqno: int, deadline: Deadline) -> bytes:
-        """The first bytes of the diff at ``seqno``, which tell it from any other there; empty when it is gone."""
+        """The first bytes of the diff at ``seqno``, which distinguish it from others there; empty when it is gone."""
         entries = await self._scan(shard, seqno, 1, deadline)
         return entries[0].data[:HEAD_BYTES] if entries and entries[0].seqno == seqno else b""
 

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 LOOK_SECONDS: Final = 0.5
-"""How soon a thread that waits finds out that nobody will answer."""
+"""How soon a thread that waits finds out that no answer will come."""
 
 
 def across(work: Coroutine[None, None, T], loop: asyncio.AbstractEventLoop) -> T:
@@ -24,7 +24,7 @@ def across(work: Coroutine[None, None, T], loop: asyncio.AbstractEventLoop) -> T
         if loop.is_closed():
             work.close()
         else:
-            # Whoever waited was interrupted: what runs on the loop is the loop's to end.
+            # The thread that waited was interrupted: what runs on the loop is the loop's to end.
             answer.cancel()
 
 

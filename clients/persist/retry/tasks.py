@@ -96,8 +96,8 @@ async def ended(*tasks: asyncio.Task[object]) -> None:
 async def outcome_of(task: asyncio.Task[T], ended: str) -> T:
     """What comes of a task that is not the caller's own, and goes on when the caller goes away.
 
-    Raises what it raises; Indeterminate when its owner ended it, which ``ended`` tells: SUBTLE, nobody cancelled this
-    caller then, whose own task would look as if somebody had.
+    Raises what it raises; Indeterminate with the text ``ended`` when its owner ended it: SUBTLE, this caller was not
+    cancelled then, and its own task would look as if it had been.
     """
     caller = asyncio.current_task()
     assert caller is not None

@@ -29,7 +29,7 @@ Format = Literal["parquet", "jsonl"]
 class FilesSink:
     """Adds files of updates to ``folder``, as Parquet or JSON lines; ``manifest.json`` names those that count.
 
-    A file is whole and durable before the manifest, which is replaced at once, names it and tells the position. One
+    A file is whole and durable before the manifest, which is replaced at once, names it and says the position. One
     process at a time: who writes holds ``lock``. Other files of the folder are left alone, unless they are named alike.
     """
 
@@ -93,7 +93,7 @@ class FilesSink:
                 "another sink writes to this folder", hint="close() it first, or end its process", folder=self._folder
             ) from None
         self._lock = lock
-        # One that nobody closed keeps no other out.
+        # One that was never closed keeps no other out.
         self._release = weakref.finalize(self, os.close, lock)
 
     def _tidy(self, counts: Set[str]) -> None:
@@ -141,7 +141,7 @@ def with_error(work: Callable[[], None]) -> None:
     except PermissionError as error:
         raise Determinate(str(error), hint="check who may write there") from error
     except OSError as error:
-        raise Indeterminate(str(error), hint="deliver again: the position tells what was written") from error
+        raise Indeterminate(str(error), hint="deliver again: the position shows what was written") from error
 
 
 def _text(value: object) -> str:

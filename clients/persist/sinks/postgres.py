@@ -89,7 +89,7 @@ class PostgresSink:
         return None if found is None else found[0]
 
     def _kept(self, connection: Connection, key: str) -> tuple[int | None, str, str | None]:
-        """The position, which nobody else moves before this transaction ends, its columns and its table."""
+        """The position, which nothing else moves before this transaction ends, its columns and its table."""
         found = connection.execute(
             f"SELECT position, columns, target FROM {POSITIONS} WHERE cursor = %s FOR UPDATE".encode(), (key,)
         ).fetchone()
@@ -111,7 +111,7 @@ class PostgresSink:
             raise InvalidArgument(f"PostgreSQL takes no such value: {scrub(str(error))}", hint=hint) from error
         except psycopg.Error as error:
             self.close()
-            hint = "deliver again: the position tells what was written"
+            hint = "deliver again: the position shows what was written"
             raise Indeterminate(f"PostgreSQL: {scrub(str(error))}", hint=hint) from error
 
 

@@ -53,7 +53,7 @@ def names(schema: pa.Schema) -> str:
 
 
 def shape(schema: pa.Schema) -> str:
-    """What tells schemas apart, kept beside the position."""
+    """What distinguishes schemas, kept beside the position."""
     return json.dumps([[field.name, str(field.type)] for field in schema])
 
 

@@ -112,7 +112,7 @@ class SqliteSink:
                 connection.execute("COMMIT")
             except sqlite3.Error as error:
                 raise Indeterminate(
-                    f"{self._path}: {error}", hint="deliver again: the position tells what was written"
+                    f"{self._path}: {error}", hint="deliver again: the position shows what was written"
                 ) from error
 
 

@@ -43,7 +43,7 @@ _logs: dict[str, MemoryLog] = {}
 
 
 class Looked(Protocol):
-    """What is told of any store."""
+    """What is reported of any store."""
 
     async def findings(self) -> Sequence[Finding]: ...
 

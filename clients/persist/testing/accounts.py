@@ -52,7 +52,7 @@ class Account:
     def appended(self, time: int) -> None:
         """The row was said to be there at ``time``."""
         if self.told is Told.APPENDED and self.time != time and self.most == 1:
-            raise Violation(f"I4: row {self.row} was told two times: {self.answers}")
+            raise Violation(f"I4: row {self.row} was reported at two times: {self.answers}")
         self.time = time
         self._learn(Told.APPENDED)
 
@@ -67,7 +67,7 @@ class Account:
 
     def _learn(self, told: Told) -> None:
         if self.told not in (Told.NOTHING, told):
-            raise Violation(f"I4: row {self.row} was told both: {self.answers}")
+            raise Violation(f"I4: row {self.row} was reported both: {self.answers}")
         self.told = told
 
 
@@ -122,7 +122,7 @@ def _wrong(account: Account, count: int, time: int | None) -> str:
     if account.told is Told.APPENDED and not count:
         return "acknowledged rows are missing"
     if account.told is Told.APPENDED and time != account.time and account.most == 1:
-        return "rows are at another time than was told"
+        return "rows are at another time than was reported"
     if account.told is Told.REFUSED and count:
         return "refused rows are there"
     return ""

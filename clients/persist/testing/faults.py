@@ -22,9 +22,9 @@ T = TypeVar("T")
 class Quadrant(enum.Enum):
     """Whether the call happened, and whether its caller gets the answer."""
 
-    HAPPENED_TOLD = "happened, told"
+    HAPPENED_TOLD = "happened, answered"
     HAPPENED_LOST = "happened, answer lost"
-    MISSED_TOLD = "did not happen, told"
+    MISSED_TOLD = "did not happen, answered"
     MISSED_LOST = "did not happen, answer lost"
 
 
@@ -68,10 +68,10 @@ class Faults:
         if quadrant is Quadrant.MISSED_TOLD:
             raise Determinate(f"injected: {method} did not happen")
         if quadrant is Quadrant.MISSED_LOST:
-            raise Indeterminate(f"injected: {method} did not happen, which nobody knows")
+            raise Indeterminate(f"injected: {method} did not happen, and the answer is lost")
         result = await call()
         if quadrant is Quadrant.HAPPENED_LOST:
-            raise Indeterminate(f"injected: {method} happened, which nobody knows")
+            raise Indeterminate(f"injected: {method} happened, and the answer is lost")
         return result
 
     async def read(self, method: str, call: Callable[[], Awaitable[T]]) -> T:
@@ -165,7 +165,7 @@ class UnreliableConsensus:
         return await self._faults.read("scan", lambda: self._consensus.scan(key, from_seqno, limit, timeout=timeout))
 
     async def truncate(self, key: str, below: int, *, after: bytes = b"", timeout: float) -> int:
-        """May happen, may tell."""
+        """May happen, may answer."""
         return await self._faults.mutate(
             "truncate", lambda: self._consensus.truncate(key, below, after=after, timeout=timeout)
         )

@@ -160,7 +160,7 @@ def _write_once(operations: Sequence[Operation]) -> list[str]:
             if read.setdefault(seqno, data) != data:
                 found.append(f"seqno {seqno} was read with different bytes")
             if data != won.get(seqno, data) or (seqno not in won and data not in maybe[seqno]):
-                found.append(f"seqno {seqno} was read with bytes nobody won it with")
+                found.append(f"seqno {seqno} was read with bytes that no writer won it with")
     top = max([*won, *read], default=-1)
     found += [f"seqno {seqno} was skipped" for seqno in range(top) if seqno not in won and not maybe[seqno]]
     return found

@@ -67,7 +67,7 @@ class Ledger:
         for lower, upper, told, who in self.changes:
             due = self.between(lower, upper)
             if told != due:
-                raise Violation(f"I6: changes in [{lower}, {upper}) told to {who}: {_difference(told, due)}")
+                raise Violation(f"I6: changes in [{lower}, {upper}) returned to {who}: {_difference(told, due)}")
         self.snapshots.clear()
         self.changes.clear()
 

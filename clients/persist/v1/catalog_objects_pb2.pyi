@@ -48,7 +48,7 @@ class _CatalogObjectTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Cat
     CATALOG_OBJECT_TYPE_INDEX: _CatalogObjectType.ValueType  # 5
     """CATALOG_OBJECT_TYPE_INDEX: arranged by a key."""
     CATALOG_OBJECT_TYPE_SINK: _CatalogObjectType.ValueType  # 6
-    """CATALOG_OBJECT_TYPE_SINK: told to somebody outside."""
+    """CATALOG_OBJECT_TYPE_SINK: what is written to a system outside."""
     CATALOG_OBJECT_TYPE_TYPE: _CatalogObjectType.ValueType  # 7
     """CATALOG_OBJECT_TYPE_TYPE: a type of values."""
     CATALOG_OBJECT_TYPE_FUNCTION: _CatalogObjectType.ValueType  # 8
@@ -56,7 +56,7 @@ class _CatalogObjectTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Cat
     CATALOG_OBJECT_TYPE_SECRET: _CatalogObjectType.ValueType  # 9
     """CATALOG_OBJECT_TYPE_SECRET: a name for a secret; never the secret."""
     CATALOG_OBJECT_TYPE_CONNECTION: _CatalogObjectType.ValueType  # 10
-    """CATALOG_OBJECT_TYPE_CONNECTION: how to reach somebody outside."""
+    """CATALOG_OBJECT_TYPE_CONNECTION: how to reach a system outside."""
     CATALOG_OBJECT_TYPE_HOLD: _CatalogObjectType.ValueType  # 11
     """CATALOG_OBJECT_TYPE_HOLD: a durable read hold."""
     CATALOG_OBJECT_TYPE_CLUSTER: _CatalogObjectType.ValueType  # 12
@@ -94,7 +94,7 @@ CATALOG_OBJECT_TYPE_MATERIALIZED_VIEW: CatalogObjectType.ValueType  # 4
 CATALOG_OBJECT_TYPE_INDEX: CatalogObjectType.ValueType  # 5
 """CATALOG_OBJECT_TYPE_INDEX: arranged by a key."""
 CATALOG_OBJECT_TYPE_SINK: CatalogObjectType.ValueType  # 6
-"""CATALOG_OBJECT_TYPE_SINK: told to somebody outside."""
+"""CATALOG_OBJECT_TYPE_SINK: what is written to a system outside."""
 CATALOG_OBJECT_TYPE_TYPE: CatalogObjectType.ValueType  # 7
 """CATALOG_OBJECT_TYPE_TYPE: a type of values."""
 CATALOG_OBJECT_TYPE_FUNCTION: CatalogObjectType.ValueType  # 8
@@ -102,7 +102,7 @@ CATALOG_OBJECT_TYPE_FUNCTION: CatalogObjectType.ValueType  # 8
 CATALOG_OBJECT_TYPE_SECRET: CatalogObjectType.ValueType  # 9
 """CATALOG_OBJECT_TYPE_SECRET: a name for a secret; never the secret."""
 CATALOG_OBJECT_TYPE_CONNECTION: CatalogObjectType.ValueType  # 10
-"""CATALOG_OBJECT_TYPE_CONNECTION: how to reach somebody outside."""
+"""CATALOG_OBJECT_TYPE_CONNECTION: how to reach a system outside."""
 CATALOG_OBJECT_TYPE_HOLD: CatalogObjectType.ValueType  # 11
 """CATALOG_OBJECT_TYPE_HOLD: a durable read hold."""
 CATALOG_OBJECT_TYPE_CLUSTER: CatalogObjectType.ValueType  # 12
@@ -223,7 +223,7 @@ Global___CatalogId: _TypeAlias = CatalogId  # noqa: Y015
 
 @_typing.final
 class CatalogRoleRef(_message.Message):
-    """CatalogRoleRef names a role, or everybody."""
+    """CatalogRoleRef names a role, or PUBLIC."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -235,7 +235,7 @@ class CatalogRoleRef(_message.Message):
     system: _builtins.int
     """system: made by the system."""
     public: _builtins.bool
-    """public is true: everybody."""
+    """public is true: every role."""
     def __init__(
         self,
         *,
@@ -519,7 +519,7 @@ Global___CatalogReplicaLogging: _TypeAlias = CatalogReplicaLogging  # noqa: Y015
 
 @_typing.final
 class CatalogManualSchedule(_message.Message):
-    """CatalogManualSchedule: on until somebody says otherwise."""
+    """CatalogManualSchedule: on until a statement says otherwise."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2097,9 +2097,9 @@ class CatalogTimestampValue(_message.Message):
     READ_TS_FIELD_NUMBER: _builtins.int
     WRITE_TS_FIELD_NUMBER: _builtins.int
     read_ts: _builtins.int
-    """read_ts: the last time told to readers."""
+    """read_ts: the last time given to readers."""
     write_ts: _builtins.int
-    """write_ts: the last time told to writers."""
+    """write_ts: the last time given to writers."""
     def __init__(
         self,
         *,
@@ -2267,7 +2267,7 @@ Global___CatalogStorageCollectionMetadataValue: _TypeAlias = CatalogStorageColle
 
 @_typing.final
 class CatalogUnfinalizedShardKey(_message.Message):
-    """CatalogUnfinalizedShardKey: kind unfinalized_shard. Nobody refers to the shard; it is still to be deleted."""
+    """CatalogUnfinalizedShardKey: kind unfinalized_shard. No item refers to the shard; it is still to be deleted."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

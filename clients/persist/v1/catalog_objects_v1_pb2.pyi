@@ -24,7 +24,7 @@ class CatalogTimestampValueV1(_message.Message):
 
     TS_FIELD_NUMBER: _builtins.int
     ts: _builtins.int
-    """ts: the last time told to anybody."""
+    """ts: the last time that was given."""
     def __init__(
         self,
         *,

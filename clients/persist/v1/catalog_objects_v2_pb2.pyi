@@ -50,7 +50,7 @@ Global___CatalogIdV2: _TypeAlias = CatalogIdV2  # noqa: Y015
 
 @_typing.final
 class CatalogRoleRefV2(_message.Message):
-    """CatalogRoleRefV2 names a role, or everybody."""
+    """CatalogRoleRefV2 names a role, or PUBLIC."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -62,7 +62,7 @@ class CatalogRoleRefV2(_message.Message):
     system: _builtins.int
     """system: made by the system."""
     public: _builtins.bool
-    """public is true: everybody."""
+    """public is true: every role."""
     def __init__(
         self,
         *,

@@ -3,16 +3,16 @@
 isort:skip_file
 CatalogService: the durable catalog of one environment behind gRPC, led by one process and followed by any number.
 
-The catalog's shard holds everything there is to know. The leader is whoever opened it for writing last: its fence
-token (deploy generation, epoch) is in the catalog, and what an earlier one still writes is refused by the shard
-itself. Leader and followers tell the rows of the catalog and every change of them, in the order of times; whoever
-follows the changes has the catalog in memory, runs transactions there and sends the leader what comes of them.
+The catalog's shard holds everything there is to know. The leader is the process that opened it for writing last: its
+fence token (deploy generation, epoch) is in the catalog, and the shard itself refuses what an earlier one still
+writes. Leader and followers return the rows of the catalog and every change of them, in the order of times. A client
+that follows the changes has the catalog in memory, runs transactions there and sends the leader what comes of them.
 
 Rules for every caller: every call has a deadline; calls without one are refused. Reads may be repeated, at any
 server, and are as of a moment of the call unless they say that less is enough (at_least). Writes name a session, which belongs to the epoch it was opened under: from the next epoch on they fail with
 REASON_CATALOG_FENCED_BY_EPOCH or REASON_CATALOG_FENCED_BY_GENERATION, for ever. A server that does not lead refuses
 sessions that write with REASON_CATALOG_NOT_WRITABLE; details "leader" and "epoch" say who does, where that is known.
-A session that nobody used for long fails with REASON_LEASE_EXPIRED: open another one for the same token.
+A session that was not used for long fails with REASON_LEASE_EXPIRED: open another one for the same token.
 """
 
 from collections import abc as _abc
@@ -40,11 +40,11 @@ class _CatalogRoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CatalogRo
     CATALOG_ROLE_UNSPECIFIED: _CatalogRole.ValueType  # 0
     """CATALOG_ROLE_UNSPECIFIED is never sent."""
     CATALOG_ROLE_FOLLOWER: _CatalogRole.ValueType  # 1
-    """CATALOG_ROLE_FOLLOWER tells rows and changes and refuses to write; it leads when a session asks it to, if it may."""
+    """CATALOG_ROLE_FOLLOWER returns rows and changes and refuses to write; it leads when a session asks it to, if it may."""
     CATALOG_ROLE_LEADER: _CatalogRole.ValueType  # 2
     """CATALOG_ROLE_LEADER writes."""
     CATALOG_ROLE_FENCED: _CatalogRole.ValueType  # 3
-    """CATALOG_ROLE_FENCED led until somebody else did. It follows. A higher generation lets it lead again, and its own
+    """CATALOG_ROLE_FENCED led until another process did. It follows. A higher generation lets it lead again, and its own
     unless another server of that leads: an edit by hand is no server.
     """
 
@@ -54,11 +54,11 @@ class CatalogRole(_CatalogRole, metaclass=_CatalogRoleEnumTypeWrapper):
 CATALOG_ROLE_UNSPECIFIED: CatalogRole.ValueType  # 0
 """CATALOG_ROLE_UNSPECIFIED is never sent."""
 CATALOG_ROLE_FOLLOWER: CatalogRole.ValueType  # 1
-"""CATALOG_ROLE_FOLLOWER tells rows and changes and refuses to write; it leads when a session asks it to, if it may."""
+"""CATALOG_ROLE_FOLLOWER returns rows and changes and refuses to write; it leads when a session asks it to, if it may."""
 CATALOG_ROLE_LEADER: CatalogRole.ValueType  # 2
 """CATALOG_ROLE_LEADER writes."""
 CATALOG_ROLE_FENCED: CatalogRole.ValueType  # 3
-"""CATALOG_ROLE_FENCED led until somebody else did. It follows. A higher generation lets it lead again, and its own
+"""CATALOG_ROLE_FENCED led until another process did. It follows. A higher generation lets it lead again, and its own
 unless another server of that leads: an edit by hand is no server.
 """
 Global___CatalogRole: _TypeAlias = CatalogRole  # noqa: Y015
@@ -215,7 +215,7 @@ Global___CatalogSession: _TypeAlias = CatalogSession  # noqa: Y015
 
 @_typing.final
 class CatalogNews(_message.Message):
-    """CatalogNews tells a client that wrote how far the catalog came, and usually all that it did not know yet."""
+    """CatalogNews reports to a client that wrote how far the catalog came, and usually all that it did not know yet."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -260,7 +260,7 @@ Global___GetStatusRequest: _TypeAlias = GetStatusRequest  # noqa: Y015
 
 @_typing.final
 class GetStatusResponse(_message.Message):
-    """GetStatusResponse tells it."""
+    """GetStatusResponse reports it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -286,12 +286,12 @@ class GetStatusResponse(_message.Message):
     sessions: _builtins.int
     """sessions that are open here."""
     history: _builtins.int
-    """history of the catalog: another one after a restore of its location. Unset: nobody can tell. Who reads keeps it, and
+    """history of the catalog: another one after a restore of its location. Unset: not known. A reader keeps it, and
     says it in later requests, which fail with REASON_HISTORY_REWOUND once there is another one.
     """
     @_builtins.property
     def token(self) -> Global___CatalogToken:
-        """token of whoever leads, or led last. Unset: nobody ever did."""
+        """token of the process that leads, or led last. Unset: none ever did."""
 
     @_builtins.property
     def own(self) -> Global___CatalogToken:
@@ -332,7 +332,7 @@ class OpenSessionRequest(_message.Message):
     generation: _builtins.int
     """generation to lead with. Unset: join the epoch there is."""
     history: _builtins.int
-    """history that was read, as GetStatusResponse tells it. Unset: any."""
+    """history that was read, as GetStatusResponse reports it. Unset: any."""
     @_builtins.property
     def token(self) -> Global___CatalogToken:
         """token to join: fails as fenced if it is not that one. Unset: whichever there is. Not with a generation."""
@@ -369,7 +369,7 @@ class OpenSessionResponse(_message.Message):
     UPPER_FIELD_NUMBER: _builtins.int
     LEASE_MS_FIELD_NUMBER: _builtins.int
     upper: _builtins.int
-    """upper from which on the session's writes are told; reading the rows at it, or later, begins with."""
+    """upper from which on the session's writes are reported; reading the rows at it, or later, begins with."""
     lease_ms: _builtins.int
     """lease_ms is how long the session lives unused."""
     @_builtins.property
@@ -442,14 +442,14 @@ class ReadRowsRequest(_message.Message):
     AT_LEAST_FIELD_NUMBER: _builtins.int
     HISTORY_FIELD_NUMBER: _builtins.int
     at_least: _builtins.int
-    """at_least is an upper that was told before, or 0: what the server knows is enough if it knows that much, and nobody
-    else is asked. Unset: as of a moment of the call.
+    """at_least is an upper that was returned before, or 0: what the server knows is enough if it knows that much, and no
+    other one is asked. Unset: as of a moment of the call.
     """
     history: _builtins.int
-    """history that was read before, as GetStatusResponse tells it. Unset: any."""
+    """history that was read before, as GetStatusResponse reports it. Unset: any."""
     @_builtins.property
     def kinds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """kinds to read by their tags. Empty: all but those that are append only, of which the counts are told."""
+        """kinds to read by their tags. Empty: all but those that are append only, of which the counts are returned."""
 
     def __init__(
         self,
@@ -507,7 +507,7 @@ class ReadRowsResponse(_message.Message):
     upper: _builtins.int
     """upper as of which the rows are, the same in all pieces."""
     last: _builtins.bool
-    """last: all is told."""
+    """last: all is returned."""
     history: _builtins.int
     """history that the rows are of, as in GetStatusResponse. In the last piece."""
     @_builtins.property
@@ -549,17 +549,17 @@ class WatchChangesRequest(_message.Message):
     AT_LEAST_FIELD_NUMBER: _builtins.int
     HISTORY_FIELD_NUMBER: _builtins.int
     lower: _builtins.int
-    """lower is an upper that was told before: changes at this time and later ones."""
+    """lower is an upper that was returned before: changes at this time and later ones."""
     until: _builtins.int
     """until ends the stream once the upper is at least this. Unset: it ends with what was there when the call began."""
     follow: _builtins.bool
     """follow: the stream goes on until the deadline."""
     at_least: _builtins.int
-    """at_least is an upper that was told before, or 0: what the server knows is enough to begin with if it knows that
-    much and lower, and nobody else is asked. Unset: as of a moment of the call.
+    """at_least is an upper that was returned before, or 0: what the server knows is enough to begin with if it knows that
+    much and lower, and no other one is asked. Unset: as of a moment of the call.
     """
     history: _builtins.int
-    """history that was read before, as GetStatusResponse tells it. Unset: any."""
+    """history that was read before, as GetStatusResponse reports it. Unset: any."""
     def __init__(
         self,
         *,
@@ -598,9 +598,9 @@ class WatchChangesResponse(_message.Message):
     UPPER_FIELD_NUMBER: _builtins.int
     LAST_FIELD_NUMBER: _builtins.int
     upper: _builtins.int
-    """upper is how far the changes are told with the piece that is last; the same in all pieces up to it."""
+    """upper is how far the changes are returned with the piece that is last; the same in all pieces up to it."""
     last: _builtins.bool
-    """last: everything below upper is told. More may follow."""
+    """last: everything below upper is returned. More may follow."""
     @_builtins.property
     def updates(self) -> Global___CatalogUpdates:
         """updates by time, rising. Unset: there are none, the upper rose."""
@@ -766,7 +766,7 @@ Global___StageChangesRequest: _TypeAlias = StageChangesRequest  # noqa: Y015
 
 @_typing.final
 class StageChangesResponse(_message.Message):
-    """StageChangesResponse tells how far the stage has come."""
+    """StageChangesResponse reports how far the stage has come."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -792,7 +792,7 @@ Global___StageChangesResponse: _TypeAlias = StageChangesResponse  # noqa: Y015
 
 @_typing.final
 class CommitResponse(_message.Message):
-    """CommitResponse tells when it was committed."""
+    """CommitResponse reports when it was committed."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -972,7 +972,7 @@ Global___AdvanceUpperRequest: _TypeAlias = AdvanceUpperRequest  # noqa: Y015
 
 @_typing.final
 class AdvanceUpperResponse(_message.Message):
-    """AdvanceUpperResponse tells the upper."""
+    """AdvanceUpperResponse reports the upper."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1034,14 +1034,14 @@ Global___PruneStorageUsageRequest: _TypeAlias = PruneStorageUsageRequest  # noqa
 
 @_typing.final
 class PruneStorageUsageResponse(_message.Message):
-    """PruneStorageUsageResponse tells what stays."""
+    """PruneStorageUsageResponse reports what stays."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     KEPT_FIELD_NUMBER: _builtins.int
     NEWS_FIELD_NUMBER: _builtins.int
     kept: _builtins.int
-    """kept is how many measurements stay: DumpRows tells them."""
+    """kept is how many measurements stay: DumpRows returns them."""
     @_builtins.property
     def news(self) -> Global___CatalogNews:
         """news, what was retracted among them. Always set."""
@@ -1070,9 +1070,9 @@ class DumpRowsRequest(_message.Message):
     KINDS_FIELD_NUMBER: _builtins.int
     HISTORY_FIELD_NUMBER: _builtins.int
     consolidated: _builtins.bool
-    """consolidated: as of one time. Otherwise with all times that can be told apart."""
+    """consolidated: as of one time. Otherwise with all times that can be distinguished."""
     history: _builtins.int
-    """history that was read before, as GetStatusResponse tells it. Unset: any."""
+    """history that was read before, as GetStatusResponse reports it. Unset: any."""
     @_builtins.property
     def kinds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """kinds by their tags. Empty: all."""
@@ -1107,7 +1107,7 @@ class DumpRowsResponse(_message.Message):
     upper: _builtins.int
     """upper as of which the dump is, the same in all pieces."""
     last: _builtins.bool
-    """last: all is told."""
+    """last: all is returned."""
     history: _builtins.int
     """history that the rows are of, as in GetStatusResponse. In the last piece."""
     @_builtins.property
@@ -1151,7 +1151,7 @@ Global___CheckUpgradeRequest: _TypeAlias = CheckUpgradeRequest  # noqa: Y015
 
 @_typing.final
 class CheckUpgradeResponse(_message.Message):
-    """CheckUpgradeResponse tells it."""
+    """CheckUpgradeResponse reports it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1215,7 +1215,7 @@ Global___EditRowRequest: _TypeAlias = EditRowRequest  # noqa: Y015
 
 @_typing.final
 class EditRowResponse(_message.Message):
-    """EditRowResponse tells what there was."""
+    """EditRowResponse reports what there was."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -123,7 +123,7 @@ class CatalogServiceServicer:
     """
 
     def GetStatus(self, request, context):
-        """GetStatus tells what the server is and how far the catalog has come, at a moment of the call. A read.
+        """GetStatus returns what the server is and how far the catalog has come, at a moment of the call. A read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -146,14 +146,14 @@ class CatalogServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReadRows(self, request, context):
-        """ReadRows tells the rows of the catalog, all as of one upper. A read.
+        """ReadRows returns the rows of the catalog, all as of one upper. A read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchChanges(self, request, context):
-        """WatchChanges tells the changes of rows from an upper on. Fails with REASON_NOT_READABLE when the catalog forgot
+        """WatchChanges returns the changes of rows from an upper on. Fails with REASON_NOT_READABLE when the catalog forgot
         them: read the rows instead. A read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -162,8 +162,8 @@ class CatalogServiceServicer:
 
     def Commit(self, request, context):
         """Commit makes what came of a transaction durable, unless something was committed meanwhile that it depends on: fails
-        with REASON_CATALOG_OUT_OF_SYNC naming that. Repeated with the same request_id or token it tells the first outcome,
-        and fails with REASON_INVALID_ARGUMENT if that was of another body.
+        with REASON_CATALOG_OUT_OF_SYNC naming that. Repeated with the same request_id or token it returns the first
+        outcome, and fails with REASON_INVALID_ARGUMENT if that was of another body.
         Fails with REASON_CATALOG_UNIQUENESS_VIOLATION, REASON_INVALID_ARGUMENT.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -181,7 +181,7 @@ class CatalogServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AllocateIds(self, request, context):
-        """AllocateIds gives ids that nobody had or will have. Fails with REASON_CATALOG_ID_EXHAUSTION,
+        """AllocateIds gives ids that were and will be given to no other. Fails with REASON_CATALOG_ID_EXHAUSTION,
         REASON_INVALID_ARGUMENT. Repeated it gives others: the first ones are lost, which does no harm.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -210,14 +210,14 @@ class CatalogServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DumpRows(self, request, context):
-        """DumpRows tells rows as they are durable, append-only kinds too, whatever their data version. A read, of the shard.
+        """DumpRows returns rows as they are durable, append-only ones too, whatever their data version. A read, of the shard.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CheckUpgrade(self, request, context):
-        """CheckUpgrade tells what opening the catalog with the server's release would change. A read. Fails with
+        """CheckUpgrade returns what opening the catalog with the server's release would change. A read. Fails with
         REASON_CATALOG_UNINITIALIZED, REASON_CATALOG_INCOMPATIBLE_DATA_VERSION, REASON_CORRUPT_DATA.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -225,9 +225,9 @@ class CatalogServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def EditRow(self, request, context):
-        """EditRow inserts, changes or deletes one object by hand and fences whoever leads, this server too, unless it is
+        """EditRow inserts, changes or deletes one object by hand and fences the leader, this server too, unless it is
         refused. It has no number: one that is delivered again, however late, fences again and sets the object again, over
-        whatever was written to it meanwhile; and the answer to the second tells as the previous value what the first wrote.
+        whatever was written to it meanwhile; and the answer to the second has as the previous value what the first wrote.
         So after a lost answer look what is there before it is repeated.
         Fails with REASON_CATALOG_UNINITIALIZED, REASON_CATALOG_INCOMPATIBLE_DATA_VERSION, REASON_CATALOG_NOT_WRITABLE.
         """
@@ -237,7 +237,7 @@ class CatalogServiceServicer:
 
     def Execute(self, request, context):
         """Execute carries out statements that define, as one transaction, in the name of the role in metadata persist-role.
-        The first one begins the environment. Repeated with the same token it tells the first outcome, and fails with
+        The first one begins the environment. Repeated with the same token it returns the first outcome, and fails with
         REASON_INVALID_ARGUMENT if that was of other statements. Fails with REASON_CATALOG_NOT_WRITABLE at a server that does
         not lead, REASON_PERMISSION_DENIED, REASON_UNKNOWN_OBJECT, REASON_DEPENDENT_OBJECTS, and as Commit.
         """
@@ -246,8 +246,8 @@ class CatalogServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Describe(self, request, context):
-        """Describe tells databases, schemas, items, holds, roles, privileges, variables, audit events and comments as fields,
-        page by page: what is there all the while is told once. A read.
+        """Describe returns databases, schemas, items, holds, roles, privileges, variables, audit events and comments as
+        fields, page by page: what is there all the while is returned once. A read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -3,16 +3,16 @@
 isort:skip_file
 CatalogService: the durable catalog of one environment behind gRPC, led by one process and followed by any number.
 
-The catalog's shard holds everything there is to know. The leader is whoever opened it for writing last: its fence
-token (deploy generation, epoch) is in the catalog, and what an earlier one still writes is refused by the shard
-itself. Leader and followers tell the rows of the catalog and every change of them, in the order of times; whoever
-follows the changes has the catalog in memory, runs transactions there and sends the leader what comes of them.
+The catalog's shard holds everything there is to know. The leader is the process that opened it for writing last: its
+fence token (deploy generation, epoch) is in the catalog, and the shard itself refuses what an earlier one still
+writes. Leader and followers return the rows of the catalog and every change of them, in the order of times. A client
+that follows the changes has the catalog in memory, runs transactions there and sends the leader what comes of them.
 
 Rules for every caller: every call has a deadline; calls without one are refused. Reads may be repeated, at any
 server, and are as of a moment of the call unless they say that less is enough (at_least). Writes name a session, which belongs to the epoch it was opened under: from the next epoch on they fail with
 REASON_CATALOG_FENCED_BY_EPOCH or REASON_CATALOG_FENCED_BY_GENERATION, for ever. A server that does not lead refuses
 sessions that write with REASON_CATALOG_NOT_WRITABLE; details "leader" and "epoch" say who does, where that is known.
-A session that nobody used for long fails with REASON_LEASE_EXPIRED: open another one for the same token.
+A session that was not used for long fails with REASON_LEASE_EXPIRED: open another one for the same token.
 """
 
 from collections import abc as _abc
@@ -47,7 +47,7 @@ class CatalogServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> CatalogServiceAsyncStub: ...
     GetStatus: _grpc.UnaryUnaryMultiCallable[_catalog_pb2.GetStatusRequest, _catalog_pb2.GetStatusResponse]
-    """GetStatus tells what the server is and how far the catalog has come, at a moment of the call. A read."""
+    """GetStatus returns what the server is and how far the catalog has come, at a moment of the call. A read."""
     OpenSession: _grpc.UnaryUnaryMultiCallable[_catalog_pb2.OpenSessionRequest, _catalog_pb2.OpenSessionResponse]
     """OpenSession lets a client write. It leads anew (and fences all sessions there are) if the request has a generation:
     fails with REASON_CATALOG_FENCED_BY_GENERATION, REASON_CATALOG_INCOMPATIBLE_DATA_VERSION,
@@ -56,15 +56,15 @@ class CatalogServiceStub:
     CloseSession: _grpc.UnaryUnaryMultiCallable[_catalog_pb2.CloseSessionRequest, _catalog_pb2.CloseSessionResponse]
     """CloseSession ends a session. One that there is not is no error."""
     ReadRows: _grpc.UnaryStreamMultiCallable[_catalog_pb2.ReadRowsRequest, _catalog_pb2.ReadRowsResponse]
-    """ReadRows tells the rows of the catalog, all as of one upper. A read."""
+    """ReadRows returns the rows of the catalog, all as of one upper. A read."""
     WatchChanges: _grpc.UnaryStreamMultiCallable[_catalog_pb2.WatchChangesRequest, _catalog_pb2.WatchChangesResponse]
-    """WatchChanges tells the changes of rows from an upper on. Fails with REASON_NOT_READABLE when the catalog forgot
+    """WatchChanges returns the changes of rows from an upper on. Fails with REASON_NOT_READABLE when the catalog forgot
     them: read the rows instead. A read.
     """
     Commit: _grpc.UnaryUnaryMultiCallable[_catalog_pb2.CommitRequest, _catalog_pb2.CommitResponse]
     """Commit makes what came of a transaction durable, unless something was committed meanwhile that it depends on: fails
-    with REASON_CATALOG_OUT_OF_SYNC naming that. Repeated with the same request_id or token it tells the first outcome,
-    and fails with REASON_INVALID_ARGUMENT if that was of another body.
+    with REASON_CATALOG_OUT_OF_SYNC naming that. Repeated with the same request_id or token it returns the first
+    outcome, and fails with REASON_INVALID_ARGUMENT if that was of another body.
     Fails with REASON_CATALOG_UNIQUENESS_VIOLATION, REASON_INVALID_ARGUMENT.
     """
     StageChanges: _grpc.UnaryUnaryMultiCallable[_catalog_pb2.StageChangesRequest, _catalog_pb2.StageChangesResponse]
@@ -74,7 +74,7 @@ class CatalogServiceStub:
     REASON_INVALID_ARGUMENT.
     """
     AllocateIds: _grpc.UnaryUnaryMultiCallable[_catalog_pb2.AllocateIdsRequest, _catalog_pb2.AllocateIdsResponse]
-    """AllocateIds gives ids that nobody had or will have. Fails with REASON_CATALOG_ID_EXHAUSTION,
+    """AllocateIds gives ids that were and will be given to no other. Fails with REASON_CATALOG_ID_EXHAUSTION,
     REASON_INVALID_ARGUMENT. Repeated it gives others: the first ones are lost, which does no harm.
     """
     ConfirmLeadership: _grpc.UnaryUnaryMultiCallable[_catalog_pb2.ConfirmLeadershipRequest, _catalog_pb2.ConfirmLeadershipResponse]
@@ -84,27 +84,27 @@ class CatalogServiceStub:
     PruneStorageUsage: _grpc.UnaryUnaryMultiCallable[_catalog_pb2.PruneStorageUsageRequest, _catalog_pb2.PruneStorageUsageResponse]
     """PruneStorageUsage retracts measurements that are too old. May be repeated."""
     DumpRows: _grpc.UnaryStreamMultiCallable[_catalog_pb2.DumpRowsRequest, _catalog_pb2.DumpRowsResponse]
-    """DumpRows tells rows as they are durable, append-only kinds too, whatever their data version. A read, of the shard."""
+    """DumpRows returns rows as they are durable, append-only ones too, whatever their data version. A read, of the shard."""
     CheckUpgrade: _grpc.UnaryUnaryMultiCallable[_catalog_pb2.CheckUpgradeRequest, _catalog_pb2.CheckUpgradeResponse]
-    """CheckUpgrade tells what opening the catalog with the server's release would change. A read. Fails with
+    """CheckUpgrade returns what opening the catalog with the server's release would change. A read. Fails with
     REASON_CATALOG_UNINITIALIZED, REASON_CATALOG_INCOMPATIBLE_DATA_VERSION, REASON_CORRUPT_DATA.
     """
     EditRow: _grpc.UnaryUnaryMultiCallable[_catalog_pb2.EditRowRequest, _catalog_pb2.EditRowResponse]
-    """EditRow inserts, changes or deletes one object by hand and fences whoever leads, this server too, unless it is
+    """EditRow inserts, changes or deletes one object by hand and fences the leader, this server too, unless it is
     refused. It has no number: one that is delivered again, however late, fences again and sets the object again, over
-    whatever was written to it meanwhile; and the answer to the second tells as the previous value what the first wrote.
+    whatever was written to it meanwhile; and the answer to the second has as the previous value what the first wrote.
     So after a lost answer look what is there before it is repeated.
     Fails with REASON_CATALOG_UNINITIALIZED, REASON_CATALOG_INCOMPATIBLE_DATA_VERSION, REASON_CATALOG_NOT_WRITABLE.
     """
     Execute: _grpc.UnaryUnaryMultiCallable[_catalog_ddl_pb2.ExecuteRequest, _catalog_ddl_pb2.ExecuteResponse]
     """Execute carries out statements that define, as one transaction, in the name of the role in metadata persist-role.
-    The first one begins the environment. Repeated with the same token it tells the first outcome, and fails with
+    The first one begins the environment. Repeated with the same token it returns the first outcome, and fails with
     REASON_INVALID_ARGUMENT if that was of other statements. Fails with REASON_CATALOG_NOT_WRITABLE at a server that does
     not lead, REASON_PERMISSION_DENIED, REASON_UNKNOWN_OBJECT, REASON_DEPENDENT_OBJECTS, and as Commit.
     """
     Describe: _grpc.UnaryUnaryMultiCallable[_catalog_ddl_pb2.DescribeRequest, _catalog_ddl_pb2.DescribeResponse]
-    """Describe tells databases, schemas, items, holds, roles, privileges, variables, audit events and comments as fields,
-    page by page: what is there all the while is told once. A read.
+    """Describe returns databases, schemas, items, holds, roles, privileges, variables, audit events and comments as
+    fields, page by page: what is there all the while is returned once. A read.
     """
 
 @_typing.type_check_only
@@ -113,7 +113,7 @@ class CatalogServiceAsyncStub(CatalogServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetStatus: _aio.UnaryUnaryMultiCallable[_catalog_pb2.GetStatusRequest, _catalog_pb2.GetStatusResponse]  # type: ignore[assignment]
-    """GetStatus tells what the server is and how far the catalog has come, at a moment of the call. A read."""
+    """GetStatus returns what the server is and how far the catalog has come, at a moment of the call. A read."""
     OpenSession: _aio.UnaryUnaryMultiCallable[_catalog_pb2.OpenSessionRequest, _catalog_pb2.OpenSessionResponse]  # type: ignore[assignment]
     """OpenSession lets a client write. It leads anew (and fences all sessions there are) if the request has a generation:
     fails with REASON_CATALOG_FENCED_BY_GENERATION, REASON_CATALOG_INCOMPATIBLE_DATA_VERSION,
@@ -122,15 +122,15 @@ class CatalogServiceAsyncStub(CatalogServiceStub):
     CloseSession: _aio.UnaryUnaryMultiCallable[_catalog_pb2.CloseSessionRequest, _catalog_pb2.CloseSessionResponse]  # type: ignore[assignment]
     """CloseSession ends a session. One that there is not is no error."""
     ReadRows: _aio.UnaryStreamMultiCallable[_catalog_pb2.ReadRowsRequest, _catalog_pb2.ReadRowsResponse]  # type: ignore[assignment]
-    """ReadRows tells the rows of the catalog, all as of one upper. A read."""
+    """ReadRows returns the rows of the catalog, all as of one upper. A read."""
     WatchChanges: _aio.UnaryStreamMultiCallable[_catalog_pb2.WatchChangesRequest, _catalog_pb2.WatchChangesResponse]  # type: ignore[assignment]
-    """WatchChanges tells the changes of rows from an upper on. Fails with REASON_NOT_READABLE when the catalog forgot
+    """WatchChanges returns the changes of rows from an upper on. Fails with REASON_NOT_READABLE when the catalog forgot
     them: read the rows instead. A read.
     """
     Commit: _aio.UnaryUnaryMultiCallable[_catalog_pb2.CommitRequest, _catalog_pb2.CommitResponse]  # type: ignore[assignment]
     """Commit makes what came of a transaction durable, unless something was committed meanwhile that it depends on: fails
-    with REASON_CATALOG_OUT_OF_SYNC naming that. Repeated with the same request_id or token it tells the first outcome,
-    and fails with REASON_INVALID_ARGUMENT if that was of another body.
+    with REASON_CATALOG_OUT_OF_SYNC naming that. Repeated with the same request_id or token it returns the first
+    outcome, and fails with REASON_INVALID_ARGUMENT if that was of another body.
     Fails with REASON_CATALOG_UNIQUENESS_VIOLATION, REASON_INVALID_ARGUMENT.
     """
     StageChanges: _aio.UnaryUnaryMultiCallable[_catalog_pb2.StageChangesRequest, _catalog_pb2.StageChangesResponse]  # type: ignore[assignment]
@@ -140,7 +140,7 @@ class CatalogServiceAsyncStub(CatalogServiceStub):
     REASON_INVALID_ARGUMENT.
     """
     AllocateIds: _aio.UnaryUnaryMultiCallable[_catalog_pb2.AllocateIdsRequest, _catalog_pb2.AllocateIdsResponse]  # type: ignore[assignment]
-    """AllocateIds gives ids that nobody had or will have. Fails with REASON_CATALOG_ID_EXHAUSTION,
+    """AllocateIds gives ids that were and will be given to no other. Fails with REASON_CATALOG_ID_EXHAUSTION,
     REASON_INVALID_ARGUMENT. Repeated it gives others: the first ones are lost, which does no harm.
     """
     ConfirmLeadership: _aio.UnaryUnaryMultiCallable[_catalog_pb2.ConfirmLeadershipRequest, _catalog_pb2.ConfirmLeadershipResponse]  # type: ignore[assignment]
@@ -150,27 +150,27 @@ class CatalogServiceAsyncStub(CatalogServiceStub):
     PruneStorageUsage: _aio.UnaryUnaryMultiCallable[_catalog_pb2.PruneStorageUsageRequest, _catalog_pb2.PruneStorageUsageResponse]  # type: ignore[assignment]
     """PruneStorageUsage retracts measurements that are too old. May be repeated."""
     DumpRows: _aio.UnaryStreamMultiCallable[_catalog_pb2.DumpRowsRequest, _catalog_pb2.DumpRowsResponse]  # type: ignore[assignment]
-    """DumpRows tells rows as they are durable, append-only kinds too, whatever their data version. A read, of the shard."""
+    """DumpRows returns rows as they are durable, append-only ones too, whatever their data version. A read, of the shard."""
     CheckUpgrade: _aio.UnaryUnaryMultiCallable[_catalog_pb2.CheckUpgradeRequest, _catalog_pb2.CheckUpgradeResponse]  # type: ignore[assignment]
-    """CheckUpgrade tells what opening the catalog with the server's release would change. A read. Fails with
+    """CheckUpgrade returns what opening the catalog with the server's release would change. A read. Fails with
     REASON_CATALOG_UNINITIALIZED, REASON_CATALOG_INCOMPATIBLE_DATA_VERSION, REASON_CORRUPT_DATA.
     """
     EditRow: _aio.UnaryUnaryMultiCallable[_catalog_pb2.EditRowRequest, _catalog_pb2.EditRowResponse]  # type: ignore[assignment]
-    """EditRow inserts, changes or deletes one object by hand and fences whoever leads, this server too, unless it is
+    """EditRow inserts, changes or deletes one object by hand and fences the leader, this server too, unless it is
     refused. It has no number: one that is delivered again, however late, fences again and sets the object again, over
-    whatever was written to it meanwhile; and the answer to the second tells as the previous value what the first wrote.
+    whatever was written to it meanwhile; and the answer to the second has as the previous value what the first wrote.
     So after a lost answer look what is there before it is repeated.
     Fails with REASON_CATALOG_UNINITIALIZED, REASON_CATALOG_INCOMPATIBLE_DATA_VERSION, REASON_CATALOG_NOT_WRITABLE.
     """
     Execute: _aio.UnaryUnaryMultiCallable[_catalog_ddl_pb2.ExecuteRequest, _catalog_ddl_pb2.ExecuteResponse]  # type: ignore[assignment]
     """Execute carries out statements that define, as one transaction, in the name of the role in metadata persist-role.
-    The first one begins the environment. Repeated with the same token it tells the first outcome, and fails with
+    The first one begins the environment. Repeated with the same token it returns the first outcome, and fails with
     REASON_INVALID_ARGUMENT if that was of other statements. Fails with REASON_CATALOG_NOT_WRITABLE at a server that does
     not lead, REASON_PERMISSION_DENIED, REASON_UNKNOWN_OBJECT, REASON_DEPENDENT_OBJECTS, and as Commit.
     """
     Describe: _aio.UnaryUnaryMultiCallable[_catalog_ddl_pb2.DescribeRequest, _catalog_ddl_pb2.DescribeResponse]  # type: ignore[assignment]
-    """Describe tells databases, schemas, items, holds, roles, privileges, variables, audit events and comments as fields,
-    page by page: what is there all the while is told once. A read.
+    """Describe returns databases, schemas, items, holds, roles, privileges, variables, audit events and comments as
+    fields, page by page: what is there all the while is returned once. A read.
     """
 
 class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -182,7 +182,7 @@ class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _catalog_pb2.GetStatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_catalog_pb2.GetStatusResponse, _abc.Awaitable[_catalog_pb2.GetStatusResponse]]:
-        """GetStatus tells what the server is and how far the catalog has come, at a moment of the call. A read."""
+        """GetStatus returns what the server is and how far the catalog has come, at a moment of the call. A read."""
 
     @_abc_1.abstractmethod
     def OpenSession(
@@ -209,7 +209,7 @@ class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _catalog_pb2.ReadRowsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_catalog_pb2.ReadRowsResponse], _abc.AsyncIterator[_catalog_pb2.ReadRowsResponse]]:
-        """ReadRows tells the rows of the catalog, all as of one upper. A read."""
+        """ReadRows returns the rows of the catalog, all as of one upper. A read."""
 
     @_abc_1.abstractmethod
     def WatchChanges(
@@ -217,7 +217,7 @@ class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _catalog_pb2.WatchChangesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_catalog_pb2.WatchChangesResponse], _abc.AsyncIterator[_catalog_pb2.WatchChangesResponse]]:
-        """WatchChanges tells the changes of rows from an upper on. Fails with REASON_NOT_READABLE when the catalog forgot
+        """WatchChanges returns the changes of rows from an upper on. Fails with REASON_NOT_READABLE when the catalog forgot
         them: read the rows instead. A read.
         """
 
@@ -228,8 +228,8 @@ class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_catalog_pb2.CommitResponse, _abc.Awaitable[_catalog_pb2.CommitResponse]]:
         """Commit makes what came of a transaction durable, unless something was committed meanwhile that it depends on: fails
-        with REASON_CATALOG_OUT_OF_SYNC naming that. Repeated with the same request_id or token it tells the first outcome,
-        and fails with REASON_INVALID_ARGUMENT if that was of another body.
+        with REASON_CATALOG_OUT_OF_SYNC naming that. Repeated with the same request_id or token it returns the first
+        outcome, and fails with REASON_INVALID_ARGUMENT if that was of another body.
         Fails with REASON_CATALOG_UNIQUENESS_VIOLATION, REASON_INVALID_ARGUMENT.
         """
 
@@ -251,7 +251,7 @@ class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _catalog_pb2.AllocateIdsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_catalog_pb2.AllocateIdsResponse, _abc.Awaitable[_catalog_pb2.AllocateIdsResponse]]:
-        """AllocateIds gives ids that nobody had or will have. Fails with REASON_CATALOG_ID_EXHAUSTION,
+        """AllocateIds gives ids that were and will be given to no other. Fails with REASON_CATALOG_ID_EXHAUSTION,
         REASON_INVALID_ARGUMENT. Repeated it gives others: the first ones are lost, which does no harm.
         """
 
@@ -285,7 +285,7 @@ class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _catalog_pb2.DumpRowsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_catalog_pb2.DumpRowsResponse], _abc.AsyncIterator[_catalog_pb2.DumpRowsResponse]]:
-        """DumpRows tells rows as they are durable, append-only kinds too, whatever their data version. A read, of the shard."""
+        """DumpRows returns rows as they are durable, append-only ones too, whatever their data version. A read, of the shard."""
 
     @_abc_1.abstractmethod
     def CheckUpgrade(
@@ -293,7 +293,7 @@ class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _catalog_pb2.CheckUpgradeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_catalog_pb2.CheckUpgradeResponse, _abc.Awaitable[_catalog_pb2.CheckUpgradeResponse]]:
-        """CheckUpgrade tells what opening the catalog with the server's release would change. A read. Fails with
+        """CheckUpgrade returns what opening the catalog with the server's release would change. A read. Fails with
         REASON_CATALOG_UNINITIALIZED, REASON_CATALOG_INCOMPATIBLE_DATA_VERSION, REASON_CORRUPT_DATA.
         """
 
@@ -303,9 +303,9 @@ class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _catalog_pb2.EditRowRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_catalog_pb2.EditRowResponse, _abc.Awaitable[_catalog_pb2.EditRowResponse]]:
-        """EditRow inserts, changes or deletes one object by hand and fences whoever leads, this server too, unless it is
+        """EditRow inserts, changes or deletes one object by hand and fences the leader, this server too, unless it is
         refused. It has no number: one that is delivered again, however late, fences again and sets the object again, over
-        whatever was written to it meanwhile; and the answer to the second tells as the previous value what the first wrote.
+        whatever was written to it meanwhile; and the answer to the second has as the previous value what the first wrote.
         So after a lost answer look what is there before it is repeated.
         Fails with REASON_CATALOG_UNINITIALIZED, REASON_CATALOG_INCOMPATIBLE_DATA_VERSION, REASON_CATALOG_NOT_WRITABLE.
         """
@@ -317,7 +317,7 @@ class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_catalog_ddl_pb2.ExecuteResponse, _abc.Awaitable[_catalog_ddl_pb2.ExecuteResponse]]:
         """Execute carries out statements that define, as one transaction, in the name of the role in metadata persist-role.
-        The first one begins the environment. Repeated with the same token it tells the first outcome, and fails with
+        The first one begins the environment. Repeated with the same token it returns the first outcome, and fails with
         REASON_INVALID_ARGUMENT if that was of other statements. Fails with REASON_CATALOG_NOT_WRITABLE at a server that does
         not lead, REASON_PERMISSION_DENIED, REASON_UNKNOWN_OBJECT, REASON_DEPENDENT_OBJECTS, and as Commit.
         """
@@ -328,8 +328,8 @@ class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _catalog_ddl_pb2.DescribeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_catalog_ddl_pb2.DescribeResponse, _abc.Awaitable[_catalog_ddl_pb2.DescribeResponse]]:
-        """Describe tells databases, schemas, items, holds, roles, privileges, variables, audit events and comments as fields,
-        page by page: what is there all the while is told once. A read.
+        """Describe returns databases, schemas, items, holds, roles, privileges, variables, audit events and comments as
+        fields, page by page: what is there all the while is returned once. A read.
         """
 
 def add_CatalogServiceServicer_to_server(servicer: CatalogServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1638,7 +1638,7 @@ class ExpireCriticalReaderRequest(_message.Message):
     registered: _builtins.int
     """registered, as the registration returned it: a hold that was registered anew is not removed. Unset: not compared."""
     expected: _builtins.bytes
-    """expected is the token it must have: one that somebody else took over is not removed. Unset: not compared."""
+    """expected is the token it must have: one that another process took over is not removed. Unset: not compared."""
     @_builtins.property
     def call(self) -> Global___Call:
         """call makes all attempts one: no late attempt undoes what happened since. Unset: not numbered."""

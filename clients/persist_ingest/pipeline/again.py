@@ -1,8 +1,8 @@
 """Snapshotting one export again, in place, while the others go on.
 
 What the export held is taken back, and what its upstream holds put there, at one time. Until then the record says that
-the export is being snapshotted and how far that is, so pipelines let nothing go that it is going to read, and whoever
-finds it abandoned goes on with it.
+the export is being snapshotted and how far that is, so pipelines release nothing that it is going to read, and the
+next one to find it abandoned goes on with it.
 Source: sources.md section 1; catalog-semantics.md section 4.2.
 """
 
@@ -41,7 +41,7 @@ def resnapshot(
     """Have one export hold what its upstream holds now, and go on from there; whether it runs or is stalled.
 
     Each time before stays what it was. One that was broken off goes on where it was. On a definite failure the export
-    is stalled, or goes on if nothing was read yet. ``report`` hears how many rows were read. Raises SourceNotFound,
+    is stalled, or goes on if nothing was read yet. ``report`` gets how many rows were read. Raises SourceNotFound,
     InvalidArgument (no such export, or it cannot), SnapshotLost, SourceFailure (what to correct upstream first),
     LocationError (a pipeline, or another call, goes on with it).
     """
@@ -107,7 +107,7 @@ def read_anew(
 
 
 def _left(known: Trouble) -> Trouble:
-    """To whoever goes on with it, at once."""
+    """To the next that goes on with it, at once."""
     return replace(known, beat_ms=0)
 
 

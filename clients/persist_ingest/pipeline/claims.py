@@ -2,7 +2,7 @@
 
 What an attempt makes is its own: shards are called after a generation that no other attempt has, and what stands
 upstream is in the claim before a shard is touched. So an attempt that wakes late finds its claim gone and can destroy
-nothing but its own, and what one left that died is found by whoever takes its claim over.
+nothing but its own, and what one left that died is found by the process that takes its claim over.
 Source: catalog-semantics.md section 4.2; reliability.md I4.
 """
 
@@ -54,7 +54,7 @@ class Claim:
 
     @property
     def described(self) -> str:
-        """Whose it is, how old, and since when nothing was heard of it."""
+        """Whose it is, how old, and for how long it was silent."""
         now = system().now_ms()
         silent = f"silent for {max(0, now - self.told_ms) / 1000:.0f} s" if self.told_ms else "which gave up"
         return f"by {self.owner}, {max(0, now - self.claimed_ms) / 1000:.0f} s old, {silent}"
@@ -133,14 +133,14 @@ def seize(records: Records, name: str) -> Claim:
     def place(before: Fields | None) -> Record:
         found = Claim.of(name, before)
         if found is None:
-            raise SourceNotFound("nobody is creating a source of this name", source=name)
+            raise SourceNotFound("no process is creating a source of this name", source=name)
         return replace(_inherited(mine, found), type=found.type).to_record()
 
     return _claimed(name, records.change("source", name, place))
 
 
 def renew(records: Records, claim: Claim) -> Claim:
-    """Begin anew after what was left has been cleared, with shards that nobody had. Raises ClaimLost."""
+    """Begin anew after what was left has been cleared, with shards that were never used. Raises ClaimLost."""
     fresh = replace(claim, generation=claim.generation + (claim.source is not None), source=None, announced=None)
     return _replaced(records, claim, fresh)
 
@@ -156,7 +156,7 @@ def set_up(records: Records, claim: Claim, source: Source) -> Claim:
 
 
 def publish(records: Records, claim: Claim) -> None:
-    """From now on the source exists. Raises ClaimLost; Indeterminate when nobody can tell whether it does."""
+    """From now on the source exists. Raises ClaimLost; Indeterminate when it is not known whether it does."""
     source = claim.source
     assert source is not None
 
@@ -186,7 +186,7 @@ def holds(records: Records, claim: Claim) -> bool:
 
 
 def give_up(records: Records, claim: Claim) -> None:
-    """Leave what there is to whoever creates or drops the source next, at once."""
+    """Leave what there is to the next process that creates or drops the source, at once."""
     _touch(records, claim, 0)
 
 

@@ -1,7 +1,7 @@
 """Creating a source: its name is claimed, then upstream, then its shards with the snapshot in them, the record last.
 
 Until the record is there the source does not exist. What is destroyed is only ever what carries the generation of the
-life, or of the attempt, that is ended: so whoever comes late destroys nothing of another, and after an uncertain answer
+life, or of the attempt, that is ended: so a late one destroys nothing of another, and after an uncertain answer
 nothing is destroyed at all.
 Source: sources.md section 1, consistent snapshot; catalog-semantics.md section 4.2.
 """
@@ -63,7 +63,7 @@ def create(
 
     On a definite failure nothing of it exists afterwards. After Indeterminate it may exist: nothing was taken back, and
     what there is can be listed, and created or dropped again. ``interval_ms``: times of its bindings are rounded down
-    to multiples of it. ``taken_over`` hears whose abandoned attempt was cleared away first.
+    to multiples of it. ``taken_over`` gets whose abandoned attempt was cleared away first.
 
     Raises SourceExists, SourceCreating, ClaimLost, InvalidArgument (options), SourceFailure, LocationError.
     """
@@ -84,7 +84,7 @@ def create(
         with beating(records, claim), _created(kind, options, name, announced) as beginning:
             source = _source(the_client, claim, beginning, interval_ms, asked)
             _check_fresh(the_client, source)
-            # Before any shard: whoever finds this claim finds all that there may be.
+            # Before any shard: with this claim all is found that there may be.
             claim = set_up(records, claim, source)
             beginning.settle()
             _begin(here, source, beginning, minter, Runner(session, spark_bytes_min), report)
@@ -108,10 +108,10 @@ def drop(
 ) -> Source:
     """End a source: what it set up upstream, its shards, its record. Its ids are dead for ever.
 
-    The record goes last, so that nobody creates a source of this name before all of this one is gone; broken off, it is
+    The record goes last, so that no source of this name is created before all of this one is gone; broken off, it is
     to be repeated. However late it comes, it ends the life of the source that it found, and no other.
     ``force``: also when the upstream cannot be asked, for good or for now: what it keeps for the source stays there,
-    and ``left`` hears why. Raises SourceNotFound, UpstreamNotOurs, and, unless forced, what the upstream raises.
+    and ``left`` gets why. Raises SourceNotFound, UpstreamNotOurs, and, unless forced, what the upstream raises.
     """
     the_client = client(location.resolved())
     records = Records(the_client)
@@ -262,7 +262,7 @@ def _begin(
 
 
 def _taken_back(the_client: "persist.Client", records: Records, claim: Claim) -> None:
-    """After a failure that is certain: what this attempt made goes, then its claim. What stays, the claim tells of."""
+    """After a failure that is certain: what this attempt made goes, then its claim. What stays, the claim names."""
     try:
         if claim.source is not None:
             # Upstream that was done at the way out, as far as it answered.
@@ -316,7 +316,7 @@ def _drop_upstream(the_client: "persist.Client", source: Source) -> None:
 
 
 def _bound(the_client: "persist.Client", source: Source) -> SourceFrontier | None:
-    """How far the source is bound, beyond which it told nothing upstream; None: all of it went before the shard did."""
+    """How far the source is bound, beyond which it confirmed nothing; None: all of it went before the shard did."""
     minter = the_client.minter()
     try:
         if the_client.recent_upper(source.remap).is_empty:

@@ -1,7 +1,7 @@
 """A source that brings its own times, at work: what is said is collected, and what is complete is appended.
 
 There is no checkpoint: the upper of the data shard says which times are durable, and what the upstream says of others
-is read again after a restart. Each append succeeds only where nobody else was first, with the same rows.
+is read again after a restart. Each append succeeds only where no other was first, with the same rows.
 Source: design 004, variants; reliability.md I18.
 """
 

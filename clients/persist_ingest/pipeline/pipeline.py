@@ -1,7 +1,7 @@
 """The driver of one source: probe, bind, plan, have it carried out, append, commit upstream, forget.
 
-A step may be broken off anywhere and begun again by anybody: the bindings say which message has which time, the uppers
-of the data shards say which times are durable, and each append succeeds only where nobody else was first. So any number
+A step may be broken off anywhere and begun again anywhere: the bindings say which message has which time, the uppers
+of the data shards say which times are durable, and each append succeeds only where no other was first. So any number
 of ingesters of one source write the same data once, and there is no other checkpoint.
 Source: design 003; sources.md section 6; catalog-semantics.md sections 4.2 and 5; reliability.md I18-I20.
 """
@@ -31,7 +31,7 @@ from persist.runtime import system
 from persist.sources import (
     EPOCH_MILLISECONDS,
     BindingLog,
-    Export,
+    ExportUpper,
     Probe,
     Reclocker,
     RemapTrace,
@@ -75,7 +75,7 @@ STEP_BYTES: Final = 128 << 20
 PATIENCE_SECONDS: Final = 300.0
 """How long the upstream or the stores may be away before a pipeline gives up."""
 LOOK_SECONDS: Final = 1.0
-"""Between two looks at what is recorded of the source's exports, before each of which nothing is let go."""
+"""Between two looks at what is recorded of the source's exports, before each of which nothing is released."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ class PipelineOptions:
 
 
 class Pipeline:
-    """Ingests one source until told to stop. One thread; blocking."""
+    """Ingests one source until it is stopped. One thread; blocking."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Pipeline:
     ) -> None:
         """``session``: gives the Spark session for steps worth one; without, everything runs here.
 
-        ``report`` hears how many rows were written, ``complain`` what ``run`` waits for to pass.
+        ``report`` gets how many rows were written, ``complain`` what ``run`` waits for to pass.
 
         Raises SourceNotFound, and what opening the upstream raises.
         """
@@ -203,7 +203,7 @@ class Pipeline:
                 if not self._set_aside(error):
                     raise
             except (UpstreamLost, ShardClosed):
-                # Others may have let go what only exports need that stand aside by now, or that left.
+                # Others may have released what only exports need that stand aside by now, or that left.
                 found = self._records.source(self.source.name)
                 if self._knows(found):
                     raise
@@ -232,12 +232,12 @@ class Pipeline:
         return step
 
     def close(self) -> None:
-        """Let go of the upstream and of the bindings. What was appended stays, and so does the word of a failure."""
+        """Release the upstream and the bindings. What was appended stays, and so does the word of a failure."""
         if not self._has_failed:
             try:
                 self._records.tell(self.source.name, self._ingester, None)
             except Exception as untold:
-                _log.warning("source %s keeps a status that nobody has any more: %s", self.source.name, untold)
+                _log.warning("source %s keeps the status of an ingester that ended: %s", self.source.name, untold)
         self.watch.close()
         if self._reader is not None:
             self._reader.close()
@@ -320,7 +320,7 @@ class Pipeline:
         return upper
 
     def _ask_uppers(self) -> None:
-        """What is durable now, whoever made it so."""
+        """What is durable now, of this ingester and others."""
         uppers = together(self._client.recent_upper, self._shards.values())
         self._uppers = dict(zip(self._shards, uppers, strict=True))
 
@@ -338,7 +338,7 @@ class Pipeline:
                 behind = [name for name, upper in self._uppers.items() if upper.less_equal(trace.since)]
                 raise SourceFailure(
                     "the bindings of data that are not durable yet were forgotten",
-                    hint="somebody moved the since of the progress shard: snapshot it again, or create the source anew",
+                    hint="the since of the progress shard was moved: snapshot it again, or create the source anew",
                     **({"export": behind[0]} if len(behind) < len(self._uppers) else {}),
                     since=trace.since,
                     durable=least,
@@ -434,7 +434,7 @@ class Pipeline:
         """Read and write an export under the columns it has now, or that another ingester gave it already."""
         shard, known = self._shards[grown.export], reader.exports()[grown.export]
         if self._client.schema(shard) == known:
-            with contextlib.suppress(persist.SchemaMismatch):  # somebody else was faster: see what it has now
+            with contextlib.suppress(persist.SchemaMismatch):  # another one was faster: see what it has now
                 self._client.evolve_schema(shard, grown.schema)
         writer = self._client.open_writer(shard)
         if writer.schema == known:
@@ -455,11 +455,11 @@ class Pipeline:
             _log.warning("source %s could not record what it learned, and tries again: %s", self.source.name, error)
 
     def _let_go(self, reader: SourceReader, trace: RemapTrace | None) -> None:
-        """Tell the upstream, some steps late, what is durable, and let bindings and history go."""
+        """Confirm upstream, some steps late, what is durable, and release bindings and history."""
         if trace is None:
             self._forget(lambda: next(iter(self._uppers.values())))
             return
-        exports = [Export(name, upper) for name, upper in self._uppers.items()]
+        exports = [ExportUpper(name, upper) for name, upper in self._uppers.items()]
         durable = offset_resumption(trace, exports)
         if isinstance(self._type, ReadsApart) and not self._may_let_go():
             return
@@ -504,7 +504,7 @@ class Pipeline:
         self._checked = False
 
     def _may_let_go(self) -> bool:
-        """Whether what was durable before this call may be let go, up to what an export needs that is read anew.
+        """Whether what was durable before this call may be released, up to what an export needs that is read anew.
 
         SUBTLE: an attempt says so in the record before it has a position to begin at. So what was durable before that
         was looked up lies before all that the attempt needs.
@@ -564,9 +564,9 @@ class Pipeline:
                 self._records.forget_silent(self.source.name, self._ingester)
             self._records.tell(self.source.name, self._ingester, dataclasses.asdict(self._told(state, step, error)))
         except Exception as untold:
-            # What only tells how ingestion fares never ends it; what ends it is found by reading and writing.
+            # What only reports how ingestion fares never ends it; what ends it is found by reading and writing.
             self.untold += 1
-            _log.warning("source %s could not tell its status: %s: %s", self.source.name, type(untold).__name__, untold)
+            _log.warning("status of source %s not reported: %s: %s", self.source.name, type(untold).__name__, untold)
 
     def _told(self, state: str, step: Step | None, error: PersistError | None) -> Told:
         upper = step.upper.time if step is not None else None

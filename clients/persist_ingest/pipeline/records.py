@@ -32,7 +32,7 @@ from persist.typed import Fields, Record
 RECORDS: Final = ShardId.named("persist", "sources")
 """The shard of every location's records."""
 DATA_SINCE: Final = "source"
-"""The critical since on each data shard: its pipelines keep history readable for as long as they are told to."""
+"""The critical since on each data shard: its pipelines keep history readable for as long as they are to."""
 SILENT_MS: Final = 30_000
 """An ingester that has said nothing for this long is taken for gone."""
 VERSION: Final = 1
@@ -73,7 +73,7 @@ class SourceNotFound(UsageError):
 class Source:
     """A source as it was created. ``exports``: the shard of each; ``definition``: what its type needs to open it.
 
-    ``timeline``: its text; ``claims_epoch``: nobody checked that its times are milliseconds. ``brings_times``: they are
+    ``timeline``: its text; ``claims_epoch``: its times are not checked to be milliseconds. ``brings_times``: they are
     those of its messages, nothing is bound, and ``remap`` is only its id. ``troubles``: of each export that does not go
     on, as ``pipeline.troubles`` has them; ``turn``: how many exports were snapshotted again.
     """
@@ -221,7 +221,7 @@ class Records:
             upper = self._client.recent_upper(RECORDS).time
             if upper is None:
                 raise InvalidArgument(
-                    "the records of sources are closed", hint="somebody finalized their shard", shard=RECORDS
+                    "the records of sources are closed", hint="their shard was finalized", shard=RECORDS
                 )
             rows = reader.snapshot(upper - 1).to_pylist() if upper else []
         return upper, {row["name"]: json.loads(row["record"]) for row in rows if row["kind"] == kind}
@@ -229,7 +229,7 @@ class Records:
     def change(self, kind: str, name: str, place: Place) -> Fields | None:
         """Replace one record by what ``place`` makes of the present one, which may be asked several times; the result.
 
-        Errors of ``place``, UsageError and Determinate: nothing changed. Indeterminate: nobody can tell for now.
+        Errors of ``place``, UsageError and Determinate: nothing changed. Indeterminate: not known for now.
         """
         writer = self._client.open_writer(RECORDS, schema=_SCHEMA)
         since = self._client.open_since(_SINCE, RECORDS, purpose="records of sources")
@@ -242,7 +242,7 @@ class Records:
             updates = [_update(kind, name, before, at, -1)] if before is not None else []
             updates += [_update(kind, name, after, at, 1)] if after is not None else []
             if _appended(writer, updates, at):
-                # It happened: what only lets history go must not make it look as if it had not.
+                # It happened: what only releases history must not make it look as if it had not.
                 with contextlib.suppress(PersistError):
                     since.compare_and_downgrade(since.opaque, [at])
                 return after

@@ -49,7 +49,7 @@ class History:
         self._sinces: Record = {}
 
     def keeper(self, upper: Antichain) -> Callable[[ShardId], None]:
-        """What lets history of a shard go when everything before ``upper`` is complete."""
+        """What releases history of a shard when everything before ``upper`` is complete."""
         since = [max(0, (upper.time or 0) - 1 - self._retain_ms)]
 
         def keep(shard: ShardId) -> None:

@@ -64,7 +64,7 @@ class ExportStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceStatus:
-    """``state``: running, stalled, failed, stopped or idle (nobody ingests it). Times are milliseconds since 1970.
+    """``state``: running, stalled, failed, stopped or idle (nothing ingests it). Times are milliseconds since 1970.
 
     ``resume_time`` and ``resume_offsets``: where it goes on after a restart. ``uppers``: of each export;
     ``exports``: how each fares. ``counts``: of each export, when asked for.
@@ -87,7 +87,7 @@ class SourceStatus:
 
 
 def status(location: Location, name: str, *, ask_upstream: bool = True, count_rows: bool = False) -> SourceStatus:
-    """The status of one source. Raises SourceNotFound, LocationError; an upstream that does not answer is told.
+    """The status of one source. Raises SourceNotFound, LocationError; an upstream that does not answer is reported.
 
     ``count_rows``: read all of its exports, in bounded memory, to count what they hold.
     """
@@ -177,7 +177,7 @@ def _counted(location: Location, source: Source, export: str) -> Counted:
 
 
 def _state(ingesters: Mapping[str, Fields], now_ms: int) -> tuple[str, str]:
-    """The best state of those that were heard of lately; the newest failure if there is none."""
+    """The best state of those that reported lately; the newest failure if there is none."""
     lately = [each for each in ingesters.values() if now_ms - int(each["at_ms"]) <= SILENT_MS]
     for state in ("running", "stalled"):
         for each in lately:

@@ -26,7 +26,7 @@ _EPOCH: Final = ("epoch_ms_timeline", "epochmstimeline")
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The text of a timeline; ``claims_epoch``: nobody checked that its times are milliseconds."""
+    """The text of a timeline; ``claims_epoch``: it is not checked that its times are milliseconds."""
 
     timeline: str
     claims_epoch: bool

@@ -1,7 +1,7 @@
 """Exports of a source that do not go on while its others do: what keeps each is in the source's record.
 
 An export that is kept is not appended to, so what it holds is right up to its upper, and stays so. All ingesters read
-the record before they let anything go upstream, so none forgets what an export that is just being mended needs.
+the record before they release anything upstream, so none forgets what an export that is just being mended needs.
 Source: sources.md section 1, semantics seen; catalog-semantics.md section 4.2.
 """
 
@@ -63,13 +63,13 @@ def snapshotted(source: Source) -> dict[str, Trouble]:
 
 
 def held(source: Source) -> int | None:
-    """Up to where the upstream may let its log go, as exports are going to read what follows; None: anything."""
+    """Up to where the upstream may release its log, as exports are going to read what follows; None: anything."""
     found = [each.progress["reached"]["hold"] if each.progress else 0 for each in snapshotted(source).values()]
     return min(found, default=None)
 
 
 def stall(records: Records, source: Source, export: str, error: PersistError) -> Source:
-    """Have an export stand aside; the source as it is recorded then, whoever recorded it.
+    """Have an export stand aside; the source as it is recorded then, by this process or another.
 
     Nothing is recorded where others know more than this ``source`` says, nor of the last one that runs: it keeps all.
     """

@@ -1,7 +1,7 @@
-"""What a pipeline asks of an upstream. Whoever implements this can be ingested, from outside this package, too.
+"""What a pipeline asks of an upstream. What implements this can be ingested, from outside this package, too.
 
 A pipeline probes, has the watermarks bound to times, reads what was bound and writes it. So a reader never decides
-about time: it says what exists, gives out the same messages for the same range every time it is asked, and is told
+about time: it says what exists, gives out the same messages for the same range every time it is asked, and learns
 what it may forget. Nothing it gives out is kept anywhere but in shards: there is no other checkpoint.
 Source: design 003; sources.md; catalog-semantics.md sections 4.2 and 5.
 """
@@ -19,7 +19,7 @@ from persist.sources import CounterTimeline, Partition, Probe, SourceFrontier, S
 from persist.typed import Fields, Record
 
 ERRORS: str = "errors"
-"""The export that bad rows go to when the source is told to divert them."""
+"""The export that bad rows go to when the source is made to divert them."""
 
 
 class SourceFailure(UsageError):
@@ -53,7 +53,7 @@ class Emptied(TableAltered):
 
 
 class HeldUp(Determinate):
-    """Somebody else's lock or transaction is in the way: a pipeline waits for as long as that takes.
+    """Another session's lock or transaction is in the way: a pipeline waits for as long as that takes.
 
     The details say what to look at. Nothing was written.
     """
@@ -221,7 +221,7 @@ class SourceReader(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Release connections."""
         ...
 
 
@@ -262,7 +262,7 @@ class Beginning:
     ``definition``: all that is needed to open it again, JSON-ready, without secrets. ``bound``: the first frontier to
     bind: all that ``snapshot`` reads lies before it, and so has the first time that was minted. ``snapshot``: tasks
     that can be read only while the context lasts; their offsets lie before ``bound``. Empty where history is upstream.
-    ``settle``: makes what the definition names and only that tells from another's, once it is recorded.
+    ``settle``: makes what the definition names and only that distinguishes from another's, once it is recorded.
     """
 
     definition: Fields
@@ -359,7 +359,7 @@ class SourceType(Protocol):
 
 @runtime_checkable
 class DropsWithin(Protocol):
-    """A SourceType that tells what it made from what another made under the same name by how far that was read."""
+    """A SourceType that knows what it made from what another made under the same name by how far that was read."""
 
     def drop_within(self, definition: Mapping[str, object], bound: SourceFrontier | None) -> None:
         """``drop``, of a source that never committed beyond ``bound``; None: nothing of it was ever committed.

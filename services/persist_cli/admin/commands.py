@@ -108,7 +108,7 @@ def _check_beside_endpoint(which: Which, at: Compactor, engine: str) -> None:
     """Raise BadParameter for what a PersistCompaction cannot be asked for."""
     if which.every:
         raise typer.BadParameter(
-            "a PersistCompaction cannot tell which shards there are: name them with --shard SHARD (repeatable; "
+            "a PersistCompaction does not know which shards there are: name them with --shard SHARD (repeatable; "
             "persist shard list lists them), or give --location DIR, or --blob and --consensus"
         )
     if engine == "spark":
@@ -171,7 +171,7 @@ def sweep(
     at: Where,
     run: Run,
 ) -> None:
-    """Delete blobs of crashed writers: those no state names and nobody can publish any more.
+    """Delete blobs of crashed writers: those that no state names and no process can publish any more.
 
     A write that takes longer than the safe age is refused when it commits, and must be repeated.
     """

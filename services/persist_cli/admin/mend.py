@@ -20,9 +20,9 @@ Row = dict[str, Any]
 
 
 async def repair(machine: Machine, shards: list[str], *, deep: bool, commit: bool, json: bool) -> int:
-    """Take unreadable parts out; tell what that loses. The exit code: 1 when something damaged stays as it is.
+    """Take unreadable parts out; report what that loses. The exit code: 1 when something damaged stays as it is.
 
-    A state that nobody can read is no part: it is told apart, with what to do about it.
+    A state that cannot be read is no part: it is reported separately, with what to do about it.
     """
     repair = Repair(machine.shards, machine.versions, settings=machine.settings, runtime=machine.runtime)
     outcomes = Outcomes(alone=len(shards) == 1)

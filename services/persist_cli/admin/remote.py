@@ -1,4 +1,4 @@
-"""``persist admin compact --endpoint``: a PersistCompaction does it, and tells how it goes."""
+"""``persist admin compact --endpoint``: a PersistCompaction does it, and reports how it goes."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from persist_compaction import Asked, Busy
 
 
 def compact(endpoint: str, shards: list[str], settings: Settings, *, whole: bool, commit: bool, json: bool) -> int:
-    """Have each shard compacted; without ``commit`` tell what the service is doing. The exit code.
+    """Have each shard compacted; without ``commit`` report what the service is doing. The exit code.
 
     Raises PersistError for the only shard that was named.
     """
@@ -48,7 +48,7 @@ def _look(busy: Busy, shards: list[str], *, json: bool) -> None:
         print_json({"committed": False, "shards": rows, **waiting})
         return
     print_rows([{**row, **waiting} for row in rows])
-    note("what it would merge is told with --location DIR, or --blob and --consensus")
+    note("--location DIR, or --blob and --consensus, shows what it would merge")
     say(False, rows)
 
 

@@ -15,10 +15,10 @@ from persist_cli.terminal import counted, note, print_json, print_rows
 
 
 async def upgrade(machine: Machine, shards: list[str], *, commit: bool, yes: bool, json: bool) -> int:
-    """Raise the write-version (of the whole location only), and move shards; or tell what that would do. The exit code.
+    """Raise the write-version (of the whole location only), and move shards; or say what that would do. The exit code.
 
     Raises InvalidArgument while programs committed lately that do not know the new format, and where a shard is too
-    damaged to tell, unless ``yes``.
+    damaged to know, unless ``yes``.
     """
     written = await machine.upgrade.write_version(machine.deadline())
     location: Row = {"write_version": written, "to": written if shards else STATE_FORMAT, "raised": False}
@@ -68,12 +68,12 @@ def _print(location: Row, done: Outcomes, place: Sequence[str], *, commit: bool)
 
 
 def _check_nobody_stops(older: list[OlderProgram], unknown: list[str], place: Sequence[str]) -> None:
-    """Raise InvalidArgument where programs would stop, or where nobody can tell whether they would."""
+    """Raise InvalidArgument where programs would stop, or where it is not known whether they would."""
     if older:
         raise _in_use(older)
     if unknown:
         raise InvalidArgument(
-            "who committed to a damaged shard lately cannot be told: programs of an older release would stop",
+            "who committed to a damaged shard lately is not known: programs of an older release would stop",
             hint=f"{check(unknown[0]).line(place)}; or, if no older programs are left, give --yes",
             shards=len(unknown),
             shard=unknown[0],

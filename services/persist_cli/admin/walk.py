@@ -27,7 +27,7 @@ class Walk(Generic[T]):
         self._at_once = at_once
         self.count = len(self._left)
         self.interrupted = False
-        """Whether somebody stopped it: what was yielded is whole, and the rest is missing."""
+        """Whether it was stopped: what was yielded is whole, and the rest is missing."""
 
     async def results(self) -> AsyncGenerator[tuple[ShardId, "asyncio.Task[T]"], None]:
         """Each shard with its work, which is done: to be awaited for its result or its error."""

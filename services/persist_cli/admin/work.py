@@ -21,12 +21,12 @@ from persist_cli.outcomes import Outcomes, Row
 from persist_cli.terminal import counted, note, print_json, print_rows, print_table, progress
 
 _STRANGERS = (
-    "Blobs without a state stay: nothing shows that this is the right Consensus, nor that nobody is about to make the "
-    "shard. If it is right, open the shard once (persist shard append), and sweep it."
+    "Blobs without a state stay: nothing shows that this is the right Consensus, nor that no process is about to make "
+    "the shard. If it is right, open the shard once (persist shard append), and sweep it."
 )
 
 _LISTED_MAX = 1_000
-"""Blobs that are told one by one."""
+"""Blobs that are listed one by one."""
 
 
 async def compact(machine: Machine, shards: list[str], *, whole: bool, commit: bool, json: bool) -> int:
@@ -79,7 +79,7 @@ def _to_compact(state: State, machine: Machine, *, whole: bool) -> Row:
 
 
 def compacted(done: Sequence[Compacted]) -> Row:
-    """What several compactions of one shard came to: of this process, or as a service told them."""
+    """What several compactions of one shard came to: of this process, or as a service reported them."""
     return {
         "batches": sum(each.batches for each in done),
         "rows": sum(each.rows_before for each in done),
@@ -91,7 +91,7 @@ def compacted(done: Sequence[Compacted]) -> Row:
 
 
 async def gc(machine: Machine, shards: list[str], *, commit: bool, json: bool) -> int:
-    """Write a rollup of the newest state and collect everything before it that nobody holds. The exit code."""
+    """Write a rollup of the newest state and collect everything before it that no reader holds. The exit code."""
 
     async def one(shard: ShardId, steps: Callable[[int], None]) -> Row:
         names = await machine.names(shard)
@@ -138,7 +138,7 @@ def _holder(state: State) -> str:
 
 
 async def sweep(machine: Machine, shards: list[str], *, safe_age_ms: int, commit: bool, json: bool) -> int:
-    """Delete leaked blobs; tell of shards that have blobs and no state. The exit code."""
+    """Delete leaked blobs; list shards that have blobs and no state. The exit code."""
     listed: list[Row] = []
 
     async def one(shard: ShardId, steps: Callable[[int], None]) -> Row:
@@ -174,7 +174,7 @@ async def sweep(machine: Machine, shards: list[str], *, safe_age_ms: int, commit
 
 
 async def restore(machine: Machine, key: str | None, shards: list[str], *, commit: bool, json: bool) -> int:
-    """Bring back missing blobs, or tell which can be. The exit code: 1 when some cannot, or nobody can tell."""
+    """Bring back missing blobs, or list which can be. The exit code: 1 when some cannot, or that is not known."""
     outcomes = Outcomes(alone=len(shards) == 1)
     rows: list[Row] = []
     lost: set[str] = set()
@@ -276,7 +276,7 @@ async def _each(
 
 
 async def told(machine: Machine, shards: list[str], one: One, *, what: str, unit: str) -> Outcomes:
-    """What ``one`` tells of each shard. Raises what it raises for the only one that was named."""
+    """What ``one`` says of each shard. Raises what it raises for the only one that was named."""
     done = Outcomes(alone=len(shards) == 1)
     with progress(what, None, unit=unit) as steps:
         for shard in await machine.chosen(shards):
@@ -286,6 +286,6 @@ async def told(machine: Machine, shards: list[str], one: One, *, what: str, unit
 
 
 def say(commit: bool, rows: Iterable[Row]) -> None:
-    """How to do what was only told."""
+    """How to do what was only shown."""
     if not commit:
         note(f"{counted(len(list(rows)), 'line')}; nothing was changed: --commit does it")

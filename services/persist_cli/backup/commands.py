@@ -94,7 +94,7 @@ def restore(
     """Restore a backup into an empty location: Blob first, then Consensus. One that failed goes on when run again.
 
     Two at a time into one location are not possible: the second is refused. So is one after a restore that was killed,
-    until --resume says that nobody works on it any more.
+    until --resume says that no process works on it any more.
     """
     settings = run.settings()
     if bool(to) == bool(to_blob or to_consensus) or bool(to_blob) != bool(to_consensus):

@@ -151,7 +151,7 @@ def restore(
             _print_backup(key, manifest)
             print_rows([row])
             _print_left_out(manifest)
-            note("check it with persist fsck --deep before anybody uses it")
+            note("check it with persist fsck --deep before it is used")
 
     asyncio.run(_with_store(destination, settings, work))
 
@@ -203,7 +203,7 @@ def _print_backup(key: str, manifest: Manifest) -> None:
 
 
 def _print_left_out(manifest: Manifest) -> None:
-    print_rows(_left_out(manifest), title="These were damaged and are not in the backup (persist fsck tells more):")
+    print_rows(_left_out(manifest), title="These were damaged and are not in the backup (persist fsck shows more):")
 
 
 def _left_out(manifest: Manifest) -> list[dict[str, str]]:

@@ -60,7 +60,7 @@ def items(
 ) -> None:
     """Print what has a name in an environment: tables, sources, views, holds, …, and the shard of each.
 
-    Disturbs nobody, and needs nobody who leads.
+    Disturbs no other process, and needs no leader.
     """
     place, settings = at.place(), run.settings()
     from persist_cli.catalog import items as catalog_items
@@ -140,7 +140,7 @@ def dump(
 ) -> None:
     """Print all objects as one JSON document: for each kind a list of key, value, time and diff (1 came, -1 went).
 
-    Disturbs nobody. Key and value of an object may be changed and given to edit. What this release cannot read (a
+    Disturbs no other process. Key and value of an object can be changed for edit. What this release cannot read (a
     catalog of another data version) is shown in hexadecimal digits: key_hex, value_hex. With --json all is on one line.
     """
     place, settings = at.place(), run.settings()
@@ -202,7 +202,7 @@ def epoch(
 ) -> None:
     """Print who leads: deploy generation and epoch of the process that opened the catalog for writing last.
 
-    Disturbs nobody. The epoch is one more after every such opening, and after every edit and delete.
+    Disturbs no other process. The epoch is one more after every such opening, and after every edit and delete.
     """
     place, settings = at.place(), run.settings()
     from persist_cli.catalog import reads as catalog_reads
@@ -218,7 +218,7 @@ def upgrade_check(
 ) -> None:
     """Say whether this release can go on with the catalog, and what it would change when it first opens it.
 
-    Changes nothing and disturbs nobody, so run it before a deployment beside the old release. Exits with 0 when it can.
+    Changes and disturbs nothing, so run it before a deployment beside the old release. Exits with 0 when it can.
     """
     place, settings = at.place(), run.settings()
     from persist_cli.catalog import reads as catalog_reads
@@ -243,7 +243,7 @@ def repair(
     at: Whose,
     run: Run,
 ) -> None:
-    """Make a catalog whole that nobody can open because its rows do not sum up, and print what that changes.
+    """Make a catalog whole that cannot be opened because its rows do not sum up, and print what that changes.
 
     What went without being there never was, what is there several times is there once, and of several values of a key
     the one stays that came last: look at each, and use edit where another one is right. With --commit all is done in

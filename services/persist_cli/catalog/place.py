@@ -64,9 +64,9 @@ class Place:
     stash: str | None = None
 
     def run(self, settings: "Settings", work: Callable[["OpenableCatalog"], Awaitable[T]], *, begun: bool = False) -> T:
-        """Open the catalog, work with it, close it. Raises Uninitialized: nobody begins a catalog by looking.
+        """Open the catalog, work with it, close it. Raises Uninitialized: a look begins no catalog.
 
-        ``begun``: one will do that somebody began to make, and died.
+        ``begun``: one will do that a process began to make, and died.
         """
 
         async def main() -> T:
@@ -107,7 +107,7 @@ class Place:
     async def live_leader(self, settings: "Settings", token: "FenceToken", incarnation: int) -> str:
         """Where the server listens that leads with this token; empty when none answers that it does.
 
-        A program that leads tells no address: nobody can see whether it lives.
+        A program that leads publishes no address: it cannot be seen whether it lives.
         """
         from persist.client.catalog.addresses import Addresses
         from persist.client.catalog.remote import RemoteCatalog

@@ -1,4 +1,4 @@
-"""The work behind the commands of ``persist catalog`` that disturb nobody."""
+"""The work behind the commands of ``persist catalog`` that disturb no other process."""
 
 import bisect
 import difflib
@@ -168,7 +168,7 @@ def epoch(place: Place, settings: "Settings", *, json: bool) -> None:
     if json:
         print_json({"environment": place.environment, "deploy_generation": generation, "epoch": number})
     elif token is None:
-        note("this catalog has no fence token: nobody opened it for writing")
+        note("this catalog has no fence token: it was never opened for writing")
     else:
         print(f"deploy generation {generation}, epoch {number}")
 

@@ -1,4 +1,4 @@
-"""The work behind ``persist catalog repair``: what is wrong with the rows of a catalog, told and mended."""
+"""The work behind ``persist catalog repair``: what is wrong with the rows of a catalog, shown and mended."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def repair(
     place: Place, settings: "Settings", *, commit: bool, json: bool, back: tuple[int | None, int | None] = (None, None)
 ) -> None:
-    """Tell what is wrong and what changes, done if ``commit``. Raises Exit with 1 while something is wrong.
+    """Print what is wrong and what changes, done if ``commit``. Raises Exit with 1 while something is wrong.
 
     ``back``: a generation and an epoch to set the fence token back to; None leaves that one. Raises NotWritable while
     a server leads.
@@ -54,7 +54,7 @@ async def _set_back(
     """The token that is wanted, while no server leads. Raises NotWritable."""
     there = await catalog.fence_token()
     if there is None:
-        raise InvalidArgument("there is no fence token to set back", hint="nobody opened this catalog yet")
+        raise InvalidArgument("there is no fence token to set back", hint="this catalog was never opened")
     found = await catalog.dump(kinds={CONFIG.tag, FENCE_TOKEN.tag})
     leader = await place.live_leader(settings, there, Tally(CODEC, found.updates).incarnation)
     if leader:
@@ -70,7 +70,7 @@ def _print(done: Repair) -> None:
     for row, diff in done.changes:
         print(f"{diff:+d} {_text(row)}")
     if not done.changes:
-        note("all rows sum up: nothing was done, nobody was fenced")
+        note("all rows sum up: nothing was done, no process was fenced")
     elif done.token is None and done.damages:
         note(f"{counted(len(done.damages), 'row')} damaged. Nothing was done: --commit makes these changes")
     elif done.token is not None:

@@ -65,10 +65,10 @@ def wanted_delete(kind: str, key: str) -> Wanted:
 
 
 def change(place: Place, settings: "Settings", wanted: Wanted, *, yes: bool, json: bool) -> None:
-    """Look, ask, do it, print what was there. Raises BadParameter where nobody can be asked."""
+    """Look, ask, do it, print what was there. Raises BadParameter where no person can be asked."""
     if not yes and not sys.stdin.isatty():
         raise typer.BadParameter(
-            "nobody can be asked here, as standard input is no terminal: look first, then add --yes"
+            "this cannot be confirmed here, as standard input is no terminal: look first, then add --yes"
         )
 
     async def work(catalog: OpenableCatalog) -> tuple[AnyValue | None, FenceToken | None]:
@@ -174,7 +174,7 @@ def _tell(wanted: Wanted, previous: AnyValue | None, token: FenceToken | None, *
         print(line(was))
     if token is None:
         reason = "is not there" if wanted.value is None else "has this value already"
-        note(f"{wanted.name} {reason}: nothing was done, nobody was fenced")
+        note(f"{wanted.name} {reason}: nothing was done, no process was fenced")
         return
     before = "there was none before" if was is None else "above is its previous value"
     note(f"{done} {wanted.name}; {before}. Now deploy generation {token.deploy_generation}, epoch {token.epoch}")

@@ -1,4 +1,4 @@
-"""Checks of this machine: Python, the packages, the generated stubs. A check tells what it found and what to do."""
+"""Checks of this machine: Python, the packages, the generated stubs. A check reports what it found and what to do."""
 
 import importlib
 import importlib.util

@@ -226,7 +226,7 @@ def _shards_and_clock(target: Target, settings: Settings, timeout: float) -> Che
         return Check("shards", BAD, found, next_step.check(shard).line(target.words))
     ahead_ms = max(walltimes, default=0) - runtime.now_ms()
     if ahead_ms > SKEW_MS_MAX:
-        step = "set the clocks of all machines by NTP: leases are told by them"
+        step = "set the clocks of all machines by NTP: leases are measured by them"
         return Check("clock", WARN, f"a shard was written {ahead_ms:,} ms in the future", step)
     found = f"{len(walltimes)} shards read, none written in the future"
     if target.endpoint is not None:
@@ -246,7 +246,7 @@ async def _parts(target: Target, settings: Settings, timeout: float) -> Check:
             shards = await machine.survey.shards()
             there = len(shards)
             for shard in shards[:SHARDS_LOOKED_AT]:
-                # A state that cannot be read is told by the check of shards.
+                # A state that cannot be read is reported by the check of shards.
                 with contextlib.suppress(CorruptData, VersionMismatch):
                     losses = await repair.find(shard)
                     looked, parts = looked + 1, parts + len(losses)

@@ -19,19 +19,19 @@ PROBE_SECONDS: Final = 60
 # Run by the Python that Spark's workers would use. Spark hides every data source when one pyspark_* package is broken.
 _PROBE: Final = """
 import importlib, json, pkgutil, platform, sys
-told = {"python": platform.python_version(), "executable": sys.executable, "broken": {}}
+seen = {"python": platform.python_version(), "executable": sys.executable, "broken": {}}
 for name in ("pyspark", "pyarrow", "pandas", "persist"):
     try:
-        told[name] = getattr(importlib.import_module(name), "__version__", "importable")
+        seen[name] = getattr(importlib.import_module(name), "__version__", "importable")
     except Exception as error:
-        told["broken"][name] = repr(error)
+        seen["broken"][name] = repr(error)
 for module in pkgutil.iter_modules():
     if module.name.startswith("pyspark_"):
         try:
-            told.setdefault("sources", {})[module.name] = hasattr(importlib.import_module(module.name), "DefaultSource")
+            seen.setdefault("sources", {})[module.name] = hasattr(importlib.import_module(module.name), "DefaultSource")
         except Exception as error:
-            told["broken"][module.name] = repr(error)
-print(json.dumps(told))
+            seen["broken"][module.name] = repr(error)
+print(json.dumps(seen))
 """
 
 

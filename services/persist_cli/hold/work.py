@@ -1,4 +1,4 @@
-"""The work behind ``persist hold``: typed statements to whoever leads, and what became of them."""
+"""The work behind ``persist hold``: typed statements to the leader, and what became of them."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

@@ -96,11 +96,11 @@ def inspect(client: "persist.Client", shard: str, *, timeout: float, json: bool)
     print_table(("what", "value"), [[name, value] for name, value in _summary(state)])
     holders = list(_holders(state, system().now_ms()))
     if holders:
-        print_table(("who", "holds", "heard of", "lease", "purpose", "host"), holders)
+        print_table(("who", "holds", "last seen", "lease", "purpose", "host"), holders)
 
 
 def _holders(state: Fields, now_ms: int) -> Iterator[list[str]]:
-    """Everybody on whose account something is kept, and whatever is being worked on."""
+    """All on whose account something is kept, and whatever is being worked on."""
     for name, reader in state["leased_readers"].items():
         holds = f"since {_frontier_text(reader['since'])}, seqno {reader['seqno']:,}"
         yield [name, holds, _ago(now_ms, reader["heartbeat_ms"]), _span(reader["lease_ms"]), reader["purpose"],

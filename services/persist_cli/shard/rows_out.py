@@ -88,7 +88,7 @@ def _json(batch: pa.RecordBatch) -> int:
 
 
 def _table(batches: Generator[pa.RecordBatch, None, None], schema: pa.Schema, title: str) -> int:
-    """All rows that fit a screen someone scrolls; says so when there are more."""
+    """All rows that fit a screen to be scrolled; says so when there are more."""
     shown: list[list[object]] = []
     more = False
     for batch in batches:

@@ -228,7 +228,7 @@ def drop_from_source(run: Invocation, target: Target, name: str, export: str, *,
 
 
 def run_source(run: Invocation, target: Target, name: str, running: Running) -> None:
-    """Ingest until told to stop."""
+    """Ingest until stopped."""
     _adopt(target, name)
     options = ingest.PipelineOptions(
         tick_ms=running.tick_ms,
@@ -367,7 +367,7 @@ def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
     def handle(number: int, _: Any) -> None:
         nonlocal first
         now = system().monotonic()
-        # Whoever ends a process group often signals its processes twice.
+        # To end a process group often signals its processes twice.
         if first is not None and now - first > 1.0:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
@@ -384,7 +384,7 @@ def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _telling(run: Invocation, name: str) -> Iterator[Callable[[Any], bool]]:
-    """Hears every step: a moving line on a terminal, else a line now and then; JSON lines when asked for."""
+    """Gets every step: a moving line on a terminal, else a line now and then; JSON lines when asked for."""
     begun = told = system().monotonic()
     rows = fresh = 0
 

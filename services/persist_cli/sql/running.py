@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from persist.client.collections.environment import Environment
 
 ROWS_MAX: Final = 1000
-"""Rows of a table for people: what somebody scrolls through."""
+"""Rows of a table for people: what one scrolls through."""
 
 QUIET_SECONDS: Final = 1.0
 """A statement that takes longer says on a terminal that it runs."""
@@ -123,7 +123,7 @@ def _print_table(result: Result) -> None:
 
 
 def _cell(value: object) -> object:
-    # A table for people tells null from an empty text.
+    # A table for people distinguishes null from an empty text.
     return "null" if value is None else value
 
 

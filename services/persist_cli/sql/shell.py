@@ -144,7 +144,7 @@ class Shell:
         try:
             loop.add_signal_handler(signal.SIGINT, task.cancel)
         except (NotImplementedError, RuntimeError):
-            # This platform, or this thread, hears of no signals: Ctrl-C ends the shell instead of the statement.
+            # This platform, or this thread, gets no signals: Ctrl-C ends the shell instead of the statement.
             handles = False
         try:
             await task

@@ -1,4 +1,4 @@
-"""Which rows a change is about, as shard and Arrow can tell by themselves: a superset of what Spark would choose.
+"""Which rows a change is about, as shard and Arrow find by themselves: a superset of what Spark would choose.
 
 It cuts what is read before Spark sees it, and decides whether a write that came between matters. Only what both sides
 certainly mean alike is taken: comparisons of whole numbers, and tests for null. All else stays with Spark.

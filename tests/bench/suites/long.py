@@ -177,7 +177,7 @@ async def _for_ever(stage: Stage, plan: Plan, outcome: Outcome) -> None:
                         break
                 if step % 1_000 == 0:
                     await _sizes(client, writer.shard, most)
-            outcome.gate("B15", "updates heard", expected=told, found=heard)
+            outcome.gate("B15", "updates received", expected=told, found=heard)
             await listen.aclose()
     outcome.keep(
         "for_ever", {**most, "first_p50_ms": quantile(laps[:1_000], 0.5), "last_p50_ms": quantile(laps[-1_000:], 0.5)}

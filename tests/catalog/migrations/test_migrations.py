@@ -43,7 +43,7 @@ async def left(another: Logs, version: int) -> RowLog:
 
 
 def net(dump: Dump) -> set[tuple[Row, int]]:
-    """All rows but the token, which tells how often the catalog was opened."""
+    """All rows but the token, which says how often the catalog was opened."""
     return {(update.row, update.diff) for update in dump.updates if update.row.kind != FENCE_TOKEN.tag}
 
 
@@ -164,7 +164,7 @@ async def test_versions_this_release_does_not_know_are_refused_before_anybody_is
 
 
 class Moving(MemoryLog):
-    """Somebody else appends something before one of this log's appends."""
+    """Another process appends something before one of this log's appends."""
 
     def __init__(self, rows: MemoryRows, at: int, theirs: list[tuple[Row, int]]) -> None:
         super().__init__(rows)

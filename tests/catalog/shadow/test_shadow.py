@@ -1,4 +1,4 @@
-"""A catalog on two implementations at once: they agree, and when one does not, that is told at once.
+"""A catalog on two implementations at once: they agree, and when one does not, that is reported at once.
 
 That a shadow is a catalog is held by the suite of all catalogs. Source: catalog-semantics.md section 1.2.11.
 """
@@ -123,7 +123,7 @@ async def test_two_implementations_agree_over_a_random_history(tmp_path: Path) -
         assert refused < 40
         reader = await shadow.open_read_only()
         assert reader.objects(CLUSTER) == opened.objects(CLUSTER)
-        # Both sides tell the same history, as far as both keep it.
+        # Both sides have the same history, as far as both keep it.
         assert (await shadow.dump(consolidated=False)).upper == opened.upper
 
 
@@ -291,7 +291,7 @@ async def test_a_reader_lives_with_times_that_differ() -> None:
 
 
 class Faulty(MemoryLog):
-    """Wrong in one way from when it is told so."""
+    """Wrong in one way from when it is asked to be."""
 
     fault = ""
 

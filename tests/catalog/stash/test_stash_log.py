@@ -444,7 +444,7 @@ async def test_repeated_append_is_done_once(database: Place) -> None:
         assert await stash.append("test", [], expected=0, ts=4, again=True, token=b"never", timeout=60.0) == 6
         assert await stash.upper("test", timeout=60.0) == 6
         with pytest.raises(Indeterminate):
-            # It may be on its way still, and happen when somebody else makes the upper 9.
+            # It may be on its way still, and happen when another one makes the upper 9.
             await stash.append("test", [], expected=9, ts=9, again=True, token=b"early", timeout=60.0)
         for upper in range(6, 6 + HISTORY):
             assert await stash.append("test", [], expected=upper, ts=upper, token=b"%d" % upper, timeout=60.0) is None
@@ -533,7 +533,7 @@ async def test_append_that_nothing_answers_is_indeterminate(fresh_postgres_uri: 
 
 
 async def test_connections_cut_at_random_lose_and_repeat_nothing(fresh_postgres_uri: Callable[[], str]) -> None:
-    """Whatever is told to be done is there once; whatever is told not to be done is not."""
+    """What is reported as done is there once; what is reported as not done is not."""
     async with behind_proxy(fresh_postgres_uri()) as (proxy, uri), opened(Place("postgres", uri)) as far:
         logs = [await far.log() for _ in range(3)]
         told: list[tuple[Row, bool]] = []

@@ -1,4 +1,4 @@
-"""Stashes that are full, locked, damaged, read-only, or not where the URI says: what is told, and what stays.
+"""Stashes that are full, locked, damaged, read-only, or not where the URI says: what is reported, and what stays.
 
 Source: design document 2; reliability.md section 4.
 """

@@ -99,6 +99,6 @@ def diffs(location: Path, shard: ShardId = BAD) -> Iterator[tuple[list[int], Cal
 
 
 def damage_state(location: Path, shard: ShardId = BAD) -> None:
-    """Flip a bit of the newest diff: nobody can read the state."""
+    """Flip a bit of the newest diff: the state cannot be read."""
     with diffs(location, shard) as (seqnos, damage):
         damage(seqnos[-1])

@@ -273,7 +273,7 @@ def test_work_on_the_stores_says_why_an_endpoint_is_not_enough(persist, grown, w
     assert (refused.code, "--consensus URI" in flat(refused.err)) == (2, True), refused.err
     inherited = persist(*words, PERSIST_ENDPOINT="127.0.0.1:1")
     assert (inherited.code, "no server does" in flat(inherited.err)) == (2, True), inherited.err
-    # Where the stores are named, an endpoint of the environment is somebody else's business.
+    # Where the stores are named, an endpoint of the environment is of no account.
     assert persist(*words, "--location", grown).code == 0
 
 

@@ -112,7 +112,7 @@ def test_restore_of_nothing_leaves_nothing(persist, grown, tmp_path):
 
 
 def test_two_restores_into_one_location_are_kept_apart(persist, grown, tmp_path):
-    """The second is refused; so is one after a kill, until it is told that nobody works on the first any more."""
+    """The second is refused; so is one after a kill, until --resume says that nothing works on the first any more."""
     backup, there = tmp_path / "backup", tmp_path / "there"
     first, second = (
         persist("backup", "create", backup, "--location", grown, "--json").json["backup"] for _ in range(2)

@@ -70,7 +70,7 @@ def shards_of(location: Path) -> list[str]:
 
 
 def test_upgrade_says_which_shard_it_could_not_move(persist, old):
-    """Nothing is raised before everybody was looked for; then the others are moved, and the exit code is 1."""
+    """Nothing is raised before all were looked for; then the others are moved, and the exit code is 1."""
     bad, good = shards_of(old)
     with diffs(old, bad) as (seqnos, damage):
         damage(seqnos[-1])
@@ -90,7 +90,7 @@ def test_upgrade_says_which_shard_it_could_not_move(persist, old):
 
 
 def test_older_release_is_no_damage(persist, old):
-    """Nobody is sent to look for damage where an upgrade is what is needed: and that can be typed."""
+    """No operator is sent to look for damage where an upgrade is what is needed: and that can be typed."""
     command = f"persist admin upgrade --all --commit --location {old}"
     listed = persist("shard", "list", "--location", old)
     assert (listed.code, "VERSION_MISMATCH" in listed.out, command in listed.err) == (1, True, True)

@@ -60,7 +60,7 @@ def test_damaged_part_is_taken_out_by_what_is_proposed(persist, tmp_path, damage
     damage(location)
     found = persist("fsck", "--deep", *where, "--json")
     assert (found.code, {each["shard"] for each in found.json["problems"]}) == (1, {BAD})
-    # A directory keeps nothing deleted: nobody is sent to bring it back from there.
+    # A directory keeps nothing deleted: no operator is sent to bring it back from there.
     [command] = commands(found)
     assert command.startswith("persist admin repair")
     assert "backup" in texts(found)
@@ -115,7 +115,7 @@ def test_damaged_state_is_truly_beyond_repair_and_a_backup_is_named(persist, tmp
 
 @pytest.fixture
 def held(tmp_path: Path, persist) -> Path:
-    """A shard whose first state was held, so that several rollups and all diffs are there; nobody holds them now."""
+    """A shard whose first state was held, so that several rollups and all diffs are there; no reader holds them now."""
     import asyncio
 
     location = tmp_path / "location"
@@ -199,7 +199,7 @@ def test_doctor_does_not_call_it_well(persist, tmp_path, damage: Damage):
 
 
 def test_costs_are_brought_down_by_what_is_proposed(persist, tmp_path):
-    """Notes propose commands as well: a part that nobody can publish is deleted."""
+    """Notes propose commands as well: a part that no process can publish is deleted."""
     import time
 
     from persist.core.ids import WriterId, part_key

@@ -1,4 +1,4 @@
-"""Files as people have them: columns with taken names, other encodings, damaged rows; each told with the next step."""
+"""Files as people have them: columns with taken names, other encodings, damaged rows; each with the next step."""
 
 import datetime
 

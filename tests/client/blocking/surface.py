@@ -15,7 +15,7 @@ CLASSES = {
     ),
     "persist.catalog": ("Catalog", "ReadableCatalog", "WritableCatalog"),
     "persist.sources": ("Minter",),
-    "persist.client.blocking.catalog": ("Transaction",),
+    "persist.client.blocking.catalog": ("CatalogTransaction",),
     "persist.client.blocking.compaction": ("Compaction",),
     "persist.client.blocking.environment": ("Environment",),
 }

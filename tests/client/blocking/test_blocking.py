@@ -278,13 +278,13 @@ import pyarrow as pa
 where, shard = sys.argv[1:3]
 with persist.embedded(where) as client:
     client.open_writer(shard, schema=persist.Schema(key={"id": pa.int64()}))
-told = {}
+answers = {}
 def append(writer, first, some):
     for n in range(first, first + 10_000):
         try:
-            told[n] = writer.append_at_upper([(({"id": n}, None), 0, 1)], timeout=60)
+            answers[n] = writer.append_at_upper([(({"id": n}, None), 0, 1)], timeout=60)
         except BaseException as error:
-            told[n] = error
+            answers[n] = error
             return
         some.release()
 for turn in range(4):
@@ -303,8 +303,8 @@ for turn in range(4):
 with persist.embedded(where) as client:
     upper = client.recent_upper(shard).elements[0]
     there = {row["id"] for row in client.open_reader(shard).snapshot(upper - 1).to_pylist()} if upper else set()
-assert len([answer for answer in told.values() if isinstance(answer, Exception)]) == 64
-for n, answer in told.items():
+assert len([answer for answer in answers.values() if isinstance(answer, Exception)]) == 64
+for n, answer in answers.items():
     untrue = n in there if isinstance(answer, (persist.UsageError, persist.Determinate)) else False
     lost = isinstance(answer, persist.Appended) and n not in there
     assert not untrue and not lost, (n, answer)

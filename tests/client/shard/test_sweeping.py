@@ -13,7 +13,7 @@ from persist import InvalidArgument, LeaseExpired, ShardId, ShardNotFound
 
 
 def leave(client: Any, shard: ShardId) -> Any:
-    """A part in Blob that nobody commits, by a writer that the shard does not know."""
+    """A part in Blob that no writer commits, by a writer that the shard does not know."""
     spec = client.batch_spec(shard, SCHEMA, writer_id=client.open_writer(ShardId.new(), schema=SCHEMA).writer_id)
     spec = dataclasses.replace(spec, settings=dataclasses.replace(spec.settings, inline_part_bytes_max=0))
     builder = spec.open()

@@ -1,4 +1,4 @@
-"""SQL through the client: blocking and asyncio, with sessions that are shared by nobody."""
+"""SQL through the client: blocking and asyncio, with sessions that are never shared."""
 
 import asyncio
 

@@ -531,7 +531,7 @@ async def test_a_cursor_of_a_transaction_begins_when_that_commits():
         assert shard is not None
         number = 0
         async with asyncio.timeout(60):
-            # Nothing holds the time of that statement: whoever leads gives it up.
+            # Nothing holds the time of that statement: the leader gives it up.
             while (await one.environment.access.client.inspect(shard))["since"][0] <= asked:
                 number += 1
                 await other.execute(f"insert into z values ({number})")

@@ -267,7 +267,7 @@ async def test_a_transaction_runs_again_for_rows_of_others_and_not_for_a_log_tha
             transaction.insert(things, row(1))
             if writes and runs == 1:
                 await theirs.insert(row(2))
-            # Whoever reads raises the upper of the log, as a leader does every second.
+            # Each reader raises the upper of the log, as a leader does every second.
             if runs < 4:
                 await theirs.snapshot()
 

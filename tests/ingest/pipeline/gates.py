@@ -13,7 +13,7 @@ PATIENCE = 60.0
 
 
 class Gate:
-    """Whoever comes first stands still here until it is opened; others pass."""
+    """The first caller stands still here until it is opened; others pass."""
 
     def __init__(self) -> None:
         self.reached, self.opened = threading.Event(), threading.Event()

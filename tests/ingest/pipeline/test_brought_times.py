@@ -254,7 +254,7 @@ def test_a_claim_of_milliseconds_is_believed_near_the_clock_only(here: Location,
             heard.append(error)
             put.put(progress(1000, now, {}))
 
-        pipeline._complain = mended  # hears what run waits for
+        pipeline._complain = mended  # gets what run waits for
         pipeline.run(steps=1)
         assert isinstance(heard[0], SourceQuarantined)
         assert status(here, "claims").state == "stopped"
@@ -295,7 +295,7 @@ def test_debezium_counts_transactions(here: Location, put: Drop, tmp_path: Path)
     assert timeline_of(source.timeline) == CounterTimeline(str(tmp_path), "transactions")
     put.put(change("tx9", 1, None, 1), change("tx9", 2, None, 2))
     run(here, "bank")
-    assert upper(here, "bank") == 0, "nobody knows the number of this transaction yet"
+    assert upper(here, "bank") == 0, "the number of this transaction is not known yet"
     ends.put(transaction("tx9", "BEGIN"), transaction("tx9", "END", orders=2, others=1))
     run(here, "bank")
     assert upper(here, "bank") == 2

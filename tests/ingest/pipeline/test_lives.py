@@ -1,4 +1,4 @@
-"""Lives of a source: whoever creates or drops one late, or without an answer, destroys nothing of another life."""
+"""Lives of a source: to create or drop one late, or without an answer, destroys nothing of another life."""
 
 import contextlib
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""An ingester that rested for longer than history is kept, and one whose append has an outcome that nobody knows."""
+"""An ingester that rested for longer than history is kept, and one whose append has an unknown outcome."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ def test_an_ingester_that_rested_while_it_read_goes_on_where_the_others_are(
 
         def rests(task: Read) -> Any:
             monkeypatch.setattr(Read, "read", real)
-            # While the task is at work the other gets on, and lets go of what this one began with.
+            # While the task is at work the other gets on, and releases what this one began with.
             for number in (6, 7, 8):
                 noted(number)
                 overtaken.append(two.step().appended)
@@ -51,7 +51,7 @@ def test_an_ingester_that_rested_while_it_read_goes_on_where_the_others_are(
 
 
 class Forgetful:
-    """A writer of which nobody can tell whether its first append happened."""
+    """A writer of which it is not known whether its first append happened."""
 
     def __init__(self, writer: Any, *, happens: bool) -> None:
         self._writer, self._happens = writer, happens
@@ -63,7 +63,7 @@ class Forgetful:
         self.lost += 1
         if self._happens:
             self._writer.compare_and_append_batches(*given)
-        raise OutcomeForgotten("nobody can tell whether this append happened")
+        raise OutcomeForgotten("it is not known whether this append happened")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._writer, name)

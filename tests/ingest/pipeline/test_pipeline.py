@@ -1,4 +1,4 @@
-"""Pipelines over generated loads: every message once, at one time, whoever ingests it and whenever it is broken off."""
+"""Pipelines over generated loads: every message once, at one time, wherever it is ingested and broken off."""
 
 from collections import Counter
 from typing import Any

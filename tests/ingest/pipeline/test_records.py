@@ -55,7 +55,7 @@ def test_a_pipeline_goes_on_when_it_cannot_say_how_it_fares(here: Location, capl
     create(here, "count", "loadgen", LOAD)
     with Pipeline(here, "count", options=OPTIONS) as pipeline:
         pipeline.step()
-        # Somebody writes beyond what a line of status may be: no change of a record succeeds any more.
+        # A writer goes beyond what a line of status may be: no change of a record succeeds any more.
         the_client = client(here)
         writer = the_client.open_writer(RECORDS)
         upper = the_client.recent_upper(RECORDS)

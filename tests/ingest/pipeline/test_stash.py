@@ -35,7 +35,7 @@ def test_any_order_and_any_repetition_come_to_the_same() -> None:
                 rows += list(stash.rows(upper))
                 stash.taken(upper)
             if rng.random() < 0.05:
-                # Another life begins with what is durable, and hears everything again.
+                # Another life begins with what is durable, and gets everything again.
                 stash = Stash(stash.upper)
                 for again in events:
                     stash.put(again)

@@ -94,7 +94,7 @@ def test_a_topic_made_anew_is_another_incarnation() -> None:
     topic.cluster_id = "other"
     assert reader.probe().incarnation != reader.incarnation
     topic.cluster_id, topic.tells_ids = "cluster", False
-    with pytest.raises(LocationError, match="topic's id"):  # not another topic: nobody says so
+    with pytest.raises(LocationError, match="topic's id"):  # not another topic: nothing says so
         reader.probe()
     topic.logs.clear()
     with pytest.raises(SourceFailure, match="does not exist"):

@@ -69,7 +69,7 @@ async def finalized(shards: LocalShards, shard: Shard) -> None:
 
 
 async def begun_and_backed_up(place: Place, backup: str) -> tuple[Shard, Manifest]:
-    """A shard, backed up; what it had then was merged and let go of since."""
+    """A shard, backed up; what it had then was merged and collected since."""
     async with at(place, BUSY) as (client, tools):
         shard = await Shard.made(client)
         await shard.grow(4)

@@ -1,4 +1,4 @@
-"""Catalog servers when somebody else damages the catalog, edits it, or asks for an edit that cannot be."""
+"""Catalog servers when another process damages the catalog, edits it, or asks for an edit that cannot be."""
 
 import asyncio
 import signal

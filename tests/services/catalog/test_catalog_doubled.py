@@ -49,7 +49,7 @@ async def test_an_edit_that_is_delivered_twice_or_late_changes_its_row_alone():
         for number in range(6):
             leader = await direct.open(1)
             await put(leader, f"kept {number}", "1")
-            # What was there before; or, when the later of the two is heard, what the earlier has written.
+            # What was there before; or, when the later of the two is received, what the earlier has written.
             told = await catalog.edit(SETTING, KEY, Setting(str(number)))
             assert told in (Setting(str(number - 1)) if number else None, Setting(str(number)))
             while proxy.delivered["EditRow"] < 2 * (number + 1):
@@ -57,7 +57,7 @@ async def test_an_edit_that_is_delivered_twice_or_late_changes_its_row_alone():
         leader = await direct.open(1)
         await put(leader, "k", "later")
         await proxy.again("EditRow")
-        # It fences, and changes the one row as it says: nothing else of anybody is lost.
+        # It fences, and changes the one row as it says: nothing else is lost.
         leader = await direct.open(1)
         assert found(leader, "k") == "5"
         assert [found(leader, f"kept {number}") for number in range(6)] == ["1"] * 6
@@ -81,7 +81,7 @@ async def test_a_registration_that_is_delivered_twice_is_one_hold_and_a_late_one
         await reader.expire()
         assert await holders(other, writer.shard) == []
         await proxy.again("RegisterLeasedReader")
-        assert await holders(other, writer.shard) == [reader.reader_id], "for nobody, for one lease"
+        assert await holders(other, writer.shard) == [reader.reader_id], "for no user, for one lease"
         upper = 10
         while await holders(other, writer.shard):
             upper += 10

@@ -24,7 +24,7 @@ QUICK = {"PERSIST_POLL_FIRST_MS": "5", "PERSIST_POLL_MAX_MS": "50"}
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def stash(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A stash that nobody used yet."""
+    """A stash that was not used yet."""
     if request.param == "sqlite":
         return f"sqlite:{tmp_path}/stash.db"
     fresh: Callable[[], str] = request.getfixturevalue("fresh_postgres_uri")

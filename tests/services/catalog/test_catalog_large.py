@@ -107,7 +107,7 @@ async def test_small_ones_are_committed_while_a_large_one_is_sent_by_the_same_se
         go.set()
         assert await large == mine.upper
         assert (found(mine, "small"), found(mine, "other"), shown(mine)) == ("1", "1", {"1": ROWS})
-        # Whoever began before it, and did something else, is not run again.
+        # One that began before it, and did something else, is not run again.
         late = other.transaction()
         late.set(SETTING, SettingKey("late"), Setting("1"))
         await mine.commit(many(mine, "2"))
@@ -215,7 +215,7 @@ async def test_answer_that_is_lost_and_a_leader_that_is_killed_do_not_make_it_tw
         prepared = transaction.batch().prepared
         assert prepared is not None
         staged = await mine._stage(transaction, prepared, prepared.rows)
-        # From here on nothing that the leader says is heard; it is killed once others see the rows.
+        # From here on nothing that the leader says arrives; it is killed once others see the rows.
         proxy.deaf = True
         async with mine._turn:
             large = asyncio.create_task(mine._commit(transaction, 0, staged))
@@ -226,7 +226,7 @@ async def test_answer_that_is_lost_and_a_leader_that_is_killed_do_not_make_it_tw
             leading = await near.open(2)
             assert await large == told
         assert shown(leading) == {"1": ROWS}
-        # By whoever repeats it later, too, at a leader that was never sent a piece.
+        # By a client that repeats it later, too, at a leader that was never sent a piece.
         assert await leading.commit(many(leading, token=transaction.token)) == told
         with pytest.raises((Fenced, NotWritable)):
             await mine.commit(many(mine, "2"))

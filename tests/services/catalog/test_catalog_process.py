@@ -29,7 +29,7 @@ async def test_leader_is_killed_and_a_follower_takes_over_with_a_new_generation(
         settled = await put(mine, "settled", "x", token)
         await first.kill()
         leading = await catalog.open(2)
-        # Whoever did not hear of it asks again, and is told by the new leader.
+        # A client without the answer asks again, and gets it from the new leader.
         assert await put(leading, "settled", "x", token) == settled
         assert leading.token == FenceToken(2, 3)
         assert all(found(leading, name) == "x" for name in acknowledged)
@@ -50,7 +50,7 @@ async def test_leader_is_killed_and_a_follower_takes_over_with_a_new_generation(
             assert found(old, "after") == "x"
         await reader.sync()
         assert (found(reader, "after"), found(reader, "late")) == ("x", None)
-        # All that was acknowledged is told by who followed all the time, across both leaders.
+        # All that was acknowledged is returned by who followed all the time, across both leaders.
         told, at = set(), begin
         async with (
             remote_catalog(second.endpoint) as follower,

@@ -186,7 +186,7 @@ async def test_writes_without_a_session_of_this_epoch_are_refused():
             name._replace(session_id="unknown"): LeaseExpired,
             name._replace(token=FenceToken(1, 1)): Fenced,
             name._replace(token=FenceToken(0, 9)): Fenced,
-            # Of a leader that this server never heard of: it is no leader of that.
+            # Of a leader that this server never met: it is no leader of that.
             name._replace(token=FenceToken(1, 3)): NotWritable,
         }
         for rpc, request in writes.items():
@@ -240,7 +240,7 @@ async def test_reads_of_rows_changes_and_dumps():
         assert (updates_of(told.updates), told.upper, told.last) == ([(setting("a", "1"), base, 1)], base + 1, True)
         [nothing] = await ask(stub, "WatchChanges", pb.WatchChangesRequest(lower=base + 1))
         assert (list(nothing.updates.keys), nothing.upper, nothing.last) == ([], base + 1, True)
-        # Progress without rows is told, too.
+        # Progress without rows is returned, too.
         advance = pb.AdvanceUpperRequest(session=opened.session, to=base + 50, base_upper=base + 1)
         news = (await ask(stub, "AdvanceUpper", advance)).news
         assert (news.upper, len(news.updates.keys)) == (base + 50, 0)
@@ -248,7 +248,7 @@ async def test_reads_of_rows_changes_and_dumps():
         assert (progress.upper, len(progress.updates.keys)) == (base + 50, 0)
         [dump] = await ask(stub, "DumpRows", pb.DumpRowsRequest(consolidated=True, kinds=[CONFIG.tag]))
         assert (set(dump.updates.kinds), dump.upper) == ({CONFIG.tag}, base + 50)
-        # How much history there is depends on what the leader has let go of; it sums to the same.
+        # How much history there is depends on what the leader has released; it sums to the same.
         sums = []
         for consolidated in (True, False):
             pieces = await ask(stub, "DumpRows", pb.DumpRowsRequest(consolidated=consolidated))

@@ -1,4 +1,4 @@
-"""CatalogService: several clients, several servers, lost answers, leaders that are fenced; what followers tell."""
+"""CatalogService: several clients, several servers, lost answers, leaders that are fenced; what followers return."""
 
 import asyncio
 import dataclasses
@@ -207,7 +207,7 @@ async def test_leader_that_was_fenced_refuses_for_ever_and_follows():
             with pytest.raises(NotWritable) as named:
                 await opening
             assert (named.value.details["leader"], named.value.details["epoch"]) == (second.endpoint, "3")
-        # It follows the new leader, and tells what that does.
+        # It follows the new leader, and returns what that does.
         reader = await old.open_read_only()
         await put(leading, "a", "3")
         await reader.sync()
@@ -320,7 +320,7 @@ async def test_feed_ends_with_what_was_forgotten():
             uppers.append(mine.upper)
             await put(mine, "a", str(number))
     begin = uppers[0]
-    # Nobody holds those times any more.
+    # No reader holds those times any more.
     async with catalog_server(place, generation=1) as leader, remote_catalog(leader.endpoint) as catalog:
         feed = catalog.changes(begin, timeout=20)
         with pytest.raises(NotReadable):
@@ -379,7 +379,7 @@ async def test_catalog_larger_than_a_message_is_told_in_pieces():
         behind = await catalog.join()
         many = {ItemKey(user(n)): item(f"i{n}" + "x" * 2000, oid=n) for n in range(1, 1501)}
         await mine.set(ITEM, many)
-        # More than an answer tells: it follows the changes after its own write.
+        # More than an answer holds: it follows the changes after its own write.
         await put(behind, "a", "1")
         reader = await catalog.open_read_only()
         for each in (mine, behind, reader):

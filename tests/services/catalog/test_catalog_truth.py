@@ -1,4 +1,4 @@
-"""What CatalogService tells is so: commits that look like nothing, or were made for another epoch, or twice."""
+"""What CatalogService returns is so: commits that look like nothing, or were made for another epoch, or twice."""
 
 import asyncio
 import subprocess

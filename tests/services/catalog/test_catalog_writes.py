@@ -1,4 +1,4 @@
-"""What a catalog server does when its log does not answer, is slow, or tells what cannot be."""
+"""What a catalog server does when its log does not answer, is slow, or returns what cannot be."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -33,7 +33,7 @@ def setting(name: str, value: str) -> Row:
 
 
 class LossyLog(MemoryLog):
-    """Appends as told: ``lost`` ones happen without an answer, ``failed`` ones do not happen, ``slow`` ones wait."""
+    """Appends as asked: ``lost`` ones happen without an answer, ``failed`` ones do not happen, ``slow`` ones wait."""
 
     def __init__(self, rows: MemoryRows) -> None:
         super().__init__(rows)
@@ -98,7 +98,7 @@ async def test_commit_with_an_unknown_outcome_is_found_when_it_is_asked_for_agai
         for _ in range(2):
             assert await server.put(session, REQUEST, setting("a", "1"), base) == base
         assert server.rows.appends == appends
-        # Somebody else who wants the same is too late: only the request itself is told of its outcome.
+        # Another client that wants the same is too late: only the request itself gets its outcome.
         with pytest.raises(OutOfSync):
             await server.put(session, b"x" * 16, setting("a", "1"), base)
 

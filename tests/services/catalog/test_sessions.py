@@ -1,4 +1,4 @@
-"""What a server remembers for sessions: never a request, never an exception, and in bounds whoever asks for what."""
+"""What a server remembers for sessions: never a request, never an exception, and in bounds whatever is asked for."""
 
 import asyncio
 import gc
@@ -22,7 +22,7 @@ class Request:
 
 
 class Clock:
-    """The machine's, but for time, which goes on when it is told to."""
+    """The machine's, but for time, which goes on when it is moved."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -175,7 +175,7 @@ async def test_newcomer_gets_the_place_of_whoever_was_idle_for_longest(monkeypat
         with pytest.raises(LeaseExpired):
             sessions.get(gone.session_id)
 
-    # Who may still repeat what it asked keeps its place until nobody repeats it any more.
+    # Who may still repeat what it asked keeps its place until it is not repeated any more.
     assert await sessions.once(newcomers[2], number(1), b"n", _seven) == 7
     with pytest.raises(Overloaded):
         sessions.open(TOKEN)

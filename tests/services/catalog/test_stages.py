@@ -16,7 +16,7 @@ ID = b"s" * 16
 
 
 class Hasty(Clock):
-    """Sleeps no longer than a turn of the loop; its time goes on when it is told to."""
+    """Sleeps no longer than a turn of the loop; its time goes on when it is moved."""
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(0)

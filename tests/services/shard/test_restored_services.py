@@ -232,7 +232,7 @@ async def test_statement_that_waits_for_its_leader_over_a_restore_is_not_execute
 
 
 async def test_catalog_of_before_is_told_of_a_restore_by_a_server_that_began_behind_it(location: Location) -> None:
-    """Nothing but what it says of its history tells this server from the one that was there before."""
+    """Nothing but what it says of its history distinguishes this server from the one that was there before."""
     async with (
         catalog_process(location.place, "--generation", "1") as process,
         remote_catalog(process.endpoint) as catalog,

@@ -206,7 +206,7 @@ class FleetCast(Fleet):
             try:
                 await self._read_once(client, shard)
             except LeaseExpired:
-                self.fired["reader told that it expired"] += 1
+                self.fired["reader expired"] += 1
             except (LocationError, *self._strange_kinds()) as error:
                 self.fired[f"read failed: {type(error).__name__}"] += 1
             await asyncio.sleep(entropy.uniform(10.0, 100.0))

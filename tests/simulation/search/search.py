@@ -235,7 +235,7 @@ def _steps(world: World, scope: Scope, rules: Rules, states: States) -> Iterator
         yield _hear(world, scope, rules, answer)
     if world.restores:
         if world.backup is None:
-            yield _after(world, "somebody takes a backup", backup=world.newest)
+            yield _after(world, "a backup is taken", backup=world.newest)
         else:
             restored = states.known(world.backup.evolved(incarnation=world.backup.incarnation + 1))
             yield _after(
@@ -305,7 +305,7 @@ def _told(world: World, step: str, who: int, at: int, client: Client, told: str)
     call = replace(client.tries[at], told=told, command=None)
     answers = frozenset(answer for answer in world.answers if (answer.who, answer.at) != (who, at))
     clients = _replaced(world.clients, who, _with(client, at, call))
-    return _after(world, f"{step}: told {told}", clients=clients, answers=answers)
+    return _after(world, f"{step}: returned {told}", clients=clients, answers=answers)
 
 
 def _serve(world: World, scope: Scope, rules: Rules, states: States, request: Request, at: int) -> Iterator[World]:
@@ -363,7 +363,7 @@ def _hear(world: World, scope: Scope, rules: Rules, answer: Answer) -> World:
     """A client gets an answer and does what it should."""
     who, at, outcome = answer.who, answer.at, answer.outcome
     client, plan = world.clients[who], scope.plans[who][at]
-    call, step = client.tries[at], f"client {who} call {at}: hears {_name(outcome)}"
+    call, step = client.tries[at], f"client {who} call {at}: receives {_name(outcome)}"
     world = _evolved(world, answers=world.answers - {answer})
     client = replace(client, heard=max(client.heard, getattr(outcome, "seqno", 0)))
     match outcome:

@@ -1,6 +1,6 @@
 """Callers that mean no good beside some that do: a server goes on, within its memory, and takes in what can be read.
 
-A real server, and every caller a process of its own. What others wait beside each kind of hostile callers is told next
+A real server, and every caller a process of its own. What others wait beside each kind of hostile callers is shown next
 to what they wait alone, and beside as many honest appends as the hostile ones send requests at a time.
 """
 

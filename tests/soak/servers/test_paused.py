@@ -202,8 +202,8 @@ while True:
                 names = ("writer", "n", "ts", "diff")
                 rows = [[row[name] for name in names] for row in event.table.to_pylist()]
                 print(json.dumps({"rows": rows}), flush=True)
-    except persist.LeaseExpired as told:
-        print(json.dumps({"expired": told.hint}), flush=True)
+    except persist.LeaseExpired as expired:
+        print(json.dumps({"expired": expired.hint}), flush=True)
 """
 
 

@@ -1,4 +1,4 @@
-"""A thread that waits for a loop is told when nobody will answer."""
+"""A thread that waits for a loop ends when no answer will come."""
 
 import asyncio
 import threading

@@ -125,7 +125,7 @@ async def test_folders_removed_behind_its_back_are_made_again(tmp_path: Path) ->
 
 @contextmanager
 def as_someone_without_rights() -> Iterator[None]:
-    """Root is above permissions: act as nobody meanwhile."""
+    """Root is above permissions: act as another user meanwhile."""
     if os.geteuid() != 0:
         yield
         return

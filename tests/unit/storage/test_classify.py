@@ -33,7 +33,7 @@ REDIS = [
     (redis_errors.ClusterDownError("The cluster is down"), Determinate),
     (redis_errors.MovedError("3999 127.0.0.1:6381"), Determinate),
     (redis_errors.ResponseError("BUSY Redis is busy running a script."), Determinate),
-    (redis_errors.ResponseError("ERR something nobody has heard of"), Indeterminate),
+    (redis_errors.ResponseError("ERR something unheard of"), Indeterminate),
     (redis_errors.ResponseError("UNKILLABLE script wrote already"), Indeterminate),
     (redis_errors.ConnectionError("Connection closed by server."), Indeterminate),
     (redis_errors.TimeoutError("Timeout reading"), Indeterminate),

@@ -12,14 +12,14 @@ from typing import Final
 import pyarrow as pa
 
 from persist.client.binding.looking import incarnation_there, not_found
-from persist.client.binding.port import Bound, RemapSource, ResumptionOf, ResumptionTold
+from persist.client.binding.port import Bound, RemapSource, ResumptionOf, Resumptions
 from persist.client.binding.remap_shard import Ask, Counts, RemapShard
 from persist.client.shard.client import ShardClient
 from persist.client.shard.handles import Closes
 from persist.client.shard.read.listen import Updates
 from persist.core.binding.remap import Binding, RemapTrace
 from persist.core.binding.remap_rows import REMAP_SCHEMA, from_table, replaced
-from persist.core.binding.resumption import Export, offset_resumption, offsets_of, remap_since, resumption_of
+from persist.core.binding.resumption import ExportUpper, offset_resumption, offsets_of, remap_since, resumption_of
 from persist.core.binding.resumption import resumption as source_resumption
 from persist.core.frontier import MINIMUM, Antichain
 from persist.core.ids import ShardId
@@ -125,10 +125,10 @@ class LocalMinter(Closes):
 
     async def resumption(
         self, source: RemapSource, exports: Mapping[str, ShardId], *, timeout: float | None = None
-    ) -> ResumptionTold:
+    ) -> Resumptions:
         """See Minter.resumption. One RPC per export, and one for the bindings."""
         trace, states = await self._states(source, exports, self._deadline(timeout))
-        return ResumptionTold(
+        return Resumptions(
             source=ResumptionOf(time=source_resumption(trace, states), offsets=offset_resumption(trace, states)),
             exports={
                 state.name: ResumptionOf(time=resumption_of(trace, state), offsets=offsets_of(trace, state))
@@ -203,12 +203,12 @@ class LocalMinter(Closes):
 
     async def _states(
         self, source: RemapSource, exports: Mapping[str, ShardId], deadline: Deadline
-    ) -> tuple[RemapTrace, list[Export]]:
+    ) -> tuple[RemapTrace, list[ExportUpper]]:
         """The uppers of the exports, and bindings that were committed after those were."""
         uppers = await asyncio.gather(*(self._upper(shard, deadline) for shard in exports.values()))
         shard = await self._shard(source, deadline)
         log = await shard.sync(deadline)
-        return log.trace, [Export(name, upper) for name, upper in zip(exports, uppers, strict=True)]
+        return log.trace, [ExportUpper(name, upper) for name, upper in zip(exports, uppers, strict=True)]
 
     async def _since(self, source: RemapSource, deadline: Deadline) -> Antichain:
         location = self._client.location

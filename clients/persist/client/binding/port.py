@@ -55,7 +55,7 @@ class ResumptionOf:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResumptionTold:
+class Resumptions:
     """The resumption of a source and of each export. Committing ``source.offsets`` upstream is safe."""
 
     source: ResumptionOf
@@ -115,7 +115,7 @@ class Minter(Protocol):
 
     async def resumption(
         self, source: RemapSource, exports: Mapping[str, ShardId], *, timeout: float | None = None
-    ) -> ResumptionTold:
+    ) -> Resumptions:
         """Where the source goes on, from the uppers of its data shards as they are now.
 
         Exports that do not exist yet are at the minimum. Raises ShardNotFound, UpstreamReplaced, CorruptData,

@@ -335,7 +335,7 @@ class Client(Opened):
         """The environment of that name at this location: its items by name, and what changes them.
 
         ``role``: in whose name statements are executed. ``endpoints``: CatalogService servers (HOST:PORT, commas); None
-        are needed in a directory, where whoever writes first leads and is found by the other processes. Nothing is made
+        are needed in a directory, where the first process to write leads and is found by the others. Nothing is made
         before the first statement. ``take_over``: lead at shared stores where a program led that did not end in order:
         only if it is gone for good. Borrows this client, and ends with it. Four RPCs. Raises InvalidArgument,
         MissingExtra, IncompatibleDataVersion.

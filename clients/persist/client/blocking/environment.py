@@ -65,10 +65,10 @@ class Environment(Held):
     ) -> tuple[Executed, ...]:
         """Carry out statements as one transaction; what became of each. The first one begins the environment.
 
-        Executed once by whoever leads; so that a repetition is the same request, too, give a ``token``. What it changed
+        Executed once by the leader; so that a repetition is the same request, too, give a ``token``. What it changed
         is in ``view`` afterwards. Raises UnknownObject, PrivilegeMissing, DependentObjects, UniquenessViolation and
-        others that say what is wrong with a statement, NotWritable (nobody may lead here), HistoryRewound (the location
-        was restored since this was opened: ask the client for it again), Determinate and Indeterminate (whoever leads
+        others that say what is wrong with a statement, NotWritable (none may lead here), HistoryRewound (the location
+        was restored since this was opened: ask the client for it again), Determinate and Indeterminate (the leader
         does not answer).
         """
         return self._run(self._inner.execute(*statements, session=session, token=token, timeout=timeout))
@@ -78,7 +78,7 @@ class Environment(Held):
     ) -> Executed:
         """The shard that has this name without an environment becomes its item; or ``shard``, whatever that is called.
 
-        Everything of it stays readable, and whoever writes it may go on. ``timeline``: of a shard whose id does not
+        Everything of it stays readable, and its writers may go on. ``timeline``: of a shard whose id does not
         say it. Raises ShardNotFound, AmbiguousName (give the shard that is meant), UniquenessViolation,
         InvalidArgument, and as ``execute``.
         """
@@ -111,7 +111,7 @@ class Environment(Held):
         Without a time: everything that was written before this call is in it (``isolation`` ``serializable``: what is
         complete already). ``as_of``: at this time or an error; ``at_least``: at it or later. ``columns``, ``where``: as
         of ``Contents``. About five RPCs; of a table in a log six more for what was not copied yet. Raises
-        UnknownObject, BelowHold, HoldOverdue and NotReadable (``as_of`` is before what is kept; details tell both
+        UnknownObject, BelowHold, HoldOverdue and NotReadable (``as_of`` is before what is kept; details name both
         boundaries), NotYetAvailable (not complete in time; ``details['objects']``: what lags), MultipleTimelines,
         ShardClosed, InvalidArgument (it has no rows of its own, no such column).
         """
@@ -317,7 +317,7 @@ class Contents(ArrowStream):
         return self._inner.splits(n, where)
 
     def release(self) -> None:
-        """Let go of what is held: nothing more can be read. Releasing again does nothing."""
+        """Release what is held: nothing more can be read. Releasing again does nothing."""
         self._end(self._inner.release())
 
     def __enter__(self) -> Self:
@@ -330,7 +330,7 @@ class Contents(ArrowStream):
 class Subscription(Events):
     """The updates of one collection: Updates of rows with ts and diff, and Progress, for ever, or up to ``up_to``.
 
-    An iterator, one step at a time. Progress p tells that every update at a time before p has been given; updates
+    An iterator, one step at a time. Progress p says that every update at a time before p has been given; updates
     at p may still come. To go on later read ``AS OF p - 1`` without the snapshot, which a cursor does by itself. It
     ends with the collection, and raises UnknownObject where that was dropped. Close it, or use it as a context manager:
     until then it holds the collection, from one step before the last Progress on.
@@ -359,7 +359,7 @@ class Subscription(Events):
         return self._inner.frontier
 
     def close(self) -> None:
-        """End it, and let go of what it holds. Closing again does nothing. Raises nothing."""
+        """End it, and release what it holds. Closing again does nothing. Raises nothing."""
         self._end(self._inner.aclose())
 
     def __enter__(self) -> Self:
@@ -415,7 +415,7 @@ class Cursor(Held):
         """The next updates: all there are now, after the contents if it begins there; or whole times with ``count``
         updates at least, if there are so many.
 
-        Waits up to ``timeout`` seconds for some; without any it tells how far the collection is complete. Nothing is
+        Waits up to ``timeout`` seconds for some; without any it returns how far the collection is complete. Nothing is
         acknowledged by it. A fetch that failed or was cancelled gave nothing, and is repeated. Raises NotReadable (what
         the cursor had held is gone; details say from when on there is something), UnknownObject (it was dropped),
         LocationError.
@@ -468,7 +468,7 @@ class Cursor(Held):
         )
 
     def close(self) -> None:
-        """Let go of what this process holds; the cursor itself stays. Closing again does nothing."""
+        """Release what this process holds; the cursor itself stays. Closing again does nothing."""
         self._end(self._inner.aclose())
 
     def __enter__(self) -> Self:

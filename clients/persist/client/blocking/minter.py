@@ -6,7 +6,7 @@ Source: architecture.md section 8; style.md rule 26.
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from persist.client.binding.port import Bound, RemapSource, ResumptionTold
+from persist.client.binding.port import Bound, RemapSource, Resumptions
 from persist.client.binding.port import Minter as AioMinter
 from persist.client.blocking.bridge.held import Held
 from persist.client.blocking.bridge.streams import iterated
@@ -72,7 +72,7 @@ class Minter(Held):
 
     def resumption(
         self, source: RemapSource, exports: Mapping[str, ShardId], *, timeout: float | None = None
-    ) -> ResumptionTold:
+    ) -> Resumptions:
         """Where the source goes on, from the uppers of its data shards as they are now.
 
         Exports that do not exist yet are at the minimum. Raises ShardNotFound, UpstreamReplaced, CorruptData,

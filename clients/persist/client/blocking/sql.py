@@ -52,7 +52,7 @@ class SqlSession(Held):
         self._run(self._inner.reset())
 
     def close(self) -> None:
-        """Roll back what was begun, and let go of everything."""
+        """Roll back what was begun, and release everything."""
         self._run(self._inner.close())
 
     def __enter__(self) -> Self:

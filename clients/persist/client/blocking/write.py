@@ -237,8 +237,8 @@ class SinceHandle(Held):
         return self._run(self._inner.compare_and_downgrade(expected, since, opaque=opaque, timeout=timeout))
 
     def expire(self, *, expected: bytes | None = None, timeout: float | None = None) -> bool:
-        """Remove the hold for everybody; whether it was there. One RPC. Raises LeaseExpired: look, and ask anew.
+        """Remove the hold for all handles; whether it was there. One RPC. Raises LeaseExpired: look, and ask anew.
 
-        ``expected``: only while this is its token; whoever took it over keeps it.
+        ``expected``: only while this is its token; a process that took it over keeps it.
         """
         return self._run(self._inner.expire(expected=expected, timeout=timeout))

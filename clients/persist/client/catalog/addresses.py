@@ -1,8 +1,8 @@
-"""Where the leader of a catalog listens, told beside the catalog: in a small shard (or stash), by its fence token.
+"""Where the leader of a catalog listens, published beside the catalog: in a small shard (or stash), by its fence token.
 
 Not in the catalog itself: what is there is what its users put there, so that dumps, uppers, conflicts and comparisons
 are the same whether a server leads or a program does. Not in a register either, which holds a number only. A row
-counts only as long as its token is the one in the catalog, so an address that is out of date tells nothing, and the
+counts only as long as its token is the one in the catalog, so an address that is out of date means nothing, and the
 catalog alone decides who leads. Source: architecture.md section 6, CatalogService.
 """
 
@@ -27,11 +27,11 @@ SEED: Final = 1
 KIND: Final = "leader"
 """Of the rows in a stash."""
 UNTOLD_SECONDS: Final = 2.0
-"""How long a leader that told no address is not looked for again: a program that leads never tells one."""
+"""How long a leader that published no address is not looked for again: a program that leads never publishes one."""
 EMBEDDED: Final = "-embedded"
-"""Told instead of an address by a program that leads and cannot be reached."""
+"""Published instead of an address by a program that leads and cannot be reached."""
 ENDED: Final = "-ended"
-"""Told instead of an address by whoever led and ended in order: nobody leads."""
+"""Published instead of an address by a leader that ended in order: no process leads."""
 SCHEMA: Final = Schema(
     key={"generation": pa.field("generation", pa.uint64(), nullable=False),
          "epoch": pa.field("epoch", pa.uint64(), nullable=False)},
@@ -75,7 +75,7 @@ class Addresses:
         return "" if told in (EMBEDDED, ENDED) else told
 
     async def told(self, token: FenceToken, incarnation: int, *, fresh: bool = False) -> str:
-        """As ``of``, and what was told instead of an address: EMBEDDED or ENDED."""
+        """As ``of``, and what was published instead of an address: EMBEDDED or ENDED."""
         fence = incarnation, token
         if not fresh and self._known is not None and self._known[0] == fence:
             return self._known[1]
@@ -88,7 +88,7 @@ class Addresses:
         return "" if self._known is None else self._known[1]
 
     async def close(self) -> None:
-        """Let go of the place."""
+        """Release the place."""
         await self._kept.close()
 
 
@@ -106,7 +106,7 @@ class Kept(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of it."""
+        """Release it."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Which tokens of committed transactions a catalog still knows, and which ones the next commit lets go.
+"""Which tokens of committed transactions a catalog still knows, and which ones the next commit forgets.
 
 Source: catalog-semantics.md section 1.3 (idempotent commits).
 """

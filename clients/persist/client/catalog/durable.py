@@ -60,7 +60,7 @@ class DurableCatalog(Closes):
         return (await self._frozen()).token
 
     async def fence(self) -> tuple[FenceToken | None, int]:
-        """The token of whoever opened it last, and the incarnation of the fence: how often it was set back."""
+        """The token of the process that opened it last, and the incarnation of the fence: how often it was set back."""
         frozen = await self._frozen()
         return frozen.token, frozen.incarnation
 
@@ -121,7 +121,7 @@ class DurableCatalog(Closes):
                 migrations=self._migrations,
             ).upgrade_check()
         except PersistError as error:
-            # What was done is told whatever else is wrong, as that this is another release's catalog.
+            # What was done is reported whatever else is wrong, such as that this is another release's catalog.
             if not done.damages and not isinstance(error, CorruptData):
                 raise
             return replace(done, left=str(error))
@@ -154,7 +154,7 @@ class DurableCatalog(Closes):
         return RawCatalog(self._codec, await self._log.snapshot())
 
     async def _frozen(self) -> RawCatalog:
-        # Who leads is to be told of a damaged catalog, too.
+        # Who leads is to be known of a damaged catalog, too.
         return RawCatalog.mended(self._codec, await self._log.snapshot(FROZEN_TAGS))
 
     def _check_versions(self, raw: RawCatalog) -> None:

@@ -1,4 +1,4 @@
-"""Repairs by hand: one object changed in one append, which fences whoever leads, also where rows do not sum up.
+"""Repairs by hand: one object changed in one append, which fences the leader, also where rows do not sum up.
 
 Source: catalog-semantics.md section 1.2.12.
 """
@@ -27,7 +27,7 @@ async def edit(
     check_object(kind, key, value)
     check_not_version(kind, key)
     while True:
-        # Once per attempt: whoever repairs a catalog that others write at full speed should stop them first.
+        # Once per attempt: a catalog that others write at full speed is repaired after these were stopped.
         read = await log.snapshot(FROZEN_TAGS | {kind.tag})
         raw, tally = RawCatalog.mended(codec, read), Tally(codec, read.updates)
         check_open(Mode.READ_ONLY, None, initialized=raw.is_initialized)

@@ -126,7 +126,7 @@ class OpenedCatalog(Closes):
         return self._snapshot.count(kind)
 
     async def sync(self, target: int | None = None, *, timeout: float | None = None) -> Told:
-        """See ReadOnlyCatalog. Changes taken over while time ran out are told the next time."""
+        """See ReadOnlyCatalog. Changes taken over while time ran out are reported the next time."""
         async with asyncio.timeout(timeout):
             while True:
                 async with self._turn:
@@ -195,7 +195,7 @@ class OpenedCatalog(Closes):
                 try:
                     done = await self._append_all(times)
                 except UsageError:
-                    # Of one of them, and nothing was appended: by itself it is told why.
+                    # Of one of them, and nothing was appended: alone it is refused with the reason.
                     return [None if isinstance(each, tuple) else each for each in found]
                 if done:
                     return [each[0] + 1 if isinstance(each, tuple) else each for each in found]
@@ -230,7 +230,7 @@ class OpenedCatalog(Closes):
         """See ReadWriteCatalog. Raises NotWritable when it was opened for reading."""
         self._check_writable()
         async with self._turn:
-            # What was appended while nobody else did tells that nobody else leads. Otherwise the log must be asked.
+            # An append that no other came before shows that no other process leads. Otherwise the log must be asked.
             while (upper := advanced_upper(self._upper, to)) is not None:
                 if await self._append([], upper - 1):
                     return
@@ -262,11 +262,11 @@ class OpenedCatalog(Closes):
     # ---- inside, with the turn --------------------------------------------------------------------------------------
 
     async def reclaim(self, changes: list[tuple[Row, int]]) -> None:
-        """Commit changes that opening makes, before anybody else has this catalog. Raises Fenced."""
+        """Commit changes that opening makes, before any other user has this catalog. Raises Fenced."""
         async with self._turn:
             if changes and not await self._append(changes, self._upper):
                 await self._follow()
-                raise OutOfSync("somebody moved the catalog while it was opened", hint="open it again")
+                raise OutOfSync("another process moved the catalog while it was opened", hint="open it again")
 
     async def _commit(self, transaction: Transaction, ts: int = 0) -> int:
         self._check()
@@ -299,7 +299,7 @@ class OpenedCatalog(Closes):
     async def _confirmed(self, transaction: Transaction) -> bool:
         """Whether a transaction without changes has none of them at the newest upper either. Raises Fenced, OutOfSync.
 
-        What it read is told as true, too: that takes a look at where it is durable. A reader looks when it syncs.
+        What it read is reported as true, too: that takes a look at where it is durable. A reader looks when it syncs.
         """
         if self._mode is not Mode.WRITABLE:
             return True
@@ -357,7 +357,7 @@ class OpenedCatalog(Closes):
         return None if alone or not isinstance(self._log, Grouping) else (at, rows)
 
     async def _append(self, changes: list[tuple[Row, int]], ts: int, prepared: Prepared | None = None) -> bool:
-        """Whether the changes are there now. If not, somebody was first: follow. Raises InvalidArgument."""
+        """Whether the changes are there now. If not, another process was first: follow. Raises InvalidArgument."""
         return await self._append_all([(ts, changes)], prepared)
 
     async def _append_all(
@@ -371,7 +371,7 @@ class OpenedCatalog(Closes):
             return False
         self._commits.saw(self._snapshot.take(memory.net))
         self._upper = times[-1][0] + 1
-        # Only what others may read again is at stake: the next append tells it anew.
+        # Only what others may read again is at stake: the next append reports it anew.
         with contextlib.suppress(PersistError):
             await self._log.forget(self._upper - 1)
         return True
@@ -420,7 +420,7 @@ class OpenedCatalog(Closes):
         return live_keys(self._codec, kind, read.updates)
 
     async def _look(self) -> None:
-        """Before the log is read past this catalog: whoever may be fenced learns of it. With the turn."""
+        """Before the log is read past this catalog: one that may be fenced learns of it. With the turn."""
         if self._mode is Mode.WRITABLE:
             await self._follow()
         self._check()
@@ -428,7 +428,7 @@ class OpenedCatalog(Closes):
     def _readable(self, updates: list[RowUpdate]) -> tuple[list[RowUpdate], IncompatibleDataVersion | None]:
         """The updates before a newer release migrated, and that it did. None of the rest may be decoded.
 
-        Only followers get that far: who leads is fenced by whoever migrates, at an earlier time.
+        Only followers get that far: who leads is fenced by the process that migrates, at an earlier time.
         """
         if self._claim.generation is not None:
             return updates, None

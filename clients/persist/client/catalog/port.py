@@ -65,7 +65,7 @@ class RowLog(Protocol):
 
     @property
     def history(self) -> int | None:
-        """Which history of the rows it tells: another one after a restore. None: not known yet, or never."""
+        """Which history of the rows it returns: another one after a restore. None: not known yet, or never."""
         ...
 
     async def upper(self) -> int:
@@ -77,7 +77,7 @@ class RowLog(Protocol):
         ...
 
     async def updates(self, lower: int) -> Updates:
-        """All updates from ``lower`` (an upper that was told before) to the newest upper. Costs what they cost.
+        """All updates from ``lower`` (an upper that was returned before) to the newest upper. Costs what they cost.
 
         From 0: everything, what was forgotten as of a later time. Raises NotReadable when others made the log forget
         times from ``lower`` on, which takes that this process was away for long: read a snapshot instead.
@@ -97,7 +97,7 @@ class RowLog(Protocol):
         ...
 
     async def forget(self, to: int) -> None:
-        """Times up to ``to`` need not be told apart any more. Cheap, may do nothing, never loses what is live."""
+        """Times up to ``to`` need not be distinguished any more. Cheap, may do nothing, never loses what is live."""
         ...
 
     async def close(self) -> None:
@@ -110,7 +110,7 @@ class Nudging(Protocol):
     """A RowLog whose upper can be moved on even while others append without a pause."""
 
     async def nudge(self) -> None:
-        """Move the upper on by a time, wherever it is. Whoever is about to append must read first, and is late then."""
+        """Move the upper on by a time, wherever it is. A process about to append must read first, and is late then."""
         ...
 
 
@@ -126,7 +126,7 @@ class Grouping(Protocol):
 
 
 class Dump(NamedTuple):
-    """All updates of a catalog, consolidated as of ``upper - 1`` or with all times that can be told apart."""
+    """All updates of a catalog, consolidated as of ``upper - 1`` or with all times that can be distinguished."""
 
     updates: list[RowUpdate]
     upper: int
@@ -136,7 +136,7 @@ class Dump(NamedTuple):
 class Repair:
     """What was found and what makes it whole: rows that come (1) and go (-1), the fence token's among them.
 
-    ``token`` is the one that fences whoever led; None when nothing was changed. ``mended`` are the rows as they are
+    ``token`` fences the former leader; None when nothing was changed. ``mended`` are the rows as they are
     then. ``left`` says what keeps the catalog from being opened all the same, which takes a person; empty: nothing.
     """
 
@@ -148,9 +148,9 @@ class Repair:
 
 
 class ReadOnlyCatalog(Protocol):
-    """An open catalog, in memory, as of ``upper``. It goes on only when told to: by ``sync`` or by a commit.
+    """An open catalog, in memory, as of ``upper``. It goes on only by ``sync`` or by a commit.
 
-    When somebody else opened the catalog since, every method that looks at the durable one raises FencedByEpoch or
+    When another process opened the catalog since, every method that looks at the durable one raises FencedByEpoch or
     FencedByGeneration, and once one did all do, for ever, reads of memory and of transactions too; a catalog that is
     open for reading, or as a savepoint, is never fenced.
     """
@@ -215,7 +215,7 @@ class ReadOnlyCatalog(Protocol):
         ...
 
     async def close(self) -> None:
-        """Give back what is held. Nothing durable changes. Raises LocationError where a server is to hear of it."""
+        """Give back what is held. Nothing durable changes. Raises LocationError where a server has to be notified."""
         ...
 
 
@@ -248,7 +248,7 @@ class ReadWriteCatalog(ReadOnlyCatalog, Protocol):
         ...
 
     async def allocate(self, name: str, count: int = 1) -> range:
-        """Ids that nobody had or will have, durably. Raises IdExhaustion, InvalidArgument, Fenced."""
+        """Ids that were and will be given to no other, durably. Raises IdExhaustion, InvalidArgument, Fenced."""
         ...
 
     async def confirm_leadership(self) -> None:
@@ -278,21 +278,21 @@ class LedCatalog(ReadWriteCatalog, Protocol):
 
 
 class OpenableCatalog(Protocol):
-    """A catalog that nobody opened yet: what can be known and done before."""
+    """A catalog that is not opened yet: what can be known and done before."""
 
     async def is_initialized(self) -> bool:
         """Whether there is a catalog. Raises LocationError."""
         ...
 
     async def fence_token(self) -> FenceToken | None:
-        """Deploy generation and epoch of whoever opened it last; None before that.
+        """Deploy generation and epoch of the process that opened it last; None before that.
 
         Raises LocationError, CorruptData.
         """
         ...
 
     async def open(self, generation: int) -> ReadWriteCatalog:
-        """Lead: fence whoever did, migrate, initialize. Raises FencedByGeneration, IncompatibleDataVersion,
+        """Lead: fence the former leader, migrate, initialize. Raises FencedByGeneration, IncompatibleDataVersion,
         IncompatibleContentVersion, FencedByMigration."""
         ...
 
@@ -319,7 +319,7 @@ class OpenableCatalog(Protocol):
         ...
 
     async def edit(self, kind: AnyKind, key: AnyKey, value: AnyValue) -> AnyValue:
-        """Insert or change (None: delete) one object, fencing whoever leads; the previous value, or None.
+        """Insert or change (None: delete) one object, fencing the leader; the previous value, or None.
 
         For repairs by hand: no rule but one value per key is checked, and that is so afterwards, whatever rows the key
         had before. Raises Uninitialized, IncompatibleDataVersion.
@@ -330,8 +330,8 @@ class OpenableCatalog(Protocol):
         """What makes a catalog whole that CorruptData keeps from being opened; with ``commit`` it is done.
 
         Each row is there once and each key has one value then: see ``Repair`` for what was wrong and what changes. An
-        append fences whoever leads; where nothing is wrong nothing is done. With ``token`` the fence token is set back
-        to this one, too, for a generation or epoch that went too far by mistake: whoever held any token before is
+        append fences the leader; where nothing is wrong nothing is done. With ``token`` the fence token is set back
+        to this one, too, for a generation or epoch that went too far by mistake: every holder of a token before is
         fenced for ever, also where the same one comes again. Raises InvalidArgument through servers, and for a token
         that is not set back.
         """

@@ -58,7 +58,7 @@ class RawCatalog:
 
     @property
     def token(self) -> FenceToken | None:
-        """Of whoever leads."""
+        """Of the leader."""
         row = self.row(self._codec.encode(FENCE_TOKEN.tag, KEY, FenceToken(0, 0)))
         found: FenceToken | None = None if row is None else self._codec.decode(row)[1]
         return found

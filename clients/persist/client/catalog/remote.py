@@ -1,6 +1,6 @@
 """RemoteCatalog: a catalog behind CatalogService, with transactions in this process's memory.
 
-An open catalog has all objects here and follows the changes that the servers tell. A transaction runs here; what comes
+An open catalog has all objects here and follows the changes from the servers. A transaction runs here; what comes
 of it goes to the leader with all it depends on, and the leader decides. Savepoints and catalogs open for reading need
 no session. Source: design document 2; catalog-semantics.md sections 1.2 and 1.3; protos/persist/v1/catalog.proto.
 """
@@ -74,7 +74,7 @@ class _Staged:
 class CatalogStatus:
     """What a server is. ``role``: follower, leader or fenced. ``leader``: where the leader listens, if that is known.
 
-    ``token`` is that of whoever leads, ``own`` the one this server led with.
+    ``token`` is that of the leader, ``own`` the one this server led with.
     """
 
     environment: str
@@ -173,10 +173,10 @@ class RemoteCatalog(Closes):
         return await (await self._opening()).dump(consolidated=consolidated, kinds=kinds)
 
     async def changes(self, lower: int, *, timeout: float | None = None) -> AsyncGenerator[Updates, None]:
-        """All updates from ``lower`` (an upper that was told) on, and how far they lead, until ``timeout`` or closed.
+        """All updates from ``lower`` (an upper returned before) on, and how far they go, until ``timeout`` or closed.
 
-        None is missing or told twice, whichever servers tell them. Raises NotReadable when they are forgotten: open a
-        catalog and go on from its upper. Raises LocationError when no server tells any for ``settings.timeout_ms``.
+        None is missing or returned twice, whichever servers answer. Raises NotReadable when they are forgotten: open a
+        catalog and go on from its upper. Raises LocationError when no server returns any for ``settings.timeout_ms``.
         """
         await self.status()
         upper = lower
@@ -222,7 +222,7 @@ class RemoteCatalog(Closes):
         return f"<Catalog {self._environment or 'of any environment'} at its servers>"
 
     async def _told(self, request: pb.WatchChangesRequest, seconds: float) -> AsyncGenerator[Updates, None]:
-        """What one feed tells, put together from its pieces."""
+        """What one feed returns, put together from its pieces."""
         pieces = list[Any]()
         async with aclosing(self._calls.watch(request, seconds)) as messages:
             async for message in messages:
@@ -252,7 +252,7 @@ class RemoteCatalog(Closes):
 
 
 class _Opening(DurableCatalog):
-    """Opens what a log of rows tells, as a DurableCatalog does."""
+    """Opens what a log of rows returns, as a DurableCatalog does."""
 
     def __init__(self, log: RemoteLog, *, content_version: str) -> None:
         super().__init__(log, content_version=content_version)
@@ -364,7 +364,7 @@ class RemoteOpened(OpenedCatalog):
             else:
                 told = await self._write("Commit", self._request(transaction, changes, ts), settled=bool(batch.token))
         except OutOfSync:
-            # Whoever runs it again finds what came first.
+            # A repetition finds what came first.
             await self._follow()
             raise
         except Indeterminate as error:
@@ -404,7 +404,7 @@ class RemoteOpened(OpenedCatalog):
 
     async def _send(self, staged: "_Staged") -> None:
         try:
-            # SUBTLE: an earlier attempt may have committed it: whoever is fenced asks that of a later leader.
+            # SUBTLE: an earlier attempt may have committed it: once fenced, ask a later leader for that.
             with contextlib.suppress(Fenced, LeaseExpired):
                 for piece in staged.pieces:
                     piece.session.CopyFrom(self._named())
@@ -437,7 +437,7 @@ class RemoteOpened(OpenedCatalog):
         return self._upper
 
     async def _write(self, rpc: str, request: AnyMessage, *, settled: bool = False) -> AnyMessage:
-        """Ask the leader in this session, and take over what it tells. Raises Fenced, for ever."""
+        """Ask the leader in this session, and take over what it returns. Raises Fenced, for ever."""
         self._check()
         base = request.base_upper = self._upper
         try:
@@ -447,7 +447,7 @@ class RemoteOpened(OpenedCatalog):
         with answers():
             upper, updates = news_of(told.news)
         self._rows.tell(base, updates, upper)
-        # SUBTLE: it is done, whatever keeps this catalog from showing it: the next call tells that.
+        # SUBTLE: it is done, whatever keeps this catalog from showing it: the next call raises that.
         with contextlib.suppress(Fenced, LocationError):
             await self._follow()
         return told
@@ -467,7 +467,7 @@ class RemoteOpened(OpenedCatalog):
         return session_message(self._session or Named("none", self._own))
 
     async def _begin_session(self) -> None:
-        """The one before was not used for long. While nobody else led, another one is as good."""
+        """The one before was not used for long. While no other process led, another one is as good."""
         try:
             told = await self._calls.lead(
                 pb.OpenSessionRequest(token=token_message(self._own), history=self._rows.history)

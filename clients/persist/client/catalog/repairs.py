@@ -1,4 +1,4 @@
-"""Making a catalog whole whose rows do not sum up, setting its fence back: in one append, which fences whoever leads.
+"""Making a catalog whole whose rows do not sum up, setting its fence back: in one append, which fences the leader.
 
 Source: catalog-semantics.md sections 1.2.3 and 1.2.12.
 """
@@ -36,7 +36,7 @@ async def repair(log: RowLog, codec: RowCodec, *, commit: bool, token: FenceToke
 
 
 def _fence(codec: RowCodec, tally: Tally, token: FenceToken | None) -> tuple[FenceToken, list[Row]]:
-    """The token that fences whoever led, and all rows of the fence as they are then."""
+    """The token that fences the former leader, and all rows of the fence as they are then."""
     last = tally.last_token()
     rows = [] if tally.incarnation == 0 else [incarnation_row(codec, tally.incarnation)]
     if token is None:

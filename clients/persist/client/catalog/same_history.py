@@ -1,8 +1,8 @@
 """One history of a catalog: who has seen one goes on with no other.
 
-A restore begins another history under the same names and address, and so does whoever leads there. A client that was
-away meanwhile meets answers that fit what it knows by their numbers alone. So whoever reads keeps which history it
-reads, and tells it with whatever it asks for next. Source: docs/guarantees.md, of backups.
+A restore begins another history under the same names and address, also of the leader there. A client that was away
+meanwhile meets answers that fit what it knows by their numbers alone. So a reader keeps which history it
+reads, and names it in whatever it asks for next. Source: docs/guarantees.md, of backups.
 """
 
 from persist.errors import HistoryRewound
@@ -15,7 +15,7 @@ def check_same(asked: int | None, found: int | None, where: object) -> None:
 
 
 def rewound(where: object) -> HistoryRewound:
-    """What whoever read an earlier history is refused with, for good."""
+    """What a reader of an earlier history is refused with, for good."""
     return HistoryRewound(
         "the location was restored from a backup since this catalog was opened",
         hint="take the catalog from a client again, and open it: what was known of it is of another history",

@@ -1,4 +1,4 @@
-"""Opening a catalog to write: take over from whoever leads, migrate, begin or renew what a release leaves.
+"""Opening a catalog to write: take over from the leader, migrate, begin or renew what a release leaves.
 
 Each step is one append, so a process that dies between two leaves a catalog that the next one goes on from.
 Source: catalog-semantics.md sections 1.2.1, 1.2.2 and 1.2.5.
@@ -30,9 +30,9 @@ async def take_over(
 ) -> FenceToken:
     """Write a new token over the one there, however often others are first. Raises FencedByGeneration.
 
-    ``check`` raises when this release cannot go on with what there is: then nobody is fenced.
+    ``check`` raises when this release cannot go on with what there is: then no process is fenced.
 
-    SUBTLE: an attempt reads and applies what was committed since the last one, and nothing else. Whoever consolidated
+    SUBTLE: an attempt reads and applies what was committed since the last one, and nothing else. One that consolidated
     the whole catalog each time would never be as quick as a leader that commits without a pause. Even so the leader
     has less to do between two appends; nudged, it must read and append again, and this process is ahead of it.
     """
@@ -72,7 +72,7 @@ async def begin_or_renew(
 
 
 def orphans(codec: RowCodec, snapshot: Snapshot) -> list[tuple[Row, int]]:
-    """What takes away the items of sessions: those of whoever led before are dead, and this one has none yet."""
+    """What takes away the items of sessions: those of the former leader are dead, and this one has none yet."""
     items = snapshot.objects(ITEM).items()
     return [(codec.encode(ITEM.tag, key, item), -1) for key, item in items if item.session is not None]
 
@@ -100,7 +100,7 @@ async def _follow(log: RowLog, raw: RawCatalog, claim: Claim) -> list[Fenced]:
     try:
         return raw.follow(await log.updates(raw.upper), claim)
     except NotReadable:
-        # This process stood still for so long that others let go of it.
+        # This process stood still for so long that others forgot what it reads.
         raw.replace(await log.snapshot())
         refusal = claim.fenced_by(raw.token, raw.incarnation)
         return [refusal] if refusal is not None else []

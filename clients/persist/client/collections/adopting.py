@@ -21,7 +21,7 @@ async def adopt(
 ) -> Executed:
     """The shard of a name becomes a table of the environment; ``shard``: this one, whatever its name.
 
-    Everything of it stays readable, and whoever writes it may go on. ``timeline``: of a shard whose id does not say.
+    Everything of it stays readable, and its writers may go on. ``timeline``: of a shard whose id does not say.
     Raises ShardNotFound, AmbiguousName (give the shard that is meant), UniquenessViolation (the name is an item's),
     InvalidArgument, and as ``execute``.
     """

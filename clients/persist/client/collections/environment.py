@@ -1,7 +1,7 @@
 """Environment: the names, timelines and holds of a location as one session sees them, and the way to change them.
 
-It is in memory, follows the catalog's changes, and needs no leader to be read. Statements go to whoever leads; that is
-this process where nobody else is found. Source: design documents 4 and 5; docs/catalog.md; collections.
+It is in memory, follows the catalog's changes, and needs no leader to be read. Statements go to the leader; that is
+this process where no other is found. Source: design documents 4 and 5; docs/catalog.md; collections.
 """
 
 import contextlib
@@ -87,7 +87,7 @@ class Environment(Closes):
 
     @property
     def view(self) -> CatalogView:
-        """What is known of it here: as of some moments ago, without asking anybody.
+        """What is known of it here: as of some moments ago, without an RPC.
 
         Raises Uninitialized, and UnknownObject where its own role is not there (any more).
         """
@@ -129,10 +129,10 @@ class Environment(Closes):
     ) -> tuple[Executed, ...]:
         """Carry out statements as one transaction; what became of each. The first one begins the environment.
 
-        Executed once by whoever leads; so that a repetition is the same request, too, give a ``token``. What it changed
+        Executed once by the leader; so that a repetition is the same request, too, give a ``token``. What it changed
         is in ``view`` afterwards. Raises UnknownObject, PrivilegeMissing, DependentObjects, UniquenessViolation and
-        others that say what is wrong with a statement, NotWritable (nobody may lead here), HistoryRewound (the location
-        was restored since this was opened: ask the client for it again), Determinate and Indeterminate (whoever leads
+        others that say what is wrong with a statement, NotWritable (none may lead here), HistoryRewound (the location
+        was restored since this was opened: ask the client for it again), Determinate and Indeterminate (the leader
         does not answer).
         """
         asked = token or Token.of(self._location.runtime.random_bytes(16))
@@ -144,7 +144,7 @@ class Environment(Closes):
         outcome = await self._leading.execute(
             statements, session or self.session, asked, history=history, timeout=timeout
         )
-        # Whoever closes this meanwhile does not undo it.
+        # A close of this meanwhile does not undo it.
         with contextlib.suppress(UsageError):
             catalog = await self._opened()
             if catalog.upper < outcome.upper:
@@ -156,7 +156,7 @@ class Environment(Closes):
     ) -> Executed:
         """The shard that has this name without an environment becomes its item; or ``shard``, whatever that is called.
 
-        Everything of it stays readable, and whoever writes it may go on. ``timeline``: of a shard whose id does not
+        Everything of it stays readable, and its writers may go on. ``timeline``: of a shard whose id does not
         say it. Raises ShardNotFound, AmbiguousName (give the shard that is meant), UniquenessViolation,
         InvalidArgument, and as ``execute``.
         """
@@ -196,7 +196,7 @@ class Environment(Closes):
         Without a time: everything that was written before this call is in it (``isolation`` ``serializable``: what is
         complete already). ``as_of``: at this time or an error; ``at_least``: at it or later. ``columns``, ``where``: as
         of ``Contents``. About five RPCs; of a table in a log six more for what was not copied yet. Raises
-        UnknownObject, BelowHold, HoldOverdue and NotReadable (``as_of`` is before what is kept; details tell both
+        UnknownObject, BelowHold, HoldOverdue and NotReadable (``as_of`` is before what is kept; details name both
         boundaries), NotYetAvailable (not complete in time; ``details['objects']``: what lags), MultipleTimelines,
         ShardClosed, InvalidArgument (it has no rows of its own, no such column).
         """
@@ -346,7 +346,7 @@ class Environment(Closes):
         return await find_catalog(self.access.client, self.name)
 
     async def _follow(self, catalog: ReadOnlyCatalog) -> None:
-        """Take over what is committed, as long as that is possible; what ends it is raised by whoever looks then."""
+        """Take over what is committed, as long as that is possible; what ends it is raised by the next look."""
         runtime, pause = self._location.runtime, self._location.settings.retry_max_ms / 1000
         while True:
             upper = catalog.upper

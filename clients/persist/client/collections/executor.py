@@ -1,4 +1,4 @@
-"""Executor: statements that define, carried out by whoever leads a catalog, each request once.
+"""Executor: statements that define, carried out by the leader of a catalog, each request once.
 
 What keeps history longer is done before the commit, what gives it up after: a crash in between leaves history too long,
 and never too short. A request whose statements lost against a commit is planned again. Positions that move, of holds
@@ -38,7 +38,7 @@ from persist.wire.catalog.ddl import Outcome, body_of
 STATEMENTS_MAX: Final = 1_000
 """In one request."""
 REMEMBERED_MAX: Final = 10_000
-"""Outcomes that this process tells again; the catalog knows later that there was one."""
+"""Outcomes that this process returns again; the catalog knows later that there was one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Executor:
     ) -> Outcome:
         """Carry out statements as one transaction; with a ``token`` once, however often it is asked.
 
-        Goes on when the caller is cancelled, which a repetition with the token tells. Raises UnknownObject,
+        Goes on when the caller is cancelled, which a repetition with the token shows. Raises UnknownObject,
         PrivilegeMissing, DependentObjects, UniquenessViolation and others that say what is wrong with a statement,
         InvalidArgument (the token was that of others), Fenced, LocationError (Indeterminate: closed meanwhile).
         """
@@ -197,7 +197,7 @@ class Executor:
             await self._storage.prepare(effects)
             upper = await self._commit(transaction)
         except (Indeterminate, asyncio.CancelledError):
-            # It may have happened: what was held for it stays held, and whoever leads next reconciles.
+            # It may have happened: what was held for it stays held, and the next leader reconciles.
             raise
         except BaseException:
             await self._storage.undo(effects)
@@ -211,7 +211,7 @@ class Executor:
             try:
                 return await self._catalog.commit(transaction)
             except Indeterminate:
-                # The token of the transaction tells, when it is committed again, whether it was.
+                # The token of the transaction shows, when it is committed again, whether it was.
                 if transaction.token is None or not await backoff.pause():
                     raise
 

@@ -1,4 +1,4 @@
-"""Names of items, for whoever names a shard: what an environment says a name is, where there is an environment.
+"""Names of items, for every door to shards: what an environment says a name is, where there is an environment.
 
 The first name of a process reads the few kinds of objects that say what names are, and nothing else; from the second on
 the environment is kept in memory, and followed. Source: collections: names.

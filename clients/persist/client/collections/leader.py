@@ -21,14 +21,14 @@ from persist.wire.catalog.ddl import Outcome
 
 
 class Leads(Protocol):
-    """Whoever leads in this process."""
+    """The leader in this process."""
 
     async def execute(
         self, statements: Sequence[Statement], session: Session, token: Token | None, history: int | None = None
     ) -> Outcome:
         """See Executor. ``history`` of the catalog that the statements come of; None: any.
 
-        Raises Fenced once somebody else opened the catalog, HistoryRewound.
+        Raises Fenced once another process opened the catalog, HistoryRewound.
         """
         ...
 
@@ -38,13 +38,13 @@ class Leads(Protocol):
 
 
 class Leader:
-    """Executes statements on a catalog that somebody opened, and closes, and controls its collections meanwhile.
+    """Executes statements on a catalog that its caller opened, and closes, and controls its collections meanwhile.
 
     Borrows both. One that met a later leader executes nothing any more: every call raises Fenced.
     """
 
     def __init__(self, access: Access, environment: str, catalog: LedCatalog, *, gauges: Gauges | None = None) -> None:
-        """``gauges``: where a service tells what its controller does."""
+        """``gauges``: where a service reports what its controller does."""
         location = access.client.location
         self.environment = environment
         self.catalog = catalog
@@ -68,7 +68,7 @@ class Leader:
 
 
 class LoneLeader:
-    """Leads in this process only: nobody finds it. Owns the catalog it opened."""
+    """Leads in this process only: no other process finds it. Owns the catalog it opened."""
 
     def __init__(self, durable: DurableCatalog, leader: Leader) -> None:
         self._durable = durable

@@ -1,8 +1,8 @@
-"""Who leads an environment: found, or, where nobody does and this process may, begun here.
+"""Who leads an environment: found, or, where none does and this process may, begun here.
 
-In a directory whoever has the seat leads (see ``seat``) and serves the rest on a socket. In the memory of a process it
-leads. Everywhere else servers of the catalog lead; a program may where nobody else ever did, or whoever did
-ended in order, and is in the way of the next one until it does. Nobody here deposes a leader that is only silent.
+In a directory the process that has the seat leads (see ``seat``) and serves the rest on a socket. In the memory of a
+process it leads. Everywhere else servers of the catalog lead; a program may where no other ever did, or the last one
+ended in order, and is in the way of the next one until it does. Nothing here deposes a leader that is only silent.
 Source: docs/adr/0017-who-leads-embedded.md; collections: who leads.
 """
 
@@ -88,10 +88,10 @@ class Leading:
         history: int | None = None,
         timeout: float | None = None,
     ) -> Outcome:
-        """What became of statements, executed once by whoever leads. Raises what executing raises.
+        """What became of statements, executed once by the leader. Raises what executing raises.
 
         ``history`` of the catalog that they come of: in no other one are they executed. None: any.
-        Raises NotWritable (nobody may lead here: it says what to do), Determinate and Indeterminate (whoever leads does
+        Raises NotWritable (none may lead here: it says what to do), Determinate and Indeterminate (the leader does
         not answer).
         """
         deadline = self._location.attempts.deadline(timeout)
@@ -137,7 +137,7 @@ class Leading:
     async def attend(self) -> None:
         """See that a process leads, where that takes nothing but this one: in a directory, or in memory.
 
-        Raises nothing: whoever waits for what a leader does says what it waits for.
+        Raises nothing: a call that waits for what a leader does says what it waits for.
         """
         if self._servers is None and self._location.home:
             try:
@@ -223,7 +223,7 @@ class Leading:
         return self._other
 
     async def _shared(self) -> Leads:
-        """Lead at stores that processes of other machines may use. Raises NotWritable unless nobody else can."""
+        """Lead at stores that processes of other machines may use. Raises NotWritable unless no other can."""
         durable = await find_catalog(self._access.client, self._environment)
         assert isinstance(durable, DurableCatalog)
         addresses = Addresses(KeptInShard(self._access.client, self._environment), self._location.runtime)
@@ -253,7 +253,7 @@ class Leading:
         if self._told is not None:
             told, self._told = self._told, None
             token, incarnation = self._told_as
-            # Otherwise whoever leads next has to be told to take over.
+            # Otherwise the next leader needs take_over.
             with contextlib.suppress(LocationError):
                 await told.tell(token, ENDED, incarnation)
             await told.close()
@@ -266,7 +266,7 @@ class Leading:
         if isinstance(failure, UsageError) or (who is None and unsure is None):
             return failure
         hint = (
-            f"let {who} go on (kill -CONT) or end it, and repeat this: nobody else may lead while it lives"
+            f"let {who} go on (kill -CONT) or end it, and repeat this: no other process may lead while it lives"
             if who is not None
             else "retry"
         )
@@ -344,7 +344,7 @@ def _led(environment: str, address: str) -> NotWritable:
     hint = (
         f"give endpoints={address!r}, or PERSIST_CATALOG_ENDPOINTS"
         if address
-        else "start `persist serve catalog --generation 1` and give its address as endpoints=; if whoever led is gone "
+        else "start `persist serve catalog --generation 1` and give its address as endpoints=; if its leader is gone "
         "for good, take_over=True leads here instead"
     )
     return NotWritable(

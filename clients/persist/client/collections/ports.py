@@ -1,4 +1,4 @@
-"""What executing statements needs of whoever controls the shards of an environment."""
+"""What executing statements needs of what controls the shards of an environment."""
 
 from collections.abc import Iterable, Mapping
 from typing import Protocol

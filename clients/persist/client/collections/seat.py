@@ -1,8 +1,8 @@
-"""The seat of whoever leads an environment in a directory: a file that it has locked as long as it lives.
+"""The seat of the leader of an environment in a directory: a file that it has locked as long as it lives.
 
 The system takes the lock back with the process, however that ends, and not before: a leader that was stopped, or is
-slow, keeps it. So who finds it free may lead, and nobody has to guess. What is in the file says where the one who has
-it listens. Source: docs/adr/0017-who-leads-embedded.md.
+slow, keeps it. So who finds it free may lead, and none has to guess. What is in the file says where the one who has it
+listens. Source: docs/adr/0017-who-leads-embedded.md.
 """
 
 import errno
@@ -33,7 +33,7 @@ _SAID_BYTES_MAX: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Occupied:
-    """Somebody has the seat. ``address``: where, as gRPC has it; empty: not said, or not yet."""
+    """Another process has the seat. ``address``: where, as gRPC has it; empty: not said, or not yet."""
 
     address: str = ""
     pid: int = 0
@@ -58,7 +58,7 @@ class Seat:
         return self._file is None
 
     def socket(self) -> Path:
-        """Where to listen: nobody else may go there. In the directory where that is short and plain enough."""
+        """Where to listen: no other process may go there. In the directory where that is short and plain enough."""
         near = self._path.with_suffix(".sock")
         if len(os.fsencode(near)) > SOCKET_BYTES_MAX or not _PLAIN.fullmatch(str(near)):
             self._room = tempfile.mkdtemp(prefix="persist-")
@@ -67,7 +67,7 @@ class Seat:
         return near
 
     def say(self, address: str, *, host: str) -> None:
-        """Say where whoever has the seat listens; empty: nowhere."""
+        """Say where the process that has the seat listens; empty: nowhere."""
         assert self._file is not None
         said = json.dumps({"address": address, "pid": os.getpid(), "host": host}).encode()
         os.ftruncate(self._file, 0)
@@ -93,7 +93,7 @@ class Seat:
             os.close(file)
 
 
-# SUBTLE: a lock belongs to all who inherited the open file, so a child has to let go of it at once.
+# SUBTLE: a lock belongs to all who inherited the open file, so a child has to release it at once.
 _TAKEN: "Final[weakref.WeakSet[Seat]]" = weakref.WeakSet()
 
 
@@ -107,7 +107,7 @@ after_fork(_after_fork)
 
 
 def take_seat(directory: str, environment: str, *, host: str) -> Seat | Occupied:
-    """The seat of an environment, if nobody has it; else who does. Raises Determinate: the folder cannot be written."""
+    """The seat of an environment, if it is free; else who has it. Raises Determinate: the folder cannot be written."""
     folder = Path(directory, LEADERS_NAME)
     path = folder / f"{_file_name(environment)}.json"
     try:
@@ -115,7 +115,7 @@ def take_seat(directory: str, environment: str, *, host: str) -> Seat | Occupied
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise Determinate(
-            "this directory cannot be written, so nobody leads its catalog",
+            "this directory cannot be written, so no process leads its catalog",
             hint="check its permissions; reading needs no leader",
             directory=directory,
             detail=error,

@@ -1,4 +1,4 @@
-"""Statements that define, sent to whoever leads: at servers of a catalog, or at one very address.
+"""Statements that define, sent to the leader: at servers of a catalog, or at one very address.
 
 Source: protos/persist/v1/catalog_ddl.proto; reliability.md section 5.
 """

@@ -85,7 +85,7 @@ class FailoverShards(Shards):
             change = await self._once(
                 deadline.remaining(), lambda shards, seconds: shards.fetch(shard, frontier, timeout=seconds)
             )
-            # Of a closed shard nothing more comes, which is told at once.
+            # Of a closed shard nothing more comes, which is returned at once.
             if change.batches or change.info.upper.is_empty or deadline.remaining() < timeout * 0.1:
                 return change
 

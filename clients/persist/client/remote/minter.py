@@ -11,7 +11,7 @@ from typing import Final
 
 from google.protobuf.message import Message
 
-from persist.client.binding.port import Bound, RemapSource, ResumptionOf, ResumptionTold
+from persist.client.binding.port import Bound, RemapSource, ResumptionOf, Resumptions
 from persist.client.remote.channel import Channel, offering
 from persist.client.remote.endpoints import Endpoints
 from persist.client.shard.handles import Closes
@@ -150,14 +150,14 @@ class RemoteMinter(Closes):
 
     async def resumption(
         self, source: RemapSource, exports: Mapping[str, ShardId], *, timeout: float | None = None
-    ) -> ResumptionTold:
+    ) -> Resumptions:
         """See Minter.resumption. One unary call, for at most 1,000 exports."""
         with requests():
             request = pb.GetResumptionRequest(shard_id=source.remap, source=_source(source), exports=exports)
         response = await self._ask("GetResumption", request, source, timeout)
         with answers():
             found = exports_of(source.kind, exports, response.exports)
-            return ResumptionTold(
+            return Resumptions(
                 source=ResumptionOf(**resumption_of(source.kind, response.source)),
                 exports={name: ResumptionOf(**fields) for name, fields in found.items()},
             )

@@ -24,7 +24,7 @@ def bucket_of(shard: ShardId) -> str:
 
 
 def routed(shard: ShardId | None, *, exact: bool = True) -> tuple[tuple[str, str], ...]:
-    """What tells a balancer, beside a call, where to. ``exact`` False: for a stream about any shard of the bucket."""
+    """What says to a balancer, beside a call, where to. ``exact`` False: for a stream about any shard of the bucket."""
     if shard is None:
         return ()
     bucket = (BUCKET_HEADER, bucket_of(shard))

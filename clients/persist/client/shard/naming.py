@@ -27,11 +27,11 @@ class Claims(Protocol):
     """Who says what names are before it follows from anything: an environment."""
 
     async def find(self, name: str, deadline: Deadline) -> Named | None:
-        """The shard that has this name; None: nobody claims it. Raises InvalidArgument: something without a shard."""
+        """The shard that has this name; None: no item claims it. Raises InvalidArgument: something without a shard."""
         ...
 
     async def of(self, shard: ShardId, deadline: Deadline) -> Named | None:
-        """What claims this shard, by whatever name; None: nobody does."""
+        """What claims this shard, by whatever name; None: nothing does."""
         ...
 
     async def near(self, name: str) -> list[str]:
@@ -101,7 +101,7 @@ async def _look(location: "Location", shard: ShardId, deadline: Deadline) -> Sha
 
 
 async def _near(location: "Location", name: str, deadline: Deadline) -> list[str]:
-    """Near names, of items first; none where telling them would take long."""
+    """Near names, of items first; none where finding them would take long."""
     items = [] if location.claims is None else await location.claims.near(name)
     if items:
         return items

@@ -95,7 +95,7 @@ class Changed:
                 known[:] = [Predicate()]
 
     async def release(self) -> None:
-        """Let go of what it reads."""
+        """Release what it reads."""
         reads, self.reads = self.reads, []
         if self.reader is not None:
             await self.reader.end()
@@ -369,7 +369,7 @@ class Changes:
                 name=target.name,
             )
         table = await self._opened(target, self.deadline())
-        # Whoever else writes to its shard may have added columns.
+        # Another writer to its shard may have added columns.
         rows = table.schema.updates.empty_table().drop_columns([TS.name])
         given = pa.concat_tables([rows, new.drop_columns([TS.name])], promote_options="default").select(
             rows.schema.names

@@ -117,7 +117,7 @@ async def beginning_now(defines: Sequence[Defined], queries: Queries) -> list[dd
 
 
 def _created(source: ddl.CreateSource) -> str:
-    """The command that makes a source. Where secrets may be, values are left to whoever types it."""
+    """The command that makes a source. Where secrets may be, values are left to the person who types it."""
     given = " ".join(
         f"-o {shlex.quote(f'{name}={value}')}" if not _SECRET.search(f"{name}={value}") else f"-o {name}=…"
         for name, value in source.options

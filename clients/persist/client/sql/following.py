@@ -125,7 +125,7 @@ class Cursors:
         )
 
     async def close(self) -> None:
-        """Let go of what they hold; the cursors themselves stay."""
+        """Release what they hold; the cursors themselves stay."""
         opened, self._opened = self._opened, {}
         for each in opened.values():
             await each.aclose()

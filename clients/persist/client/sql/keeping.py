@@ -47,7 +47,7 @@ class KeptQueries:
             ) from error
 
     def close(self) -> None:
-        """Let go of its memory."""
+        """Release its memory."""
         self._engine.close()
 
 

@@ -1,6 +1,6 @@
 """Names within a transaction of definitions: what its statements will have made, before any of them is executed.
 
-Only what queries need is known of it; whoever leads checks everything when it executes them.
+Only what queries need is known of it; the leader checks everything when it executes them.
 Source: collections: the flow of DDL.
 """
 

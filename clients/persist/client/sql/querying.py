@@ -56,7 +56,7 @@ class Queries:
         return self._engines[limits]
 
     def close(self) -> None:
-        """Let go of its memory."""
+        """Release its memory."""
         for engine in self._engines.values():
             engine.close()
         self._engines.clear()

@@ -12,7 +12,7 @@ from persist.typed import SqlRow
 class Result:
     """``tag``: such as ``SELECT 3`` or ``CREATE TABLE``; ``table``: its rows, None for statements without any.
 
-    ``ts``: the time it was read, or written, at. ``notice``: what whoever typed it should know.
+    ``ts``: the time it was read, or written, at. ``notice``: what the user should know.
     """
 
     tag: str
@@ -44,6 +44,6 @@ class Result:
         return 0 if self.table is None else self.table.num_rows
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """The rows, for whoever takes Arrow streams. Source: the Arrow PyCapsule interface."""
+        """The rows, for libraries that take Arrow streams. Source: the Arrow PyCapsule interface."""
         stream: object = self.to_arrow().__arrow_c_stream__(requested_schema)  # type: ignore[no-untyped-call]  # of Arrow
         return stream

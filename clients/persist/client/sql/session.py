@@ -101,7 +101,7 @@ class SqlSession(Closes):
             self._failed = self.in_transaction
             raise SqlLimit(
                 "the statement took too long",
-                hint="SET statement_timeout = '10m', or ask for less; whether a write happened, reading tells",
+                hint="SET statement_timeout = '10m', or ask for less; whether a write happened, reading shows",
             ) from None
         except RecursionError as error:
             self._failed = self.in_transaction
@@ -153,7 +153,7 @@ class SqlSession(Closes):
         self.variables.values["role"] = self._role
 
     async def close(self) -> None:
-        """Roll back what was begun, and let go of everything."""
+        """Roll back what was begun, and release everything."""
         await self._end()
         await self._cursors.close()
         self._queries.close()

@@ -1,4 +1,4 @@
-"""Names before there is a catalog, collections that nobody stores, and who may read what.
+"""Names before there is a catalog, collections that are stored nowhere, and who may read what.
 
 The rows of system collections are computed from the catalog whenever they are asked for.
 """

@@ -164,7 +164,7 @@ class Table(Stays):
         return await certain(self._completed_newest(as_of, deadline))
 
     async def complete_to(self, as_of: int, *, timeout: float | None = None) -> int:
-        """``complete_at`` without the contents: for whoever reads the shard under a lease of its own.
+        """``complete_at`` without the contents: for readers of the shard under a lease of their own.
 
         The time returned is that to which rows moved that had been written by then: who reads at an earlier one does
         not see all of them. Raises ClockAhead.

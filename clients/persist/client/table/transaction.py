@@ -244,7 +244,7 @@ async def transact(
                 answer = await work(transaction)
             await transaction.check_keys()
         except NotReadable:
-            # SUBTLE: where nobody has written for a while the log ends before what its tables still tell. All reads are
+            # SUBTLE: where nothing was written for long the log ends before what its tables still hold. All reads are
             # of one time, so the work runs again at a later one.
             if is_late:
                 raise

@@ -132,9 +132,9 @@ class Wal:
     async def commit(
         self, rows: Rows, *, owners: Sequence[Doubts], marker: Transaction | None, timeout: float | None
     ) -> int:
-        """All of it at one time, which is returned: definite, and read by whoever asks for a read time from now on.
+        """All of it at one time, which is returned: definite, and seen by every read time asked for from now on.
 
-        Three RPCs. ``marker``: happens once for ever; what it was is told beside it, so that only the same rows are
+        Three RPCs. ``marker``: happens once for ever; what it was is written beside it, so that only the same rows are
         taken for done. After Indeterminate each of ``owners`` can find out whether it did.
         """
         deadline = self.deadline(timeout)
@@ -184,7 +184,7 @@ class Wal:
                     if marker is not None and not is_same and outcome.upper != Antichain.of(ts + 1):
                         raise _already_committed(marker, outcome)
                     return await self._committed_at(outcome, deadline)
-                # SUBTLE: whoever reads raises the log's upper, and so does a leader every second. Nothing that was read
+                # SUBTLE: each reader raises the log's upper, and so does a leader every second. Nothing that was read
                 # changed by that; who takes longer would else never commit.
                 before, upper = upper, self.upper.heard(outcome.upper)
                 is_empty, ts = await asyncio.gather(
@@ -243,7 +243,7 @@ class Wal:
         return await self._committed_at(asked, deadline) if isinstance(asked, Appended) else None
 
     async def go_on(self, deadline: Deadline) -> None:
-        """Let the log end now: where nobody has written for a while it ends before what its tables still tell."""
+        """Let the log end now: where nothing was written for a while it ends before what its tables still hold."""
         await self.upper.raise_to(await certain(self.oracle.write_ts(timeout=seconds(deadline))), deadline)
 
     async def _asked(self, marker: Transaction, deadline: Deadline) -> Appended | UpperMismatch:
@@ -291,7 +291,7 @@ class Wal:
     async def settle(self, *, timeout: float | None = None) -> tuple[ShardId, ...]:
         """Copy everything to its table, and forget what is copied; which tables there was something for.
 
-        Anybody may do it at any time. What is wrong with one table keeps no other from its rows, and is raised then:
+        Any process may, at any time. What is wrong with one table keeps no other from its rows, and is raised then:
         the log keeps all.
         """
         deadline = self.deadline(timeout)
@@ -465,7 +465,7 @@ def writes_of(oracle: Oracle) -> Doubts:
     """
 
     async def apply(written: list[Appended], deadline: Deadline) -> None:
-        # Or nobody would read them before the next write.
+        # Or they would not be read before the next write.
         try:
             await acknowledge(oracle, max(each.upper.elements[0] for each in written) - 1, deadline)
         except Indeterminate as error:

@@ -16,19 +16,19 @@ from persist.core.source.source_frontier import SourceFrontier
 
 
 @dataclass(frozen=True, slots=True)
-class Export:
+class ExportUpper:
     """One data shard of a source, and how far it is durable."""
 
     name: str
     upper: Antichain
 
 
-def resumption_of(trace: RemapTrace, export: Export) -> Antichain:
+def resumption_of(trace: RemapTrace, export: ExportUpper) -> Antichain:
     """From this time on the export has to be written: what is before it is durable in both shards."""
     return export.upper.meet(trace.upper)
 
 
-def offsets_of(trace: RemapTrace, export: Export) -> SourceFrontier:
+def offsets_of(trace: RemapTrace, export: ExportUpper) -> SourceFrontier:
     """From here on the export has to read the upstream. The minimum for a new one, or one that since has passed.
 
     Raises nothing: it is never asked beyond the upper.
@@ -36,13 +36,13 @@ def offsets_of(trace: RemapTrace, export: Export) -> SourceFrontier:
     return source_upper_at_frontier(trace, resumption_of(trace, export))
 
 
-def resumption(trace: RemapTrace, exports: Iterable[Export]) -> Antichain:
+def resumption(trace: RemapTrace, exports: Iterable[ExportUpper]) -> Antichain:
     """From this time on the source has to be run: the least over its exports. Closed ones do not constrain it."""
     # The closed upper is the latest of all.
     return reduce(Antichain.meet, (export.upper for export in exports), trace.upper)
 
 
-def offset_resumption(trace: RemapTrace, exports: Iterable[Export]) -> SourceFrontier | None:
+def offset_resumption(trace: RemapTrace, exports: Iterable[ExportUpper]) -> SourceFrontier | None:
     """What may be committed upstream: everything before it is durable in every export, with its binding.
 
     None: unknown, as an export is not yet beyond since, so nothing may be committed. Closed exports do not constrain.
@@ -54,7 +54,7 @@ def offset_resumption(trace: RemapTrace, exports: Iterable[Export]) -> SourceFro
     return source_upper_at_frontier(trace, frontier)
 
 
-def remap_since(trace: RemapTrace, exports: Iterable[Export], holds: Iterable[Antichain] = ()) -> Antichain:
+def remap_since(trace: RemapTrace, exports: Iterable[ExportUpper], holds: Iterable[Antichain] = ()) -> Antichain:
     """How far the remap collection may be compacted: to one before the resumption frontier, and to no hold's beyond.
 
     One before, because inverting a time takes the binding before it. Never before the since it has. A source that is

@@ -69,7 +69,7 @@ def _is_count(count: object) -> bool:
 
 
 def introspection_id(cluster: Id, log: int) -> Id:
-    """The id of the index over one log of a cluster: the same for everybody who derives it. Raises InvalidArgument.
+    """The id of the index over one log of a cluster: the same wherever it is derived. Raises InvalidArgument.
 
     8 bits say who made the cluster (1 a user, 2 the system), 48 which, 8 which log.
     """

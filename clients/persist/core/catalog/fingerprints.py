@@ -1,4 +1,4 @@
-"""Fingerprints of what transactions want: what tells a repeated one from another one under the same token.
+"""Fingerprints of what transactions want: what distinguishes a repeated one from another one under the same token.
 
 Nothing of what there was before goes into a fingerprint, so a transaction that is run again by another process, after
 its first attempt was committed, has the one it had. Source: catalog-semantics.md section 1.3 (idempotency).
@@ -30,7 +30,7 @@ def fingerprint(wanted: Iterable[tuple[str, bytes, bytes | None]]) -> bytes:
 def first_outcome(token: Token, commit: Commit, body: bytes) -> int:
     """When the transaction with this token was committed. Raises InvalidArgument if that one had another body.
 
-    A commit that kept no fingerprint is told as it is.
+    A commit that kept no fingerprint is returned as it is.
     """
     if commit.body and commit.body != body:
         raise InvalidArgument(

@@ -26,9 +26,9 @@ def _unnamed(_: object) -> Iterable[Name]:
 class Kind(Generic[K, V]):
     """One kind of object.
 
-    ``names`` tells the names an object claims; two objects of a kind never claim the same one. ``append_only`` kinds
+    ``names`` gives the names an object claims; two objects of a kind never claim the same one. ``append_only`` kinds
     are never cached: only how many there are is known. ``frozen`` kinds are read by releases of every version, so no
-    migration may touch them. ``oid_of`` tells the oid an object has.
+    migration may touch them. ``oid_of`` gives the oid an object has.
     """
 
     tag: str
@@ -75,7 +75,9 @@ DEFAULT_PRIVILEGE: Final = Kind("default_privilege", o.DefaultPrivilegeKey, o.De
 ID_ALLOCATOR: Final = Kind("id_allocator", o.IdAllocatorKey, o.IdAllocator)
 ITEM: Final = Kind("item", o.ItemKey, o.Item, _item_names, oid_of=lambda it: it.oid)
 ROLE: Final = Kind("role", o.RoleKey, o.Role, lambda it: ((it.name,),), oid_of=lambda it: it.oid)
-SCHEMA: Final = Kind("schema", o.SchemaKey, o.Schema, lambda it: ((it.database_id, it.name),), oid_of=lambda it: it.oid)
+SCHEMA: Final = Kind(
+    "schema", o.SchemaKey, o.CatalogSchema, lambda it: ((it.database_id, it.name),), oid_of=lambda it: it.oid
+)
 SETTING: Final = Kind("setting", o.SettingKey, o.Setting, frozen=True)
 STORAGE_USAGE: Final = Kind("storage_usage", o.StorageUsageKey, Unit, append_only=True)
 SYSTEM_CONFIGURATION: Final = Kind("system_configuration", o.SystemConfigurationKey, o.SystemConfiguration)

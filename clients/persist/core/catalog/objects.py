@@ -210,7 +210,7 @@ class SchemaKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Schema:
+class CatalogSchema:
     """A schema. ``database_id`` None: in none, seen from everywhere."""
 
     database_id: Id | None
@@ -352,7 +352,7 @@ class StorageCollectionMetadata:
 
 @dataclass(frozen=True, slots=True)
 class UnfinalizedShardKey:
-    """A shard that nobody refers to and that is still to be deleted."""
+    """A shard that no item refers to and that is still to be deleted."""
 
     shard: str
 

@@ -25,7 +25,7 @@ FENCE_INCARNATION: Final = ConfigKey("fence_incarnation")
 class Mode(StrEnum):
     """What an open catalog is for.
 
-    A savepoint takes changes in memory only and never looks at the shard again, so nobody fences it.
+    A savepoint takes changes in memory only and never looks at the shard again, so it cannot be fenced.
     """
 
     READ_ONLY = "read_only"

@@ -1,6 +1,6 @@
 """What a large transaction comes down to, made a step at a time before it takes its turn to be committed.
 
-What is read for it may change between two steps: whoever commits it looks whether that matters (Transaction.batch), as
+What is read for it may change between two steps: its commit looks whether that matters (Transaction.batch), as
 all that was read is in the transaction's footprint. Source: catalog-semantics.md section 1.2.7.
 """
 

@@ -42,8 +42,8 @@ class Snapshot:
     """Objects by kind and key, names by kind, and how many objects the append-only kinds have.
 
     ``version`` counts the batches that changed something since this snapshot was made. ``ended`` says why it is not
-    kept up any more: transactions over it raise that, too. ``derived``: what is made from it, by whoever made it and
-    keeps it up by ``since``.
+    kept up any more: transactions over it raise that, too. ``derived``: what is made from it, by those that made it and
+    keep it up by ``since``.
     """
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ class Snapshot:
         return self.take(self.fitting(codec, changes))
 
     def take(self, net: Net) -> tuple[Change, ...]:
-        """Take over what ``fitting`` told of this snapshot as it is; what changed, by object."""
+        """Take over what ``fitting`` returned of this snapshot as it is; what changed, by object."""
         before, after = net
         for (kind, key), value in before.items():
             if kind.append_only:

@@ -97,9 +97,9 @@ class Transaction:
 
     It belongs to the open catalog that made it, and is committed to no other one: not to another environment, nor to
     the same catalog opened again. When the snapshot moved on since the last operation, every operation first looks
-    whether that matters, and raises OutOfSync if so: whoever began the transaction runs it again with a new one.
+    whether that matters, and raises OutOfSync if so: run it again with a new transaction.
     Append-only kinds are written only. ``token`` makes committing it again a no-op; ``bootstrap`` lets it use all
-    allocators. ``told_body`` is the fingerprint of the transaction that it carries out for somebody else.
+    allocators. ``told_body`` is the fingerprint of the transaction that it carries out for another process.
     """
 
     def __init__(self, snapshot: Snapshot, *, token: Token | None = None, bootstrap: bool = False) -> None:
@@ -213,7 +213,7 @@ class Transaction:
         self._append(kind, key, -1)
 
     def allocate(self, name: str, count: int = 1) -> range:
-        """``count`` ids that nobody had or will have. Raises IdExhaustion, InvalidArgument, OutOfSync."""
+        """``count`` ids that were and will be given to no other. Raises IdExhaustion, InvalidArgument, OutOfSync."""
         known = sorted(FIRST_IDS.keys() - {OID})
         if name not in known:
             raise InvalidArgument("no such allocator of ids", allocator=name, known=known)
@@ -234,7 +234,7 @@ class Transaction:
     def refresh(self) -> Conflict:
         """Whether what was committed since matters: ProgressOnly or Disjoint. Raises OutOfSync naming the keys if so.
 
-        It also raises OutOfSync when too much was committed to tell.
+        It also raises OutOfSync when too much was committed to know.
         """
         snapshot = self._snapshot
         changes = snapshot.since(self._version)

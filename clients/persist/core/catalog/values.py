@@ -45,7 +45,7 @@ class Id(NamedTuple):
 
 
 class RoleRef(NamedTuple):
-    """Names a role, or with ``Space.PUBLIC`` and 0 everybody."""
+    """Names a role, or with ``Space.PUBLIC`` and 0 every role."""
 
     space: Space
     number: int
@@ -162,7 +162,7 @@ class ReplicaLogging:
 
 @dataclass(frozen=True, slots=True)
 class ManualSchedule:
-    """On until somebody says otherwise."""
+    """On until a statement says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """How far a source has come: an antichain of source times that covers every partition, known or not.
 
 Held as the bounds of the known partitions, which is the same thing: between two known partitions lies one open range,
-at 0. A partition known at 0 is not the same as an unknown one: somebody has seen it empty, so data that disappears
+at 0. A partition known at 0 is not the same as an unknown one: it was seen empty, so data that disappears
 from it is missed. Hence the bounds of one partition form the chain unknown < 0 < 1 < … < OFFSET_MAX, and frontiers
 are a lattice, one chain for each partition, with the closed frontier above all.
 Source: catalog-semantics.md sections 0.10 and 4.2.

@@ -1,6 +1,6 @@
 """When something happened upstream: a position in a log, an offset in a partition, a place in a file.
 
-Source times are partially ordered: offsets of two partitions say nothing about each other. A partition nobody has
+Source times are partially ordered: offsets of two partitions say nothing about each other. A partition that was not
 seen yet is covered by the open range of keys it lies in. All bounds are exclusive: the next offset, not the last one.
 Source: catalog-semantics.md section 4.2, partitioned frontier; sources.md.
 """

@@ -30,7 +30,7 @@ def source_timeline(own: OwnTimeline, *, timeline: str | None = None, epoch_ms_t
     """The timeline of a source whose times are ``own``, under the options it was created with.
 
     ``timeline`` names a user's timeline, or with ``epoch_ms`` that of clocks; ``epoch_ms_timeline`` says the latter of
-    times that are brought along, and only as True. Whoever brings times into epoch milliseconds claims something: see
+    times that are brought along, and only as True. To bring times into epoch milliseconds is a claim: see
     ``claims_epoch``. Raises InvalidArgument: an option that this source does not have, or a reserved name.
     """
     if epoch_ms_timeline is not None:
@@ -47,7 +47,7 @@ def source_timeline(own: OwnTimeline, *, timeline: str | None = None, epoch_ms_t
 
 
 def claims_epoch(own: OwnTimeline, timeline: Timeline) -> bool:
-    """The source's times come from outside, and nobody checked that they are milliseconds."""
+    """The source's times come from outside, and it is not checked that they are milliseconds."""
     return timeline == EPOCH_MILLISECONDS and own != EPOCH_MILLISECONDS
 
 

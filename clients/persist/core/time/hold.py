@@ -1,4 +1,4 @@
-"""A HOLD: some objects stay readable from one time on, until somebody moves it, or it lags too far behind.
+"""A HOLD: some objects stay readable from one time on, until it is moved, or lags too far behind.
 
 Source: design 000; catalog-semantics.md sections 0.1 to 0.5 and 3.2.
 """
@@ -99,10 +99,10 @@ class HoldRules:
 class Hold:
     """``objects`` are readable from ``at`` on. They never change; a hold over others takes its name instead.
 
-    ``max_lag``: when the least upper of the objects is further than this from ``at``, the hold is overdue. Once nobody
-    has moved it for ``deadline_ms`` of the wall clock after ``last_ack_ms``, the greatest upper counts instead, so that
-    one stalled object does not pin all others. ``auto_advanced_count`` and ``last_auto_advance_ms`` (wall clock) tell
-    whoever comes back that times were given up. ``overdue_since_ms``: ON LAG ERROR ended it then: it keeps nothing.
+    ``max_lag``: when the least upper of the objects is further than this from ``at``, the hold is overdue. Once it has
+    not moved for ``deadline_ms`` of the wall clock after ``last_ack_ms``, the greatest upper counts instead, so that
+    one stalled object does not pin all others. ``auto_advanced_count`` and ``last_auto_advance_ms`` (wall clock) show
+    an owner that returns that times were given up. ``overdue_since_ms``: ON LAG ERROR ended it then: it keeps nothing.
     """
 
     id: str

@@ -1,7 +1,7 @@
 """All holds, and what may be done to them: create, advance, rename, drop. A step that is refused changes nothing.
 
 For an object o let ic(o) be its implied capability, the since its policy allows, and H(o) the times of its holds. It is
-readable from the least of those on, and no hold may ask for an earlier time: nobody can bring back what is given up.
+readable from the least of those on, and no hold may ask for an earlier time: what is given up cannot be brought back.
 Source: design 000; catalog-semantics.md section 3.2.
 """
 
@@ -113,7 +113,7 @@ class Holds:
     def advance(self, name: str, *, now_ms: int, to: int | None = None) -> "Holds":
         """ALTER HOLD name ADVANCE [TO to]. Without a time: to the least its objects' policies allow, never back.
 
-        To an earlier time only under cover of another hold or the policy, for each object. Raises NotReadable (nobody
+        To an earlier time only under cover of another hold or the policy, for each object. Raises NotReadable (nothing
         keeps this time), HoldOverdue (the hold had ended), ShardClosed (without a time, an object is closed for
         reading), InvalidArgument (no such hold, no such time, one that is far ahead of the clock).
         """
@@ -175,7 +175,7 @@ class Holds:
         return self._with({name: hold.lagged(uppers, now_ms) for name, hold in self.by_name.items()})
 
     def check_as_of(self, id: str, as_of: int, physical_since: Antichain | None = None) -> None:
-        """An object can be read at a time. ``physical_since``: what its data would still tell, for the error.
+        """An object can be read at a time. ``physical_since``: that of its data, for the error.
 
         Raises BelowHold (a hold is on it, but from a later time on), HoldOverdue (the hold that kept this time ended),
         NotReadable (nothing keeps it).

@@ -1,6 +1,6 @@
 """Which time a query reads at, and whether it can be answered now.
 
-Whoever chooses holds the inputs first: a since that moves afterwards would make the choice worthless.
+The inputs are held before the choice: a since that moves afterwards would make the choice worthless.
 Source: catalog-semantics.md sections 3.2 and 6.2; design 004.
 """
 
@@ -79,7 +79,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The time a query reads at, and why: what EXPLAIN TIMESTAMP tells."""
+    """The time a query reads at, and why: what EXPLAIN TIMESTAMP shows."""
 
     query_ts: int
     oracle_ts: int | None

@@ -44,7 +44,7 @@ class ExternalTimeline:
 
 @dataclass(frozen=True, slots=True)
 class UserTimeline:
-    """A timeline somebody named. Equal to none of another kind, whatever its name."""
+    """A timeline that a user named. Equal to none of another kind, whatever its name."""
 
     name: str
     has_clock: ClassVar[bool] = False

@@ -117,7 +117,7 @@ class Claims:
             raise InvalidArgument("another restore took this one over", hint="leave it to that one")
 
     async def let_go(self, *, done: bool) -> None:
-        """Tell that this restore has ended, unless another took it over. ``done``: nobody is to go on with it.
+        """Record that this restore has ended, unless another took it over. ``done``: none is to go on with it.
 
         Raises LocationError.
         """

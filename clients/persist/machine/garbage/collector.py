@@ -86,7 +86,7 @@ class Collector:
 
     async def _truncate(self, shard: ShardId, boundary: int, head: bytes, deadline: Deadline) -> int:
         if not head:
-            # Somebody else has gone further.
+            # Another process has gone further.
             return 0
 
         async def call(seconds: float) -> int:

@@ -1,4 +1,4 @@
-"""What the commits of this process let go, so that it can be collected without reading those commits again.
+"""What the commits of this process released, so that it can be collected without reading those commits again.
 
 Kept are keys, as far as the commits follow each other; a commit of another process begins it anew. All of it can be
 lost at any time: diffs that are read say the same. Source: reliability.md I8.
@@ -24,7 +24,7 @@ class _Commit:
 
 
 class Released:
-    """What one shard's commits let go, in one history of the shard."""
+    """What one shard's commits released, in one history of the shard."""
 
     def __init__(self) -> None:
         self._incarnation = 0
@@ -35,7 +35,7 @@ class Released:
         self._unrolled: deque[tuple[int, int]] = deque()
 
     def note(self, change: StateDiff, incarnation: int) -> None:
-        """Remember what a commit of this process let go."""
+        """Remember what a commit of this process released."""
         if (change.seqno_from, incarnation) != (self._seqno, self._incarnation):
             self._begin(change.seqno_from, incarnation)
         commit = _Commit(change.seqno_to, frozenset(let_go(change)), frozenset(taken_up(change)))
@@ -55,7 +55,7 @@ class Released:
         return sum(size for _, size in self._unrolled)
 
     def garbage(self, after: int, until: int, incarnation: int) -> set[str] | None:
-        """Keys that the commits above ``after`` let go, up to the one at ``until``; None: not all of them are known."""
+        """Keys that the commits above ``after`` released, up to the one at ``until``; None: not all are known."""
         if incarnation != self._incarnation or not (self._after <= after and until <= self._seqno):
             return None
         return garbage_of((each.let_go, each.taken_up) for each in self._commits if after < each.seqno <= until)
@@ -75,7 +75,7 @@ class Released:
 
 
 def garbage_of(commits: Iterable[tuple[Iterable[str], Iterable[str]]]) -> set[str]:
-    """Keys that commits let go, in their order, and took up no more."""
+    """Keys that commits released, in their order, and took up no more."""
     garbage: set[str] = set()
     for gone, come in commits:
         garbage.update(gone)

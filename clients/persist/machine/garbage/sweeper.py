@@ -109,7 +109,7 @@ class Sweeper:
     async def _delete(self, names: Names, dead: list[str], deadline: Deadline) -> None:
         """SUBTLE: what was listed is of the history of these names if that one stands after the listing.
 
-        A restore writes under keys of its own, once the history before it is gone; so a late request harms nobody.
+        A restore writes under keys of its own, once the history before it is gone; so a late request does no harm.
         """
         await self._survey.versions.check_same(names.version, deadline)
         await self._survey.versions.delete(dead, deadline)

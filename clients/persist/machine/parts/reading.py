@@ -44,7 +44,7 @@ for it."""
 _POOL_BYTES_MAX = 8 << 20
 _ON_LOOP_BYTES_MAX = 256 << 10
 _LOOKED_AT_BYTES_MAX = 8 << 20
-"""Bytes held to find out whether parts only add, where their descriptions do not tell."""
+"""Bytes held to find out whether parts only add, where their descriptions do not say."""
 _SMALL_ROWS = 8_192
 _KEY_BYTES_MAX = 32 << 20
 """What a merge without some val columns holds of one key."""
@@ -201,7 +201,7 @@ class Reading:
 
     @property
     def is_merged(self) -> bool:
-        """Rows need to be merged or summed, as far as descriptions of parts tell."""
+        """Rows need to be merged or summed, as far as descriptions of parts show."""
         return any(piece._cancels and not piece._only_adds for piece in self._groups())
 
     def _groups(self) -> list["Reading"]:
@@ -223,7 +223,7 @@ class Reading:
         return not self.consolidated and all(part.only_adds for part in self.parts)
 
     def _adds(self, reader: Reader) -> bool:
-        """As ``_only_adds``, and where descriptions do not tell, the rows of inline parts and footers are looked at."""
+        """As ``_only_adds``, and where descriptions do not say, the rows of inline parts and footers are looked at."""
         if self.consolidated or any(part.diffs_sum < part.rows for part in self.parts):
             return False
         unknown = [part for part in self.parts if not part.only_adds]

@@ -80,7 +80,7 @@ def repair(shard: str, *, deep: bool = False) -> NextStep:
 
 
 def collect(shard: str) -> NextStep:
-    """Write a rollup and let older states go."""
+    """Write a rollup and collect older states."""
     return NextStep(
         text="this writes a new rollup and releases older states, once no reader holds them",
         words=("admin", "gc", "--shard", shard, "--commit"),

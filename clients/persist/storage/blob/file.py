@@ -162,7 +162,7 @@ class FileBlob:
         )  # fmt: skip
 
     async def close(self) -> None:
-        """Refuse further calls, let go of the folder."""
+        """Refuse further calls, release the folder."""
         self._closed = True
         if self._kept is not None:
             self._kept()

@@ -82,7 +82,7 @@ _Rest = tuple[int, int]
 
 
 def _rest_of(path: str) -> _Rest | None:
-    """How a database is that nobody has open, so that it lies alone; None: somebody may be writing to it.
+    """How a database is that no process has open, so that it lies alone; None: one may be writing to it.
 
     Who writes has a log and shared memory beside it: also an empty log, into which the next commit goes.
     """
@@ -93,7 +93,7 @@ def _rest_of(path: str) -> _Rest | None:
 
 
 def _takes_files_beside(path: str) -> bool:
-    """Whether SQLite can write beside a database, which it must even to read it, unless told that nobody changes it."""
+    """Whether SQLite can write beside a database, which it must even to read it, unless it is opened as immutable."""
     return os.access(os.path.dirname(path), os.W_OK)
 
 
@@ -203,7 +203,7 @@ class Database:
 
 
 class _Stirred(Determinate):
-    """A database that was opened as one that nobody changes is being written to: what was read of it is worth nothing.
+    """A database that was opened as immutable is being written to: what was read of it is worth nothing.
 
     Opened again, it is read as one that is in use.
     """
@@ -224,7 +224,7 @@ class _Standing:
     def remember(self, before: File | None, rest: _Rest | None) -> None:
         """SUBTLE: SQLite opens the file by its path. What was there before and after is what it has open.
 
-        ``rest``: how it lay there, where SQLite was told that nobody changes it.
+        ``rest``: how it lay there, where SQLite opened it as immutable.
         """
         if before is None or file_at(self._path) != before:
             raise Determinate("the database file was replaced while it was opened", hint="open it again")
@@ -240,7 +240,7 @@ class _Standing:
     def check(self) -> None:
         """Raise LocationReplaced unless the path still names the file that was opened first. One stat.
 
-        A file without a name still takes commits, and nobody would ever see them again. Determinate: it was opened at
+        A file without a name still takes commits, and they would never be seen again. Determinate: it was opened at
         rest, and is not, or was changed since.
         """
         if self._rest is not None and self._file == file_at(self._path) and _rest_of(self._path) != self._rest:
@@ -346,7 +346,7 @@ class Lane:
             try:
                 result = job.work(self._open())
             finally:
-                # Also before a failure is told: of a file that changes under it SQLite says that it is damaged.
+                # Also before a failure is raised: of a file that changes under it SQLite says that it is damaged.
                 self._check()
             job.future.set_result(result)
         except _Stirred as error:

@@ -228,7 +228,7 @@ class Witness:
         # What was named before is named still, and was looked at when it came.
         for key in named - named_before:
             if until.get(key, _FOR_EVER) != _FOR_EVER:
-                self._broken(Violation(f"I9: the state at {state.seqno} names {key} again, let go before"))
+                self._broken(Violation(f"I9: the state at {state.seqno} names {key} again, released before"))
             if until.get(key, -2) != _FOR_EVER and key not in self._values.values:
                 self._broken(Violation(f"I8: the state at {state.seqno} names {key}, which is not there"))
             until[key] = _FOR_EVER

@@ -131,7 +131,7 @@ class Place:
         turns = _MINE.get()
         if turns is None or not self.alive:
             work.close()
-            raise UsageError("the client was closed, or nobody takes turns here", hint="open another client")
+            raise UsageError("the client was closed, or nothing takes turns here", hint="open another client")
         return turns.ask(work)
 
     def spawn(self, work: Coroutine[object, object, object]) -> None:

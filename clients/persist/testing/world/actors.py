@@ -106,7 +106,7 @@ class Actors(Cluster):
             try:
                 await self._until_it_answers(partial(writer.append, table(rows), upper, timeout=limit))
             except LeaseExpired:
-                self.fired["writer told that it expired"] += 1
+                self.fired["writer expired"] += 1
                 writer = await self._writer(client, self.definite)
                 continue
             self._did(f"appended {upper}")
@@ -128,7 +128,7 @@ class Actors(Cluster):
                 )
             except LeaseExpired:
                 # It did not happen, and never will: the writer was fenced off.
-                self.fired["writer told that it expired"] += 1
+                self.fired["writer expired"] += 1
                 writer = await self._writer(client, self.mixed)
                 continue
             if isinstance(outcome, Appended):
@@ -139,7 +139,7 @@ class Actors(Cluster):
             else:
                 assert isinstance(outcome, UpperMismatch)
                 if outcome.upper.less_equal(Antichain.of(lower)):
-                    raise Violation(f"I2: told that the upper is {outcome.upper}, not {lower} as was told before")
+                    raise Violation(f"I2: the upper returned is {outcome.upper}, not {lower} as was returned before")
             self._did(f"compared {outcome}")
             await asyncio.sleep(entropy.uniform(0, 0.1))
 
@@ -155,10 +155,10 @@ class Actors(Cluster):
                 rows = some_rows(entropy, number * 10, "moved", 0, 1, mine)
                 token, number = Token.of(entropy.randbytes(16)), number + 1
                 work.append(self._move(writer, rows, token, entropy.choice(LIMITS)))
-            expired = self.fired["writer told that it expired"]
+            expired = self.fired["writer expired"]
             for rows in await asyncio.gather(*work):
                 mine += [row[0] for row in rows if row[3] > 0]
-            if self.fired["writer told that it expired"] > expired:
+            if self.fired["writer expired"] > expired:
                 writer = await self._writer(client, self.mixed)
             await asyncio.sleep(entropy.uniform(0, 0.1))
 
@@ -168,7 +168,7 @@ class Actors(Cluster):
                 partial(writer.append_at_upper, table(rows), token=token, timeout=limit)
             )
         except LeaseExpired:
-            self.fired["writer told that it expired"] += 1
+            self.fired["writer expired"] += 1
             return []
         time = time_of(outcome.upper) - 1
         self.ledgers[self.mixed].add([(key, val, time, diff) for key, val, _, diff in rows])
@@ -197,7 +197,7 @@ class Actors(Cluster):
             try:
                 await self._read_once(client, reader, entropy, shard, asked)
             except LeaseExpired:
-                self.fired["reader told that it expired"] += 1
+                self.fired["reader expired"] += 1
                 reader = await self._reader(client, shard)
             except LocationError:
                 self.fired["read failed"] += 1
@@ -245,12 +245,12 @@ class Actors(Cluster):
                     told += rows_of(event.table)
                     continue
                 reached = max(reached, time_of(event.upper))
-                self._did(f"heard {event.upper} {len(told)}")
+                self._did(f"received {event.upper} {len(told)}")
                 events -= 1
                 if not events or self.done:
                     break
         except LeaseExpired:
-            self.fired["listener told that it expired"] += 1
+            self.fired["listener expired"] += 1
         except LocationError:
             self.fired["listen failed"] += 1
         finally:
@@ -258,7 +258,7 @@ class Actors(Cluster):
         sums: Counter[tuple[int, str, int]] = Counter()
         for key, val, ts, diff in told:
             if ts <= as_of:
-                raise Violation(f"I6: told of {ts}, listening from {as_of}")
+                raise Violation(f"I6: received {ts}, listening from {as_of}")
             if ts < reached:
                 sums[key, val, ts] += diff
         found = {update: diff for update, diff in sums.items() if diff}

@@ -365,7 +365,7 @@ class Cluster:
             sound = info.seqno >= floor.seqno and floor.since.less_equal(info.since)
             if not sound or not floor.upper.less_equal(info.upper):
                 raise Violation(
-                    f"I2: {info.seqno} {info.since} {info.upper} was told after {floor.seqno} {floor.upper}"
+                    f"I2: {info.seqno} {info.since} {info.upper} was returned after {floor.seqno} {floor.upper}"
                 )
         known = self.floors.get(info.shard)
         if known is None or known.seqno < info.seqno:

@@ -104,7 +104,7 @@ def path_message(session: Session) -> list[pb.SearchPathEntry]:
 
 
 def session_in(request: pb.ExecuteRequest | pb.DescribeRequest, role: str) -> Session:
-    """The session of a request, in the name of a role (empty: the one everybody has)."""
+    """The session of a request, in the name of a role (empty: the default one)."""
     plain = Session()
     path = tuple((entry.database, entry.schema) for entry in request.search_path)
     return Session(role or plain.role, path or plain.path)

@@ -18,7 +18,7 @@ _FIXED: Final = re.compile(r"fixed_size_binary\[(\d{1,9})\]", re.ASCII)
 
 
 def schema_message(schema: Schema) -> pb.TableSchema:
-    """The columns, for whoever reads them, and Arrow's form, which keeps what types have no name for."""
+    """The columns, for people, and Arrow's form, which keeps what types have no name for."""
     keys = set(schema.key.names)
     columns = [
         pb.TableColumn(name=field.name, type=str(field.type), key=field.name in keys, nullable=field.nullable)

@@ -1,7 +1,7 @@
 """What is in a catalog as entries of Describe: fields with names, ids and columns instead of encoded objects.
 
 Each kind has keys that rise, so that a page begins after the last key of the one before: what is there all the while
-is told once, whatever comes and goes. Source: protos/persist/v1/catalog_ddl.proto.
+is returned once, whatever comes and goes. Source: protos/persist/v1/catalog_ddl.proto.
 """
 
 from bisect import bisect_right
@@ -37,7 +37,7 @@ SYSTEM_ID: Final = "system"
 
 Make: TypeAlias = Callable[[], pb.CatalogEntry]
 Listed: TypeAlias = Mapping[str, Make]
-"""Entries by key, each made when it is told."""
+"""Entries by key, each made when it is returned."""
 
 
 class Wanted(NamedTuple):

@@ -1,7 +1,7 @@
 """Objects of the catalog as JSON that people read and edit. Nothing is lost either way.
 
 Made from the same messages as rows, so a field has one name everywhere. An id is its text (``"u12"``), a role too
-(``"p"``: everybody), an enum the name of its value, a choice an object of one field (``{"managed": {…}}``), and what is
+(``"p"``: PUBLIC), an enum the name of its value, a choice an object of one field (``{"managed": {…}}``), and what is
 not there null. Numbers up to 2^53 - 1 are numbers; larger ones, which many readers of JSON would round, are text. Bytes
 are hexadecimal digits.
 
@@ -243,7 +243,7 @@ _WRONG: Final = "a wrong value"
 
 _REFERENCES: Final[dict[str, tuple[type[Id] | type[RoleRef], str]]] = {
     "CatalogId": (Id, 'an id: "u12", "s3" or "si4"'),
-    "CatalogRoleRef": (RoleRef, 'a role: "u12", "s3" or "p" (everybody)'),
+    "CatalogRoleRef": (RoleRef, 'a role: "u12", "s3" or "p" (PUBLIC)'),
 }
 
 

@@ -28,7 +28,7 @@ EQUAL_MAX: Final = 4096
 """Equal ids and privileges are one object, as long as they come close together: they are most of a catalog."""
 
 PACKED: Final = {RoleRef: "CatalogRoleRef", Acl: "CatalogAcl"}
-"""What the messages of rows hold as bytes, see ``row_message``: few that are told again and again. Ids are not: most of
+"""What the messages of rows hold as bytes, see ``row_message``: few that come again and again. Ids are not: most of
 them name one object."""
 
 Get = Callable[[Any], Any]
@@ -92,7 +92,7 @@ def row_message(name: str) -> type[Message]:
     """The message of that name in ``catalog_objects.proto`` with roles and privileges as the bytes they have.
 
     The bytes of the whole are the same. What they hold is made once for equal bytes, of which a catalog is full, and
-    has one form if each part has: whoever reads checks the parts as well as the whole.
+    has one form if each part has: a reader checks the parts as well as the whole.
     """
     return _PACKED_MESSAGES[name]
 

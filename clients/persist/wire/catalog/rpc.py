@@ -139,7 +139,7 @@ def news_message(upper: int, updates: Sequence[RowUpdate] | None) -> pb.CatalogN
 
 
 def news_of(message: pb.CatalogNews) -> tuple[int, list[RowUpdate] | None]:
-    """The upper, and all updates if they are told. Raises InvalidArgument."""
+    """The upper, and all updates if they are there. Raises InvalidArgument."""
     return message.upper, updates_of(message.updates) if message.HasField("updates") else None
 
 
@@ -211,7 +211,7 @@ def optional_token(message: Message, name: str) -> FenceToken | None:
 
 
 def history_in(message: Message) -> int | None:
-    """Which history of the catalog a message tells, or asks for. None: it does not say."""
+    """Which history of the catalog a message is of, or asks for. None: it does not say."""
     return getattr(message, "history") if message.HasField("history") else None  # noqa: B009  # of any message
 
 

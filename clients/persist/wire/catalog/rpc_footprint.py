@@ -27,7 +27,7 @@ FINGERPRINT_BYTES: Final = 16
 
 @dataclass(slots=True)
 class ToldFootprint(Footprint):
-    """A footprint that a client told: names by their fingerprints."""
+    """A footprint that a client sent: names by their fingerprints."""
 
     fingerprints: set[tuple[AnyKind, bytes]] = field(default_factory=set)
 

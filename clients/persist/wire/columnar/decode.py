@@ -76,9 +76,9 @@ def part_batches(
 
 
 def only_adds(part: Part, read: Read, schema_of_part: Schema, *, decoded_bytes_max: int = DECODED_BYTES_MAX) -> bool:
-    """Every diff of a part is above 0: told by its description, its rows if they are inline, or its verified footer.
+    """Every diff of a part is above 0: shown by its description, its rows if they are inline, or its verified footer.
 
-    False: not so, or nobody says. Raises as ``part_batches``.
+    False: not so, or not known. Raises as ``part_batches``.
     """
     if part.only_adds:
         return True

@@ -1,7 +1,7 @@
 """One process that reads an export anew: piece by piece into a shard of its own, and from there at one time.
 
-It may die anywhere. What was appended stays, the record says how far that is, and whoever goes on reads at most the
-piece again that was under way. Until the export has all of it, pipelines let the upstream go no further than that.
+It may die anywhere. What was appended stays, the record says how far that is, and what goes on reads at most the
+piece again that was under way. Until the export has all of it, pipelines release the upstream no further than that.
 Source: sources.md section 1; DBLog (Andreakis, Papapanagiotou 2020); catalog-semantics.md section 4.2.
 """
 
@@ -89,7 +89,7 @@ class Attempt:
         report: Callable[[int], None],
         stopped: threading.Event,
     ) -> None:
-        """``report`` hears how many rows were read since."""
+        """``report`` gets how many rows were read since."""
         self._here = here
         self._client = client(here)
         self._records = Records(self._client)
@@ -248,7 +248,7 @@ class Attempt:
         self.progress = replace(before, reached=reached, upper=before.upper + STEP)
 
     def _is_moved(self, anew: Anew) -> bool:
-        """Whether the export has all of it now; if not, somebody else appended to it meanwhile."""
+        """Whether the export has all of it now; if not, another process appended to it meanwhile."""
         before, kind = self._progressed(), SourceKind(self._source.kind)
         trace = self._bound(anew.high())
         begin, end, at = SourceFrontier.at(kind, {0: before.reached.hold}), trace.frontier, trace.bindings[-1].ts
@@ -272,7 +272,7 @@ class Attempt:
         staged = Contents(location=self._here, shard=before.staging)
         task = _Moving(self._export, (end.bound(0) or 1) - 1, staged, self._progressed().upper)
         done = carry_out(Work(task=task, reclocker=Reclocker.of(trace), exports={self._export: plan}))
-        # An attempt that was given up may have had let go what the export reads next.
+        # After an attempt that was given up, what the export reads next may have been released.
         check_mine(self._records.source(self._name), self._export, self._mine)
         outcome = writer.compare_and_append_batches(prepared([done], self._export), lower, [at + 1])
         return not isinstance(outcome, UpperMismatch)

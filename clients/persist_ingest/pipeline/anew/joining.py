@@ -1,7 +1,7 @@
 """Exports that join a source while its others go on, and exports that leave it.
 
 The record names an export with what it begins with before anything is read of it, as one that is being snapshotted: so
-pipelines let nothing go that it needs, and whoever finds it goes on. One that leaves is out of the record first.
+pipelines release nothing that it needs, and the next to find it goes on. One that leaves is out of the record first.
 Source: catalog-semantics.md section 4.2.
 """
 
@@ -114,7 +114,7 @@ def _add(
 ) -> str:
     """Name an export in the record, with an empty shard; what it is called.
 
-    ``attempt``: goes on with it at once; else whoever finds it does, and it may be one that cannot be read yet.
+    ``attempt``: goes on with it at once; else the next to find it does, and it may be one that cannot be read yet.
     """
     joined = kind.joined(source.definition, name, lenient=not attempt)
     shard = _fresh(the_client, source, joined)
@@ -140,7 +140,7 @@ def _add(
 
 
 def _fresh(the_client: "persist.Client", source: Source, joined: Joined) -> str:
-    """A shard that nobody had, called after the export: ids are dead for ever once they were used."""
+    """A shard that was never used, called after the export: ids are dead for ever once they were used."""
     for number in itertools.count(source.generation):
         table = f"{source.name}.{joined.export}"
         shard = the_client.named(table if number == 1 else f"{table}@{number}", create=True)

@@ -1,9 +1,9 @@
 """How far an export is that is read anew: recorded with the source, so that another process goes on from there.
 
 What was read is in a shard of its own. A step is *announced* in the record, then appended there, at the upper that the
-record has; so whoever comes next knows by that upper whether what was announced happened, and sees to it, before
+record has; so the next process knows by that upper whether what was announced happened, and sees to it, before
 anything else, that it cannot happen any more if it did not: an append that moves the upper by one is a step, one that
-moves it by two is nobody's.
+moves it by two belongs to no attempt.
 """
 
 from collections.abc import Mapping

@@ -91,7 +91,7 @@ class Cdcv2Type:
 
     ``format``: json with ``schema``, columns such as ``id bigint not null, name string``, or avro with ``avroSchema``,
     that of the whole union. ``avroHeader``: confluent for payloads with a registry's header. ``key``: names of key
-    columns. ``export``: the collection's name, ``rows`` unless told. ``kafka.NAME``: a setting of librdkafka.
+    columns. ``export``: the collection's name, ``rows`` by default. ``kafka.NAME``: a setting of librdkafka.
     """
 
     def __init__(self, connect: Connect) -> None:
@@ -122,7 +122,7 @@ class Cdcv2Type:
 
     def _reader(self, definition: Fields, schema: Schema) -> Cdcv2Reader:
         how = How(definition["format"], definition["avro"], definition["header"])
-        # Progress tells what is missing, so what a topic threw away need not be there.
+        # Progress says what is missing, so what a topic threw away need not be there.
         messages = Where.from_json(definition["where"]).messages(self._connect, how, whole=False)
         return Cdcv2Reader(definition["export"], schema, messages, is_json=how.format == "json")
 

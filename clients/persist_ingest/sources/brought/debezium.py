@@ -101,7 +101,7 @@ class DebeziumReader(FollowedReader):
             yield from self._change(message)
 
     def close(self) -> None:
-        """Let go of both topics."""
+        """Release both topics."""
         super().close()
         self._transactions.close()
 
@@ -166,7 +166,7 @@ class DebeziumType:
 
     ``dataCollection``: what the transaction topic calls the table (the topic's name after its first dot). ``schema``:
     columns such as ``id bigint not null, name string``. ``key``: names of key columns. ``export``: the collection's
-    name, ``rows`` unless told. ``kafka.NAME``: a setting of librdkafka. Messages are JSON with before, after and op.
+    name, ``rows`` by default. ``kafka.NAME``: a setting of librdkafka. Messages are JSON with before, after and op.
     """
 
     def __init__(self, connect: Connect) -> None:

@@ -45,12 +45,12 @@ class FollowedReader:
             raise SourceFailure("the columns of these messages are declared once", export=export)
 
     def commit(self, frontier: SourceFrontier) -> None:
-        """Nothing is told upstream."""
+        """Nothing is confirmed upstream."""
 
     def status(self) -> UpstreamStatus:
         """How far the upstream is."""
         return UpstreamStatus(details={"partitions": len(self.probe().high)})
 
     def close(self) -> None:
-        """Let go of the messages."""
+        """Release the messages."""
         self._messages.close()

@@ -57,7 +57,7 @@ class Messages(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Release connections."""
         ...
 
 

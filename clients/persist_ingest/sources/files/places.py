@@ -47,7 +47,7 @@ def path_of(key: str) -> str:
 
 
 class Content:
-    """The bytes of a file, for Arrow to read from: a fault of the store is a LocationError, whoever is reading."""
+    """The bytes of a file, for Arrow to read from: a fault of the store is a LocationError in Arrow's reads, too."""
 
     def __init__(self, raw: Any, size: int) -> None:
         self._raw = raw
@@ -78,11 +78,11 @@ class Content:
         return True
 
     def close(self) -> None:
-        """Arrow has read enough. The file stays open, for whoever opened it looks at it once more."""
+        """Arrow has read enough. The file stays open, for the one who opened it looks at it once more."""
         self.closed = True
 
     def release(self) -> None:
-        """Let go of the file."""
+        """Release the file."""
         self.closed = True
         self._raw.close()
 

@@ -260,7 +260,7 @@ class FilesType:
 
     ``schema``: columns such as ``id bigint not null, name string``; for Parquet the first file by name decides when
     it is not given. ``key``: names of key columns. ``include``: further columns ``path``, ``row``. ``export``: the
-    collection's name, ``rows`` unless told. ``pattern``: of paths below the root, as in a shell. ``settleSeconds``: a
+    collection's name, ``rows`` by default. ``pattern``: of paths below the root, as in a shell. ``settleSeconds``: a
     file is complete when it did not change for so long, not when it appears. ``badRows``: fail, or divert to the
     export ``errors``. ``header`` and ``delimiter``: of CSV files. Names ending in gz, bz2, zst, lz4 are unpacked.
     """

@@ -15,7 +15,7 @@ Header: TypeAlias = tuple[str, bytes | None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watermarks:
     """A topic now. ``bounds``: for each partition that answered the first offset still there, and the first one that
-    is not there yet or still in an open transaction. ``topic_id``: None where brokers do not tell."""
+    is not there yet or still in an open transaction. ``topic_id``: None where brokers do not say."""
 
     cluster_id: str
     topic_id: str | None

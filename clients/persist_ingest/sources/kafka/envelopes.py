@@ -40,7 +40,7 @@ class Meaning:
 
 
 class Envelope(Protocol):
-    """A picklable way to read messages. ``upserts`` tells what its signs are."""
+    """A picklable way to read messages. ``upserts`` says what its signs are."""
 
     @property
     def fields(self) -> pa.Schema:

@@ -169,7 +169,7 @@ class LibrdkafkaTopic:
         return found
 
     def _topic_id(self) -> str | None:
-        """None for brokers that cannot tell, as those before 3.1."""
+        """None for brokers that cannot say, as those before 3.1."""
         if not self._identify:
             return None
         try:

@@ -23,7 +23,7 @@ from persist_ingest.sources.port import ERRORS, Beginning, Changes, Event, Sourc
 from persist_ingest.sources.ranges import Piece, pieces, share
 
 MESSAGE_BYTES: Final = 200
-"""What a message counts for in the weight of a task: brokers do not tell sizes."""
+"""What a message counts for in the weight of a task: brokers do not report sizes."""
 LEAST_PER_TASK: Final = 4096
 _KEYS: Final = pa.int64()
 
@@ -111,7 +111,7 @@ class KafkaReader:
     def probe(self) -> Probe:
         now = self._connected().watermarks()
         if self._definition.topic_id is not None and now.topic_id is None:
-            raise LocationError("brokers do not tell the topic's id now", hint="it is tried again later")
+            raise LocationError("brokers do not report the topic's id now", hint="it is tried again later")
         return Probe(
             kind=self.kind,
             incarnation=life(now, self._definition.topic),
@@ -208,7 +208,7 @@ class KafkaType:
 
 
 def life(now: Watermarks, topic: str) -> str:
-    """The incarnation: the cluster's id and the topic's. Brokers that do not tell the topic's are known by its name."""
+    """The incarnation: the cluster's id and the topic's. Where brokers report no topic's id its name stands for it."""
     return f"{now.cluster_id}/{topic if now.topic_id is None else now.topic_id}"
 
 

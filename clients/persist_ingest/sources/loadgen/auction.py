@@ -1,4 +1,4 @@
-"""Generator ``auction``: users, auctions and bids. Whoever is referred to exists at every offset before.
+"""Generator ``auction``: users, auctions and bids. What a row refers to exists at an offset before.
 
 Source: design 003; the proportions follow the NEXMark benchmark (Tucker et al. 2002).
 """

@@ -24,7 +24,7 @@ from persist_ingest.sources.port import Beginning, Event, SourceFailure, Upstrea
 from persist_ingest.sources.ranges import Piece, pieces, share
 
 RATE: Final = 1000.0
-"""Messages a second, unless told."""
+"""Messages a second, by default."""
 MESSAGE_BYTES: Final = 64
 """What a message counts for in the weight of a task."""
 LEAST_PER_TASK: Final = 4096

@@ -326,7 +326,7 @@ def _of_version(session: Session, sql: str, **more: str) -> str:
 
 
 def look(session: Session, definition: Definition) -> dict[int, Looked]:
-    """The tables of a source as they are now, by oid: of those that are there. Waits for nobody."""
+    """The tables of a source as they are now, by oid: of those that are there. Waits for no lock."""
     params = {"publication": definition.publication, "oids": [table.oid for table in definition.tables]}
     return {
         oid: Looked(schema=schema, name=name, identity=_text(identity), digest=digest, horizon=int(horizon))

@@ -158,7 +158,7 @@ def _check_table(definition: Definition, table: Table, now: Looked | None) -> No
     if now is None:
         raise _dropped(definition, table)
     if (now.schema, now.name) != (table.schema, table.name):
-        # SUBTLE: it still is the same table. But whoever exchanges two by their names means the other one.
+        # SUBTLE: it still is the same table. But where two were exchanged by their names, the other one is meant.
         raise SourceFailure(
             "the table was renamed",
             hint=f"rename it back, as {quoted(table.schema, table.name)}, and {_AGAIN}; or {_NEW_SOURCE} of it",

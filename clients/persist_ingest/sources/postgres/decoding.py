@@ -285,7 +285,7 @@ def _bind(export: Export, relation: Relation | None, catalog: Catalog) -> _Bound
 def _check_order(table: Table, relation: Relation) -> None:
     """Rows are named by their columns' places: those it had at the last look, without the last ones before they came.
 
-    SUBTLE: names alone do not tell columns that were exchanged, or dropped and added again.
+    SUBTLE: names alone do not show columns that were exchanged, or dropped and added again.
     """
     sent = table.form.sent if table.form is not None else []
     names = [attribute.name for attribute in relation.attributes]

@@ -1,4 +1,4 @@
-"""What a PostgreSQL source was made of: enough to open it again, and to tell that its upstream was exchanged.
+"""What a PostgreSQL source was made of: enough to open it again, and to see that its upstream was exchanged.
 
 Source: design 003; sources.md section 1, semantics seen.
 """
@@ -84,7 +84,7 @@ class Definition:
     with the last that uses it. ``mark``: how it says that this one does.
 
     ``identifies``: it may set the replica identity of tables. ``slot_point``: where its slot began. Each slot begins
-    beyond all that was read of one of its name before, so with how far the source got it tells its slot from any other.
+    beyond all that was read of one of its name before, so with how far the source got it identifies its slot.
     ``everything``: it is of all tables that its publication has, but for those ``left_out`` (as exports).
     """
 

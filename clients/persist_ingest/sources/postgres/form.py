@@ -236,7 +236,7 @@ def _check_file(
     added: Sequence[Attribute],
     changed: Sequence[Attribute],
 ) -> None:
-    """The rows were only moved, or taken away by a TRUNCATE that is told.
+    """The rows were only moved, or taken away by a TRUNCATE that is reported.
 
     One old row with nulls in the columns that were added shows that nothing was written into any: the value that a
     column is added with is the same for all rows, or every row is written anew.

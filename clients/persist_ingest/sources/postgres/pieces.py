@@ -74,7 +74,7 @@ class Order:
 
     @staticmethod
     def of(session: Session, table: Table) -> "Order | None":
-        """None: there is no such order, or its values are not told as text here."""
+        """None: there is no such order, or its values are not given as text here."""
         casts = {
             name: f"::{shown}" + ("" if collation is None else f" COLLATE {quoted(space, collation)}")
             for name, shown, space, collation in session.rows(_KEYS, {"table": table.oid})

@@ -27,7 +27,7 @@ KIND: Final = SourceKind.LSN
 ADVANCE_SECONDS: Final = 1.0
 LOG_SECONDS: Final = 2.0
 LOCK_SECONDS: Final = 2.0
-"""How long a look waits for a table that somebody has locked, which most looks need not; then it is tried again."""
+"""How long a look waits for a table that a session has locked, which most looks need not; then it is tried again."""
 _BOUNDARIES_MAX: Final = 4096
 
 # Groups of about 20,000 small messages, and of 16 MiB: a value of bytes ends at 1 GiB.
@@ -72,7 +72,7 @@ class ChangesTask:
             yield event
 
     def framed(self) -> Iterator[tuple[Framed, Event]]:
-        """The events, each with the messages it stems from. Whoever commits up to the end is seen by all afterwards."""
+        """The events, each with the messages it stems from. A commit up to the end is seen by all afterwards."""
         definition = self.definition
         with lent(definition.dsn, LOCK_SECONDS) as session:
             # After the range was bound: who commits in it and is not among these is seen by the look that follows.
@@ -111,7 +111,7 @@ def _peek(session: Session, definition: Definition, end: int) -> Iterator[Chunk]
 
 
 def _advance(session: Session, slot: str, target: int) -> None:
-    """Move the slot there, unless it is there or beyond by now: whoever reads it, too, moves it as well."""
+    """Move the slot there, unless it is there or beyond by now: other readers of it move it as well."""
     try:
         patiently(lambda: session.rows(_ADVANCE, {"slot": slot, "to": str(Lsn(target))}))
     except SourceFailure as error:

@@ -163,7 +163,7 @@ class Session:
 
 @contextmanager
 def lent(dsn: str, lock_seconds: float) -> Iterator[Session]:
-    """A session of this process that nobody uses, or a new one. It is kept for the next one unless something failed."""
+    """An idle session of this process, or a new one. It is kept for the next one unless something failed."""
     # SUBTLE: the pid is part of the key because a forked child inherits connections that are its parent's.
     key = dsn, lock_seconds, os.getpid()
     session = _idle.pop(key, None) or Session(dsn, lock_seconds=lock_seconds)
@@ -225,7 +225,7 @@ def classify(sqlstate: str | None, detail: str) -> PersistError:
     if sqlstate in _AWAY | _ENDED or sqlstate[:2] in ("53", "58", "XX"):
         return Determinate("PostgreSQL cannot do it now", hint="again later", sqlstate=sqlstate, detail=detail)
     if sqlstate == _LOCKED:
-        hint = "it is tried again until whoever holds the lock lets go of it: see pg_locks"
+        hint = "it is tried again until its holder releases the lock: see pg_locks"
         return HeldUp("another session has locked what is to be looked at", hint=hint, sqlstate=sqlstate, detail=detail)
     hint = "grant it to this role" if sqlstate == _DENIED else "see the documentation of the PostgreSQL source"
     return SourceFailure("PostgreSQL refused", hint=hint, sqlstate=sqlstate, detail=detail)

@@ -166,7 +166,7 @@ class SnapshotTask:
                 yield self._named(_columns(chunk, kinds))
 
     def _named(self, columns: list[Callable[[], ArrowArray]]) -> list[ArrowArray]:
-        """The columns, each made; a bad row is told with where it is."""
+        """The columns, each made; a bad row is reported with where it is."""
         found = []
         for column, field in zip(columns, self._there, strict=True):
             try:

@@ -71,7 +71,7 @@ def ids(updates: Any) -> list[tuple[int, int]]:
 
 
 async def test_a_cursor_begins_with_the_contents_and_goes_on_from_where_it_was_acknowledged():
-    """A progress p tells that all times before p are complete; going on is reading the times from p on."""
+    """A progress p says that all times before p are complete; going on is reading the times from p on."""
     async with client_of(memory_place()) as client, environment_of(client) as environment:
         table = await table_in(client, environment)
         first = await table.insert([row(1), row(2)])
@@ -83,7 +83,7 @@ async def test_a_cursor_begins_with_the_contents_and_goes_on_from_where_it_was_a
             assert begun.position > first
             assert ids(begun.updates) == [(1, 1), (2, 1)]
             assert set(begun.updates["ts"].to_pylist()) == {first}
-        # Nothing was acknowledged: whoever comes next begins with the contents again.
+        # Nothing was acknowledged: the next reader begins with the contents again.
         async with await environment.cursor("c") as cursor:
             assert (await cursor.fetch()).updates.equals(begun.updates)
             await cursor.acknowledge()
@@ -97,7 +97,7 @@ async def test_a_cursor_begins_with_the_contents_and_goes_on_from_where_it_was_a
             assert (rest.before, ids(rest.updates)) == (second + 1, [(1, -1)])
             nothing = await cursor.fetch(timeout=0.2)
             assert (nothing.updates.num_rows, nothing.before) == (0, rest.position)
-            # Half of it was taken over: whoever goes on gets what came after that, at the times of the updates.
+            # Half of it was taken over: the next reader gets what came after that, at the times of the updates.
             await cursor.acknowledge(some.position)
         async with await environment.cursor("c") as cursor:
             assert cursor.begins_at == second
@@ -404,7 +404,7 @@ async def test_acknowledging_moves_the_cursor_that_was_opened_and_no_other_of_it
             await cursor.fetch()
             await environment.execute(Rename(ObjectType.CURSOR, C, "d"))
             await cursor.acknowledge()
-            # Whoever has the name of one that is gone has taken nothing over yet.
+            # One by the name of one that is gone has taken nothing over yet.
             await environment.execute(Drop(ObjectType.CURSOR, (QualifiedName("d"),)), CURSOR)
             await table.insert([row(2)])
             await cursor.fetch(1, timeout=60)

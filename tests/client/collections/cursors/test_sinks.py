@@ -1,4 +1,4 @@
-"""Targets keep updates and a position together or not at all, and notice whoever else writes."""
+"""Targets keep updates and a position together or not at all, and notice other writers."""
 
 import json
 import sqlite3

@@ -1,4 +1,4 @@
-"""A process that makes the tables it is told on standard input: ``environment_worker DIR``.
+"""A process that makes the tables it is given on standard input: ``environment_worker DIR``.
 
 For each name it says ``ok NAME`` or the class of the error, and whether it leads.
 """

@@ -1,4 +1,4 @@
-"""What is made begins now: held at once, written at once, whoever ticks."""
+"""What is made begins now: held at once, written at once, whichever process ticks."""
 
 from client.collections.support import SCHEMA
 from client.sql.support import rows, sessions

@@ -215,7 +215,7 @@ async def test_memory_of_one_process_is_led_by_it(tmp_path):
 
 
 async def test_closing_tells_statements_under_way_that_they_may_have_happened() -> None:
-    """They were told to have been cancelled, which nobody had done, whether they were carried out or not."""
+    """They looked as if they had been cancelled, which they had not, whether they were carried out or not."""
     done, unsure = set[str](), set[str]()
     async with client_of(memory_place()) as client:
         for turns in range(0, 160, 12):

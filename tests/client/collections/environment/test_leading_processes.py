@@ -1,4 +1,4 @@
-"""Several processes on one directory: one leads, the others find it, and nobody is deposed while it lives."""
+"""Several processes on one directory: one leads, the others find it, and none is deposed while it lives."""
 
 import asyncio
 import os
@@ -177,7 +177,7 @@ async def test_who_listens_there_for_another_environment_is_not_taken_for_the_le
         await wrong.execute(create("a"))
         there = take_seat(str(tmp_path / "one"), "default", host=HOST)
         assert isinstance(there, Occupied)
-        # Somebody's file says that the leader of one directory leads the other.
+        # Another user's file says that the leader of one directory leads the other.
         seat = take_seat(str(tmp_path / "two"), "default", host=HOST)
         assert isinstance(seat, Seat)
         seat.say(there.address, host=HOST)

@@ -228,7 +228,7 @@ async def test_a_read_has_what_sources_had_brought_also_where_nobody_drives_the_
         await source_of(client, items, "s", timeline="M", upper=brought + 1)
         await source_of(client, items, "ahead", timeline="M", upper=brought + 3_600_000)
         reads = reads_of(client, items)
-        # Before anybody has read it the timeline is where the last write left it.
+        # Before it was read the timeline is where the last write left it.
         both = await reads.read_together(["s", "t"])
         assert [each.ts for each in both.values()] == [brought, brought]
         assert (await both["s"].to_arrow()).num_rows == 1

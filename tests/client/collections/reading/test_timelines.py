@@ -167,7 +167,7 @@ async def test_objects_of_one_timeline_are_read_together_at_a_time_that_all_have
             assert both["a"].ts == both["b"].ts == 5
             assert rows == [[(2, "a", 1)], [(2, "b", 1)]]
         assert both["a"].timeline == timeline_of(TIMELINES[one])
-        # Whoever reads only one of them later reads no earlier time, and does not wait for the other.
+        # To read only one of them later reads no earlier time, and does not wait for the other.
         assert (await reads.read("b")).ts >= both["b"].ts
 
 

@@ -1,4 +1,4 @@
-"""Materialized views and indexes from statement to answer: whoever leads keeps them up, and their inputs for them."""
+"""Materialized views and indexes from statement to answer: the leader keeps them up, and their inputs for them."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,7 +17,7 @@ LIMIT_SECONDS = 120
 
 @asynccontextmanager
 async def client_of_directory(path: Path) -> AsyncIterator[aio.Client]:
-    """A client of a directory, in which whoever writes first leads."""
+    """A client of a directory, in which the first process to write leads."""
     async with await aio.embedded(path, settings=SMALL) as client:
         yield client
 
@@ -40,7 +40,7 @@ async def test_a_view_follows_its_table_and_outlives_who_leads() -> None:
         await _defined(client)
     async with client_of(place) as client:
         session = SqlSession(await client.environment())
-        # Whoever defines something leads; those who do not may, too, and then nothing is kept up.
+        # The session that defines something leads; others may, too, and then nothing is kept up.
         await session.execute("CREATE TABLE others (id bigint PRIMARY KEY)")
         await session.execute("INSERT INTO orders VALUES (3, 'ada', 7)")
         await until(session, "SELECT * FROM totals", [("ada", 17), ("bob", 5)])
@@ -101,7 +101,7 @@ async def test_a_view_that_is_followed_goes_on_when_whoever_led_has_ended(tmp_pa
         assert follower.environment.leads
         await following.close()
         await follower.close()
-        # Nobody leads now: who fetches waits for what a leader does, and sees that one does.
+        # No process leads now: who fetches waits for what a leader does, and sees that one does.
         await writer.execute("INSERT INTO orders VALUES (4, 'di', 7)")
         while "di" not in [row[2] for row in await rows_of(writer, "FETCH ALL FROM c WITH (TIMEOUT = '60s')")]:
             pass
@@ -110,7 +110,7 @@ async def test_a_view_that_is_followed_goes_on_when_whoever_led_has_ended(tmp_pa
 
 
 async def test_reading_a_view_takes_no_longer_where_there_are_many_tables() -> None:
-    """Whoever leads comes to a table at rest by turns, one a second: here after minutes."""
+    """The leader comes to a table at rest by turns, one a second: here after minutes."""
     async with client_of(memory_place()) as client:
         session = SqlSession(await client.environment(), owns=True)
         many = ";".join(f"CREATE TABLE t{number} (id bigint PRIMARY KEY)" for number in range(150))

@@ -38,7 +38,7 @@ MANUAL = persist.Settings(compaction=False, inline_part_bytes_max=0)
 
 @st.composite
 def stored(draw):
-    """Runs of parts, some told to only add and some not, their rows, and the blobs."""
+    """Runs of parts, some said to only add and some not, their rows, and the blobs."""
     blobs, runs, rows = {}, [], []
     as_of = draw(st.integers(0, 2))
     diffs = draw(st.sampled_from([[1], [1, 2], [1, 1, 2, -1], [1, -1]]))

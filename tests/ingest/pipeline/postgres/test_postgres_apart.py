@@ -251,7 +251,7 @@ def test_what_cannot_be_read_anew_stays_stalled_and_says_why(here: Location, sho
 
 
 def test_others_that_know_less_agree(here: Location, shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that looked before the table was altered, and was not told, comes to the same."""
+    """One that looked before the table was altered, and does not know, comes to the same."""
     monkeypatch.setattr(reading, "ADVANCE_SECONDS", 0.0)
     with begun(here, shop) as one, Pipeline(here, "shop", options=OPTIONS) as two:
         two.step()

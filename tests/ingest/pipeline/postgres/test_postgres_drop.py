@@ -73,5 +73,5 @@ def test_the_slot_of_a_source_that_runs_is_not_taken_away(
             pipeline.stop()
             thread.join()
         pipeline.step()
-    monkeypatch.setattr(slots, "WATCH_SECONDS", 0.2)  # nobody reads it any more
+    monkeypatch.setattr(slots, "WATCH_SECONDS", 0.2)  # it is not read any more
     create(here, "other", "postgres", slot)

@@ -1,4 +1,4 @@
-"""Tables of PostgreSQL whose form changes under a pipeline: what no message tells stops it before anything is wrong."""
+"""Tables of PostgreSQL whose form changes under a pipeline: what no message shows stops it before anything is wrong."""
 
 import dataclasses
 import json
@@ -158,7 +158,7 @@ def test_what_changes_no_row_that_was_read_goes_on(here: Location, shop: Any) ->
 
 
 def test_a_default_from_before_the_source_may_be_written_into_the_rows(here: Location, shop: Any) -> None:
-    """VACUUM FULL changes file and catalog then, as a rewrite by ALTER TABLE does: older rows tell them apart."""
+    """VACUUM FULL changes file and catalog then, as a rewrite by ALTER TABLE does: older rows distinguish them."""
     shop.run("CREATE TABLE items (id int PRIMARY KEY)", "INSERT INTO items SELECT generate_series(1, 9)")
     shop.run("ALTER TABLE items ADD COLUMN name text DEFAULT 'x'", "ALTER TABLE items REPLICA IDENTITY FULL")
     create(here, "shop", "postgres", {"dsn": shop.dsn, "tables": EXPORT}, interval_ms=1)

@@ -53,7 +53,7 @@ PLACES = {
 
 
 def killed(here: Location, shop: Any, place: str, name: str = "shop", **options: str) -> None:
-    """A process that creates a source and dies at that place, by a signal that nobody handles."""
+    """A process that creates a source and dies at that place, by a signal that is not handled."""
     given = json.dumps([here.directory, name, {"dsn": shop.dsn, **OPTIONS, **options}, PLACES[place]])
     done = run_program(textwrap.dedent(KILLED), given)
     assert done.returncode == -signal.SIGKILL, done.stderr

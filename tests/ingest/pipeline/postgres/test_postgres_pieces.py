@@ -104,7 +104,7 @@ class Model:
             self.note()
 
     def note(self) -> None:
-        """Nobody else writes: so this is what the log up to here comes to."""
+        """Nothing else writes: so this is what the log up to here comes to."""
         [(lsn,)] = self.shop.select("SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint")
         self.states.append((lsn, Counter(self.shop.select("SELECT * FROM items"))))
 

@@ -1,4 +1,4 @@
-"""Tables of PostgreSQL through the whole pipeline: what comes out, what is let go upstream, and what stops it."""
+"""Tables of PostgreSQL through the whole pipeline: what comes out, what is released upstream, and what stops it."""
 
 from collections import Counter
 from typing import Any
@@ -86,7 +86,7 @@ def test_what_is_durable_is_let_go_upstream_and_nothing_more(here: Location, sho
             pipeline.step()
             told = client(here).minter().resumption(pipeline.source.remap_source, pipeline.source.shards)
             [(confirmed, kept)] = shop.select(slot)
-            assert lsn(confirmed) <= told.source.offsets.bound(0), "let go before it was durable"
+            assert lsn(confirmed) <= told.source.offsets.bound(0), "released before it was durable"
             retained.append(kept)
             pipeline._reader._advanced_at = pipeline._reader._logged_at = None  # type: ignore[union-attr]
         assert lsn(confirmed) > lsn(first)

@@ -1,4 +1,4 @@
-"""An upstream that is altered, exchanged, restarted or told to forget: definite answers, and nothing lost."""
+"""An upstream that is altered, exchanged, restarted or made to forget: definite answers, and nothing lost."""
 
 import pickle
 import time
@@ -377,9 +377,9 @@ def test_an_alteration_that_nobody_sees_yet_is_waited_for(monkeypatch: pytest.Mo
                 connection.execute(statement)
             connection.execute("PREPARE TRANSACTION 'renamed'")
             connection.execute("SET synchronous_commit = local")
-            connection.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+            connection.execute("ALTER SYSTEM SET synchronous_standby_names = 'absent'")
             connection.execute("SELECT pg_reload_conf()")
-            until(lambda: other.execute("SHOW synchronous_standby_names").fetchall() == [("nobody",)])
+            until(lambda: other.execute("SHOW synchronous_standby_names").fetchall() == [("absent",)])
             # Commits wait once the checkpointer has read the setting, too.
             connection.execute("CHECKPOINT")
             other.pgconn.send_query(b"COMMIT PREPARED 'renamed'")

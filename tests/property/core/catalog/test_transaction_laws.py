@@ -9,7 +9,7 @@ from simulation.budget import examples
 from persist.core.catalog.conflicts import Overlapping, classify
 from persist.core.catalog.errors import DuplicateKey, OutOfSync, UniquenessViolation
 from persist.core.catalog.kinds import DATABASE, ITEM, SCHEMA
-from persist.core.catalog.objects import Database, DatabaseKey, Item, ItemKey, Schema, SchemaKey
+from persist.core.catalog.objects import CatalogSchema, Database, DatabaseKey, Item, ItemKey, SchemaKey
 from persist.core.catalog.rows import RowUpdate, by_time
 from persist.core.catalog.snapshot import Snapshot
 from persist.core.catalog.transaction import Transaction
@@ -25,7 +25,10 @@ NAMES = st.sampled_from("abc")
 OBJECTS = st.one_of(
     st.builds(lambda n, name: (DATABASE, DatabaseKey(_id(n)), Database(name, OWNER)), NUMBERS, NAMES),
     st.builds(
-        lambda n, of, name: (SCHEMA, SchemaKey(_id(n)), Schema(_id(of), name, OWNER)), NUMBERS, st.integers(1, 2), NAMES
+        lambda n, of, name: (SCHEMA, SchemaKey(_id(n)), CatalogSchema(_id(of), name, OWNER)),
+        NUMBERS,
+        st.integers(1, 2),
+        NAMES,
     ),
     st.builds(
         lambda n, kind, name, session: (
@@ -109,7 +112,7 @@ def clash(one, other):
     """Whether two objects of a kind may not be there together, as the rules are written."""
     if isinstance(one, Database):
         return one.name == other.name
-    if isinstance(one, Schema):
+    if isinstance(one, CatalogSchema):
         return (one.database_id, one.name) == (other.database_id, other.name)
     if (one.schema_id, one.name, one.session) != (other.schema_id, other.name, other.session):
         return False

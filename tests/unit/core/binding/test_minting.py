@@ -5,7 +5,7 @@ import pytest
 from persist.core.binding.binding_log import Append, BindingLog, Covered, MintRules
 from persist.core.binding.probe import Probe, check_available
 from persist.core.binding.remap import RemapTrace, RemapUpdate
-from persist.core.binding.resumption import Export, offset_resumption, offsets_of, remap_since, resumption
+from persist.core.binding.resumption import ExportUpper, offset_resumption, offsets_of, remap_since, resumption
 from persist.core.frontier import CLOSED, TIME_MAX, Antichain
 from persist.core.source.source_frontier import SourceFrontier
 from persist.core.source.source_time import Point, Range, SourceKind
@@ -201,8 +201,8 @@ def test_a_probe_below_its_own_low_watermark_is_refused():
         probe({0: 4}, {0: 5})
 
 
-def exports(**uppers: int | None) -> list[Export]:
-    return [Export(name, Antichain() if upper is None else Antichain.of(upper)) for name, upper in uppers.items()]
+def exports(**uppers: int | None) -> list[ExportUpper]:
+    return [ExportUpper(name, Antichain() if upper is None else Antichain.of(upper)) for name, upper in uppers.items()]
 
 
 LOG = bound((at(p0=5), 2_000), (at(p0=9), 4_000))

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from persist.core.catalog.kinds import AnyKind
-from persist.core.catalog.objects import Cluster, Database, FenceToken, Item, Schema
+from persist.core.catalog.objects import CatalogSchema, Cluster, Database, FenceToken, Item
 from persist.core.catalog.rows import RowUpdate
 from persist.core.catalog.snapshot import Snapshot
 from persist.core.catalog.transaction import Transaction
@@ -26,8 +26,8 @@ def database(name: str, oid: int = 0) -> Database:
     return Database(name, OWNER, oid=oid)
 
 
-def schema(name: str, of: Id | None = None) -> Schema:
-    return Schema(of, name, OWNER)
+def schema(name: str, of: Id | None = None) -> CatalogSchema:
+    return CatalogSchema(of, name, OWNER)
 
 
 def cluster(name: str) -> Cluster:

@@ -126,7 +126,7 @@ DISJOINT = {
     "another name": ([insert(THREE, "c")], put(TWO, "d")),
     "another kind while one is scanned": ([scan], set_setting),
     "another key read": ([read(ONE)], put(TWO, "y")),
-    "an allocator nobody else uses": ([put(ONE, "x")], allocate),
+    "an allocator nothing else uses": ([put(ONE, "x")], allocate),
     "an append": ([scan, put(ONE, "x")], append_usage),
 }
 

@@ -79,7 +79,7 @@ def test_transaction_reads_its_own_writes(state):
     assert tx.get(DATABASE, ONE) is None
     assert tx.objects(DATABASE) == {TWO: database("z"), THREE: database("c")}
     assert (tx.find(DATABASE, ("c",)), tx.find(DATABASE, ("a",))) == (THREE, None)
-    assert state.objects(DATABASE) == {ONE: database("a"), TWO: database("b")}, "nobody else sees them"
+    assert state.objects(DATABASE) == {ONE: database("a"), TWO: database("b")}, "no other sees them"
 
 
 def test_insert_over_a_key_is_refused(state):

@@ -21,6 +21,7 @@ from persist.core.catalog.kinds import (
 )
 from persist.core.catalog.objects import (
     AuditLogKey,
+    CatalogSchema,
     Cluster,
     Config,
     Database,
@@ -28,7 +29,6 @@ from persist.core.catalog.objects import (
     FenceTokenKey,
     ItemKey,
     Role,
-    Schema,
 )
 from persist.core.catalog.values import (
     PUBLIC,
@@ -79,7 +79,7 @@ def test_read_undoes_show_and_no_reader_of_json_rounds_a_number(kind):
         (DATABASE, Database("shop", OWNER, (Acl(PUBLIC, RoleRef(Space.SYSTEM, 1), 5),), oid=7), {
             **DATABASE_JSON, "acls": [{"grantee": "p", "grantor": "s1", "mode_bits": 5}],
         }),
-        (SCHEMA, Schema(None, "public", OWNER), {
+        (SCHEMA, CatalogSchema(None, "public", OWNER), {
             "database_id": None, "name": "public", "owner": "u3", "acls": [], "oid": 0,
         }),
         (CLUSTER, Cluster("c", OWNER), {**CLUSTER_JSON, "owner": "u3", "config": {"unmanaged": {}}}),
@@ -138,7 +138,7 @@ def test_keys_are_readable(kind, key, shown):
 
 def test_what_may_be_null_may_be_left_out_and_numbers_may_be_text():
     shown = {"name": "public", "owner": "u3", "acls": [], "oid": "12"}
-    assert read_value(SCHEMA, shown) == Schema(None, "public", OWNER, oid=12)
+    assert read_value(SCHEMA, shown) == CatalogSchema(None, "public", OWNER, oid=12)
 
 
 @pytest.mark.parametrize(
@@ -149,9 +149,9 @@ def test_what_may_be_null_may_be_left_out_and_numbers_may_be_text():
         (DATABASE, {**DATABASE_JSON, "ownr": 1}, "value.ownr", "an object with the fields name, owner, acls, oid"),
         (DATABASE, {**DATABASE_JSON, "name": None}, "value.name", "text"),
         (DATABASE, {**DATABASE_JSON, "name": "\ud800"}, "value.name", "surrogate"),
-        (DATABASE, {**DATABASE_JSON, "owner": "si3"}, "value.owner", '"p" (everybody)'),
-        (DATABASE, {**DATABASE_JSON, "owner": ["p"]}, "value.owner", '"p" (everybody)'),
-        (DATABASE, {**DATABASE_JSON, "owner": "u" + "9" * 9999}, "value.owner", '"p" (everybody)'),
+        (DATABASE, {**DATABASE_JSON, "owner": "si3"}, "value.owner", '"p" (PUBLIC)'),
+        (DATABASE, {**DATABASE_JSON, "owner": ["p"]}, "value.owner", '"p" (PUBLIC)'),
+        (DATABASE, {**DATABASE_JSON, "owner": "u" + "9" * 9999}, "value.owner", '"p" (PUBLIC)'),
         (DATABASE, {**DATABASE_JSON, "acls": {}}, "value.acls", "a list"),
         (DATABASE, {**DATABASE_JSON, "acls": [{}]}, "value.acls[0].grantee", "grantee, grantor, mode_bits"),
         (DATABASE, {**DATABASE_JSON, "oid": 2**32}, "value.oid", "from 0 to 4294967295"),

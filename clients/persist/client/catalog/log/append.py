@@ -1,7 +1,7 @@
 """The one way by which a catalog's rows get into its log: compared with what is known of the log before.
 
-A row that goes is there, what comes stands beside nothing else under its key: whoever would append something else is
-refused, because a log that took a retraction of a row that is not there opens for nobody any more. Source:
+A row that goes is there, what comes stands beside nothing else under its key: an append of something else is
+refused, because a log that took a retraction of a row that is not there can never be opened again. Source:
 catalog-semantics.md section 1.2.3.
 """
 

@@ -1,4 +1,4 @@
-"""The rows of a catalog as CatalogService tells them: a log to read, which only the leader writes.
+"""The rows of a catalog as CatalogService returns them: a log to read, which only the leader writes.
 
 Source: protos/persist/v1/catalog.proto.
 """
@@ -28,7 +28,7 @@ class Seen:
         self.upper = 0
 
     def hear(self, upper: int) -> None:
-        """An answer told this upper."""
+        """An answer reported this upper."""
         self.upper = max(self.upper, upper)
 
 
@@ -71,7 +71,7 @@ class RemoteLog:
         return await self._dump(consolidated=True, kinds=kinds)
 
     async def updates(self, lower: int) -> Updates:
-        """See RowLog. What an answer told already is not asked for again."""
+        """See RowLog. What an answer returned already is not asked for again."""
         told, self._told = self._told, None
         if told is not None and told[0] == lower:
             return told[1]
@@ -108,13 +108,13 @@ class RemoteLog:
         """See RowLog."""
 
     def tell(self, lower: int, updates: list[RowUpdate] | None, upper: int) -> None:
-        """An answer told all updates from ``lower``: the next reading from there need not ask. None: it did not."""
+        """An answer returned all updates from ``lower``: the next reading from there need not ask. None: it did not."""
         self._seen.hear(upper)
         self._told = None if updates is None else (lower, Updates(updates, upper))
 
     @contextlib.contextmanager
     def counting(self) -> Iterator[None]:
-        """A block in which append-only kinds are counted only, as whoever opens a catalog needs them."""
+        """A block in which append-only kinds are counted only, which is enough to open a catalog."""
         self._counting = True
         try:
             yield
@@ -136,7 +136,7 @@ class RemoteLog:
         return request
 
     def _joined(self, pieces: Sequence[AnyMessage]) -> Updates:
-        """Rows as they were told whole: what comes later is to be of their history."""
+        """Rows as they were returned whole: what comes later is to be of their history."""
         found = history_in(pieces[-1])
         check_same(self._history, found, self)
         self._history = found

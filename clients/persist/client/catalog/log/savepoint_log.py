@@ -43,7 +43,7 @@ class ForkedLog:
         return Updates([RowUpdate(row, as_of, diff) for row, diff in sums.items() if diff], self._upper)
 
     async def updates(self, lower: int) -> Updates:
-        """See RowLog. Of what was read before the fork all or nothing can be told."""
+        """See RowLog. Of what was read before the fork all or nothing can be returned."""
         base = self._base.updates if lower == 0 else []
         return Updates([*base, *(update for update in self._appended if update.ts >= lower)], self._upper)
 
@@ -58,7 +58,7 @@ class ForkedLog:
         return None
 
     async def changed(self, upper: int, timeout: float) -> None:
-        """See RowLog. Nobody else appends here."""
+        """See RowLog. Nothing else appends here."""
         if self._upper <= upper:
             await system().sleep(timeout)
 

@@ -42,7 +42,7 @@ CATALOG_SINCE: Final = "catalog"
 BESIDE_ROWS: Final = 1_000
 """So many are made and taken apart beside the event loop, which others need."""
 FORGET_SECONDS: Final = 1.0
-"""How often a log lets go of what it needs no more, which is a commit of its own."""
+"""How often a log releases what it needs no more, which is a commit of its own."""
 
 
 async def open_shard_log(client: "ShardClient", environment: str) -> "ShardLog":
@@ -95,7 +95,7 @@ class ShardLog:
         where = None if kinds is None else [("kind", "in", sorted(kinds))]
 
         async def newest(reader: "ReadHandle") -> Updates:
-            # SUBTLE: asked for once the reader holds the shard's since, which nobody moves past this upper then.
+            # SUBTLE: asked for once the reader holds the shard's since, which then stays at or before this upper.
             upper = await self.upper()
             return Updates(await self._as_of(reader, upper - 1, where) if upper else [], upper)
 
@@ -189,7 +189,7 @@ class ShardLog:
             await reader.downgrade_since(to)
 
     async def _read(self, work: "Callable[[ReadHandle], Awaitable[T]]") -> T:
-        """What ``work`` reads. Again with a new lease if this process slept through its own, or let go of too much."""
+        """What ``work`` reads. Again with a new lease if this process slept through its own, or released too much."""
         reader = self._reader or await self._opened()
         try:
             return await work(reader)
@@ -197,7 +197,7 @@ class ShardLog:
             return await work(await self._opened())
 
     async def _everything(self) -> Updates:
-        """All updates, at the times that anybody's hold still tells apart."""
+        """All updates, at the times that a hold still keeps distinct."""
         opened = await self._client.open_reader(self.shard, schema=CATALOG_SCHEMA, purpose="catalog history")
         reader = self._same(opened)
         async with reader:

@@ -100,7 +100,7 @@ class StashLog:
         rows = [StashRow(*row, _crc(row), ts, diff) for row, diff in _net(changes)]
 
         async def attempt(seconds: float) -> int | None:
-            # Once an answer was lost the token tells what became of it.
+            # Once an answer was lost the token shows what became of it.
             return await self._stash.append(
                 self._environment,
                 rows,
@@ -128,7 +128,7 @@ class StashLog:
         calls, self._forgotten = self._forgotten, self._forgotten + 1
         if calls % FORGET_EVERY:
             return
-        # Not retried, nor is a failure told: nothing is lost but room, and the next one goes on from there.
+        # Not retried, nor is a failure reported: nothing is lost but room, and the next one goes on from there.
         with contextlib.suppress(LocationError):
             steps = 0
             while steps < _STEPS_MAX and await self._stash.forget(self._environment, to, timeout=_FORGET_SECONDS):

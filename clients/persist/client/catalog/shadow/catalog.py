@@ -1,7 +1,7 @@
 """ShadowCatalog: two catalogs that must do the same, to test one implementation by another.
 
-Everything is done to both and compared: first whether it failed and how, then what it told; after each commit all
-objects and all rows. A difference is told at once, by ShadowDiffers. Only times may differ before: who made or advanced
+Everything is done to both and compared: first whether it failed and how, then what it returned; after each commit all
+objects and all rows. A difference is reported at once, by ShadowDiffers. Only times may differ: who made or advanced
 one of the two alone leaves other uppers and other readings of oracles. Opening repairs that, by the greater one.
 
 Both sides see one order: all shadows of an event loop take turns. Those of several processes do not, so that one of
@@ -52,7 +52,7 @@ class ShadowCatalog(Closes):
         )
 
     async def open_read_only(self, *, freshness: Freshness = Freshness.NEWEST) -> ShadowOpened:
-        """See OpenableCatalog. Times that differ stay, are not compared, and those of the first are told."""
+        """See OpenableCatalog. Times that differ stay, are not compared, and those of the first are returned."""
         return await self._opened("open_read_only", lambda it: it.open_read_only(freshness=freshness))
 
     async def upgrade_check(self) -> Upgrade:

@@ -22,7 +22,7 @@ Told = list[tuple[int, tuple[Change, ...]]]
 
 
 class ShadowDiffers(CorruptData):
-    """The two catalogs of a shadow differ. ``details``: what, first, second. One of them is wrong: tell a person."""
+    """The two catalogs of a shadow differ. ``details``: what, first, second. One of them is wrong: call an operator."""
 
 
 class Outcome(NamedTuple):
@@ -51,7 +51,7 @@ def same_outcome(
 ) -> AnyValue:
     """The first outcome, when the second is like it: an error of the same class, or the same value.
 
-    ``seen`` tells what of the values is compared. A store that failed is no difference: its error is raised.
+    ``seen`` says what of the values is compared. A store that failed is no difference: its error is raised.
     """
     for outcome in (first, second):
         if isinstance(outcome.error, LocationError | OSError):
@@ -64,7 +64,7 @@ def same_outcome(
 
 
 def same(what: str, first: object, second: object) -> None:
-    """Nothing, when both are equal. Raises ShadowDiffers; of mappings it tells one key that differs."""
+    """Nothing, when both are equal. Raises ShadowDiffers; of mappings it names one key that differs."""
     if first == second:
         return
     if isinstance(first, Mapping) and isinstance(second, Mapping):

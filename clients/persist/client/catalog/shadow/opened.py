@@ -1,4 +1,4 @@
-"""Two open catalogs as one: what is told is what both tell, and after each commit they are the same.
+"""Two open catalogs as one: what is returned is what both return, and after each commit they are the same.
 
 Source: catalog-semantics.md section 1.2.11.
 """

@@ -27,7 +27,7 @@ def _value(value: object) -> AnyValue:
 class ShadowTransaction(Transaction):
     """Answers with what the first says. Functions given to it run twice. Raises ShadowDiffers, and as the first does.
 
-    While the catalogs are between two states (somebody commits or syncs) only the first is asked, and ``second`` is
+    While the catalogs are between two states (a commit or sync is under way) only the first is asked, and ``second`` is
     given up: it would see another moment. Then ``replayed`` makes another one, when nothing moves any more.
     """
 

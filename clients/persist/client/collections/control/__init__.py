@@ -1,1 +1,1 @@
-"""The controller: whoever leads an environment keeps its collections readable, complete and no longer than needed."""
+"""The controller: the leader of an environment keeps its collections readable, complete and no longer than needed."""

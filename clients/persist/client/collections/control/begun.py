@@ -1,4 +1,4 @@
-"""Shards on which a statement has begun: told before a handle is made there, so that a crash leaves none behind.
+"""Shards on which a statement has begun: recorded before a handle is made there, so that a crash leaves none behind.
 
 Rows come and go in a small shard beside the catalog. Source: collections: the controller (no orphans).
 """
@@ -22,12 +22,12 @@ SCHEMA: Final = Schema(key={"shard": pa.field("shard", pa.string(), nullable=Fal
 
 
 def shard_of_begun(environment: str) -> ShardId:
-    """Where an environment's leaders tell it."""
+    """Where an environment's leaders record it."""
     return ShardId.named("persist.collections.begun", environment)
 
 
 class Begun:
-    """Of one environment. Whoever leads adds and takes away; a former leader that is late does no harm."""
+    """Of one environment. The leader adds and takes away; a former leader that is late does no harm."""
 
     def __init__(self, client: "ShardClient", environment: str) -> None:
         self._client = client
@@ -38,16 +38,16 @@ class Begun:
         self._writer: WriteHandle | None = None
 
     async def all(self) -> frozenset[ShardId]:
-        """Those told and not taken back. No RPC once it was asked. Raises LocationError."""
+        """Those recorded and not taken back. No RPC once it was asked. Raises LocationError."""
         async with self._turn:
             return await self._all()
 
     async def add(self, shards: Iterable[ShardId]) -> None:
-        """Tell of these. One RPC if that is news. Raises LocationError."""
+        """Record these. One RPC if that is news. Raises LocationError."""
         await self._change(frozenset(shards), frozenset())
 
     async def remove(self, shards: Iterable[ShardId]) -> None:
-        """Take these back. One RPC if they were told. Raises LocationError."""
+        """Take these back. One RPC if they were recorded. Raises LocationError."""
         await self._change(frozenset(), frozenset(shards))
 
     async def _all(self) -> frozenset[ShardId]:

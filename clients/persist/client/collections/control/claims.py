@@ -1,4 +1,4 @@
-"""What is to stay readable and is in no catalog yet: what statements are preparing, and what was just told.
+"""What is to stay readable and is in no catalog yet: what statements are preparing, and what was just answered.
 
 Source: collections: the controller (pending creates count in the minimum).
 """
@@ -11,7 +11,7 @@ from persist.core.catalog.values import Id
 from persist.runtime import Runtime
 
 TOLD_SECONDS: Final = 10.0
-"""How long what was told of an object stays true: whoever asked is about to ask for a time of it."""
+"""How long an answer about an object stays true: the one who asked is about to ask for a time of it."""
 
 
 class Claims:
@@ -25,7 +25,7 @@ class Claims:
         self._pending: dict[int, tuple[Effects, Mapping[Id, int]]] = {}
 
     def tell(self, id: Id, time: int) -> None:
-        """It is told that the object is readable from this time on."""
+        """It is answered that the object is readable from this time on."""
         told = [each for each in self._told.get(id, []) if each[0] > self._runtime.monotonic()]
         self._told[id] = [*told, (self._runtime.monotonic() + self._told_seconds, time)]
 

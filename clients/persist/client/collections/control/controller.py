@@ -1,4 +1,4 @@
-"""Controller: what whoever leads an environment does for its collections, from the moment it leads until it does not.
+"""Controller: what the leader of an environment does for its collections, from the moment it leads until it does not.
 
 Run by the process that opened the catalog for writing, embedded or a CatalogService. It begins with what it finds:
 nothing of it is remembered but what the catalog and the shards hold.
@@ -52,7 +52,7 @@ class Controller(Closes):
     """Of one environment. ``start`` it when the catalog is led, ``close`` it before the catalog and the client.
 
     ``storage`` is what executing statements needs; it may be used before ``start``. ``told_seconds``: how long
-    frontiers that were told can still be held. ``fenced`` hears once that a later
+    frontiers that were returned can still be held. ``fenced`` is called once when a later
     leader was met: every duty has ended by itself then, and every call raises Fenced.
     """
 
@@ -72,7 +72,7 @@ class Controller(Closes):
     ) -> None:
         token = catalog.token
         if token is None:
-            raise NotWritable("nobody leads this catalog", hint="open it for writing first")
+            raise NotWritable("no process leads this catalog", hint="open it for writing first")
         self._told = fenced
         self._periods = {**PERIODS, **periods}
         self._tasks = Tasks()

@@ -1,4 +1,4 @@
-"""Where the shards of collections are, as far as the controller heard: asked often while they move, else now and then.
+"""Where the shards of collections are, as far as the controller knows: asked often while they move, else now and then.
 
 Source: collections: the controller (frontiers are watched, not polled one by one).
 """
@@ -21,7 +21,7 @@ AT_ONCE: Final = 16
 
 
 class Frontiers:
-    """The uppers of shards. What was heard elsewhere, such as by completing a table, spares a look."""
+    """The uppers of shards. What was learned elsewhere, such as by completing a table, spares a look."""
 
     def __init__(self, client: "ShardClient") -> None:
         self._client = client
@@ -31,7 +31,7 @@ class Frontiers:
         self._room = asyncio.Semaphore(AT_ONCE)
 
     def upper(self, shard: ShardId) -> Antichain | None:
-        """The newest upper heard of; None: none was, yet. No RPC."""
+        """The newest upper known; None: none is, yet. No RPC."""
         return self._uppers.get(shard)
 
     def follow(self, shards: Iterable[ShardId]) -> None:
@@ -46,13 +46,13 @@ class Frontiers:
         self._looks = {shard: Look(now, look.after) for shard, look in self._looks.items()}
 
     def completed(self, shard: ShardId, upper: Antichain) -> None:
-        """This leader moved it there, and will again: nobody needs to look for long."""
+        """This leader moved it there, and will again: no look is needed for long."""
         self.heard(shard, upper)
         if shard in self._looks:
             self._looks[shard] = Look(self._runtime.monotonic() + LOOK_SECONDS_MAX, LOOK_SECONDS_MAX)
 
     def heard(self, shard: ShardId, upper: Antichain) -> bool:
-        """Somebody heard what it is; whether that is news. Uppers never go back."""
+        """It was seen to be this; whether that is news. Uppers never go back."""
         before = self._uppers.get(shard)
         moved = before is None or before.less_than(upper)
         if moved:

@@ -1,4 +1,4 @@
-"""The handles of a leader: one critical since for each shard, which nobody moves but who wrote its token there last.
+"""The handles of a leader: one critical since for each shard, moved only by the process whose token is there.
 
 A former leader may be about to move a handle, for as long as it likes. So what is promised to be readable is promised
 only once this leader's token is in the handle, and is checked against the since that writing it returned; from then on
@@ -40,7 +40,7 @@ class _Kept:
 class Handles:
     """Of one leader, under its ``token``. Safe for many tasks: what is done to one shard is done one by one.
 
-    Every method raises Fenced, for ever, once a later leader's token was met: ``fenced`` hears of it first.
+    Every method raises Fenced, for ever, once a later leader's token was met: ``fenced`` is called first.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Handles:
             return kept.given
 
     async def move(self, shard: ShardId, since: Antichain) -> Antichain:
-        """Let go of what is before ``since``; what is held then. One RPC. Raises Fenced, ShardNotFound, LocationError.
+        """Release what is before ``since``; what is held then. One RPC. Raises Fenced, ShardNotFound, LocationError.
 
         From the moment it is called on nothing before ``since`` is promised any more, whatever comes of it.
         """
@@ -92,7 +92,7 @@ class Handles:
             try:
                 outcome = await kept.handle.compare_and_downgrade(self._token, since)
             except (InvalidArgument, LeaseExpired, OutcomeForgotten):
-                # Removed by hand, or the location was restored, or nobody knows: look at it anew.
+                # Removed by hand, or the location was restored, or it is not known: look at it anew.
                 kept.handle = None
                 raise
             if isinstance(outcome, CriticalDowngraded):

@@ -110,7 +110,7 @@ class Room:
         return found
 
     def uppers(self, picture: Picture) -> dict[Id, Antichain]:
-        """Their uppers, as far as heard of."""
+        """Their uppers, as far as known."""
         heard = ((id, self.frontiers.upper(each.shard)) for id, each in picture.collections.items())
         return {id: upper for id, upper in heard if upper is not None}
 

@@ -28,7 +28,7 @@ class ShardStorage:
         self._wake = wake
 
     async def frontiers(self, collections: Iterable[Described]) -> Mapping[Id, Frontiers]:
-        """See Storage. What is told stays true for some seconds. One RPC each."""
+        """See Storage. What is returned stays true for some seconds. One RPC each."""
         stored = [each for each in collections if each.data is not None]
         described = controlled(stored, self._room.view.timed())
         answers = await at_once(self._known, described.values())
@@ -73,7 +73,7 @@ class ShardStorage:
         info = await room.frontiers.look(each.shard)
         if info is None:
             return Frontiers(MINIMUM, MINIMUM)
-        # SUBTLE: after the RPC, and with nothing awaited until it is told: what is given up later counts what was told.
+        # SUBTLE: after the RPC, and with nothing awaited until it is returned: what is given up later counts that.
         given = room.handles.given(each.shard)
         known = Known(info.since if given is None else given, info.upper)
         told = implied(each, known, room.applied.get(each.timeline))
@@ -122,7 +122,7 @@ class ShardStorage:
         await room.handles.move(shard, Antichain.of(begins))
 
     async def _check_keyed(self, new: Described) -> None:
-        """Raise InvalidArgument where rows are there that nobody looked for a primary key among: of who made the name.
+        """Raise InvalidArgument where rows are there among which no primary key was looked for: of who made the name.
 
         One RPC. What a statement left that failed is empty.
         """
@@ -130,7 +130,7 @@ class ShardStorage:
         there = await self._room.frontiers.look(new.data)
         if there is not None and there.upper != MINIMUM:
             raise InvalidArgument(
-                "a shard of this name was written to before: nobody looked for the primary key there",
+                "a shard of this name was written to before: the primary key was not looked for there",
                 hint="persist catalog adopt makes a table of it as it is; or choose another name, or no PRIMARY KEY",
                 name=new.name,
                 shard=new.data,

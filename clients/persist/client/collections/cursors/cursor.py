@@ -42,7 +42,7 @@ LEASE_SECONDS: Final = 30.0
 _WHOLE: Final = re.compile(r"\s*(?:select\s+\*\s+from\s+)?(\S.*?)\s*;?\s*", re.IGNORECASE | re.DOTALL)
 
 Execute = Callable[[Acknowledge], Awaitable[object]]
-"""Has a statement executed by whoever leads."""
+"""Has a statement executed by the leader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Fetched:
     """Updates that follow ``before`` (None: they are the contents that the cursor begins with), and how far they reach.
 
     ``updates``: the columns, ts and diff, by rising ts; all there are at times from ``before`` on and before
-    ``position``. Whoever has taken them over may acknowledge ``position``, or go on there.
+    ``position``. Once they are taken over, ``position`` may be acknowledged, or gone on from.
     """
 
     updates: pa.Table
@@ -132,7 +132,7 @@ class Cursor(Stays):
         """The next updates: all there are now, after the contents if it begins there; or whole times with ``count``
         updates at least, if there are so many.
 
-        Waits up to ``timeout`` seconds for some; without any it tells how far the collection is complete. Nothing is
+        Waits up to ``timeout`` seconds for some; without any it returns how far the collection is complete. Nothing is
         acknowledged by it. A fetch that failed or was cancelled gave nothing, and is repeated. Raises NotReadable (what
         the cursor had held is gone; details say from when on there is something), UnknownObject (it was dropped),
         LocationError.
@@ -210,7 +210,7 @@ class Cursor(Stays):
         return await deliver(self, target, up_to=up_to, idle=idle, count=count, acknowledge_seconds=acknowledge_seconds)
 
     async def aclose(self) -> None:
-        """Let go of what this process holds; the cursor itself stays. Closing again does nothing."""
+        """Release what this process holds; the cursor itself stays. Closing again does nothing."""
         await self._found.release()
 
     async def __aenter__(self) -> Self:

@@ -75,7 +75,7 @@ class AtOneTime:
         return self.explanation.query_ts
 
     async def release(self) -> None:
-        """Let go of all of it; what was read is read."""
+        """Release all of it; what was read is read."""
         await asyncio.gather(*(each.expire() for each in self.held.values()))
 
 
@@ -105,7 +105,7 @@ class Readers:
     async def reading(
         self, names: Names, roots: Sequence[Described], asked: Asked, *, timeout: float | None = None
     ) -> AsyncIterator[AtOneTime]:
-        """``at_one_time``, let go of at the end of the block."""
+        """``at_one_time``, released at the end of the block."""
         found = await self.at_one_time(names, roots, asked, timeout=timeout)
         try:
             yield found
@@ -315,7 +315,7 @@ class Readers:
     async def _brought(self, oracle: Oracle, held: Sequence[Held], read_ts: int, deadline: Deadline) -> int:
         """The read time with what sources have brought by now, where no leader drives it by the clock.
 
-        So have those who append to the shard of a table that is written directly, as Spark does. Applied before anybody
+        So have writers that append to a table's shard directly, as Spark does. Applied before any read
         is answered at it, so that no later read goes back. Tables in a log are complete at any time.
         """
         uppers = [each.upper.time for each in held if not (each.is_beside or (each.table and each.table.wal))]
@@ -329,7 +329,7 @@ class Readers:
         return read_ts
 
     async def _observe(self, names: Names, timeline: Timeline, oracle: Oracle, deadline: Deadline) -> None:
-        """Drive a timeline without a clock by what its sources have brought, as whoever controls them does, too.
+        """Drive a timeline without a clock by what its sources have brought, as a leader does, too.
 
         Tables are complete whenever a reader says so, and hold nothing up.
         """
@@ -345,7 +345,7 @@ class Readers:
     async def _arrive(self, found: AtOneTime, deadline: Deadline) -> None:
         """Wait until the answer may be given, and tables may be completed, at the time. Raises NotYetAvailable.
 
-        A clock's times come without anybody's doing: whoever waits for one applies it when it has passed.
+        A clock's times come by themselves: a reader that waits for one applies it when it has passed.
         """
         timeline, choice = found.explanation.timeline, found.explanation.choice
         behind = [each for each in found.held.values() if not each.upper.beyond(choice.query_ts)]

@@ -1,4 +1,4 @@
-"""Rows that nobody stores: system collections, as the catalog is when they are read.
+"""Rows that are stored nowhere: system collections, as the catalog is when they are read.
 
 Source: design 000, Monitoring; collections: queries.
 """

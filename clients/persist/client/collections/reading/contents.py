@@ -1,4 +1,4 @@
-"""Contents: the rows of a collection at one time, for whoever takes rows.
+"""Contents: the rows of a collection at one time, for all that take rows.
 
 Source: collections: readers; the Arrow PyCapsule interface.
 """
@@ -167,14 +167,14 @@ class Contents(Stays):
         return self._snapshot.splits(n, self._both(where))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """All rows, as they are decoded, for whoever takes Arrow streams: DuckDB, Polars, pyarrow, pandas.
+        """All rows, as they are decoded, for libraries that take Arrow streams: DuckDB, Polars, pyarrow, pandas.
 
         Each asking reads anew, in the thread that asks. Raises as ``reader``. Source: the Arrow PyCapsule interface.
         """
         return self.reader().__arrow_c_stream__(requested_schema)  # type: ignore[no-untyped-call]  # untyped stubs
 
     async def release(self) -> None:
-        """Let go of what is held: nothing more can be read. Releasing again does nothing."""
+        """Release what is held: nothing more can be read. Releasing again does nothing."""
         await self._release()
 
     def __repr__(self) -> str:

@@ -95,7 +95,7 @@ class Held:
         return await self.reader.snapshot(as_of, timeout=seconds(deadline))
 
     async def expire(self) -> None:
-        """Let go of it. What fails runs out by itself."""
+        """Release it. What fails runs out by itself."""
         with contextlib.suppress(PersistError):
             await self.reader.expire()
 

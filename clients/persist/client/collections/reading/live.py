@@ -39,7 +39,7 @@ async def live(client: ShardClient, view: CatalogView) -> Live:
 
 
 async def rows_of(collection: SystemCollection, client: ShardClient, view: CatalogView) -> pa.Table:
-    """The rows of a system collection now. RPCs as ``live`` where it tells how holds stand, else none."""
+    """The rows of a system collection now. RPCs as ``live`` where it shows how holds stand, else none."""
     return collection.rows(view, await live(client, view)) if collection is HOLDS else collection.rows(view)
 
 

@@ -1,4 +1,4 @@
-"""Polars reads the columns and parts that a lazy query needs: what it filters by is told to the store as far as that
+"""Polars reads the columns and parts that a lazy query needs: what it filters by is passed to the store as far as that
 understands it, and applied by Polars again.
 
 Source: Polars, IO plugins; docs/reference of Predicate.

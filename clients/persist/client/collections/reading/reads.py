@@ -54,12 +54,12 @@ class Reads:
         return found
 
     def check_may_read(self, names: Names, item: Described) -> None:
-        """Raise PrivilegeMissing unless the session's role may. What the system has everybody may read."""
+        """Raise PrivilegeMissing unless the session's role may. What the system has every role may read."""
         if isinstance(names, CatalogView) and item.id.space is not Space.SYSTEM:
             check_may(names, names.role(self.session.role), "r", item.kind, str(item.name), item)
 
     async def check_there(self, *items: Described) -> None:
-        """Raise UnknownObject when one of these was dropped: its end is not that of what it had to tell."""
+        """Raise UnknownObject when one of these was dropped: its end is not that of its updates."""
         names = await self.names(strict=True)
         for item in items:
             try:
@@ -180,7 +180,7 @@ class Reads:
         )
 
     async def completing(self, held: Held, deadline: Deadline, up_to: int | None = None) -> Completing | None:
-        """What brings a collection forward, for whoever waits for its updates; None: something else does."""
+        """What brings a collection forward, for a reader that waits for its updates; None: something else does."""
         runtime = self.readers.location.runtime
         if held.described.kind in KEPT_UP:
             inputs = await self._completing(await self.readers.beneath([held], deadline), None)

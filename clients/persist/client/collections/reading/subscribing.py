@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from persist.runtime import Runtime
 
 COMPLETED_SECONDS: Final = 0.25
-"""Between two looks whether a table, which nobody else may complete, has rows that were committed and not told."""
+"""Between two looks whether a table, which nothing else may complete, has rows that were committed and not returned."""
 ATTENDED_SECONDS: Final = 1.0
 """Between two looks whether a process leads."""
 
 
 class Completing(Protocol):
-    """What brings a collection forward for whoever waits for its updates: else none might ever be told."""
+    """What brings a collection forward for a reader that waits for its updates: else none might ever come."""
 
     async def once(self, deadline: "Deadline") -> None:
-        """All is told that there is by now, or will be."""
+        """All is returned that there is by now, or will be."""
         ...
 
     async def run(self) -> None:
@@ -75,7 +75,7 @@ class CompletingTables:
             await asyncio.gather(*(table.complete_to(ts) for table in self._tables))
 
     async def _pass(self) -> None:
-        """A clock's times come without anybody's doing: where nobody leads and nothing is written, no tick says so."""
+        """A clock's times come by themselves: where no process leads and nothing is written, no tick says so."""
         if self._last is not None and self._last <= self._runtime.now_ms():
             await self._oracle.apply_write(self._last)
             self._last = None
@@ -113,7 +113,7 @@ class Attending:
 class Subscription(Stays):
     """The updates of one collection: Updates of rows with ts and diff, and Progress, for ever, or up to ``up_to``.
 
-    An async iterator, one step at a time. Progress p tells that every update at a time before p has been given; updates
+    An async iterator, one step at a time. Progress p says that every update at a time before p has been given; updates
     at p may still come. To go on later read ``AS OF p - 1`` without the snapshot, which a cursor does by itself. It
     ends with the collection, and raises UnknownObject where that was dropped. Close it, or use it as a context manager:
     until then it holds the collection, from one step before the last Progress on.
@@ -180,7 +180,7 @@ class Subscription(Stays):
         raise StopAsyncIteration
 
     async def aclose(self) -> None:
-        """End it, and let go of what it holds. Closing again does nothing. Raises nothing."""
+        """End it, and release what it holds. Closing again does nothing. Raises nothing."""
         if self._completing is not None:
             await ended(self._completing)
         await self._listen.aclose()
@@ -196,7 +196,7 @@ class Subscription(Stays):
         return f"<Subscription to {self.name} as of {self.as_of} frontier={self.frontier}>"
 
     def _given(self, event: Event) -> Event | None:
-        """What is told of it; None: nothing."""
+        """What is returned of it; None: nothing."""
         end = None if self._up_to is None else Antichain.of(self._up_to)
         if isinstance(event, Progress):
             upper = event.upper if end is None else event.upper.meet(end)
@@ -212,6 +212,6 @@ class Subscription(Stays):
         try:
             await completing.run()
         except PersistError as error:
-            # Whoever waits would wait for ever.
+            # A reader that waits would wait for ever.
             self._failure = error
             await self._listen.aclose()

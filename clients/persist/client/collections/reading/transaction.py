@@ -55,7 +55,7 @@ class ReadTransaction:
         return await self._readers.snapshots(subset, deadline)
 
     async def end(self) -> None:
-        """Let go of all of it. Ending again does nothing."""
+        """Release all of it. Ending again does nothing."""
         if self._domain is not None:
             await self._domain.release()
 

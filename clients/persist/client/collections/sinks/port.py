@@ -18,7 +18,7 @@ class Target(Protocol):
     """What updates are written into. Blocking: it is called in a thread of its own, one call at a time.
 
     ``key``: which cursor over which collection; a target may serve several. Every method may raise LocationError; after
-    Indeterminate the position tells whether it was written.
+    Indeterminate the position shows whether it was written.
     """
 
     def begin(self, key: str, schema: pa.Schema) -> int | None:

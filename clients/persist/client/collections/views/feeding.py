@@ -61,7 +61,7 @@ class Feeding:
         return self.upper
 
     async def since(self) -> int:
-        """From when on it can be read. Of a shard that nobody reads any more, the end."""
+        """From when on it can be read. Of a shard that is closed for reading 0, where reads fail."""
         time = (await self._open()).since.time
         return 0 if time is None else time
 
@@ -95,7 +95,7 @@ class Feeding:
             await reader.downgrade_since(since)
 
     async def close(self) -> None:
-        """Let go of it. What fails runs out by itself."""
+        """Release it. What fails runs out by itself."""
         reader, self._reader = self._reader, None
         if reader is not None:
             with contextlib.suppress(PersistError):

@@ -45,7 +45,7 @@ class Index:
         return Passed(upper, appended=appended)
 
     async def close(self) -> None:
-        """Let go of the input."""
+        """Release the input."""
         await self._input.close()
         self._kept.forget()
 

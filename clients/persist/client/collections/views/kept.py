@@ -1,6 +1,6 @@
 """The shard of what is computed: where it stands, and one append for each result.
 
-Whoever appends says where the shard stood: so of any number of processes that compute the same, one appends, and what
+Each append says where the shard stood: so of any number of processes that compute the same, one appends, and what
 was killed anywhere goes on from the shard's upper. Source: reliability.md I4.
 """
 

@@ -1,4 +1,4 @@
-"""All materialized views and indexes of an environment, kept up by whoever leads it: a duty of the controller.
+"""All materialized views and indexes of an environment, kept up by its leader: a duty of the controller.
 
 One that cannot go on is stalled with a reason, and the others go on. Source: collections: the controller (views).
 """
@@ -121,7 +121,7 @@ class Maintainer:
         return await self._taken()
 
     async def close(self) -> None:
-        """Let go of all inputs."""
+        """Release all inputs."""
         await self._end(*self._under_way)
         for _, keeper in self._at_work.values():
             await keeper.close()
@@ -210,7 +210,7 @@ class _Late:
         return await self._runner.run(asked)
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release it."""
         runner, self._runner = self._runner, None
         if runner is not None:
             runner.close()

@@ -84,7 +84,7 @@ class MaterializedView:
         return replace(passed, queries=begun.queries + passed.queries, appended=begun.appended + passed.appended)
 
     async def close(self) -> None:
-        """Let go of the inputs."""
+        """Release the inputs."""
         for each in self._inputs.values():
             await each.close()
         self._kept.forget()
@@ -159,7 +159,7 @@ class MaterializedView:
         return difference(new, current, definition.schema, time)
 
     async def _release(self, upper: Antichain) -> None:
-        """Inputs are read from the last refresh time on, so that what changed since can be told."""
+        """Inputs are read from the last refresh time on, so that what changed since can be computed."""
         if upper.time is None:
             return
         time = max(0, last_refresh(self.definition.refresh, upper.time))

@@ -1,4 +1,4 @@
-"""What maintaining a view needs of whoever runs queries: text and contents at one time in, rows out.
+"""What maintaining a view needs of what runs queries: text and contents at one time in, rows out.
 
 Source: collections: queries.
 """
@@ -46,5 +46,5 @@ class QueryRunner(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of its memory. Another query takes it again."""
+        """Release its memory. Another query takes it again."""
         ...

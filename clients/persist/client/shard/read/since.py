@@ -157,9 +157,9 @@ class SinceHandle(Stays):
             raise error from None
 
     async def expire(self, *, expected: bytes | None = None, timeout: float | None = None) -> bool:
-        """Remove the hold for everybody; whether it was there. One RPC. Raises LeaseExpired: look, and ask anew.
+        """Remove the hold for all handles; whether it was there. One RPC. Raises LeaseExpired: look, and ask anew.
 
-        ``expected``: only while this is its token; whoever took it over keeps it.
+        ``expected``: only while this is its token; a process that took it over keeps it.
         """
         location = self._location
         location.check_open()

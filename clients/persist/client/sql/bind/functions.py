@@ -41,7 +41,7 @@ _FENCE: Final = "queries compute with the rows of collections, and see nothing e
 def check(query: exp.Expr, *, definite: bool = False) -> None:
     """Raise SqlNotSupported for functions that may not be used; with ``definite`` also for those of chance and clock.
 
-    What is kept, or followed, has to be the same whoever computes it, and whenever.
+    What is kept, or followed, has to be the same wherever and whenever it is computed.
     """
     if definite and (sample := query.find(exp.TableSample)) is not None:
         raise SqlNotSupported(

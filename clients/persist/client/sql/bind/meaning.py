@@ -88,7 +88,7 @@ def _value(node: exp.Expr) -> exp.Expr:
 
 
 def _in(node: exp.Expr) -> exp.Expr:
-    """A list of rows. One that is long stays as it is, since only its NOT can tell it from what is meant."""
+    """A list of rows. One that is long stays as it is, since only its NOT distinguishes it from what is meant."""
     left = _row(node.args.get("this"))
     rows = [_row(each) for each in node.expressions]
     if left is None or not rows or None in rows:

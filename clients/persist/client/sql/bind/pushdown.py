@@ -1,6 +1,6 @@
 """Which columns and rows of its inputs a query needs: only what is sure, as DuckDB checks every condition again.
 
-A scope of the query is asked at a time; where its columns cannot be told apart, its inputs are read as they are.
+A scope of the query is asked at a time; where its columns cannot be distinguished, its inputs are read as they are.
 """
 
 import datetime

@@ -90,7 +90,7 @@ def _options(tokens: Tokens, *known: str) -> "list[str] | _Options":
 
 
 class _Options:
-    """WITH (name value, …): gives each name; whoever asks reads the value before the next. Nothing comes behind."""
+    """WITH (name value, …): gives each name; the caller reads the value before the next. Nothing comes behind."""
 
     def __init__(self, tokens: Tokens, known: tuple[str, ...]) -> None:
         self._tokens = tokens

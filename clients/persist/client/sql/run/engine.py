@@ -52,13 +52,13 @@ class Relation(Protocol):
         ...
 
     def abandon(self) -> None:
-        """Nobody waits for rows of it any more."""
+        """Nothing waits for rows of it any more."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a query may use. ``timeout`` in seconds; None: until whoever asked goes away."""
+    """What a query may use. ``timeout`` in seconds; None: until its caller goes away."""
 
     memory_bytes: int = 1 << 30
     threads: int = 2
@@ -109,7 +109,7 @@ class Engine:
             await running.close()
 
     def close(self) -> None:
-        """Let go of its memory."""
+        """Release its memory."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -172,7 +172,7 @@ class _Running:
         return "\n".join(str(row[-1]) for row in self._cursor.execute(f"EXPLAIN {sql}").fetchall())
 
     async def call(self, work: Callable[[], T], deadline: float | None) -> T:
-        """What ``work`` returned in the thread, which is interrupted if nobody waits for it any more."""
+        """What ``work`` returned in the thread, which is interrupted if nothing waits for it any more."""
         loop = asyncio.get_running_loop()
         future = loop.run_in_executor(self._thread, work)
         try:
@@ -202,7 +202,7 @@ class _Running:
         for relation in self._relations.values():
             relation.abandon()
         while not future.done():
-            # It may have been between two queries: asked again until it has heard it.
+            # It may have been between two queries: asked again until it has ended.
             self._cursor.interrupt()
             await asyncio.wait([future], timeout=0.05)
         future.exception()

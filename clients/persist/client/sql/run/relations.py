@@ -61,7 +61,7 @@ class Streamed:
         return stream
 
     def abandon(self) -> None:
-        """Whoever waits for rows is told that none come."""
+        """What waits for rows fails: none come."""
         with self._lock:
             self._over = True
             waiting = list(self._waiting)
@@ -114,7 +114,7 @@ def repeated(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     if least < 0:
         raise SqlFailed(
             "more rows were taken away than were there",
-            hint="whoever wrote retracted rows that did not exist; see persist shard show",
+            hint="a writer retracted rows that did not exist; see persist shard show",
             row=str(rows.filter(pc.less(diffs, 0)).slice(0, 1).to_pylist())[:200],
         )
     return rows.take(pa.array(np.repeat(np.arange(batch.num_rows), diffs.to_numpy())))

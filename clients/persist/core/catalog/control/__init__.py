@@ -1,1 +1,1 @@
-"""What the leader of an environment decides about times: sinces, lags, ticks, quarantine, what is let go. Pure."""
+"""What the leader of an environment decides about times: sinces, lags, ticks, quarantine, what is finalized. Pure."""

@@ -23,7 +23,7 @@ SLACK: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of a shard: ``given``: nobody who asks the controller reads before it any more; its ``upper``."""
+    """What is known of a shard: ``given``: the controller chooses no read before it any more; its ``upper``."""
 
     given: Antichain
     upper: Antichain
@@ -34,7 +34,7 @@ def implied(each: Controlled, known: Known, applied: int | None = None) -> Antic
 
     A policy counts milliseconds where times are that, and times elsewhere. A closed upper says nothing of how much time
     went by: what is there then stays. ``applied``: the read time of its timeline, or an earlier one. A collection that
-    is ahead of that is kept from there on: who asks what to read is told that time, and reads a little later.
+    is ahead of that is kept from there on: who asks what to read gets that time, and reads a little later.
     """
     by, upper = each.retain.by, known.upper.time
     if by is None or upper is None:

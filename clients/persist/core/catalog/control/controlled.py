@@ -28,7 +28,7 @@ class Controlled:
 
     ``held_with``: the source that feeds it; a hold on that is one on this.
 
-    ``completes``: a table that nobody but tables writes, so that whoever leads may say that nothing more comes before
+    ``completes``: a table that only tables write, so that the leader may say that nothing more comes before
     a time. ``claims_epoch``: see ``core.time.collections``.
     """
 
@@ -74,7 +74,7 @@ def going_along(collections: Mapping[Id, Controlled], moving: Collection[ShardId
     """The tables, at rest or not, from which something is computed together with what moves: it shows nothing of that
     before they are complete, too.
 
-    ``moving``: tables with rows of late. What is not completed by whoever leads may move at any time.
+    ``moving``: tables with rows of late. What is not completed by the leader may move at any time.
     """
     found: set[ShardId] = set()
     for each in collections.values():

@@ -1,4 +1,4 @@
-"""How holds stand: which ones fell too far behind and what becomes of them, and what their owners are told.
+"""How holds stand: which ones fell too far behind and what becomes of them, and what is reported to their owners.
 
 Source: design 000 (MAX LAG, Monitoring); catalog-semantics.md sections 0.1, 0.5 and 3.2.
 """

@@ -16,7 +16,7 @@ ACTIVE_SECONDS: Final = 60.0
 """How long after its last rows a table counts as written to."""
 IDLE_A_TICK: Final = 2
 IDLE_FEW: Final = 4
-"""Tables that nobody writes to completed in one tick, by turns; one of more than a few: each is a few commits."""
+"""Tables without writes completed in one tick, by turns; one of more than a few: each is a few commits."""
 
 
 @dataclass(frozen=True, slots=True)

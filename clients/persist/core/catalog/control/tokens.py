@@ -27,7 +27,7 @@ def token_of(fence: FenceToken, incarnation: int = 0) -> bytes:
 
 
 def standing(found: bytes, own: bytes) -> Standing:
-    """Whose token was found. What is no token of a leader was nobody's."""
+    """Whose token was found. What is no token of a leader was no leader's."""
     if found == own:
         return Standing.OURS
     return Standing.LATER if len(found) == _FORM.size and found > own else Standing.EARLIER

@@ -26,7 +26,7 @@ _READ: Final = (Acl(PUBLIC, SUPERUSER, BITS["r"]),)
 _DATABASE: Final = Id(Space.USER, 1)
 _PUBLIC_SCHEMA: Final = Id(Space.USER, 3)
 _CLUSTER: Final = Id(Space.USER, 1)
-"""Numbers below the first of their allocators: nobody was given them."""
+"""Numbers below the first of their allocators: they were never given."""
 
 
 def bootstrap(tx: Transaction) -> None:
@@ -51,7 +51,7 @@ def bootstrap(tx: Transaction) -> None:
 
 
 def fingerprint(collection: SystemCollection) -> str:
-    """What tells one definition of a system collection from another."""
+    """What distinguishes one definition of a system collection from another."""
     return hashlib.sha256(collection.schema.to_bytes()).hexdigest()[:32]
 
 
@@ -83,7 +83,7 @@ def _schema(tx: Transaction, id: Id, database: Id | None, name: str) -> Id:
     if tx.get(SCHEMA, key) is not None:
         key = o.SchemaKey(Id(id.space, tx.allocate("schema")[0]))
     (oid,) = tx.allocate_oids()
-    tx.set(SCHEMA, key, o.Schema(database, name, SUPERUSER, _USED, oid))
+    tx.set(SCHEMA, key, o.CatalogSchema(database, name, SUPERUSER, _USED, oid))
     return key.id
 
 

@@ -1,4 +1,4 @@
-"""An item as everybody outside the catalog sees it, and an environment as the statements of one session see it.
+"""An item as all outside the catalog see it, and an environment as the statements of one session see it.
 
 Source: docs/catalog.md; collections: names, dependencies, timelines.
 """
@@ -17,7 +17,7 @@ DATABASE: Final = "persist"
 SCHEMA: Final = "public"
 ROLE: Final = "persist"
 SUPERUSER: Final = RoleRef(Space.SYSTEM, 1)
-"""The role ``persist``: it may do everything, and is who acts where nobody else was named."""
+"""The role ``persist``: it may do everything, and acts where no other was named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class Described:
     def is_keyed(self) -> bool:
         """Whether no two rows of it may have one key, by whatever door they come.
 
-        A shard that was adopted, or made a table of by a program, is written directly by whoever did so before: of its
+        A shard that was adopted, or made a table of by a program, is written directly by what did so before: of its
         keys nothing was said.
         """
         is_made_so = self.mode == "wal" or bool(self.sql)

@@ -35,7 +35,7 @@ class Effects:
     """``created``: collections whose shard is to be made or taken over; ``begins``: the since that one of them is to
     have, where its inputs say so. ``born``: where new ones begin that are made from nothing.
     ``held``: holds made or moved, backwards too.
-    ``changed``: collections whose policy or protection changed otherwise. ``dropped``: shards nobody names any more.
+    ``changed``: collections whose policy or protection changed otherwise. ``dropped``: shards that no item has.
     ``left``: shards given back, which stay."""
 
     created: tuple[Described, ...] = ()

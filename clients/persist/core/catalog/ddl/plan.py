@@ -163,7 +163,7 @@ def _outcome(it: Planning, request: Statement) -> Executed | UsageError:
 
 
 def touched(view: CatalogView, statements: Iterable[Statement], session: Session) -> tuple[Described, ...]:
-    """The collections whose frontiers ``plan`` needs for these statements. What nobody knows is left to ``plan``."""
+    """The collections whose frontiers ``plan`` needs for these statements. Unknown names are left to ``plan``."""
     found: dict[Id, None] = {}
     for statement in statements:
         match statement:

@@ -74,7 +74,7 @@ def letters(acls: Iterable[Acl]) -> str:
 
 
 def roles_of(view: CatalogView, role: RoleRef) -> AbstractSet[RoleRef]:
-    """A role, those it is a member of, and everybody."""
+    """A role, those it is a member of, and PUBLIC."""
     found, waiting = {PUBLIC}, [role]
     while waiting:
         each = waiting.pop()
@@ -138,15 +138,15 @@ def check_superuser(view: CatalogView, role: RoleRef, name: str) -> None:
 
 
 def check_users(id: Id, kind: ObjectType, name: str) -> None:
-    """Raises InvalidArgument for what the system made: nobody alters it."""
+    """Raises InvalidArgument for what the system made: it cannot be altered."""
     if id.space is not Space.USER:
-        raise InvalidArgument("the system made this, and nobody alters it", kind=kind.words, name=name)
+        raise InvalidArgument("the system made this, and it cannot be altered", kind=kind.words, name=name)
 
 
 def granted(
     acls: tuple[Acl, ...], grantee: RoleRef, grantor: RoleRef, mode_bits: int, *, revoke: bool
 ) -> tuple[Acl, ...]:
-    """Privileges after some were given to a role, or (``revoke``) taken from it, whoever gave them; rising by role."""
+    """Privileges after some were given to a role, or (``revoke``) taken from it, of any grantor; rising by role."""
     kept = {(acl.grantee, acl.grantor): acl.mode_bits for acl in acls}
     if revoke:
         kept = {who: have & ~mode_bits if who[0] == grantee else have for who, have in kept.items()}

@@ -1,4 +1,4 @@
-"""System collections: tables that nobody stores, whose rows are computed from a view of the catalog.
+"""System collections: tables that are stored nowhere, whose rows are computed from a view of the catalog.
 
 ``mz_catalog.mz_holds`` and ``mz_catalog.mz_hold_objects`` are those of design document 5; all others are in
 ``persist_catalog``. Source: design document 5, Monitoring; collections: names, the hold.

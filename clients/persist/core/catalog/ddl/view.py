@@ -125,7 +125,7 @@ class CatalogView:
         return other
 
     def apply(self, changes: Iterable[Change]) -> None:
-        """Take over what was committed: changes as a catalog tells them, of whatever kinds."""
+        """Take over what was committed: changes as a catalog reports them, of whatever kinds."""
         seen = [change for change in changes if change.kind in self._objects]
         for kind, key, before, _, _ in seen:
             if before is not None:
@@ -273,7 +273,7 @@ class CatalogView:
             wanted = {key.item_id for key in self._objects[HOLD]}
         else:
             wanted = {hold for id in among for hold in self._held.of(id)}
-        # Rows of holds without an item or an object keep nothing: nobody could name them.
+        # Rows of holds without an item or an object keep nothing: no statement could name them.
         sound = [id for id in wanted if o.ItemKey(id) in self._objects[ITEM]]
         found = [self.hold(id) for id in sorted(sound) if self._objects[HOLD][o.HoldKey(id)].objects]
         return Holds(
@@ -296,7 +296,7 @@ class CatalogView:
         return _ById(self._objects[DATABASE], o.DatabaseKey)
 
     @property
-    def schemas(self) -> "_ById[Id, o.Schema]":
+    def schemas(self) -> "_ById[Id, o.CatalogSchema]":
         """All schemas."""
         return _ById(self._objects[SCHEMA], o.SchemaKey)
 

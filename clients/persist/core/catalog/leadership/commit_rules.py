@@ -1,4 +1,4 @@
-"""Committing: when a batch may go to the shard, at which time, and what to do when somebody was there first.
+"""Committing: when a batch may go to the shard, at which time, and what to do when another one was first.
 
 Source: catalog-semantics.md sections 1.2.7 and 1.2.8.
 """
@@ -17,7 +17,7 @@ from persist.core.catalog.transaction import Batch, Transaction
 from persist.errors import InvalidArgument
 
 TIME_LIMIT: Final = 2**62
-"""No transaction asks for this time or a later one, and nobody for a later upper. Nanoseconds since 1970 reach it in
+"""No transaction asks for this time or a later one, and no call for a later upper. Nanoseconds since 1970 reach it in
 2116. A catalog that was once at the end of time could never be written to again; from here on there is room for ever.
 """
 
@@ -48,7 +48,7 @@ def committed_at(snapshot: Snapshot, transaction: Transaction, codec: RowCodec) 
 
 
 def advanced_upper(upper: int, to: int) -> int | None:
-    """The upper to advance to so that it is at least ``to``; None when it is, already. Fences are told either way.
+    """The upper to advance to so that it is at least ``to``; None when it is, already. Fences are reported either way.
 
     Raises InvalidArgument for one beyond TIME_LIMIT.
     """

@@ -1,6 +1,6 @@
 """Who may write: the fence token (deploy generation, epoch) of the catalog, in one row.
 
-Every writable open writes a new token over the one it read, in one append; whoever holds a smaller one is fenced from
+Every writable open writes a new token over the one it read, in one append; a process with a smaller one is fenced from
 then on. A token that went too far by mistake is set back by hand. Tokens that were held before may come again then, so
 the numbers alone would let a former leader on: a *fence* is a token and an incarnation, of which there is one more
 each time. Any fence of a later incarnation is greater. Source: catalog-semantics.md sections 1.2.1 and 1.2.2;
@@ -36,7 +36,7 @@ EPOCH_LIMIT: Final = 2**62
 class Claim:
     """What a process may call its own: its deploy generation, and after it opened the catalog its token.
 
-    No generation (a read-only process): nobody can fence it. ``incarnation`` is that of the fence it opened with.
+    No generation (a read-only process): it cannot be fenced. ``incarnation`` is that of the fence it opened with.
     """
 
     generation: int | None
@@ -53,13 +53,13 @@ class Claim:
             return None
         ours = self.token or FenceToken(self.generation, 0)
         if self.token is not None and incarnation != self.incarnation:
-            # Of an earlier one only who looks at rows that are behind is told.
+            # An earlier one is seen only by a look at rows that are behind.
             later = incarnation > self.incarnation
             return _fenced(FencedByEpoch, "the fence token was set back by hand", ours, seen) if later else None
         if seen.deploy_generation > ours.deploy_generation:
             return _fenced(FencedByGeneration, "a newer deployment leads", ours, seen)
         if self.token is not None and seen > self.token:
-            return _fenced(FencedByEpoch, "somebody opened the catalog later", ours, seen)
+            return _fenced(FencedByEpoch, "another process opened the catalog later", ours, seen)
         return None
 
     def fenced_within(self, codec: RowCodec, changes: Iterable[tuple[Row, int]]) -> list[Fenced]:
@@ -150,7 +150,7 @@ def incarnation_row(codec: RowCodec, incarnation: int) -> Row:
 
 
 def most_informative(refusals: Iterable[Fenced]) -> Fenced | None:
-    """The refusal that tells most: generation before epoch before migration; of equals the last."""
+    """The refusal that says most: generation before epoch before migration; of equals the last."""
     found: Fenced | None = None
     for refusal in refusals:
         if found is None or refusal.rank >= found.rank:

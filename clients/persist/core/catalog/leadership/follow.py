@@ -1,4 +1,4 @@
-"""Taking over what was committed, time by time, and stopping where somebody else began to lead.
+"""Taking over what was committed, time by time, and stopping where another process began to lead.
 
 Source: catalog-semantics.md sections 1.2.1 and 1.2.3.
 """
@@ -25,7 +25,7 @@ def follow(snapshot: Snapshot, codec: RowCodec, claim: Claim, updates: Iterable[
     """Bring the snapshot up to all updates since, unless one of them fences the claim.
 
     From the first time on that fences, nothing is applied or decoded but fence tokens: what comes after a new leader
-    may have a format that only it knows. Of all refusals the most informative is told. Raises CorruptData.
+    may have a format that only it knows. Of all refusals the most informative is raised. Raises CorruptData.
 
     Who is fenced stays fenced: the snapshot is behind from then on, so it must neither follow nor write any more.
     """

@@ -17,7 +17,7 @@ from persist.errors import CorruptData, InvalidArgument, check
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """From ``version`` to the next: ``change`` tells, for all rows, those that go (-1) and those that come (1).
+    """From ``version`` to the next: ``change`` gives, for all rows, those that go (-1) and those that come (1).
 
     It may use nothing but frozen messages and the rows: what it does never changes. It leaves frozen kinds alone.
     """
@@ -97,7 +97,7 @@ class Migrations:
 def fenced_by_migration(expected: int, upper: int) -> FencedByMigration:
     """The refusal when a step could not be appended: the upper was not what the process that migrates left."""
     return FencedByMigration(
-        "somebody else moved the catalog during a migration",
+        "another process moved the catalog during a migration",
         hint="open the catalog again",
         expected=expected,
         upper=upper,

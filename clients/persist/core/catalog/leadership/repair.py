@@ -90,8 +90,8 @@ class Tally:
         return [change for at in said for change in self.replaced(*at, self.kept(*at))]
 
     def last_token(self) -> FenceToken:
-        """The greatest fence token there ever was since one was set back, as far as rows tell: whoever holds it may
-        still write."""
+        """The greatest fence token there ever was since one was set back, as far as rows show: its holder may still
+        write."""
         tokens = (self._token(row) for row in self._sums if row.kind == FENCE_TOKEN.tag and self._is_newest(row))
         return max((token for token in tokens if token is not None), default=FenceToken(0, FLOOR))
 

@@ -1,4 +1,4 @@
-"""What a PostgreSQL source is told, as values.
+"""What a PostgreSQL source is made with, as values.
 
 Source: design 003; architecture.md section 8.
 """
@@ -53,7 +53,7 @@ class Options:
 def parse_options(raw: Mapping[str, str], source: str, token: str) -> Options:
     """The options of a source of that name. Raises InvalidArgument for what is unknown, missing or malformed.
 
-    ``token``: of this attempt alone. Slots are named for a whole server, so it is in the name of one that is not told.
+    ``token``: of this attempt alone. Slots are named for a whole server, so it is in the name of one that is not given.
     """
     for name in raw:
         if name not in NAMES:
@@ -84,7 +84,7 @@ def parse_options(raw: Mapping[str, str], source: str, token: str) -> Options:
 
 
 def default_name(source: str) -> str:
-    """How the publication of a source is called unless told, and its slot begins."""
+    """How the publication of a source is called by default, and its slot begins."""
     return "persist_" + re.sub(r"[^a-z0-9_]", "_", source.lower())[: _NAME_MAX - len("persist_")]
 
 

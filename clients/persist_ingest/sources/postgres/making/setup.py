@@ -1,7 +1,7 @@
 """Setting a PostgreSQL source up: checks, replica identities, publication, slot with snapshot; and undoing that.
 
 Tables are locked against changes of their form (ACCESS SHARE) until the slot is there, so that it and the definition
-agree. No longer: whoever waits for that lock to end makes everybody else wait. Source: sources.md section 1.
+agree. No longer: a session that waits for that lock to end makes all others wait. Source: sources.md section 1.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -186,8 +186,8 @@ def _begun(session: Session, options: Options, dsn: str, stack: ExitStack, undo:
 def _undo(dsn: str, slot: str, steps: Sequence[_Step]) -> None:
     """Take back what was set up, last things first; what cannot be taken back now is left for replaceSlot.
 
-    Where another has a slot of that name meanwhile, that one relies on replica identities; and so does whoever
-    publishes the table.
+    Where another has a slot of that name meanwhile, that one relies on replica identities; and so does whichever
+    publication has the table.
     """
     if not steps:
         return
@@ -311,7 +311,7 @@ def check_kinds(tables: Sequence[Listed]) -> None:
 
 
 def _check_names(tables: Sequence[Listed]) -> None:
-    """Exports are told apart by their names, and in SQL not by case."""
+    """Exports are distinguished by their names, and in SQL not by case."""
     named: dict[str, Listed] = {}
     for table in tables:
         other = named.setdefault(table.export.lower(), table)

@@ -15,7 +15,7 @@ from persist_ingest.sources.postgres.session import Session, patiently
 
 SLOT_SECONDS: Final = 10
 WATCH_SECONDS: Final = 5.0
-"""For how long a slot is watched before it is taken for one that nobody reads."""
+"""For how long a slot is watched before it is taken for one without a reader."""
 _WRITERS: Final = """
 SELECT pid, usename, state, (now() - xact_start)::text FROM pg_stat_activity
 WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid() ORDER BY xact_start LIMIT 5
@@ -39,7 +39,7 @@ def free(session: Session, options: Options) -> None:
 
 
 def _check_unused(session: Session, found: catalog.Slot, name: str) -> None:
-    """Nobody reads the slot. Between two reads no session holds it: but what is read is let go after a while."""
+    """Nothing reads the slot. Between two reads no session holds it: but what is read is released after a while."""
     give_up = system().monotonic() + WATCH_SECONDS
     while system().monotonic() < give_up:
         with suppress(PersistError):

@@ -1,4 +1,4 @@
-"""Tokens, pace, leftovers and what is observed: the smaller decisions of whoever controls collections."""
+"""Tokens, pace, leftovers and what is observed: the smaller decisions of what controls collections."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -97,12 +97,12 @@ def test_leftovers(
 ) -> None:
     collections = {id_of(at): Controlled(id=id_of(at), shard=shard) for at, shard in enumerate(sorted(owned))}
     found = leftovers(collections, begun, dropped, under_way)
-    # Nothing that an item has, or that a statement is at, is let go of.
+    # Nothing that an item has, or that a statement is at, is released or finalized.
     assert not (found.release | found.finalize) & (owned | under_way)
     assert not found.release & found.finalize
     assert found.finalize == dropped - owned - under_way
     assert found.claimed == dropped & owned
-    # Everything begun is let go of, or done with, unless a statement is at it.
+    # Everything begun is released, or done with, unless a statement is at it.
     assert begun - under_way == found.release | found.settled
 
 

@@ -25,7 +25,7 @@ _log = logging.getLogger("persist.control")
 
 
 class Gauges(Protocol):
-    """Where values are told beside counters: a service's telemetry."""
+    """Where values are reported beside counters: a service's telemetry."""
 
     def count(self, name: str, labels: Labels = (), by: float = 1) -> None:
         """Add to a counter."""
@@ -37,7 +37,7 @@ class Gauges(Protocol):
 
 
 class Unwatched:
-    """A library that nobody watches."""
+    """A library without telemetry."""
 
     def count(self, name: str, labels: Labels = (), by: float = 1) -> None:
         """Do nothing."""
@@ -82,7 +82,7 @@ class Duty:
         self._woken.set()
 
     async def once(self) -> None:
-        """Do it now. Raises what it raises, and what ``check`` does: nobody else has met a later leader."""
+        """Do it now. Raises what it raises, and what ``check`` does: nothing else has met a later leader."""
         self._check()
         await self._work()
         self.passes += 1
@@ -93,7 +93,7 @@ class Duty:
         while self.passes < wanted:
             self._check()
             if self._is_over:
-                raise Determinate("what leads was closed", hint="ask whoever leads now", duty=self.name)
+                raise Determinate("what leads was closed", hint="ask the present leader", duty=self.name)
             self.wake()
             done = self._done
             await done.wait()
@@ -117,7 +117,7 @@ class Duty:
             except Fenced:
                 raise
             except OutOfSync:
-                # Somebody defined something meanwhile: from there, soon. What stays out of sync must not spin.
+                # Another session defined something meanwhile: from there, soon. What stays out of sync must not spin.
                 pause = min(2 * pause or AGAIN_SECONDS, PAUSE_SECONDS_MAX)
             except Exception as error:
                 self.failures += 1

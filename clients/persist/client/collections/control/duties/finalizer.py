@@ -1,4 +1,4 @@
-"""The duty that lets go of what was dropped: marked in the catalog first, then emptied, then forgotten.
+"""The duty that finalizes what was dropped: marked in the catalog first, then emptied, then forgotten.
 
 Source: collections: the controller (finalizer); reliability.md I11.
 """
@@ -26,10 +26,10 @@ class Finalizer:
         self._room = room
 
     async def work(self) -> None:
-        """One pass. A few RPCs for each shard that is let go of. Raises Fenced, LocationError: the rest is for later.
+        """One pass. A few RPCs for each such shard. Raises Fenced, LocationError: the rest is for later.
 
-        SUBTLE: the catalog is asked first whether this leader still leads. What a successor defines on a shard that is
-        nobody's here is not seen here, and must not be finalized.
+        SUBTLE: the catalog is asked first whether this leader still leads. What a successor defines on a shard that no
+        item has here is not seen here, and must not be finalized.
         """
         room = self._room
         begun = await room.begun.all()
@@ -55,7 +55,7 @@ class Finalizer:
 
     async def _finalize(self, shard: ShardId) -> None:
         room = self._room
-        # SUBTLE: its handle under this token says that nobody who led later has the shard.
+        # SUBTLE: its handle under this token says that no later leader has the shard.
         try:
             await room.handles.take_over(shard)
             # The catalog says that no item has it any more, so nothing else is asked.

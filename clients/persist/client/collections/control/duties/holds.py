@@ -41,7 +41,7 @@ class Lags:
         await room.catalog.commit(transaction)
         for hold in changed.values():
             room.gauges.count(OVERDUE, (("became", "advanced" if hold.is_active else "ended"),))
-            # One that nobody advances falls behind again each second: that is told once.
+            # One that is not advanced falls behind again each second: that is logged once.
             level = logging.DEBUG if _was_told(before[hold.id], hold) else logging.WARNING
             _log.log(level, "hold %s fell behind by more than %d: now at %d", hold.name, hold.max_lag, hold.at)
         self._wake()

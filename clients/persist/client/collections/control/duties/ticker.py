@@ -38,7 +38,7 @@ class Ticker:
         self._completed: dict[ShardId, float] = {}
 
     def want(self, shards: Collection[ShardId]) -> None:
-        """Somebody follows these tables: they are completed with each tick for a while."""
+        """Readers follow these tables: they are completed with each tick for a while."""
         now = self._room.runtime.monotonic()
         self._written.update(dict.fromkeys(shards, now))
 

@@ -129,7 +129,7 @@ def create_sink(it: Planning, statement: CreateSink) -> Executed:
 
 
 def adopt(it: Planning, statement: Adopt) -> Executed:
-    """A shard that exists becomes a table, of which everything is retained until somebody says otherwise."""
+    """A shard that exists becomes a table, of which everything is retained until a statement says otherwise."""
     name = statement.name
     schema = it.place(name)
     it.check_free(schema, name)

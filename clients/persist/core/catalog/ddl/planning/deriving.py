@@ -167,7 +167,7 @@ def inputs_of(it: Planning, reads: tuple[Described, ...]) -> tuple[Id, ...]:
 
 
 def begin(it: Planning, id: Id, inputs: tuple[Id, ...]) -> None:
-    """A collection that is made from others begins at the greatest of their sinces: the first time all can tell."""
+    """A collection that is made from others begins at the greatest of their sinces: where all can be read."""
     it.inputs[id] = inputs
     since = it.view.holds(it.implied(inputs), among=inputs).least_valid(map(str, inputs))
     if since.time is None:

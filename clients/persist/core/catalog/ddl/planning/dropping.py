@@ -78,7 +78,7 @@ def drop(it: Planning, statement: Drop) -> Executed:
 
 
 def leave(it: Planning, statement: Leave) -> Executed:
-    """The item is forgotten, its shard stays and is nobody's any more; of a source with all that it feeds."""
+    """The item is forgotten, its shard stays and is no item's any more; of a source with all that it feeds."""
     found = it.owned(statement.name, _left_as(it, statement.name))
     it.tx.depend_on([ITEM, HOLD])
     left = closure(it.view, (found.id,), along_only=True) if found.kind is ObjectType.SOURCE else [found.id]
@@ -234,7 +234,7 @@ def _drop_roles(it: Planning, tag: str, statement: Drop) -> Executed:
             missing.append(name.item)
             continue
         if role.space is not Space.USER:
-            raise InvalidArgument("the system made this, and nobody drops it", kind="role", name=name.item)
+            raise InvalidArgument("the system made this, and it cannot be dropped", kind="role", name=name.item)
         _check_unused(it, role, name.item)
         it.put(ROLE, o.RoleKey(role), None)
         it.audit(AuditEventType.DROP, ObjectType.ROLE, AuditNamedV1(str(role), name.item))

@@ -198,7 +198,7 @@ def _all_of(it: Planning, of: tuple[str, ...]) -> tuple[Described, ...]:
 
 
 def _begin_earlier(it: Planning, id: Id, at: int) -> None:
-    """What this transaction makes begins at the time of its hold, if all that it is made from can still tell it."""
+    """What this transaction makes begins at the time of its hold, if all that it is made from is readable there."""
     if (born := it.born.get(id)) is not None and at < born.at:
         it.born[id] = replace(born, at=at)
         it.fresh[id] = Antichain.of(at)

@@ -82,14 +82,16 @@ def set_system(it: Planning, statement: SetSystem) -> Executed:
 
 def _make_schema(it: Planning, database: Id, name: str) -> Id:
     id = Id(Space.USER, it.tx.allocate("schema")[0])
-    it.put(SCHEMA, o.SchemaKey(id), o.Schema(database, name, it.role, _used_by_all(it), it.tx.allocate_oids()[0]))
+    it.put(
+        SCHEMA, o.SchemaKey(id), o.CatalogSchema(database, name, it.role, _used_by_all(it), it.tx.allocate_oids()[0])
+    )
     full = f"{it.view.databases[database].name}.{name}"
     it.audit(AuditEventType.CREATE, ObjectType.SCHEMA, AuditNamedV1(str(id), full))
     return id
 
 
 def _used_by_all(it: Planning) -> tuple[Acl, ...]:
-    # Of what persist itself makes everybody may see that it is there; others grant it.
+    # Of what persist itself makes every role may see that it is there; others grant it.
     return p.granted((), PUBLIC, it.role, p.BITS["U"], revoke=False) if it.role == SUPERUSER else ()
 
 
