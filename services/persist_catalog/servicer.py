@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError, Message
 from persist.client.catalog.port import OpenableCatalog
 from persist.client.remote.catalog_ddl import ROLE_HEADER
 from persist.core.catalog.conflicts import Footprint
+from persist.core.catalog.ddl.statements import Statement
 from persist.core.catalog.errors import OutOfSync
 from persist.core.catalog.kinds import COMMIT
 from persist.core.catalog.rows import Row
@@ -60,6 +61,8 @@ CHANGES_MAX: Final = 50_000
 """Changes of rows in one transaction. A row that is replaced counts twice."""
 CHANGES_ON_LOOP_MAX: Final = 1_000
 """More are taken apart beside the event loop, which others need."""
+STATEMENTS_ON_LOOP_BYTES: Final = 16 << 10
+"""The same of a request to execute."""
 IDS_MAX: Final = 1_000_000
 """Ids in one request."""
 
@@ -300,7 +303,8 @@ class CatalogServicer(CatalogServiceServicer):
     async def Execute(self, request: pb_ddl.ExecuteRequest, context: Context) -> pb_ddl.ExecuteResponse:
         """Carry out statements."""
         session = session_in(request, role_of(context))
-        statements = tuple(map(statement_in, request.statements))
+        large = request.ByteSize() > STATEMENTS_ON_LOOP_BYTES
+        statements = await self._runtime.offload(_statements_in, request) if large else _statements_in(request)
         token = Token.parse(request.token) if request.token else None
         it = await self._of(request)
         outcome = await it.executing.execute(statements, session, token, history_in(request))
@@ -369,8 +373,13 @@ class Staged:
         return await self._assemble()
 
 
-def _staged_in(request: pb.CommitRequest, pieces: Sequence[pb.StageChangesRequest]) -> Commit:
-    return _commit_of(request, *whole(pieces))
+def _statements_in(request: pb_ddl.ExecuteRequest) -> tuple[Statement, ...]:
+    """What a request wants executed. Raises InvalidArgument, InvalidId, TypeNotSupported."""
+    return tuple(map(statement_in, request.statements))
+
+
+def _staged_in(request: pb.CommitRequest, pieces: Sequence[bytes]) -> Commit:
+    return _commit_of(request, *whole(map(pb.StageChangesRequest.FromString, pieces)))
 
 
 def _commit_in(request: pb.CommitRequest) -> Commit:

@@ -1,9 +1,11 @@
 """CatalogService as a process: it leads or follows one catalog."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from persist.client.catalog.implementation import Implementation, chosen
 from persist.client.client import Client
+from persist.client.collections.views.query import QueryRunner
 from persist.client.shard.location import Location
 from persist.runtime import Runtime
 from persist.settings import Settings
@@ -41,4 +43,12 @@ def open_catalog(location: Location, duty: Duty, *, telemetry: Telemetry) -> Cat
     """The service of a catalog over a location, which it closes. It begins when it is first asked for something."""
     settings, runtime = location.settings, location.runtime
     client = Client(location)
-    return CatalogService(client, duty, settings=settings, runtime=runtime, telemetry=telemetry, access=client.access)
+    # Who may write here may write any text, and this process leads an environment.
+    access = replace(client.access, queries=_apart)
+    return CatalogService(client, duty, settings=settings, runtime=runtime, telemetry=telemetry, access=access)
+
+
+def _apart() -> QueryRunner:
+    from persist.client.sql.apart.queries import ApartQueries
+
+    return ApartQueries()

@@ -6,7 +6,7 @@ forgotten, and sent again. Source: protos/persist/v1/catalog.proto, StageChanges
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 from persist.errors import InvalidArgument, LeaseExpired, Overloaded, RequestTooLarge
 from persist.retry.tasks import Tasks
@@ -27,16 +27,22 @@ ALL_BYTES_MAX: Final = 128 << 20
 _RETRY_MS: Final = 1_000
 
 
+Data: TypeAlias = bytes
+
+
 @dataclass(slots=True)
 class Stage:
-    """What came of one transaction so far, by offsets; ``next`` is the offset of what is to come."""
+    """What came of one transaction so far, by offsets; ``next`` is the offset of what is to come.
+
+    Pieces are bytes, of which is kept what counts: parsed, many small elements take twenty times as much.
+    """
 
     elements: int
     bytes: int
     used: float
     next: int = 0
     came: int = 0
-    pieces: dict[int, pb.StageChangesRequest] = field(default_factory=dict)
+    pieces: dict[int, Data] = field(default_factory=dict)
 
 
 class Stages:
@@ -71,15 +77,16 @@ class Stages:
             if piece.offset:
                 raise _forgotten(stage_id)
             stage = self._begin(session_id, elements, piece.bytes)
-            self._open[at] = stage
-            self._begin_sweeping()
-        stage.used = self._runtime.monotonic()
-        self._open.move_to_end(at)
         _take(stage, piece, elements)
+        # What is refused reserves nothing, and keeps nothing from being forgotten.
+        self._open[at] = stage
+        self._open.move_to_end(at)
+        stage.used = self._runtime.monotonic()
+        self._begin_sweeping()
         return stage.next
 
-    def whole(self, session_id: str, stage: pb.CatalogStage) -> list[pb.StageChangesRequest]:
-        """All pieces. Raises LeaseExpired when not all are there, InvalidArgument."""
+    def whole(self, session_id: str, stage: pb.CatalogStage) -> list[bytes]:
+        """All pieces, each a StageChangesRequest. Raises LeaseExpired when not all are there, InvalidArgument."""
         stage_id, elements = stage_in(stage)
         found = self._open.get((session_id, stage_id))
         if found is None or found.next != elements or found.elements != elements:
@@ -131,9 +138,11 @@ def _take(stage: Stage, piece: pb.StageChangesRequest, elements: int) -> None:
     count, size = elements_of(piece), bytes_of(piece)
     if (elements, piece.bytes) != (stage.elements, stage.bytes) or not count:
         raise InvalidArgument("a piece of another stage", hint="all pieces say how much there is, and bring some of it")
+    kept = pb.StageChangesRequest(changes=piece.changes, footprint=piece.footprint)
+    data = kept.SerializeToString(deterministic=True)
     known = stage.pieces.get(piece.offset)
     if known is not None:
-        if (known.changes, known.footprint) != (piece.changes, piece.footprint):
+        if known != data:
             raise InvalidArgument(
                 "another piece was here", hint="give each stage an id of its own", offset=piece.offset
             )
@@ -144,7 +153,7 @@ def _take(stage: Stage, piece: pb.StageChangesRequest, elements: int) -> None:
         )
     if stage.next + count > stage.elements or stage.came + size > stage.bytes:
         raise InvalidArgument("more comes than was said", hint="say how much there is", elements=stage.elements)
-    stage.pieces[piece.offset] = piece
+    stage.pieces[piece.offset] = data
     stage.next += count
     stage.came += size
 

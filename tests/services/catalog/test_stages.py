@@ -37,7 +37,8 @@ def stages(clock: Clock | None = None) -> Stages:
 async def test_pieces_come_in_order_and_may_come_again():
     it = stages()
     assert [it.add("a", piece(offset)) for offset in (0, 2, 0, 2, 4)] == [2, 4, 4, 4, 6]
-    assert [each.offset for each in it.whole("a", piece(0).stage)] == [0, 2, 4]
+    came = map(pb.StageChangesRequest.FromString, it.whole("a", piece(0).stage))
+    assert [list(each.changes.keys) for each in came] == [[b"0", b"1"], [b"2", b"3"], [b"4", b"5"]]
     it.drop("a", ID)
     with pytest.raises(LeaseExpired):
         it.whole("a", piece(0).stage)
@@ -96,3 +97,29 @@ async def test_what_was_abandoned_is_forgotten_even_if_nobody_asks_for_anything(
         await asyncio.sleep(0)
     assert (it.reserved, it._open) == (0, {})
     await tasks.close()
+
+
+async def test_what_is_kept_of_a_piece_are_the_bytes_that_count():
+    """Parsed, each element takes many times its bytes; and fields of other releases are not counted."""
+    it = stages()
+    large = piece(0, 6, size=1_000)
+    large.MergeFromString(b"\xfa\x3f" + b"\x80\x80\x40" + bytes(1 << 20))
+    large.changes.values.extend([b""] * 400)
+    it.add("a", large)
+    (kept,) = it.whole("a", large.stage)
+    assert isinstance(kept, bytes)
+    assert len(kept) < 1_000
+
+
+async def test_a_first_piece_that_is_refused_reserves_nothing_and_a_later_one_keeps_nothing():
+    clock = Hasty()
+    it = stages(clock)
+    with pytest.raises(InvalidArgument):
+        it.add("a", piece(0, 0, size=limits.BYTES_MAX))
+    assert (len(it), it.reserved) == (0, 0)
+    it.add("a", piece(0))
+    clock.seconds += it.lease - 1
+    with pytest.raises(InvalidArgument):
+        it.add("a", piece(4))
+    clock.seconds += 2
+    assert len(it) == 0

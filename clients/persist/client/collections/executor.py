@@ -28,23 +28,34 @@ from persist.core.catalog.kinds import COMMIT
 from persist.core.catalog.objects import CommitKey
 from persist.core.catalog.transaction import Transaction
 from persist.core.ids import Token
-from persist.errors import Indeterminate, InvalidArgument
+from persist.errors import Indeterminate, InvalidArgument, Overloaded
 from persist.retry.deadline import Backoff, Deadline
 from persist.retry.tasks import Tasks, outcome_of
 from persist.runtime import Runtime
 from persist.settings import Settings
-from persist.wire.catalog.ddl import Outcome, body_of
+from persist.wire.catalog.ddl import Outcome, weighed
 
 STATEMENTS_MAX: Final = 1_000
 """In one request."""
 REMEMBERED_MAX: Final = 10_000
-"""Outcomes that this process returns again; the catalog knows later that there was one."""
+REMEMBERED_BYTES_MAX: Final = 4 << 20
+"""Outcomes that this process returns again, and bytes of them; the catalog knows later that there was one."""
+WORK_BYTES_MAX: Final = 8 << 20
+"""Bytes of requests that are worked on, or wait for it, also when their callers gave up: their statements take up to
+forty times as much. One is let in whatever its size."""
+_EXECUTED_BYTES: Final = 512
+_RETRY_MS: Final = 500
+
+
+_MOVES: Final = (AdvanceHold, Acknowledge)
+"""Small, and asked for often."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
     body: bytes
     task: "asyncio.Task[Outcome]"
+    request_bytes: int
 
 
 class Executor:
@@ -61,7 +72,10 @@ class Executor:
         self._is_begun = False
         self._turn = asyncio.Lock()
         self._tasks = Tasks()
-        self._known: OrderedDict[Token, _Known] = OrderedDict()
+        self._working = 0
+        self._running: dict[Token, _Known] = {}
+        self._done: OrderedDict[Token, _Known] = OrderedDict()
+        self._done_bytes = 0
         self._advances = Advances(self._flush, runtime=runtime, tasks=self._tasks)
 
     async def execute(
@@ -71,7 +85,8 @@ class Executor:
 
         Goes on when the caller is cancelled, which a repetition with the token shows. Raises UnknownObject,
         PrivilegeMissing, DependentObjects, UniquenessViolation and others that say what is wrong with a statement,
-        InvalidArgument (the token was that of others), Fenced, LocationError (Indeterminate: closed meanwhile).
+        InvalidArgument (the token was that of others), Overloaded, Fenced, LocationError (Indeterminate: closed
+        meanwhile).
         """
         statements = tuple(statements)
         if not 0 < len(statements) <= STATEMENTS_MAX:
@@ -79,11 +94,13 @@ class Executor:
                 "a request has statements", hint=f"one to {STATEMENTS_MAX}", statements=len(statements)
             )
         token = token or Token.of(self._runtime.random_bytes(16))
-        body = body_of(statements, session)
-        known = self._known.get(token)
+        if len(statements) == 1 and isinstance(statements[0], _MOVES):
+            body, size = weighed(statements, session)
+        else:
+            body, size = await self._runtime.offload(weighed, statements, session)
+        known = self._running.get(token) or self._done.get(token)
         if known is None:
-            known = _Known(body, self._tasks.start(self._execute(statements, session, token, body)))
-            self._remember(token, known)
+            known = self._begin(statements, session, token, body, size)
         elif known.body != body:
             raise InvalidArgument(
                 "other statements came under this token", hint="each request has a token of its own", token=token
@@ -99,23 +116,32 @@ class Executor:
         """End what is under way; its outcome is that of the catalog."""
         await self._tasks.close()
 
-    def _remember(self, token: Token, known: _Known) -> None:
-        self._known[token] = known
+    def _begin(
+        self, statements: tuple[Statement, ...], session: Session, token: Token, body: bytes, size: int
+    ) -> _Known:
+        if self._working and self._working + size > WORK_BYTES_MAX:
+            raise Overloaded("too many statements are worked on", hint="ask later", retry_after_ms=_RETRY_MS)
+        known = _Known(body, self._tasks.start(self._execute(statements, session, token, body)), size)
+        self._working += size
+        self._running[token] = known
+        known.task.add_done_callback(lambda _: self._ended(token, known))
+        return known
 
-        def ended(task: "asyncio.Task[Outcome]") -> None:
+    def _ended(self, token: Token, known: _Known) -> None:
+        """Remember what it came to, within bounds."""
+        self._working -= known.request_bytes
+        del self._running[token]
+        if known.task.cancelled() or known.task.exception() is not None:
             # What was refused may be asked again: nothing of it happened, or it is found in the catalog.
-            if (task.cancelled() or task.exception() is not None) and self._known.get(token) is known:
-                del self._known[token]
-
-        known.task.add_done_callback(ended)
-        while len(self._known) > REMEMBERED_MAX:
-            oldest, first = next(iter(self._known.items()))
-            if not first.task.done():
-                break
-            del self._known[oldest]
+            return
+        self._done[token] = known
+        self._done_bytes += _bytes_of(known.task.result())
+        while len(self._done) > REMEMBERED_MAX or self._done_bytes > REMEMBERED_BYTES_MAX:
+            _, oldest = self._done.popitem(last=False)
+            self._done_bytes -= _bytes_of(oldest.task.result())
 
     async def _execute(self, statements: tuple[Statement, ...], session: Session, token: Token, body: bytes) -> Outcome:
-        if len(statements) == 1 and isinstance(statements[0], AdvanceHold | Acknowledge):
+        if len(statements) == 1 and isinstance(statements[0], _MOVES):
             return await self._advances.put(statements[0], session)
         async with self._turn:
             await self._begun()
@@ -217,6 +243,11 @@ class Executor:
 
     def _backoff(self) -> Backoff:
         return Backoff(self._runtime, self._settings, Deadline(self._runtime, self._settings.timeout_ms / 1000))
+
+
+def _bytes_of(outcome: Outcome) -> int:
+    """About what an outcome takes."""
+    return sum(_EXECUTED_BYTES + len(each.tag) + len(each.name) + len(each.notice) for each in outcome.executed)
 
 
 def tag_of(statement: Statement) -> str:

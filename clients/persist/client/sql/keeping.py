@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from persist.client.collections.views.query import Asked, QueryFailed
-from persist.client.sql.bind.binding import bind, pushed
+from persist.client.sql.bind.binding import Bound, bind, pushed
 from persist.client.sql.errors import SqlError, SqlLimit
 from persist.client.sql.parse.statements import Select
 from persist.client.sql.parse.text import one
@@ -31,10 +31,7 @@ class KeptQueries:
     async def run(self, asked: Asked) -> pa.Table:
         """See QueryRunner. Raises SqlLimit besides."""
         try:
-            statement = one(asked.query).statement
-            if not isinstance(statement, Select):
-                raise QueryFailed("the query of a view is a SELECT", hint="create it again", got=asked.query[:200])
-            bound = pushed(bind(statement.query, _Names(asked.items), Session(), definite=True))
+            bound = bound_of(asked.query, asked.items)
             relations: Mapping[str, Relation] = {
                 name: streamed(each, asked.inputs[each.described.id]) for name, each in bound.relations.items()
             }
@@ -49,6 +46,14 @@ class KeptQueries:
     def close(self) -> None:
         """Release its memory."""
         self._engine.close()
+
+
+def bound_of(query: str, items: tuple[Described, ...]) -> Bound:
+    """The query of a view, over the items that it is made of. Raises as ``one`` and ``bind``, and QueryFailed."""
+    statement = one(query).statement
+    if not isinstance(statement, Select):
+        raise QueryFailed("the query of a view is a SELECT", hint="create it again", got=query[:200])
+    return pushed(bind(statement.query, _Names(items), Session(), definite=True))
 
 
 class _Names:

@@ -3,7 +3,7 @@
 Source: collections: queries. Every time comes from ``client.collections.reading``, as for every other door.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import pyarrow as pa
@@ -179,12 +179,17 @@ class Queries:
 
 def streamed(relation: Named, snapshot: Snapshot) -> Streamed:
     """A collection at a time, with the columns and rows of it that are needed."""
-    schema = arrow(relation, relation.columns)
-    wanted = list(schema.names)
+    return Streamed(*columns_read(relation, snapshot))
+
+
+def columns_read(
+    relation: Named, snapshot: Snapshot
+) -> tuple[pa.Schema, Callable[[], AsyncGenerator[pa.RecordBatch, None]]]:
+    """The columns of a collection that are needed, and what opens the rows that are, each with a diff."""
+    wanted = list(arrow(relation, relation.columns).names)
     where = Predicate(relation.conditions) if relation.conditions else None
-    output = snapshot.output(wanted)
-    kept = pa.schema([field for field in output if field.name != DIFF.name])
-    return Streamed(kept, lambda: snapshot.to_batches(wanted, where))
+    kept = pa.schema([field for field in snapshot.output(wanted) if field.name != DIFF.name])
+    return kept, lambda: snapshot.to_batches(wanted, where)
 
 
 def arrow(relation: Named, columns: tuple[str, ...] | None) -> pa.Schema:

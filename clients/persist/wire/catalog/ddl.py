@@ -112,8 +112,13 @@ def session_in(request: pb.ExecuteRequest | pb.DescribeRequest, role: str) -> Se
 
 def body_of(statements: Sequence[Statement], session: Session) -> bytes:
     """16 bytes that stand for what a request wants, by whomever it was encoded."""
+    return weighed(statements, session)[0]
+
+
+def weighed(statements: Sequence[Statement], session: Session) -> tuple[bytes, int]:
+    """``body_of``, and how many bytes the request takes."""
     whole = request_message(statements, session, "").SerializeToString(deterministic=True)
-    return sha256(session.role.encode() + b"\0" + whole).digest()[:BODY_BYTES]
+    return sha256(session.role.encode() + b"\0" + whole).digest()[:BODY_BYTES], len(whole)
 
 
 def executed_message(executed: Executed) -> pb.ExecutedStatement:

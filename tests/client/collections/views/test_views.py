@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from client.collections.support import SCHEMA, Items, shard_of
-from client.collections.views.view_support import TOTAL, World
+from client.collections.views.view_support import TOTAL, Slow, World
 from client.support import Place, client_of, memory_place
 
 import persist
@@ -314,22 +314,6 @@ async def test_random_histories_against_plain_python(place: Place) -> None:
                 totals[name] += id * count
             expected = {(name, totals[name]): 1 for name in totals if any(at[id, name] > 0 for id in range(5))}
             assert await world.at("v", time) == expected, time
-
-
-class Slow:
-    """Runs queries, those that say so only once they may go on."""
-
-    def __init__(self) -> None:
-        self.may_go_on = asyncio.Event()
-        self._queries = KeptQueries()
-
-    async def run(self, asked: Asked) -> pa.Table:
-        if "'slow'" in asked.query:
-            await self.may_go_on.wait()
-        return await self._queries.run(asked)
-
-    def close(self) -> None:
-        self._queries.close()
 
 
 async def test_a_view_that_takes_long_keeps_no_other_from_its_turn() -> None:

@@ -1,5 +1,6 @@
 """Inputs at times of their own, views and indexes over them, and what keeps those up."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,7 +11,7 @@ from client.collections.support import SCHEMA, Items, shard_of, updates
 import persist
 from persist import aio
 from persist.client.collections.views.maintainer import Maintainer
-from persist.client.collections.views.query import QueryRunner
+from persist.client.collections.views.query import Asked, QueryRunner
 from persist.client.sql.keeping import KeptQueries
 from persist.core.catalog.ddl.described import Described
 from persist.core.catalog.values import ObjectType, Refresh
@@ -18,6 +19,22 @@ from persist.runtime import system
 
 TOTALS = persist.Schema(key={"name": pa.string(), "total": pa.int64()})
 TOTAL = "SELECT name, sum(id)::BIGINT AS total FROM persist.public.{} GROUP BY name"
+
+
+class Slow:
+    """Runs queries, those that say so only once they may go on."""
+
+    def __init__(self) -> None:
+        self.may_go_on = asyncio.Event()
+        self._queries = KeptQueries()
+
+    async def run(self, asked: Asked) -> pa.Table:
+        if "'slow'" in asked.query:
+            await self.may_go_on.wait()
+        return await self._queries.run(asked)
+
+    def close(self) -> None:
+        self._queries.close()
 
 
 class World:

@@ -16,6 +16,7 @@ from persist.client.collections.views.feeding import Shards
 from persist.client.collections.views.index import Index
 from persist.client.collections.views.materialized import Definition, MaterializedView, Passed
 from persist.client.collections.views.query import Asked, QueryRunner
+from persist.client.collections.views.turns import Turns
 from persist.core.catalog.control.controlled import stored_inputs
 from persist.core.catalog.ddl.described import Described
 from persist.core.catalog.ddl.statements import QualifiedName, Refresh
@@ -28,8 +29,7 @@ from persist.retry.tasks import Tasks, ended
 _log = logging.getLogger("persist.views")
 
 EACH_COMMIT: Final = Refresh(None)
-AT_ONCE: Final = 4
-"""Views and indexes brought forward at the same time: each has its results in memory."""
+REASON_CHARS_MAX: Final = 500
 PATIENCE_SECONDS: Final = 2.0
 """How long those that are at rest wait for one that takes long, before their next turn."""
 
@@ -80,7 +80,7 @@ class Maintainer:
         self._client = client
         self._patience = patience
         self._tasks = Tasks()
-        self._room = asyncio.Semaphore(AT_ONCE)
+        self._turns = Turns(patience)
         self._under_way: dict[Id, asyncio.Task[Passed]] = {}
         self._view = view
         self._runner = _Late(queries)
@@ -109,9 +109,9 @@ class Maintainer:
         await self._follow(items)
         begun: dict[Id, asyncio.Task[Passed]] = {}
         for id in in_order(self._at_work, items):
-            if id not in self._under_way:
+            if id not in self._under_way and not self._turns.rests(id):
                 inputs = [begun[each] for each in stored_inputs(items[id], items) if each in begun]
-                begun[id] = self._under_way[id] = self._tasks.start(self._turn(self._at_work[id][1], inputs))
+                begun[id] = self._under_way[id] = self._tasks.start(self._turn(id, self._at_work[id][1], inputs))
         try:
             if begun:
                 await asyncio.wait(begun.values(), timeout=self._patience)
@@ -128,11 +128,10 @@ class Maintainer:
         self._at_work.clear()
         self._runner.close()
 
-    async def _turn(self, keeper: MaterializedView | Index, inputs: "Sequence[asyncio.Task[Passed]]") -> Passed:
+    async def _turn(self, id: Id, keeper: MaterializedView | Index, inputs: "Sequence[asyncio.Task[Passed]]") -> Passed:
         if inputs:
             await asyncio.wait(inputs, timeout=self._patience)
-        async with self._room:
-            return await keeper.work()
+        return await self._turns.take(id, keeper.work)
 
     async def _taken(self) -> bool:
         """What came of those that have ended; whether any moved."""
@@ -150,6 +149,11 @@ class Maintainer:
             except PersistError as error:
                 await keeper.close()
                 doubt = error
+            except Exception as error:
+                # What runs a query meets things of its own in a query that it does not know: of this view alone.
+                await keeper.close()
+                reason = f"unexpected: {type(error).__name__}: {error}"[:REASON_CHARS_MAX]
+                self._stall(plan.item, reason, self._uppers.get(id, Antichain.of(0)), error)
             else:
                 moved |= bool(passed.appended)
                 self._passed(plan.item, passed)
@@ -167,10 +171,10 @@ class Maintainer:
         else:
             self._stalled.pop(item.id, None)
 
-    def _stall(self, item: Described, reason: str, upper: Antichain) -> None:
+    def _stall(self, item: Described, reason: str, upper: Antichain, cause: Exception | None = None) -> None:
         before = self._stalled.get(item.id)
         if before is None or before.reason != reason:
-            _log.warning("%s does not go on at %s: %s", item.name, upper, reason)
+            _log.warning("%s does not go on at %s: %s", item.name, upper, reason, exc_info=cause)
         since = self._now_ms() if before is None else before.since_ms
         self._stalled[item.id] = Stalled(item.name, reason, upper, since)
 
@@ -178,6 +182,7 @@ class Maintainer:
         plans = {each.id: plan for each in items.values() if (plan := planned(each, items)) is not None}
         for id in [id for id, (plan, _) in self._at_work.items() if plans.get(id) != plan]:
             await self._end(id)
+            self._turns.forget(id)
             _, keeper = self._at_work.pop(id)
             with contextlib.suppress(PersistError):
                 await keeper.close()

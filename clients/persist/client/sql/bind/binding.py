@@ -129,6 +129,8 @@ class _Binding:
         if depth > self._depth_max:
             raise SqlError("views are made of views too deeply", hint=f"at most {DEPTH_MAX} levels")
         found = []
+        for lateral in query.find_all(exp.Lateral):
+            self._check_rows(lateral.this)
         for table in list(query.find_all(exp.Table)):
             self._check(table)
             if isinstance(table.this, exp.Identifier) and not _is_local(table):
@@ -150,12 +152,19 @@ class _Binding:
         if strange:
             hint = "times are given at the end: … AS OF t" if "version" in strange else ""
             raise SqlNotSupported("this way to name a table is not supported", hint=hint, got=_text(table))
-        if not isinstance(table.this, exp.Identifier) and not functions.is_table(table.this):
+        if not isinstance(table.this, exp.Identifier):
+            self._check_rows(table.this)
+
+    def _check_rows(self, source: exp.Expr) -> None:
+        """Whatever stands where rows do, and is no name: a query, or a function that gives rows."""
+        while isinstance(source, exp.Subquery):
+            source = source.this
+        if not isinstance(source, exp.Query | exp.Values | exp.Table) and not functions.is_table(source):
             raise SqlNotSupported(
                 "this function gives no rows here",
                 hint="COPY reads files; generate_series and unnest give rows",
-                got=_text(table),
-                **where(table),
+                got=_text(source),
+                **where(source),
             )
 
     def _resolved(self, table: exp.Table) -> Described:

@@ -7,7 +7,7 @@ Source: collections: queries; the fences around SQL.
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, NoReturn, Protocol, TypeVar
@@ -35,6 +35,9 @@ _BEFORE: Final = (
 )
 """SUBTLE: every query has a cursor of its own, which has none of what was set for another one alone."""
 _KIND: Final = re.compile(r"^(?:[A-Z][\w-]*(?: [A-Za-z]+)? Error|TransactionContext Error): ")
+
+
+_FAILURES: Final = (duckdb.Error, pa.ArrowException, OSError, RuntimeError, ValueError)
 
 
 class Relation(Protocol):
@@ -107,6 +110,19 @@ class Engine:
             return await running.call(lambda: running.plan(sql), None)
         finally:
             await running.close()
+
+    @contextlib.contextmanager
+    def answered(self, sql: str, relations: Mapping[str, Relation]) -> Iterator[pa.RecordBatchReader]:
+        """The answer to a query, in this thread, which waits for it as long as it takes. Raises as ``query``."""
+        cursor = self._cursor()
+        try:
+            for name, relation in relations.items():
+                cursor.register(name, relation)
+            yield _reader(cursor.sql(sql))
+        except _FAILURES as error:
+            raise _failure(error) from error
+        finally:
+            cursor.close()
 
     def close(self) -> None:
         """Release its memory."""
@@ -186,7 +202,7 @@ class _Running:
         except asyncio.CancelledError:
             await self._interrupted(future)
             raise
-        except (duckdb.Error, pa.ArrowException, OSError, RuntimeError, ValueError) as error:
+        except _FAILURES as error:
             self._raise(error)
 
     async def close(self) -> None:
@@ -211,14 +227,17 @@ class _Running:
         for relation in self._relations.values():
             if relation.error is not None:
                 raise relation.error from error
-        if isinstance(error, duckdb.OutOfMemoryException) or "Out of Memory" in str(error):
-            raise SqlLimit(
-                "the statement needs more memory than it may have", hint="ask for less, or use Spark"
-            ) from error
-        known = isinstance(error, duckdb.BinderException | duckdb.CatalogException | duckdb.ParserException)
-        unknown = isinstance(error, duckdb.NotImplementedException | duckdb.PermissionException)
-        kind = SqlError if known or unknown else SqlFailed
-        raise kind(_said(error)) from error
+        raise _failure(error) from error
+
+
+def _failure(error: Exception) -> SqlError:
+    """What DuckDB raised, as it is raised here."""
+    if isinstance(error, duckdb.OutOfMemoryException) or "Out of Memory" in str(error):
+        return SqlLimit("the statement needs more memory than it may have", hint="ask for less, or use Spark")
+    known = isinstance(error, duckdb.BinderException | duckdb.CatalogException | duckdb.ParserException)
+    unknown = isinstance(error, duckdb.NotImplementedException | duckdb.PermissionException)
+    kind = SqlError if known or unknown else SqlFailed
+    return kind(_said(error))
 
 
 def _reader(result: "duckdb.DuckDBPyRelation") -> pa.RecordBatchReader:

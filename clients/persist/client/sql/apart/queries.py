@@ -1,0 +1,202 @@
+"""Queries of views that are kept, each in a process of its own, so that no text keeps or ends the process that leads.
+
+DuckDB counts what it buffers towards its limit, and not what a function allocates; it is not interrupted within one
+function; and what parses a text calls itself. Who wrote a text is not who runs it, so a server runs it where memory is
+bounded by the operating system, and where it can be killed. Rows go both ways in pieces. Source: collections: queries.
+"""
+
+import asyncio
+import os
+import pickle
+import subprocess
+import sys
+from asyncio.subprocess import Process, SubprocessStreamProtocol
+from collections.abc import AsyncGenerator, Callable
+from typing import Any, Final
+
+import pyarrow as pa
+
+from persist.client.collections.views.query import Asked, QueryFailed
+from persist.client.sql.apart.frames import HEAD_BYTES, batch_in, batch_out, frame, size_of
+from persist.client.sql.bind.binding import Relation
+from persist.client.sql.errors import SqlLimit
+from persist.client.sql.keeping import LIMITS
+from persist.client.sql.querying import columns_read
+from persist.client.sql.run.engine import Limits
+from persist.client.sql.run.relations import repeated
+from persist.errors import Determinate
+from persist.runtime import system
+
+IDLE_SECONDS: Final = 60.0
+"""A process that ran nothing for so long is ended when another query is asked."""
+_BUFFER_BYTES: Final = 1 << 20
+_PROGRAM: Final = "from persist.client.sql.apart.program import main; main()"
+_KEPT: Final = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT", "TMPDIR")
+"""Variables that the process is given: what others say may be secret."""
+
+
+class ApartQueries:
+    """A QueryRunner. Needs the extra ``sql``. Close it. ``limits.memory_bytes`` also bounds an answer."""
+
+    def __init__(self, limits: Limits = LIMITS) -> None:
+        self._limits = limits
+        self._idle: list[tuple[float, _Running]] = []
+        self._busy: set[_Running] = set()
+
+    async def run(self, asked: Asked) -> pa.Table:
+        """See QueryRunner. Raises SqlLimit besides."""
+        try:
+            process = await self._process()
+        except (asyncio.IncompleteReadError, OSError) as error:
+            raise Determinate("no process for a query could be begun", hint="see the server's memory") from error
+        self._busy.add(process)
+        finished = False
+        try:
+            async with asyncio.timeout(self._limits.timeout):
+                outcome = await _Conversation(process, asked, self._limits.memory_bytes).outcome()
+            finished = True
+        except TimeoutError:
+            raise SqlLimit("the query took too long", hint="ask for less", seconds=self._limits.timeout) from None
+        except (asyncio.IncompleteReadError, ConnectionError):
+            raise SqlLimit(
+                "the query ended the process that ran it", hint="most often it needs more memory than it may have"
+            ) from None
+        finally:
+            self._busy.discard(process)
+            if finished:
+                self._idle.append((asyncio.get_running_loop().time(), process))
+            else:
+                process.kill()
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def close(self) -> None:
+        """End its processes. Another query begins another one."""
+        for process in [*self._busy, *(each for _, each in self._idle)]:
+            process.kill()
+        self._idle.clear()
+
+    async def _process(self) -> "_Running":
+        now = asyncio.get_running_loop().time()
+        while self._idle and self._idle[0][0] < now - IDLE_SECONDS:
+            self._idle.pop(0)[1].kill()
+        while self._idle:
+            _, process = self._idle.pop()
+            if process.is_there:
+                return process
+        process = await _begun()
+        try:
+            # Its beginning takes a second of a processor, and is not the time of a query.
+            await process.heard()
+            await process.say(self._limits)
+        except BaseException:
+            process.kill()
+            raise
+        return process
+
+
+class _Running:
+    """A process that runs queries."""
+
+    def __init__(self, transport: asyncio.SubprocessTransport, protocol: SubprocessStreamProtocol) -> None:
+        self._transport = transport
+        self._process = Process(transport, protocol, asyncio.get_running_loop())
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.returncode is None
+
+    async def heard(self) -> Any:
+        """What it says next. Raises IncompleteReadError: it has ended."""
+        reader = self._process.stdout
+        assert reader is not None
+        size = size_of(await reader.readexactly(HEAD_BYTES))
+        return pickle.loads(await reader.readexactly(size))
+
+    async def say(self, what: object) -> None:
+        """Say something to it. Raises ConnectionError: it has ended."""
+        writer = self._process.stdin
+        assert writer is not None
+        writer.write(frame(what))
+        await writer.drain()
+
+    def kill(self) -> None:
+        """End it, whatever it does."""
+        self._transport.close()
+
+
+async def _begun() -> _Running:
+    loop = asyncio.get_running_loop()
+    environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    transport, protocol = await loop.subprocess_exec(
+        lambda: SubprocessStreamProtocol(_BUFFER_BYTES, loop),
+        sys.executable,
+        "-c",
+        _PROGRAM,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+        start_new_session=True,
+    )
+    return _Running(transport, protocol)
+
+
+class _Conversation:
+    """One query with its process: it asks for the rows of relations, and says those of the answer."""
+
+    def __init__(self, process: _Running, asked: Asked, bytes_max: int) -> None:
+        self._process = process
+        self._asked = asked
+        self._bytes_max = bytes_max
+        self._read: dict[int, AsyncGenerator[pa.RecordBatch, None]] = {}
+
+    async def outcome(self) -> pa.Table | Exception:
+        """The answer, or what is wrong with the query; the process is ready for the next one then."""
+        process, asked = self._process, self._asked
+        await process.say((asked.query, asked.as_of, asked.items))
+        schema, batches, size = pa.schema([]), list[pa.RecordBatch](), 0
+        try:
+            while True:
+                match await process.heard():
+                    case ("columns", relation):
+                        await process.say(bytes(self._schema(relation).serialize().to_pybytes()))
+                    case ("next", number, relation):
+                        await process.say(await self._next(number, relation))
+                    case ("answer", data):
+                        schema = pa.ipc.read_schema(pa.py_buffer(data))
+                    case ("rows", data):
+                        size += len(data)
+                        if size > self._bytes_max:
+                            raise SqlLimit(
+                                "the answer is larger than it may be", hint="ask for less", limit=self._bytes_max
+                            )
+                        batches.append(batch_in(data))
+                    case ("end",):
+                        return pa.Table.from_batches(batches, schema=schema)
+                    case ("limit", message, hint):
+                        return SqlLimit(message, hint=hint)
+                    case ("failed", message, hint, details):
+                        return QueryFailed(message, hint=hint or "correct the rows or the query", **details)
+        finally:
+            for each in self._read.values():
+                await each.aclose()
+
+    async def _next(self, number: int, relation: Relation) -> bytes | None:
+        if number not in self._read:
+            self._read[number] = self._columns_read(relation)[1]()
+        batch = await anext(self._read[number], None)
+        return None if batch is None else await system().offload(_encoded, batch, self._schema(relation))
+
+    def _schema(self, relation: Relation) -> pa.Schema:
+        return self._columns_read(relation)[0]
+
+    def _columns_read(self, relation: Relation) -> tuple[pa.Schema, Callable[[], AsyncGenerator[pa.RecordBatch, None]]]:
+        return columns_read(relation, self._asked.inputs[relation.described.id])
+
+
+def _encoded(batch: pa.RecordBatch, schema: pa.Schema) -> bytes:
+    return batch_out(repeated(batch, schema))
