@@ -1,4 +1,4 @@
-"""What a server works on, and remembers, of statements is bounded, also of callers that went away, whatever they hold."""
+"""What a server works on, and remembers, of statements is bounded, also of callers that went away."""
 
 import asyncio
 from typing import Any
