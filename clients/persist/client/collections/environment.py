@@ -91,7 +91,7 @@ class Environment(Closes):
 
         Raises Uninitialized, and UnknownObject where its own role is not there (any more).
         """
-        if self._view is None:
+        if self._view is None or not self._view.roles:  # its first rows are of a later commit than its versions
             raise self._missing()
         self._view.role(self.session.role)
         return self._view

@@ -4,6 +4,7 @@ Quoted: design 000, Read Holds.
 """
 
 import asyncio
+import itertools
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -38,6 +39,10 @@ from persist.sinks import PositionMoved, SqliteSink
 
 T, C = QualifiedName("t"), QualifiedName("c")
 CURSOR = CreateCursor(C, "SELECT * FROM persist.public.t", (T,), SCHEMA)
+
+
+others = itertools.count(100)
+"""Keys of rows that only move time."""
 
 
 def row(id: int) -> dict[str, Any]:
@@ -214,7 +219,7 @@ async def test_a_position_whose_history_is_gone_is_an_error_and_never_a_gap():
             await cursor.acknowledge()
         item = await environment.resolve("t")
         while (await client.inspect(item.data))["since"][0] <= before:
-            await table.insert([row(3)])
+            await table.insert([row(next(others))])
             await asyncio.sleep(0.1)
         with pytest.raises(NotReadable) as gone:
             await environment.cursor("c", position=before)
@@ -239,7 +244,7 @@ async def test_a_cursor_that_is_acknowledged_while_it_is_opened_goes_on_from_the
             await former.acknowledge()
             await former.aclose()
             while (await client.inspect(item.data))["since"][0] < begin:
-                await table.insert([row(3)])
+                await table.insert([row(next(others))])
                 await asyncio.sleep(0.05)
             return await held(*arguments)
 
@@ -300,7 +305,7 @@ async def test_select_and_subscribe_as_of_a_hold_and_before_it():
         await contents.release()
         item = await environment.resolve("t")
         while (await client.inspect(item.data))["since"][0] < first:
-            await table.insert([row(2)])
+            await table.insert([row(next(others))])
             await asyncio.sleep(0.1)
         await table.insert([row(3)])
         assert ids(await (await environment.read("t", as_of=first)).to_arrow()) == [(1, 1)]
