@@ -33,7 +33,7 @@ from persist.core.data.predicate import PredicateLike
 from persist.core.ids import ShardId, Token
 from persist.core.names import catalog_shard
 from persist.core.time.read_time import Isolation
-from persist.errors import HistoryRewound, LocationError, ShardNotFound, UnsafeConfiguration, UsageError
+from persist.errors import HistoryRewound, LocationError, PersistError, ShardNotFound, UnsafeConfiguration
 from persist.extras import extra
 from persist.retry.tasks import Tasks
 
@@ -140,8 +140,8 @@ class Environment(Closes):
         outcome = await self._leading.execute(
             statements, session or self.session, asked, history=history, timeout=timeout
         )
-        # Whoever closes this meanwhile does not undo it.
-        with contextlib.suppress(UsageError):
+        # SUBTLE: it is done, whatever keeps this from showing it, such as a store that is away: the next look says so.
+        with contextlib.suppress(PersistError):
             catalog = await self._opened()
             if catalog.upper < outcome.upper:
                 await self._sync(catalog)
