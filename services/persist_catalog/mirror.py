@@ -7,7 +7,7 @@ catalog-semantics.md sections 1.1 (change feed) and 1.2.3.
 import asyncio
 import contextlib
 import logging
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -52,6 +52,7 @@ class Mirror:
         self._broken: CorruptData | None = None
         self._tail_max = tail
         self._heard = False
+        self._answered = OrderedDict[int, None]()
         self._begin(read)
 
     @classmethod
@@ -186,6 +187,9 @@ class Mirror:
 
     def hear(self, times: Sequence[tuple[int, Sequence[tuple[Row, int]]]], expected_upper: int) -> None:
         """Take over what this process appended itself, unless something before it is missing."""
+        self._answered.update((ts, None) for ts, changes in times if changes)
+        while len(self._answered) > self._tail_max:
+            self._answered.popitem(last=False)
         if self.upper != expected_upper or self._broken is not None:
             return
         self._heard = True
@@ -196,6 +200,10 @@ class Mirror:
             # What was appended is there, whatever is wrong with it here.
             self._break(error)
         self._wake()
+
+    def was_answered(self, ts: int) -> bool:
+        """Whether this process knew at once that it had appended what came at this time, which ``since`` remembers."""
+        return ts in self._answered
 
     def check(self) -> None:
         """Nothing, while the log returned what can be. Raises CorruptData, for ever."""

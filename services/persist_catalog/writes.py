@@ -6,7 +6,7 @@ Source: catalog-semantics.md sections 1.2.6, 1.2.7 and 1.3.
 import asyncio
 import copy
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -17,7 +17,7 @@ from persist.client.catalog.opened import OpenedCatalog
 from persist.client.catalog.port import ReadWriteCatalog
 from persist.client.catalog.preparing import in_turns, prepare
 from persist.core.catalog.conflicts import Footprint
-from persist.core.catalog.errors import Fenced, OutOfSync
+from persist.core.catalog.errors import Fenced, NotWritable, OutOfSync
 from persist.core.catalog.fingerprints import first_outcome
 from persist.core.catalog.kinds import COMMIT, AnyKind
 from persist.core.catalog.objects import CommitKey
@@ -27,7 +27,7 @@ from persist.core.catalog.snapshot import Change
 from persist.core.catalog.transaction import Transaction
 from persist.core.catalog.values import Unit
 from persist.core.ids import Token
-from persist.errors import CorruptData, Indeterminate, InvalidArgument, PersistError
+from persist.errors import CorruptData, Determinate, Indeterminate, InvalidArgument, LocationError, PersistError
 from persist.typed import AnyKey, AnyValue
 from persist.wire.catalog.rpc import Session
 from persist.wire.catalog.rpc_footprint import Touched
@@ -128,7 +128,12 @@ class Writes:
         if opened is None or opened.token != session.token:
             if (done := self._done(wanted)) is not None:
                 return done
-            await self._leadership.join(session.token)
+            try:
+                await self._leadership.join(session.token)
+            except (Fenced, NotWritable):
+                if (done := self._done(wanted)) is not None:
+                    return done
+                raise
             opened = self._sessions.get(session.session_id)
         the_session = opened
         ts: int = await self._sessions.once(
@@ -137,6 +142,17 @@ class Writes:
         return ts
 
     async def _commit(self, session: Open, request_id: bytes, wanted: Wanted) -> int:
+        try:
+            return await self._in_turn(session, request_id, wanted)
+        except (Fenced, NotWritable):
+            # That says nothing of an earlier attempt, of which nothing more can come now.
+            await self._mirror.sync()
+            done = await self._known(session, request_id, wanted)
+            if done is None:
+                raise
+            return done
+
+    async def _in_turn(self, session: Open, request_id: bytes, wanted: Wanted) -> int:
         if not isinstance(wanted, Commit) or len(wanted.changes) >= LARGE:
             return await self._commit_large(session, request_id, wanted)
         one = Waiting(session, request_id, wanted, asyncio.get_running_loop().create_future())
@@ -168,7 +184,11 @@ class Writes:
             for each in group:
                 transaction = await self._member(catalog, each, touched)
                 members += [(each, transaction)] if transaction is not None else []
-            found = await catalog.commit_all([(transaction, each.commit.ts) for each, transaction in members])
+            try:
+                found = await catalog.commit_all([(transaction, each.commit.ts) for each, transaction in members])
+            except LocationError as error:
+                _without_answer(group, {id(each) for each, _ in members}, error)
+                return
             for (each, _), upper in zip(members, found, strict=True):
                 if isinstance(upper, int):
                     each.settle(upper - 1)
@@ -249,7 +269,10 @@ class Writes:
         done = self._done(wanted)
         if done is None and request_id in session.unsure:
             await self._mirror.sync()
-            done = self._committed(wanted) if isinstance(wanted, Commit) else self._done(wanted)
+            if isinstance(wanted, Commit) and wanted.token is None:
+                done = self._committed(wanted)
+            else:
+                done = self._done(wanted)
         return done
 
     async def _caught_up(self, catalog: ReadWriteCatalog, commit: Commit) -> None:
@@ -267,7 +290,8 @@ class Writes:
     def _committed(self, commit: Commit) -> int | None:
         """When exactly these changes were made from their base on: by the call whose outcome was unknown.
 
-        Raises Indeterminate when that is not remembered any more.
+        SUBTLE: others may want the very same, such as to count from 1 to 2: what was answered was theirs. Raises
+        Indeterminate when that is not remembered any more.
         """
         wanted = set(commit.changes)
         since = self._mirror.since(commit.base_upper)
@@ -278,7 +302,7 @@ class Writes:
                 base_upper=commit.base_upper,
             )
         for ts, changes in by_time(since):
-            if wanted <= set(changes):
+            if wanted == set(changes) and not self._mirror.was_answered(ts):
                 return ts
         return None
 
@@ -352,3 +376,12 @@ class Writes:
             upper=self._mirror.upper,
             keys=keys,
         )
+
+
+def _without_answer(group: Sequence[Waiting], appended: Collection[int], error: LocationError) -> None:
+    """Refuse a group whose append has no answer: those that were not in it did not happen, whatever came of it."""
+    for each in group:
+        if error.determinate or id(each) in appended:
+            each.refuse(error)
+        else:
+            each.refuse(Determinate("what came before it in its turn has no answer yet", hint="retry"))

@@ -149,6 +149,17 @@ async def test_an_append_without_an_answer_is_unknown_to_each_and_found_by_each(
         )
 
 
+async def test_one_that_was_not_in_an_append_without_an_answer_is_not_taken_for_one_that_was():
+    """Both count from nothing to 1: one of them happened, and the other one did not."""
+    async with leading() as server:
+        group = Together(server, await server.session())
+        for name in ("first", "counter", "counter", "other"):
+            group.ask(setting(name, "1"))
+        server.log.next = ["lost"]
+        assert [type(each) for each in await group.told()] == [int, Indeterminate, Determinate, Indeterminate]
+        assert [type(each) for each in await group.again()] == [int, int, OutOfSync, int]
+
+
 async def test_who_is_fenced_by_then_commits_none_of_them():
     async with leading() as server:
         group = Together(server, await server.session())

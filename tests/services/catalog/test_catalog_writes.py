@@ -16,6 +16,7 @@ from persist.core.catalog.errors import FencedByEpoch, OutOfSync
 from persist.core.catalog.kinds import SETTING
 from persist.core.catalog.objects import Setting, SettingKey
 from persist.core.catalog.rows import Row, RowUpdate
+from persist.core.ids import Token
 from persist.errors import CorruptData, Determinate, Indeterminate, NotReadable
 from persist.runtime import system
 from persist.wire.catalog.rows import CODEC
@@ -33,7 +34,9 @@ def setting(name: str, value: str) -> Row:
 
 
 class LossyLog(MemoryLog):
-    """Appends as asked: ``lost`` ones happen without an answer, ``failed`` ones do not happen, ``slow`` ones wait."""
+    """Appends as asked: ``lost`` ones happen without an answer, ``unsent`` ones do not happen and have none either,
+    ``failed`` ones say that they do not happen, ``slow`` ones wait.
+    """
 
     def __init__(self, rows: MemoryRows) -> None:
         super().__init__(rows)
@@ -46,6 +49,8 @@ class LossyLog(MemoryLog):
         how = self.next.pop(0) if self.next else ""
         if how == "failed":
             raise Determinate("the log is away")
+        if how == "unsent":
+            raise Indeterminate("the request was lost")
         if how == "slow":
             await self.gate.wait()
         found = await super().append_all(times, expected_upper=expected_upper)
@@ -101,6 +106,58 @@ async def test_commit_with_an_unknown_outcome_is_found_when_it_is_asked_for_agai
         # Another client that wants the same is too late: only the request itself gets its outcome.
         with pytest.raises(OutOfSync):
             await server.put(session, b"x" * 16, setting("a", "1"), base)
+
+
+async def test_commit_in_doubt_is_not_taken_for_one_of_others_that_wanted_the_same():
+    async with leading() as server:
+        session, base = await server.session(), server.mirror.upper
+        server.log.next = ["unsent"]
+        with pytest.raises(Indeterminate):
+            await server.put(session, REQUEST, setting("counter", "1"), base)
+        assert await server.put(session, b"x" * 16, setting("counter", "1"), base) == base
+        with pytest.raises(OutOfSync):
+            await server.put(session, REQUEST, setting("counter", "1"), base)
+
+
+async def test_ids_of_a_commit_in_doubt_are_not_those_that_others_were_given():
+    async with leading() as server:
+        session, base = await server.session(), server.mirror.upper
+        catalog = server.leadership.catalog()
+        assert catalog is not None
+        transaction = catalog.transaction()
+        transaction.allocate("schema")
+        footprint, rows = transaction.footprint, transaction.batch().rows(CODEC, base)
+        server.log.next = ["unsent"]
+        wanted = Commit(base, rows, footprint, None, 0, b"")
+        with pytest.raises(Indeterminate):
+            await server.writes.commit(session, REQUEST, wanted)
+        async with server.leadership.writing(session.token) as writing:
+            await writing.allocate("schema")
+        with pytest.raises(OutOfSync):
+            await server.writes.commit(session, REQUEST, wanted)
+
+
+@pytest.mark.parametrize("token", [None, Token.named("tests", "fenced")], ids=["unnamed", "named"])
+@pytest.mark.parametrize("how", ["lost", "unsent"])
+async def test_who_is_fenced_after_a_commit_in_doubt_is_told_whether_it_happened(how: str, token: Token | None):
+    async with leading() as server:
+        session, base = await server.session(), server.mirror.upper
+        footprint = Footprint(keys={(SETTING, SettingKey("a"))})
+        wanted = Commit(base, [(setting("a", "1"), 1)], footprint, token, 0, b"b" * 16 if token else b"")
+        server.log.next = [how]
+        with pytest.raises(Indeterminate):
+            await server.writes.commit(session, REQUEST, wanted)
+        other = await server.leadership._durable.open(1)
+        await server.mirror.sync()
+        server.leadership.look()
+        assert server.leadership.role is Role.FENCED
+        for _ in range(2):
+            if how == "lost":
+                assert await server.writes.commit(session, REQUEST, wanted) == base
+            else:
+                with pytest.raises(FencedByEpoch):
+                    await server.writes.commit(session, REQUEST, wanted)
+        assert (SettingKey("a") in other.objects(SETTING)) == (how == "lost")
 
 
 async def test_commit_whose_outcome_nobody_can_tell_any_more_stays_unknown():

@@ -416,9 +416,9 @@ class Cursor(Held):
         updates at least, if there are so many.
 
         Waits up to ``timeout`` seconds for some; without any it returns how far the collection is complete. Nothing is
-        acknowledged by it. A fetch that failed or was cancelled gave nothing, and is repeated. Raises NotReadable (what
-        the cursor had held is gone; details say from when on there is something), UnknownObject (it was dropped),
-        LocationError.
+        acknowledged by it. A fetch that failed, was cancelled or interrupted gave nothing, and is repeated. Raises
+        NotReadable (what the cursor had held is gone; details say from when on there is something), UnknownObject (it
+        was dropped), LocationError.
         """
         return self._run(self._inner.fetch(count, timeout=timeout))
 

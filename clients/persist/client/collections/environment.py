@@ -33,7 +33,7 @@ from persist.core.data.predicate import PredicateLike
 from persist.core.ids import ShardId, Token
 from persist.core.names import catalog_shard
 from persist.core.time.read_time import Isolation
-from persist.errors import HistoryRewound, LocationError, ShardNotFound, UnsafeConfiguration, UsageError
+from persist.errors import HistoryRewound, LocationError, PersistError, ShardNotFound, UnsafeConfiguration
 from persist.extras import extra
 from persist.retry.tasks import Tasks
 
@@ -91,9 +91,10 @@ class Environment(Closes):
 
         Raises Uninitialized, and UnknownObject where its own role is not there (any more).
         """
-        if self._view is None or not self._view.roles:  # its first rows are of a later commit than its versions
+        if self._view is None:
             raise self._missing()
-        self._view.role(self.session.role)
+        if self._view.roles:  # which come with a later commit than the catalog itself
+            self._view.role(self.session.role)
         return self._view
 
     @property
@@ -144,8 +145,8 @@ class Environment(Closes):
         outcome = await self._leading.execute(
             statements, session or self.session, asked, history=history, timeout=timeout
         )
-        # A close of this meanwhile does not undo it.
-        with contextlib.suppress(UsageError):
+        # SUBTLE: it is done, whatever keeps this from showing it, such as a store that is away: the next look says so.
+        with contextlib.suppress(PersistError):
             catalog = await self._opened()
             if catalog.upper < outcome.upper:
                 await self._sync(catalog)

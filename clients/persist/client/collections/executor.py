@@ -22,13 +22,13 @@ from persist.core.catalog.ddl.effects import Effects, Executed
 from persist.core.catalog.ddl.plan import plan, plan_advances, touched
 from persist.core.catalog.ddl.statements import Acknowledge, AdvanceHold, QualifiedName, Statement
 from persist.core.catalog.ddl.view import CatalogView
-from persist.core.catalog.errors import OutOfSync
+from persist.core.catalog.errors import Fenced, NotWritable, OutOfSync
 from persist.core.catalog.fingerprints import first_outcome
 from persist.core.catalog.kinds import COMMIT
 from persist.core.catalog.objects import CommitKey
 from persist.core.catalog.transaction import Transaction
 from persist.core.ids import Token
-from persist.errors import Indeterminate, InvalidArgument, Overloaded
+from persist.errors import Indeterminate, InvalidArgument, LocationError, Overloaded
 from persist.retry.deadline import Backoff, Deadline
 from persist.retry.tasks import Tasks, outcome_of
 from persist.runtime import Runtime
@@ -232,14 +232,19 @@ class Executor:
         return upper
 
     async def _commit(self, transaction: Transaction) -> int:
-        backoff = self._backoff()
+        backoff, unsure = self._backoff(), None
         while True:
             try:
                 return await self._catalog.commit(transaction)
-            except Indeterminate:
+            except Indeterminate as error:
                 # The token of the transaction shows, when it is committed again, whether it was.
+                unsure = error
                 if transaction.token is None or not await backoff.pause():
                     raise
+            except (Fenced, NotWritable, LocationError) as error:
+                if unsure is not None:
+                    raise unsure from error
+                raise
 
     def _backoff(self) -> Backoff:
         return Backoff(self._runtime, self._settings, Deadline(self._runtime, self._settings.timeout_ms / 1000))

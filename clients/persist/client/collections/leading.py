@@ -97,7 +97,25 @@ class Leading:
         deadline = self._location.attempts.deadline(timeout)
         if self._servers is not None:
             return await self._servers.execute(statements, session, token, deadline, history)
-        unsure: Indeterminate | None = None
+        unsure: list[Indeterminate] = []
+        try:
+            return await self._until_answered(statements, session, token, deadline, history, unsure)
+        except (Fenced, NotWritable, LocationError) as error:
+            # Who refuses knows nothing of an earlier attempt, whose answer was lost.
+            if unsure and not isinstance(error, Indeterminate):
+                raise unsure[-1] from error
+            raise
+
+    async def _until_answered(
+        self,
+        statements: Sequence[Statement],
+        session: Session,
+        token: Token,
+        deadline: Deadline,
+        history: int | None,
+        unsure: list[Indeterminate],
+    ) -> Outcome:
+        """See ``execute``; ``unsure`` gets the attempts that may have happened."""
         again = False
         while True:
             try:
@@ -128,10 +146,10 @@ class Leading:
             except LocationError as error:
                 if self._own is not None or self._closed:
                     raise
-                unsure = error if isinstance(error, Indeterminate) else unsure
+                unsure += [error] if isinstance(error, Indeterminate) else []
                 failure = error
             if deadline.remaining() <= PAUSE_SECONDS:
-                raise self._silent(unsure, failure)
+                raise self._silent(unsure[-1] if unsure else None, failure)
             await self._location.runtime.sleep(PAUSE_SECONDS)
 
     async def attend(self) -> None:

@@ -15,7 +15,15 @@ from persist.client.remote.channel import Channel, Metadata, offering
 from persist.client.remote.endpoints import Endpoints
 from persist.core.catalog.errors import Fenced, NotWritable
 from persist.core.ids import ShardId
-from persist.errors import Determinate, Indeterminate, LocationError, NoServer, PersistError, RequestTooLarge
+from persist.errors import (
+    Determinate,
+    Indeterminate,
+    LeaseExpired,
+    LocationError,
+    NoServer,
+    PersistError,
+    RequestTooLarge,
+)
 from persist.retry.attempts import Attempts
 from persist.retry.deadline import Deadline
 from persist.retry.streams import watching
@@ -131,9 +139,9 @@ class CatalogCalls:
     ) -> AnyMessage:
         """The answer of the server that leads.
 
-        ``settled``: a later leader knows the outcome of an earlier leader's call. Otherwise, after a fence, a lost call
-        may have applied. ``once``: repeated it returns something else, so what may have happened is not, and it gets
-        more time. Raises Indeterminate then, and what the server refuses.
+        ``settled``: a later leader knows the outcome of an earlier leader's call. Where there is none to ask, a lost
+        call may have applied, whatever refuses it now. ``once``: repeated it returns something else, so what may have
+        happened is not, and it gets more time. Raises Indeterminate then, and what the server refuses.
         """
         self._check_size(request)
         deadline = self.deadline(timeout)
@@ -154,6 +162,11 @@ class CatalogCalls:
                 ):
                     asked = self._leader
                     continue
+                if unsure is not None:
+                    raise unsure from error
+                raise
+            except LeaseExpired as error:
+                # In another session nobody knows of this call but by its token.
                 if unsure is not None and not settled:
                     raise unsure from error
                 raise

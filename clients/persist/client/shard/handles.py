@@ -4,13 +4,14 @@ Both hold for a whole class, and for those made from it, whatever methods they h
 section 5; style.md rule 26.
 """
 
+import asyncio
 import functools
 import inspect
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any, ClassVar, Final
 
-from persist.errors import UsageError
+from persist.errors import Indeterminate, UsageError
 
 SHIP: Final = (
     "open a client there, with the same place and ids; to read or write with it elsewhere, ship splits of a snapshot, "
@@ -48,11 +49,16 @@ class Closes(Stays):
                 setattr(cls, name, _guarded(member))
 
     def _check_not_closed(self) -> None:
+        of = self._closed()
+        if of is not None:
+            raise UsageError(f"the {of._noun} is closed", hint=of._again)
+
+    def _closed(self) -> "Closes | None":
+        """This, or what it belongs to, if that is closed."""
         of: Closes | None = self
-        while of is not None:
-            if of._is_closed or of._is_closing:
-                raise UsageError(f"the {of._noun} is closed", hint=of._again)
+        while of is not None and not (of._is_closed or of._is_closing):
             of = of._belongs_to
+        return of
 
 
 def _closing(close: Callable[..., Any]) -> Callable[..., Any]:
@@ -83,7 +89,17 @@ def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
         async def calling(self: Closes, *args: Any, **kwargs: Any) -> Any:
             self._check_not_closed()
-            return await method(self, *args, **kwargs)
+            task = asyncio.current_task()
+            before = 0 if task is None else task.cancelling()
+            try:
+                return await method(self, *args, **kwargs)
+            except asyncio.CancelledError as error:
+                of = self._closed()
+                if of is None or (task is not None and task.cancelling() > before):
+                    raise
+                # SUBTLE: nobody cancelled this caller, whose own task would look as if somebody had.
+                hint = "look whether it happened, if it was to change something"
+                raise Indeterminate(f"the {of._noun} was closed during the call", hint=hint) from error
 
         return calling
 

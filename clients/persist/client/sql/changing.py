@@ -21,7 +21,7 @@ from persist.client.shard.read.snapshot import Snapshot
 from persist.client.shard.write.inputs import with_defaults
 from persist.client.sql.bind.binding import TARGET, Bound, bind, pushed
 from persist.client.sql.bind.binding import Relation as Named
-from persist.client.sql.errors import SqlConflict, SqlError, SqlFailed, SqlNotSupported
+from persist.client.sql.errors import Sent, SqlConflict, SqlError, SqlFailed, SqlNotSupported
 from persist.client.sql.fitting import fitted
 from persist.client.sql.parse.queries import table_of
 from persist.client.sql.parse.statements import Delete, Dml, Insert, InsertRows, Select, Update
@@ -106,8 +106,9 @@ class Changed:
 class Changes:
     """Runs what changes rows, for one session."""
 
-    def __init__(self, queries: Queries) -> None:
+    def __init__(self, queries: Queries, sent: Sent) -> None:
         self._queries = queries
+        self._sent = sent
         self._tables = Tables(queries.access)
 
     def deadline(self) -> "Deadline":
@@ -198,7 +199,7 @@ class Changes:
         access = self._queries.access
         log = await access.log_of(timeline)
         timeout = self._queries.variables.timeout
-        with _keys_of(*(each.described for each in writes.values())):
+        with _keys_of(*(each.described for each in writes.values())), self._sent.sending():
             done = await transact(access.client.location, log, happen, timeout=timeout)
         return done.ts
 
@@ -374,7 +375,7 @@ class Changes:
         given = pa.concat_tables([rows, new.drop_columns([TS.name])], promote_options="default").select(
             rows.schema.names
         )
-        with _keys_of(target):
+        with _keys_of(target), self._sent.sending():
             work.ts = await table.insert(given, timeout=self._queries.variables.timeout)
 
     async def _opened(self, described: Described, deadline: "Deadline") -> Table:

@@ -1,10 +1,16 @@
-"""What is wrong with a statement, and where it stands. Nothing has happened then.
+"""What is wrong with a statement, and where it stands. Nothing has happened then: guarantee 12.
 
 Statements are parsed and bound where they are typed, so none of these crosses a wire: to others they are
 InvalidArgument.
 """
 
-from persist.errors import InvalidArgument
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from persist.errors import Indeterminate, InvalidArgument, PersistError
+
+TOO_LONG: Final = "the statement took too long"
 
 
 class SqlError(InvalidArgument):
@@ -29,3 +35,31 @@ class SqlLimit(SqlError):
 
 class SqlConflict(SqlError):
     """Another transaction changed what this one read, and was first: nothing of this one happened. Repeat it."""
+
+
+class Sent:
+    """Whether the statement that a session runs has sent what it changes, which was not refused."""
+
+    def __init__(self) -> None:
+        self._may_have_happened = False
+
+    def begin(self) -> None:
+        """Another statement begins."""
+        self._may_have_happened = False
+
+    @contextmanager
+    def sending(self) -> Iterator[None]:
+        """A block that changes something. What it raises says whether it did; where it is cut short nothing does."""
+        self._may_have_happened = True
+        try:
+            yield
+        except PersistError:
+            self._may_have_happened = False
+            raise
+
+    def timed_out(self) -> PersistError:
+        """What is told of a statement whose time was up. Raises nothing."""
+        if self._may_have_happened:
+            hint = "look whether it happened before you repeat it; SET statement_timeout = '10m' gives it longer"
+            return Indeterminate(f"{TOO_LONG}: whether it happened is not known", hint=hint)
+        return SqlLimit(TOO_LONG, hint="SET statement_timeout = '10m', or ask for less")

@@ -4,7 +4,8 @@ What is followed is one stored collection, with all or some of its columns: of a
 followed. Source: collections: cursors; design document 5.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Self
 
 import pyarrow as pa
@@ -123,6 +124,17 @@ class Cursors:
             found.position,
             notice=f"ACKNOWLEDGE {cursor.name} UP TO {found.position} once these rows are taken over",
         )
+
+    @contextmanager
+    def returning(self) -> Iterator[None]:
+        """A block whose end returns what was fetched in it. One that fails returns nothing: that is fetched again."""
+        before = {id: each.position for id, each in self._opened.items()}
+        try:
+            yield
+        except BaseException:
+            for id, each in self._opened.items():
+                each._go_back(before.get(id, each._begun))
+            raise
 
     async def close(self) -> None:
         """Release what they hold; the cursors themselves stay."""

@@ -17,7 +17,7 @@ from persist.client.shard.handles import Closes
 from persist.client.sql import copying, showing
 from persist.client.sql.changing import Changed, Changes
 from persist.client.sql.defining import Defined, beginning_now, defined, is_definition
-from persist.client.sql.errors import SqlError, SqlLimit, SqlNotSupported
+from persist.client.sql.errors import Sent, SqlError, SqlNotSupported
 from persist.client.sql.following import Cursors, Following
 from persist.client.sql.parse import statements as s
 from persist.client.sql.parse.text import one, parse
@@ -58,7 +58,8 @@ class SqlSession(Closes):
         self.files = files
         self._owns = owns
         self._queries = Queries(environment, self.variables)
-        self._changes = Changes(self._queries)
+        self._sent = Sent()
+        self._changes = Changes(self._queries, self._sent)
         self._cursors = Cursors(self._queries)
         self._work: Changed | None = None
         self._defines: list[Defined] = []
@@ -83,7 +84,8 @@ class SqlSession(Closes):
         BelowHold, NotYetAvailable, and what else defining, reading and writing raise.
         """
         now = self.environment.access.client.location.runtime.now_ms()
-        return [await self.run(each.statement) for each in parse(text, params, now_ms=now)]
+        with self._cursors.returning():
+            return [await self.run(each.statement) for each in parse(text, params, now_ms=now)]
 
     async def run(self, statement: s.Statement) -> Result:
         """What became of a parsed statement. Raises as ``execute``."""
@@ -94,15 +96,13 @@ class SqlSession(Closes):
         if self._failed and not ends:
             work.close()
             raise SqlError("the transaction failed", hint="ROLLBACK, and begin again")
+        self._sent.begin()
         try:
             async with asyncio.timeout(self.variables.timeout):
                 return await work
         except TimeoutError:
             self._failed = self.in_transaction
-            raise SqlLimit(
-                "the statement took too long",
-                hint="SET statement_timeout = '10m', or ask for less; whether a write happened, reading shows",
-            ) from None
+            raise self._sent.timed_out() from None
         except RecursionError as error:
             self._failed = self.in_transaction
             raise SqlError("the statement is nested too deeply", hint="put parts of it into views, or WITH") from error
@@ -249,7 +249,8 @@ class SqlSession(Closes):
             statements = await beginning_now(defines, self._queries)
             tries -= 1
             try:
-                return await self.environment.execute(*statements, session=session, timeout=timeout)
+                with self._sent.sending():
+                    return await self.environment.execute(*statements, session=session, timeout=timeout)
             except NotReadable:
                 if not tries:
                     raise

@@ -1,7 +1,9 @@
 """Targets keep updates and a position together or not at all, and notice other writers."""
 
+import asyncio
 import json
 import sqlite3
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,8 @@ import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from client.collections.cursors.test_cursors import CURSOR, environment_of, row, table_in
+from client.support import client_of, memory_place
 
 import persist.sinks
 from persist import Determinate, Indeterminate, InvalidArgument
@@ -274,3 +278,52 @@ def test_a_folder_that_nobody_uses_any_more_is_free(tmp_path: Path):
     with pytest.raises(PositionMoved, match="another sink writes to this folder"):
         FilesSink(tmp_path).begin(KEY, SCHEMA)
     sink.close()
+
+
+class Gated:
+    """A target whose writes wait for ``gate``. ``calls``: how many are under way."""
+
+    def __init__(self, folder: Path) -> None:
+        self.inner, self.gate, self.calls = FilesSink(folder), threading.Event(), 0
+
+    def begin(self, key: str, schema: pa.Schema) -> int | None:
+        assert not self.calls, "one call at a time"
+        return self.inner.begin(key, schema)
+
+    def write(self, key: str, updates: pa.Table, before: int | None, position: int) -> None:
+        self.calls += 1
+        try:
+            self.gate.wait(60)
+            self.inner.write(key, updates, before, position)
+        finally:
+            self.calls -= 1
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+async def test_who_is_cancelled_while_it_writes_leaves_no_write_behind(tmp_path: Path):
+    """Whoever went on with the target met it: files that it had not named yet were removed, and then named."""
+    async with client_of(memory_place()) as client, environment_of(client) as environment:
+        table = await table_in(client, environment)
+        await environment.execute(CURSOR)
+        await table.insert([row(1), row(2)])
+        target = Gated(tmp_path / "sink")
+        async with await environment.cursor("c") as cursor:
+            delivering = asyncio.create_task(cursor.deliver(target, idle=60))
+            while not target.calls:
+                await asyncio.sleep(0.01)
+            for _ in range(2):
+                delivering.cancel()
+                for _ in range(100):
+                    await asyncio.sleep(0)
+            assert not delivering.done()
+            target.gate.set()
+            with pytest.raises(asyncio.CancelledError):
+                await delivering
+            assert not target.calls
+            await table.insert([row(3)])
+            await cursor.deliver(target, idle=0.1)
+        found = pa.concat_tables([pq.read_table(each) for each in target.inner.files()])
+        assert sorted(found["id"].to_pylist()) == [1, 2, 3]
+        target.close()

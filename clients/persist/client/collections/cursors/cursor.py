@@ -23,6 +23,7 @@ from persist.client.collections.sinks.delivering import deliver
 from persist.client.collections.sinks.port import Target
 from persist.client.shard.handles import Stays
 from persist.client.shard.location import Location
+from persist.client.shard.receiver import Receiver, receiver
 from persist.client.shard.same_history import renewed
 from persist.client.timeline.register import seconds
 from persist.core.catalog.ddl.described import Described
@@ -83,13 +84,14 @@ class Cursor(Stays):
         self._execute = execute
         self._item = item
         self._of = of
-        self._position = position
+        self._position = self._begun = position
         self._acknowledged = acknowledged
         self._found = found
         self._histories = dict[ShardId, int]()
         self._same_history(found)
         self._rows: pa.Table | None = None
         self._until = 0
+        self._given: tuple[Receiver, int | None] | None = None
         self._turn = asyncio.Lock()
 
     @property
@@ -115,11 +117,12 @@ class Cursor(Stays):
     @property
     def begins_at(self) -> int:
         """The time of the contents with which the next fetch begins; without them the time before its position."""
-        return self._found.ts if self._position is None else max(self._position - 1, 0)
+        return self._found.ts if self.position is None else max(self.position - 1, 0)
 
     @property
     def position(self) -> int | None:
         """Where the next fetch goes on: all times before were fetched. None: it begins with the contents."""
+        self._look()
         return self._position
 
     @property
@@ -133,15 +136,16 @@ class Cursor(Stays):
         updates at least, if there are so many.
 
         Waits up to ``timeout`` seconds for some; without any it returns how far the collection is complete. Nothing is
-        acknowledged by it. A fetch that failed or was cancelled gave nothing, and is repeated. Raises NotReadable (what
-        the cursor had held is gone; details say from when on there is something), UnknownObject (it was dropped),
-        LocationError.
+        acknowledged by it. A fetch that failed, was cancelled or interrupted gave nothing, and is repeated. Raises
+        NotReadable (what the cursor had held is gone; details say from when on there is something), UnknownObject (it
+        was dropped), LocationError.
         """
         if count is not None and count < 1:
             raise InvalidArgument("at least one update is fetched", hint="count from 1, or None for all", got=count)
         location = self._reads.readers.location
         patience = Deadline(location.runtime, max(timeout, 0.0))
         async with self._turn:
+            self._look()
             while True:
                 fetched = await self._fetched(count)
                 if fetched.updates.num_rows or fetched.before is None or patience.passed:
@@ -156,10 +160,11 @@ class Cursor(Stays):
         Never beyond what was fetched here. Returning means it is durable. Raises InvalidArgument, and what the leader
         refuses it with.
         """
-        to = self._position if up_to is None else up_to
-        if to is None or self._position is None or to > self._position:
+        position = self.position
+        to = position if up_to is None else up_to
+        if to is None or position is None or to > position:
             raise InvalidArgument(
-                "only what was fetched can be acknowledged", hint="fetch first", up_to=to, position=self._position
+                "only what was fetched can be acknowledged", hint="fetch first", up_to=to, position=position
             )
         await self._execute(Acknowledge(self._item.name, to, str(self._item.id)))
         self._acknowledged = max(to, self._acknowledged or 0)
@@ -174,7 +179,7 @@ class Cursor(Stays):
     @property
     def over(self) -> bool:
         """Nothing more will ever come: the collection was closed, and all of it was fetched."""
-        return self._position == TIME_MAX
+        return self.position == TIME_MAX
 
     async def seek(self, position: int | None) -> None:
         """Go on from a position that the subscriber keeps; None: begin with the contents, at the time of the hold.
@@ -182,14 +187,14 @@ class Cursor(Stays):
         Raises as ``open_cursor``; then this stays where it is.
         """
         async with self._turn:
-            if position == self._position:
+            if position == self.position:
                 return
             if position is None:
                 at = (await self._reads.names(strict=True)).hold(self._item.id).at
             else:
                 at = max(check_time(position) - 1, 0)
             await self._hold(at)
-            self._position, self._rows = position, None
+            self._go_back(position)
 
     async def deliver(
         self,
@@ -249,7 +254,29 @@ class Cursor(Stays):
         assert self._rows is not None
         rest = self._rows.slice(fetched.updates.num_rows)
         self._rows = rest if rest.num_rows else None
+        to = receiver()
+        if to is None:
+            self._given = None
+        elif self._given is None or self._given[0] is not to:
+            # What one call fetched step by step, as a text with several FETCH does, is returned together.
+            self._given = to, self._position
         self._position = fetched.position
+
+    def _go_back(self, position: int | None) -> None:
+        """To where this was: what was fetched since reached nobody. No RPC."""
+        self._given, self._position, self._rows = None, position, None
+
+    def _look(self) -> None:
+        """SUBTLE: what was fetched for another thread is not there yet when it is returned: an interrupt may meet it on
+        its way. Then nobody has it, and to go on behind it would acknowledge it.
+        """
+        if self._given is None:
+            return
+        to, before = self._given
+        if to.left and not to.took:
+            self._go_back(before)
+        elif to.took:
+            self._given = None
 
     async def _load_held(self, count: int | None) -> None:
         """``_load``, under another lease as often as one ended: what the cursor's own hold keeps is still there.

@@ -3,16 +3,23 @@
 Source: catalog-semantics.md section 3.2, resume contract; collections: cursors.
 """
 
+import asyncio
+import contextlib
 import logging
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from persist.client.collections.sinks.port import Target
 from persist.errors import InvalidArgument, LocationError
 from persist.retry.deadline import Deadline
+from persist.retry.tasks import forsake
+from persist.runtime import Runtime
 from persist.threads import users
 
 if TYPE_CHECKING:
     from persist.client.collections.cursors.cursor import Cursor
+
+T = TypeVar("T")
 
 WAIT_SECONDS: Final = 1.0
 """How long one fetch waits for updates."""
@@ -33,7 +40,7 @@ async def deliver(
 ) -> int | None:
     """See ``Cursor.deliver``."""
     runtime = cursor.location.runtime
-    kept = await users(runtime, target.begin, cursor.key, cursor.schema)
+    kept = await _asked(runtime, target.begin, cursor.key, cursor.schema)
     if kept is None and cursor.acknowledged is not None:
         raise InvalidArgument(
             "this target has nothing of what the cursor was acknowledged up to",
@@ -51,7 +58,7 @@ async def deliver(
         here = fetched.updates.num_rows > 0 or fetched.before is None
         over = up_to is not None and fetched.position >= up_to
         if here or over or written.passed:
-            await users(runtime, target.write, cursor.key, fetched.updates, kept, fetched.position)
+            await _asked(runtime, target.write, cursor.key, fetched.updates, kept, fetched.position)
             kept, written = fetched.position, Deadline(runtime, IDLE_SECONDS)
             if acknowledged.passed:
                 await _acknowledge(cursor, kept)
@@ -63,6 +70,21 @@ async def deliver(
     if kept is not None:
         await _acknowledge(cursor, kept)
     return kept
+
+
+async def _asked(runtime: Runtime, function: Callable[..., T], *args: object) -> T:
+    """What a target answers. SUBTLE: its thread cannot be cut short, so who is cancelled waits for its end. Whoever
+    goes on with the target would meet a write that nobody knows of, and remove what that has not named yet.
+    """
+    call = asyncio.ensure_future(users(runtime, function, *args))
+    try:
+        return await asyncio.shield(call)
+    except asyncio.CancelledError:
+        while not call.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([call])
+        forsake(call)
+        raise
 
 
 async def _acknowledge(cursor: "Cursor", position: int) -> None:
