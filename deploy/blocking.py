@@ -109,7 +109,7 @@ SKIP = {
     "TableTransaction": {"replace", "commit"},
     "WriteHandle": {"append_at_upper_as", "compare_and_append_as"},
     "Compaction": {"begin"},
-    "CatalogTransaction": {"check_made_from", "refresh", "batch", "body", "snapshot", *SAVEPOINTS, *IN_STEPS},
+    "CatalogTransaction": {"check_made_from", "carry", "refresh", "batch", "body", "snapshot", *SAVEPOINTS, *IN_STEPS},
 }
 # Work for the caller's thread: others wait for that of the loop.
 HERE = {"output", "splits", "reader", "scan_polars", "to_duckdb", "TableTransaction.insert", "TableTransaction.retract"}

@@ -6,7 +6,7 @@ Source: catalog-semantics.md sections 1.2.6, 1.2.7 and 1.3.
 import asyncio
 import copy
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -205,6 +205,8 @@ class Writes:
 
     async def _member(self, catalog: ReadWriteCatalog, one: "Waiting", touched: Touched) -> Transaction | None:
         """What it wants, if that is apart from what was ``touched``, to which it adds. None: it is done, or waits."""
+        if one.request_id in one.session.unsure:
+            return None
         try:
             done = await self._known(one.session, one.request_id, one.commit)
             if done is not None:
@@ -227,13 +229,29 @@ class Writes:
         return transaction
 
     async def _commit_one(self, catalog: ReadWriteCatalog, one: "Waiting") -> int:
-        done = await self._known(one.session, one.request_id, one.commit)
+        async def work() -> int:
+            await self._caught_up(catalog, one.commit)
+            await self._check(one.commit)
+            transaction = await self._transaction(catalog, one.commit)
+            return await catalog.commit(transaction, ts=one.commit.ts) - 1
+
+        return await self._once(one.session, one.request_id, one.commit, work)
+
+    async def _once(self, session: Open, request_id: bytes, wanted: Wanted, work: Callable[[], Awaitable[int]]) -> int:
+        """When it was committed: by an earlier attempt, or by ``work``. Raises as that.
+
+        SUBTLE: an earlier attempt without an answer may happen until ``work`` has appended, which meets it then.
+        """
+        done = await self._known(session, request_id, wanted)
         if done is not None:
             return done
-        await self._caught_up(catalog, one.commit)
-        await self._check(one.commit)
-        transaction = await self._transaction(catalog, one.commit)
-        return await catalog.commit(transaction, ts=one.commit.ts) - 1
+        try:
+            return await work()
+        except OutOfSync:
+            done = await self._known(session, request_id, wanted)
+            if done is None:
+                raise
+            return done
 
     async def _commit_large(self, session: Open, request_id: bytes, wanted: Wanted) -> int:
         """Commit what is made ready beside others, who get their turns; then only what is new is looked at again.
@@ -242,13 +260,11 @@ class Writes:
         """
         async with self._one_large:
             with no_collection():
-                return await self._made_ready(session, request_id, wanted)
+                return await self._once(session, request_id, wanted, lambda: self._made_ready(session, wanted))
 
-    async def _made_ready(self, session: Open, request_id: bytes, wanted: Wanted) -> int:
+    async def _made_ready(self, session: Open, wanted: Wanted) -> int:
         async with self._leadership.writing(session.token) as catalog:
-            done = await self._known(session, request_id, wanted)
-        if done is not None:
-            return done
+            pass
         commit = await wanted.whole()
         await self._caught_up(catalog, commit)
         await self._check(commit)
@@ -259,6 +275,7 @@ class Writes:
         async with self._leadership.writing(session.token) as catalog:
             done = self._done(commit)
             if done is None:
+                await self._caught_up(catalog, commit)
                 await self._check(commit)
                 done = await catalog.commit(transaction, ts=commit.ts) - 1
                 self._conflicts.keep(done, touched)
@@ -276,8 +293,11 @@ class Writes:
         return done
 
     async def _caught_up(self, catalog: ReadWriteCatalog, commit: Commit) -> None:
+        """Have the mirror, which is asked, and the catalog, which commits, know the same."""
         if self._mirror.upper < max(catalog.upper, commit.base_upper):
             await self._mirror.sync()
+        if catalog.upper < self._mirror.upper:
+            await catalog.confirm_leadership()
 
     def _done(self, commit: Wanted) -> int | None:
         """When its token was committed, as far as the leader knows. Raises InvalidArgument: with another body."""
@@ -318,7 +338,6 @@ class Writes:
                 base_upper=commit.base_upper,
                 begun=self._leadership.begun,
             )
-        # SUBTLE: what is committed meanwhile is another leader's, which makes the append fail.
         found = await self._conflicts.met(commit.footprint, commit.base_upper)
         if found is None:
             raise OutOfSync(
@@ -331,7 +350,8 @@ class Writes:
     async def _transaction(self, catalog: ReadWriteCatalog, commit: Commit) -> Transaction:
         """The transaction again, with all rules that hold for any sender. Raises OutOfSync, InvalidArgument."""
         transaction = catalog.transaction(token=commit.token)
-        transaction.told_body = commit.body
+        # SUBTLE: what this leader appended without an answer comes to light in the commit, after ``_check``.
+        transaction.carry(commit.footprint, commit.body)
         there, stale = self._mirror.raw.rows, []
         wanted: defaultdict[AnyKind, list[tuple[Any, Any]]] = defaultdict(list)
         async for kind, key_bytes, before, after in in_steps(sides(commit.changes)):

@@ -24,6 +24,12 @@ _TYPES: Final = {
     "text": "text",
 }
 
+PATIENCE_SECONDS: Final = 30.0
+_PATIENCE_MAX: Final = 1_000_000.0
+_BOUNDED: Final = (
+    "SELECT set_config('lock_timeout', %s, true), set_config('idle_in_transaction_session_timeout', %s, true)"
+)
+
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 
@@ -32,11 +38,18 @@ class PostgresSink:
 
     ``postgres://user@host/database``. The position is in the table ``persist_positions``, in the same schema as the
     first of the search path. Numbers of 64 bits without a sign are ``numeric(20)``.
+
+    A process that stands still amid a transaction keeps others out. After ``patience`` seconds the server ends that
+    transaction if it waits for nothing but the process; whoever waits for a lock of it for so long gives up
+    (Determinate).
     """
 
-    def __init__(self, uri: str, table: str) -> None:
-        """Raises InvalidArgument: no name of a table."""
+    def __init__(self, uri: str, table: str, *, patience: float = PATIENCE_SECONDS) -> None:
+        """Raises InvalidArgument: no name of a table, no time."""
         learn(uri)
+        if not 0 < patience < _PATIENCE_MAX:
+            raise InvalidArgument("patience is a time in seconds", hint="above 0", got=patience)
+        self._patience = f"{max(1, round(patience * 1000))}ms"
         self._uri = uri
         self._table = quoted(table)
         self._open: Connection | None = None
@@ -105,7 +118,14 @@ class PostgresSink:
             raise Determinate(f"cannot connect: {scrub(str(error))}", hint="check the URI and the server") from error
         try:
             with self._open.transaction():
+                self._open.execute(_BOUNDED, (self._patience, self._patience))
                 yield self._open
+        except psycopg.errors.LockNotAvailable as error:
+            raise Determinate(
+                "another process is amid a transaction with this table: nothing was written",
+                hint="let one process write to it; kill one that stands still, and deliver again",
+                table=self._table,
+            ) from error
         except psycopg.DataError as error:
             hint = "nothing was written: correct the value upstream, or deliver into another place"
             raise InvalidArgument(f"PostgreSQL takes no such value: {scrub(str(error))}", hint=hint) from error

@@ -3,15 +3,18 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from client.support import Place, client_of, memory_place
+from client.support import SMALL, Place, client_of, memory_place
 
 from persist.client.sql.session import SqlSession
+from persist.settings import Settings
 
 
 @asynccontextmanager
-async def sessions(count: int = 1, place: Place | None = None, **more) -> AsyncIterator[list[SqlSession]]:
+async def sessions(
+    count: int = 1, place: Place | None = None, settings: Settings = SMALL, **more
+) -> AsyncIterator[list[SqlSession]]:
     """Sessions of one environment, each with a client of its own; the first leads."""
-    async with client_of(place or memory_place()) as client:
+    async with client_of(place or memory_place(), settings=settings) as client:
         environment = await client.environment()
         opened = [SqlSession(environment, **more) for _ in range(count)]
         try:

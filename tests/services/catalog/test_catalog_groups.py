@@ -6,10 +6,12 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from catalog.memory_log import MemoryLog
 from client.support import memory_place
 from services.catalog.cataloging import catalog_server, new_token, remote_catalog
 from services.catalog.test_catalog_writes import Server, leading, setting
 
+from persist.client.catalog.durable import DurableCatalog
 from persist.core.catalog.conflicts import Footprint
 from persist.core.catalog.errors import FencedByEpoch, OutOfSync, UniquenessViolation
 from persist.core.catalog.kinds import COMMIT, DATABASE, SETTING
@@ -165,7 +167,7 @@ async def test_who_is_fenced_by_then_commits_none_of_them():
         group = Together(server, await server.session())
         for number in range(4):
             group.ask(setting(f"{number}", "1"))
-        other = await server.leadership._durable.open(1)
+        other = await DurableCatalog(MemoryLog(server.rows)).open(1)
         told = await group.told()
         assert [type(each) for each in told] == [FencedByEpoch] * 4
         assert not [each for each in other.objects(SETTING) if len(each.name) == 1]

@@ -1,9 +1,10 @@
 """What a catalog server does when its log does not answer, is slow, or returns what cannot be."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 from catalog.memory_log import MemoryLog, MemoryRows
@@ -13,14 +14,16 @@ from persist.client.catalog.addresses import Addresses, KeptInShard
 from persist.client.catalog.durable import DurableCatalog
 from persist.core.catalog.conflicts import Footprint
 from persist.core.catalog.errors import FencedByEpoch, OutOfSync
-from persist.core.catalog.kinds import SETTING
-from persist.core.catalog.objects import Setting, SettingKey
+from persist.core.catalog.kinds import DATABASE, SETTING
+from persist.core.catalog.objects import Database, DatabaseKey, Setting, SettingKey
 from persist.core.catalog.rows import Row, RowUpdate
+from persist.core.catalog.values import Id, RoleRef, Space
 from persist.core.ids import Token
 from persist.errors import CorruptData, Determinate, Indeterminate, NotReadable
 from persist.runtime import system
 from persist.wire.catalog.rows import CODEC
 from persist.wire.catalog.rpc import Session
+from persist.wire.catalog.rpc_footprint import ToldFootprint, fingerprint
 from persist_catalog.leadership import Leadership, Role
 from persist_catalog.mirror import Mirror, TappedLog
 from persist_catalog.sessions import Sessions
@@ -36,12 +39,15 @@ def setting(name: str, value: str) -> Row:
 class LossyLog(MemoryLog):
     """Appends as asked: ``lost`` ones happen without an answer, ``unsent`` ones do not happen and have none either,
     ``failed`` ones say that they do not happen, ``slow`` ones wait.
+
+    ``late`` ones have no answer, and happen just before the next one.
     """
 
     def __init__(self, rows: MemoryRows) -> None:
         super().__init__(rows)
         self.next: list[str] = []
         self.gate = asyncio.Event()
+        self.late: list[Callable[[], Awaitable[int | None]]] = []
 
     async def append_all(
         self, times: Sequence[tuple[int, Sequence[tuple[Row, int]]]], *, expected_upper: int
@@ -53,6 +59,11 @@ class LossyLog(MemoryLog):
             raise Indeterminate("the request was lost")
         if how == "slow":
             await self.gate.wait()
+        for happens in [self.late.pop() for _ in self.late]:
+            await happens()
+        if how == "late":
+            self.late.append(partial(super().append_all, times, expected_upper=expected_upper))
+            raise Indeterminate("the answer was lost")
         found = await super().append_all(times, expected_upper=expected_upper)
         if how == "lost":
             raise Indeterminate("the answer was lost")
@@ -158,6 +169,50 @@ async def test_who_is_fenced_after_a_commit_in_doubt_is_told_whether_it_happened
                 with pytest.raises(FencedByEpoch):
                     await server.writes.commit(session, REQUEST, wanted)
         assert (SettingKey("a") in other.objects(SETTING)) == (how == "lost")
+
+
+async def test_commit_that_happens_when_it_is_asked_for_again_is_not_refused_for_itself():
+    async with leading() as server:
+        session, base = await server.session(), server.mirror.upper
+        server.log.next = ["late"]
+        with pytest.raises(Indeterminate):
+            await server.put(session, REQUEST, setting("a", "1"), base)
+        for _ in range(2):
+            assert await server.put(session, REQUEST, setting("a", "1"), base) == base
+
+
+@pytest.mark.parametrize("rows", [1, 5_000])
+@pytest.mark.parametrize("how", ["lost", "late"])
+async def test_what_was_read_counts_also_where_an_append_without_an_answer_changed_it(how: str, rows: int):
+    async with leading() as server:
+        session, base = await server.session(), server.mirror.upper
+        server.log.next = [how]
+        with pytest.raises(Indeterminate):
+            await server.put(session, REQUEST, setting("a", "1"), base)
+        reads = ToldFootprint(keys={(SETTING, SettingKey("a"))})
+        wanted = [(setting(f"of none {number}", "1"), 1) for number in range(rows)]
+        for _ in range(2):
+            with pytest.raises(OutOfSync):
+                await server.writes.commit(session, b"x" * 16, Commit(base, wanted, reads, None, 0, b""))
+        after = await server.mirror.sync()
+        assert after == base + 1
+        assert await server.writes.commit(session, b"y" * 16, Commit(after, wanted, reads, None, 0, b"")) == after
+
+
+@pytest.mark.parametrize("how", ["lost", "late"])
+async def test_names_that_were_looked_at_count_there_too(how: str):
+    async with leading() as server:
+        session, base = await server.session(), server.mirror.upper
+        row = CODEC.encode(
+            DATABASE.tag, DatabaseKey(Id(Space.USER, 1_000)), Database("d", RoleRef(Space.USER, 1), oid=20_000)
+        )
+        server.log.next = [how]
+        with pytest.raises(Indeterminate):
+            await server.writes.commit(session, REQUEST, Commit(base, [(row, 1)], Footprint(), None, 0, b""))
+        (name,) = DATABASE.names(CODEC.decode(row)[1])
+        reads = ToldFootprint(fingerprints={(DATABASE, fingerprint(name))})
+        with pytest.raises(OutOfSync):
+            await server.writes.commit(session, b"x" * 16, Commit(base, [(setting("a", "1"), 1)], reads, None, 0, b""))
 
 
 async def test_commit_whose_outcome_nobody_can_tell_any_more_stays_unknown():

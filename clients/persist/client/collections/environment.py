@@ -4,6 +4,7 @@ It is in memory, follows the catalog's changes, and needs no leader to be read. 
 this process where no other is found. Source: design documents 4 and 5; docs/catalog.md; collections.
 """
 
+import asyncio
 import contextlib
 import copy
 from collections.abc import Callable, Sequence
@@ -64,6 +65,8 @@ class Environment(Closes):
         self._catalog: ReadOnlyCatalog | None = None
         self._view: CatalogView | None = None
         self._failure: HistoryRewound | None = None
+        self._look = asyncio.Lock()
+        self._looks_begun = self._looks_done = 0
         self._tasks = Tasks()
         self._listeners: list[Callable[[], None]] = []
         self._reads = Reads(Readers(access, self._leading.attend), self._names, self.session)
@@ -103,8 +106,16 @@ class Environment(Closes):
         return self._leading.leads
 
     async def strict_view(self) -> CatalogView:
-        """As ``view``, with all that was committed before this call. A read of the catalog. Raises Uninitialized."""
-        await self._sync(await self._opened())
+        """As ``view``, with all that was committed before this call. A read of the catalog, which calls that overlap
+        share. Raises Uninitialized.
+        """
+        catalog, asked = await self._opened(), self._looks_begun
+        async with self._look:
+            if self._looks_done <= asked:
+                self._looks_begun += 1
+                looks = self._looks_begun
+                await self._sync(catalog)
+                self._looks_done = looks
         return self.view
 
     async def resolve(self, name: str | QualifiedName, *, strict: bool = False) -> Described:

@@ -187,6 +187,8 @@ class Changes:
         writes = {id: each for id, each in work.writes.items() if each.updates.num_rows}
         if not writes:
             return work.ts
+        if work.explicit:
+            await self._check_there(writes.values())
         opened = {id: await self._opened(each.described, deadline) for id, each in writes.items()}
         timeline = next(iter(opened.values())).timeline
 
@@ -202,6 +204,18 @@ class Changes:
         with _keys_of(*(each.described for each in writes.values())), self._sent.sending():
             done = await transact(access.client.location, log, happen, timeout=timeout)
         return done.ts
+
+    async def _check_there(self, writes: Iterable[Written]) -> None:
+        """Raise SqlConflict when a table was dropped since: its rows would go where nobody finds them."""
+        names = await self._queries.names(strict=True)
+        for each in writes:
+            shard = each.described.data
+            if names is None or shard is None or names.owner_of(shard) is None:
+                raise SqlConflict(
+                    "a table that the transaction writes to was dropped meanwhile",
+                    hint="nothing of it happened: repeat it from BEGIN, into what has the name now, if anything",
+                    table=each.described.name,
+                )
 
     async def _check_unchanged(self, work: Changed, transaction: TableTransaction, deadline: "Deadline") -> None:
         """Raise SqlConflict when rows that were asked for have changed since. What is no table is read as it was."""

@@ -29,6 +29,7 @@ from persist.core.catalog.errors import Uninitialized, UnknownObject
 from persist.core.catalog.values import Id
 from persist.core.data.predicate import Predicate
 from persist.core.data.schema import DIFF
+from persist.core.time.read_time import Isolation
 from persist.core.time.timeline import EPOCH_MILLISECONDS
 from persist.extras import extra
 
@@ -80,8 +81,12 @@ class Queries:
             return await self.names(strict=True)
 
     async def bound(self, query: exp.Expr, *, definite: bool = False) -> tuple[Bound, CatalogView | None]:
-        """A query with what its names mean, looked up once more if one is unknown. Raises as ``bind``."""
-        names = await self.names()
+        """A query with what its names mean, looked up once more if one is unknown. Raises as ``bind``.
+
+        SUBTLE: what was renamed before the query came must not answer under its former name. So where an answer has in
+        it whatever had returned, so do its names.
+        """
+        names = await self.names(strict=self.variables.isolation is Isolation.STRICT_SERIALIZABLE)
         try:
             return bind(query, Names(names), self.variables.session, definite=definite), names
         except UnknownObject:

@@ -13,16 +13,22 @@ from persist.core.catalog.snapshot import Change
 
 @dataclass(slots=True)
 class Footprint:
-    """All that a transaction depends on: keys it read or wrote, kinds it went through, names it looked at or took."""
+    """All that a transaction depends on: keys it read or wrote, kinds it went through, names it looked at or took.
+
+    ``carried``: what another one depends on, which it carries out.
+    """
 
     keys: set[tuple[AnyKind, Any]] = field(default_factory=set)
     kinds: set[AnyKind] = field(default_factory=set)
     names: set[tuple[AnyKind, Name]] = field(default_factory=set)
+    carried: "Footprint | None" = None
 
     def meets(self, change: Change) -> bool:
         """Whether the transaction might have gone otherwise after this change."""
         kind = change.kind
         if kind in self.kinds or (kind, change.key) in self.keys:
+            return True
+        if self.carried is not None and self.carried.meets(change):
             return True
         sides = [side for side in (change.before, change.after) if side is not None]
         return any((kind, name) in self.names for side in sides for name in kind.names(side))

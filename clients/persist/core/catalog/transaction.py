@@ -264,6 +264,11 @@ class Transaction:
         """From now on every change of these kinds matters, as if all their objects were read. Raises nothing."""
         self.footprint.kinds.update(kinds)
 
+    def carry(self, footprint: Footprint, body: bytes) -> None:
+        """Carry out another's transaction: what that depends on matters, and ``body`` stands for it. Raises nothing."""
+        self.footprint.carried = footprint
+        self.told_body = body
+
     def savepoint(self) -> None:
         """Remember what was changed; ``rollback`` and ``release`` end that, the last one first. Raises nothing."""
         pending = {kind: dict(of) for kind, of in self._pending.items()}

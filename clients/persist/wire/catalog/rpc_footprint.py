@@ -31,6 +31,15 @@ class ToldFootprint(Footprint):
 
     fingerprints: set[tuple[AnyKind, bytes]] = field(default_factory=set)
 
+    def meets(self, change: Change) -> bool:
+        """See Footprint."""
+        if Footprint.meets(self, change):
+            return True
+        kind, sides = change.kind, [side for side in (change.before, change.after) if side is not None]
+        return bool(self.fingerprints) and any(
+            (kind, fingerprint(name)) in self.fingerprints for side in sides for name in kind.names(side)
+        )
+
 
 class Touched:
     """What the changes of one time touched: objects, and names as fingerprints, each with its object."""

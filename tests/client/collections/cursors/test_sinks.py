@@ -327,3 +327,32 @@ async def test_who_is_cancelled_while_it_writes_leaves_no_write_behind(tmp_path:
         found = pa.concat_tables([pq.read_table(each) for each in target.inner.files()])
         assert sorted(found["id"].to_pylist()) == [1, 2, 3]
         target.close()
+
+
+def test_one_that_stands_still_amid_a_transaction_keeps_others_out_for_a_while_only(
+    fresh_postgres_uri: Callable[[], str],
+):
+    uri = fresh_postgres_uri()
+    with psycopg.connect(uri) as still:
+        hasty = persist.sinks.PostgresSink(uri, "t", patience=0.2)
+        hasty.begin(KEY, SCHEMA)
+        still.execute("SELECT position FROM persist_positions FOR UPDATE")
+        for _ in range(2):
+            with pytest.raises(Determinate, match="another process"):
+                hasty.write(KEY, updates(1, ts=1), None, 2)
+            with pytest.raises(Determinate, match="another process"):
+                hasty.begin(KEY, SCHEMA)
+        still.rollback()
+        hasty.write(KEY, updates(1, ts=1), None, 2)
+    stopped = hasty._transaction()
+    stopped.__enter__().execute("SELECT position FROM persist_positions FOR UPDATE")
+    patient = persist.sinks.PostgresSink(uri, "t", patience=600)
+    patient.write(KEY, updates(2, ts=2), 2, 3)
+    with pytest.raises(Indeterminate):
+        stopped.__exit__(None, None, None)
+    with pytest.raises(PositionMoved):
+        hasty.write(KEY, updates(2, ts=2), 2, 3)
+    with psycopg.connect(uri) as connection:
+        assert [id for (id,) in connection.execute("SELECT id FROM t ORDER BY id")] == [1, 2]
+    with pytest.raises(InvalidArgument, match="patience"):
+        persist.sinks.PostgresSink(uri, "t", patience=0)

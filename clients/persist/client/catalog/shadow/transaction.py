@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from persist.client.catalog.shadow.comparison import Outcome, by_object, outcome_of, same_outcome
-from persist.core.catalog.conflicts import Conflict
+from persist.core.catalog.conflicts import Conflict, Footprint
 from persist.core.catalog.kinds import AnyKind, Kind, Name
 from persist.core.catalog.rows import RowCodec
 from persist.core.catalog.snapshot import Snapshot
@@ -139,6 +139,10 @@ class ShadowTransaction(Transaction):
         """See Transaction."""
         wanted = list(kinds)
         self._run("depend_on", lambda it: it.depend_on(wanted))
+
+    def carry(self, footprint: Footprint, body: bytes) -> None:
+        """See Transaction."""
+        self._run("carry", lambda it: it.carry(footprint, body))
 
     def savepoint(self) -> None:
         """See Transaction."""
