@@ -35,12 +35,14 @@ from persist.client.table.transaction import TableTransaction, transact
 from persist.core.catalog.ddl.described import Described
 from persist.core.catalog.ddl.statements import QualifiedName
 from persist.core.catalog.ddl.view import CatalogView
+from persist.core.catalog.errors import UnknownObject
 from persist.core.catalog.values import Id, ObjectType
 from persist.core.data.encoding import encode_key
 from persist.core.data.predicate import Predicate
 from persist.core.data.schema import DIFF, TS, Schema
 from persist.core.data.update import consolidate, normalise
 from persist.core.time.read_time import AsOf, Isolation
+from persist.core.time.timeline import EPOCH_MILLISECONDS
 from persist.errors import NotYetAvailable
 from persist.extras import extra
 
@@ -183,21 +185,38 @@ class Changes:
         writes = {id: each for id, each in work.writes.items() if each.updates.num_rows}
         if not writes:
             return work.ts
-        opened = {id: await self._opened(each.described, deadline) for id, each in writes.items()}
-        timeline = next(iter(opened.values())).timeline
 
         async def happen(transaction: TableTransaction) -> TableTransaction:
+            await self._check_there(writes.values())
             await self._check_unchanged(work, transaction, deadline)
-            for id, each in writes.items():
-                await _check_free(transaction, opened[id], each)
-                transaction.insert(opened[id], each.updates.drop_columns([TS.name]))
+            for each in writes.values():
+                table = await self._opened(each.described, deadline)
+                await _check_free(transaction, table, each)
+                transaction.insert(table, each.updates.drop_columns([TS.name]))
             return transaction
 
         access = self._queries.access
-        log = await access.log_of(timeline)
+        first = next(iter(writes.values())).described
+        log = await access.log_of(first.timeline or EPOCH_MILLISECONDS)
         timeout = self._queries.variables.timeout
         done = await transact(access.client.location, log, happen, timeout=timeout)
         return done.ts
+
+    async def _check_there(self, writes: Iterable[Written]) -> None:
+        """Raise SqlConflict when a table was dropped since a statement named it: a log takes rows for it all the same,
+        and nobody would ever read them.
+        """
+        names = await self._queries.names(strict=True)
+        for each in writes:
+            try:
+                if names is not None:
+                    names.get(each.described.id)
+            except UnknownObject:
+                raise SqlConflict(
+                    "a table was dropped meanwhile",
+                    hint="nothing of this transaction happened: repeat it from BEGIN",
+                    table=each.described.name,
+                ) from None
 
     async def _check_unchanged(self, work: Changed, transaction: TableTransaction, deadline: "Deadline") -> None:
         """Raise SqlConflict when rows that were asked for have changed since. What is no table is read as it was."""
@@ -298,6 +317,7 @@ class Changes:
 
     async def _target_rows(self, work: Changed, bound: Bound, names: CatalogView | None, target: Described) -> pa.Table:
         relation = next(each for each in bound.relations.values() if each.target)
+        _check_same(relation, target)
         snapshots = await self._snapshots(work, bound, names)
         work.depend_on([relation])
         written = work.writes.get(target.id)
@@ -355,6 +375,7 @@ class Changes:
         bound = bind(query, Names(await self._queries.names()), self._queries.variables.session)
         if len(bound.relations) != 1:
             raise SqlNotSupported("RETURNING reads the rows of its statement only", hint="SELECT afterwards")
+        _check_same(next(iter(bound.relations.values())), target)
         return await self._queries.engine.table(bound.sql(0), dict.fromkeys(bound.relations, Rows(rows)))
 
     async def _direct(self, work: Changed, target: Described, new: pa.Table) -> None:
@@ -377,6 +398,14 @@ class Changes:
         table = await self._tables.get(described, deadline)
         assert table is not None
         return table
+
+
+def _check_same(relation: Named, target: Described) -> None:
+    """Raise SqlConflict when the name of a table came to mean another one while its statement was made ready."""
+    if relation.described.id != target.id:
+        raise SqlConflict(
+            "the table was renamed meanwhile", hint="nothing of this happened: repeat it", table=target.name
+        )
 
 
 def _present(rows: pa.Table, written: Written | None, schema: Schema) -> pa.Table:

@@ -23,7 +23,7 @@ from persist.client.sql.system import Names, system_collection, system_rows
 from persist.client.sql.variables import Variables
 from persist.core.catalog.ddl.statements import Statement
 from persist.core.catalog.ddl.view import CatalogView
-from persist.core.catalog.errors import Uninitialized, UnknownObject
+from persist.core.catalog.errors import Uninitialized
 from persist.core.catalog.values import Id
 from persist.core.data.predicate import Predicate
 from persist.core.data.schema import DIFF
@@ -69,13 +69,13 @@ class Queries:
             return await self.names(strict=True)
 
     async def bound(self, query: exp.Expr, *, definite: bool = False) -> tuple[Bound, CatalogView | None]:
-        """A query with what its names mean, looked up once more if one is unknown. Raises as ``bind``."""
-        names = await self.names()
-        try:
-            return bind(query, Names(names), self.variables.session, definite=definite), names
-        except UnknownObject:
-            names = await self.names(strict=True)
-            return bind(query, Names(names), self.variables.session, definite=definite), names
+        """A query with what its names mean. Raises as ``bind``.
+
+        SUBTLE: what they mean now, not what is known of it here: who renamed, swapped or replaced something was told
+        that it is so, and what was written under the name since is in another collection than the one known.
+        """
+        names = await self.names(strict=query.find(exp.Table) is not None)
+        return bind(query, Names(names), self.variables.session, definite=definite), names
 
     async def defining(
         self, query: exp.Expr, before: Sequence[Statement] = (), *, is_view: bool = False

@@ -1,0 +1,81 @@
+"""Names that come to mean something else, while sessions know them as they were."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from client.sql.support import last, rows
+from client.support import client_of, memory_place
+
+from persist.client.sql.errors import SqlConflict
+from persist.client.sql.session import SqlSession
+from persist.core.catalog.errors import PrivilegeMissing
+
+TWO = """
+    create table t (id int primary key, n int); create table u (id int primary key, n int);
+    insert into t values (1, 1); insert into u values (2, 2);
+"""
+
+
+@asynccontextmanager
+async def apart() -> AsyncIterator[tuple[SqlSession, SqlSession]]:
+    """Two sessions of clients of their own. The second follows nothing: it learns what it asks for, and no more."""
+    place = memory_place()
+    async with client_of(place) as first, client_of(place) as second:
+        one, two = [SqlSession(await client.environment(), owns=True) for client in (first, second)]
+        await one.execute("set statement_timeout = '10m'; create table made (id int)")
+        await two.execute("set statement_timeout = '10m'; select * from made")
+        await two.environment._tasks.close()
+        try:
+            yield one, two
+        finally:
+            await two.close()
+            await one.close()
+
+
+async def test_query_reads_what_its_names_mean_now():
+    async with apart() as (one, two):
+        await one.execute(TWO + "create view v as select 'old' as said")
+        assert await rows(two, "select * from t, v") == [(1, 1, "old")]
+        await one.execute("alter table t swap with u")
+        assert await rows(two, "select * from t") == [(2, 2)]
+        await one.execute("create or replace view v as select 'new' as said")
+        assert await rows(two, "select * from v") == [("new",)]
+        await one.execute("drop table t; create table t (id int primary key, name text); insert into t values (3, 'x')")
+        assert await rows(two, "select * from t") == [(3, "x")]
+        assert (await last(two, "explain timestamp for select * from t")).ts is not None
+
+
+async def test_statement_changes_what_its_names_mean_now():
+    async with apart() as (one, two):
+        await one.execute(TWO)
+        await two.execute("select * from t; select * from u")
+        await one.execute("alter table t swap with u")
+        assert (await last(two, "update t set n = n * 10")).tag == "UPDATE 1"
+        assert (await last(two, "insert into t select id + 10, n from u returning *")).rows == [(11, 1)]
+        assert await rows(one, "select * from t order by id") == [(2, 20), (11, 1)]
+        assert await rows(one, "select * from u") == [(1, 1)]
+
+
+async def test_what_was_revoked_is_not_read():
+    async with apart() as (one, two):
+        await one.execute(TWO + "create role r; grant select on t to r; grant usage on schema public to r")
+        await two.execute("set role = r")
+        assert await rows(two, "select * from t") == [(1, 1)]
+        await one.execute("revoke select on t from r")
+        with pytest.raises(PrivilegeMissing):
+            await two.execute("select * from t")
+
+
+async def test_rows_for_a_table_that_was_dropped_are_refused_and_not_lost():
+    async with apart() as (one, two):
+        await one.execute("create table m (id int); create table other (id int)")
+        await two.execute("insert into m values (1)")
+        await two.execute("begin; insert into m values (2); insert into other values (2)")
+        await one.execute("drop table m; create table m (id int)")
+        with pytest.raises(SqlConflict, match="a table was dropped meanwhile"):
+            await two.execute("commit")
+        assert not two.in_transaction
+        assert await rows(one, "select * from m") == await rows(one, "select * from other") == []
+        assert (await last(two, "insert into m values (3)")).tag == "INSERT 1"
+        assert await rows(one, "select * from m") == [(3,)]
