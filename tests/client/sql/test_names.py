@@ -9,7 +9,8 @@ from client.support import client_of, memory_place
 
 from persist.client.sql.errors import SqlConflict
 from persist.client.sql.session import SqlSession
-from persist.core.catalog.errors import PrivilegeMissing
+from persist.core.catalog.errors import PrivilegeMissing, UnknownObject
+from persist.errors import InvalidArgument
 
 TWO = """
     create table t (id int primary key, n int); create table u (id int primary key, n int);
@@ -55,6 +56,36 @@ async def test_statement_changes_what_its_names_mean_now():
         assert (await last(two, "insert into t select id + 10, n from u returning *")).rows == [(11, 1)]
         assert await rows(one, "select * from t order by id") == [(2, 20), (11, 1)]
         assert await rows(one, "select * from u") == [(1, 1)]
+
+
+@pytest.mark.parametrize(
+    "meanwhile",
+    [
+        "drop table t; create table t (b int, a int); insert into t values (4, 3)",
+        "alter table t swap with spare",
+        "create or replace view w as select b as d, a as c from other",
+    ],
+)
+@pytest.mark.parametrize(
+    "made",
+    ["create view v as select * from t, w", "create materialized view v as select t.a, w.d from t, w"],
+)
+async def test_definition_is_made_of_what_its_names_meant_when_it_was_given(made, meanwhile):
+    async with apart() as (one, two):
+        await one.execute(
+            """
+            create table t (a int, b int); create table spare (b int, a int); create table other (b int, a int);
+            create view w as select a as c, b as d from other
+            """
+        )
+        await two.execute("begin; create table new (id int); create view n as select * from new; " + made)
+        await one.execute(meanwhile)
+        with pytest.raises(InvalidArgument, match="come to mean something else"):
+            await two.execute("commit")
+        with pytest.raises(UnknownObject):
+            await two.execute("select * from new")
+        await two.execute(made)
+        await two.execute("begin; create cursor k for subscribe t; commit")
 
 
 async def test_what_was_revoked_is_not_read():

@@ -79,15 +79,15 @@ class Queries:
 
     async def defining(
         self, query: exp.Expr, before: Sequence[Statement] = (), *, is_view: bool = False
-    ) -> tuple[Bound, bool]:
-        """The query of a definition, and whether it reads what the definitions ``before`` it are still to make.
-
-        Raises as ``bind``.
+    ) -> tuple[Bound, tuple[bytes, ...], bool]:
+        """The query of a definition; the meanings of what it reads, which are empty of what the definitions ``before``
+        it are still to make; and whether there is any of those. Raises as ``bind``.
         """
         session = self.variables.session
         names = Pending(await self.names(strict=True), before, session)
         bound = bind(query, names, session, definite=True, is_view=is_view)
-        return bound, any(map(names.made, bound.reads))
+        meant = tuple(b"" if names.made(each) else each.meaning for each in bound.reads)
+        return bound, meant, any(map(names.made, bound.reads))
 
     @asynccontextmanager
     async def answer(self, select: Select) -> AsyncIterator[tuple[Answer, int]]:
