@@ -1,5 +1,6 @@
 """Names that come to mean something else, while sessions know them as they were."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -10,7 +11,7 @@ from client.support import client_of, memory_place
 from persist.client.sql.errors import SqlConflict
 from persist.client.sql.session import SqlSession
 from persist.core.catalog.errors import PrivilegeMissing, UnknownObject
-from persist.errors import InvalidArgument
+from persist.errors import InvalidArgument, NotReadable
 
 TWO = """
     create table t (id int primary key, n int); create table u (id int primary key, n int);
@@ -110,3 +111,60 @@ async def test_rows_for_a_table_that_was_dropped_are_refused_and_not_lost():
         assert await rows(one, "select * from m") == await rows(one, "select * from other") == []
         assert (await last(two, "insert into m values (3)")).tag == "INSERT 1"
         assert await rows(one, "select * from m") == [(3,)]
+
+
+async def holders(session: SqlSession, name: str) -> list[str]:
+    """What the leases on the shard of a collection are for, but that of the leader."""
+    shard = (await session.environment.resolve(name)).data
+    state = await session.environment.access.client.inspect(shard)
+    return [each["purpose"] for each in state["leased_readers"].values()]
+
+
+async def test_session_that_fetched_holds_nothing_that_the_cursor_does_not():
+    async with apart() as (one, two):
+        await one.execute("create table m (id int) with (retain history for '0s'); create cursor c for subscribe m")
+        for id in range(3):
+            await one.execute(f"insert into m values ({id})")
+            found = await last(two, "fetch all from c with (timeout = '60s')")
+            assert [row[2] for row in found.rows] == [id]
+            assert await holders(one, "m") == []
+            await two.execute(f"acknowledge c up to {found.ts}")
+        assert await rows(two, "fetch all from c") == []
+        # One that was dropped is forgotten, and what has its name now begins anew.
+        await one.execute("insert into m values (7)")
+        await one.execute("drop cursor c; create cursor c for subscribe m")
+        assert [row[2] for row in await rows(two, "fetch all from c")] == [0, 1, 2, 7]
+        assert await holders(one, "m") == []
+        assert len(two._cursors._opened) == 1
+
+
+async def test_session_behind_which_another_one_acknowledged_is_told_so_and_goes_on_from_there():
+    async with apart() as (one, two):
+        await one.execute("create table m (id int) with (retain history for '0s'); create cursor c for subscribe m")
+        await one.execute("insert into m values (1)")
+        assert len(await rows(two, "fetch all from c")) == 1
+        await one.execute("insert into m values (2)")
+        found = await last(one, "fetch all from c")
+        await one.execute(f"acknowledge c up to {found.ts}; insert into m values (3)")
+        shard = (await one.environment.resolve("m")).data
+        async with asyncio.timeout(300):
+            while (await one.environment.access.client.inspect(shard))["since"] < [found.ts - 1]:
+                await asyncio.sleep(0.05)
+        with pytest.raises(NotReadable):
+            await two.execute("fetch all from c")
+        assert [row[2] for row in await rows(two, "fetch all from c")] == [3]
+
+
+async def test_what_was_fetched_is_acknowledged_of_the_cursor_it_was_fetched_from():
+    async with apart() as (one, two):
+        await one.execute(TWO + "create cursor c for subscribe t; create cursor d for subscribe u")
+        fetched = await last(two, "fetch all from c")
+        await one.execute("insert into u values (9, 9)")
+        await one.execute("drop cursor c; alter cursor d rename to c")
+        for name in ("c", "public.c", "persist.public.c"):
+            with pytest.raises(UnknownObject, match="this cursor was dropped"):
+                await two.execute(f"acknowledge {name} up to {fetched.ts}")
+        assert sorted(row[2] for row in await rows(one, "fetch all from c")) == [2, 9]
+        again = await last(two, "fetch all from c")
+        assert sorted(row[2] for row in again.rows) == [2, 9]
+        assert (await last(two, f"acknowledge public.c up to {again.ts}")).tag == "ACKNOWLEDGE"
