@@ -14,6 +14,7 @@ from persist.core.data.schema import Schema
 from persist.core.frontier import Antichain
 from persist.core.ids import ShardId
 from persist.errors import LeaseExpired, LocationError
+from persist.retry.attempts import certain
 from persist.retry.deadline import Deadline
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 MOVE_SECONDS: Final = 1.0
 """Between two moves of the lease of who writes."""
+OPEN_SECONDS: Final = 1.0
+"""For so long a table is taken to be open that was found so."""
 REST_SECONDS: Final = 5.0
 """After so long without a write that lease ends."""
 
@@ -44,6 +47,7 @@ class TableShard:
         self._newest: ReadHandle | None = None
         self._given: weakref.WeakSet[Snapshot] = weakref.WeakSet()
         self._used_at = self._moved_at = float("-inf")
+        self._open_at = client.location.runtime.monotonic()
 
     @classmethod
     async def open(
@@ -56,6 +60,15 @@ class TableShard:
     def shard(self) -> ShardId:
         """The shard."""
         return self.writer.shard
+
+    async def check_open(self, deadline: Deadline) -> None:
+        """Raise ShardClosed when the table was dropped or closed, more than a moment ago: a log takes its rows all the
+        same, and no reader would ever find them. No RPC where it was open a moment ago, else one. Raises LeaseExpired.
+        """
+        now = self.client.location.runtime.monotonic()
+        if now - self._open_at >= OPEN_SECONDS:
+            await certain(self.upper.read(deadline))
+            self._open_at = now
 
     async def snapshot(self, as_of: int, deadline: Deadline) -> "Snapshot":
         """The contents at a time that is complete. One RPC, two more the first time. Raises NotReadable."""

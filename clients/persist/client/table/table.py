@@ -203,7 +203,7 @@ class Table(Stays):
             transaction = of_table(transaction, self.shard if self.wal is not None else None).with_body(body)
         if self.wal is not None:
             return await self.wal.commit(
-                {self.shard: updates}, owners=[self.doubts], marker=transaction, timeout=timeout
+                {self.shard: updates}, [self._data], owners=[self.doubts], marker=transaction, timeout=timeout
             )
         return await self._append(updates, transaction, timeout)
 

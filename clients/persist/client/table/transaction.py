@@ -100,14 +100,16 @@ class TableTransaction(Stays):
             for shard, pieces in self._rows.items()
         }
         rows = {shard: updates for shard, updates in rows.items() if updates.num_rows}
-        owners = list(self._owners.values())
+        owners, tables = list(self._owners.values()), [self._tables[shard]._data for shard in rows]
         if self._pinned is None:
             if rows:
-                self.ts = await self._wal.commit(rows, owners=owners, marker=self._marker, timeout=self._timeout)
+                self.ts = await self._wal.commit(
+                    rows, tables, owners=owners, marker=self._marker, timeout=self._timeout
+                )
             return True
         if rows:
             self.ts = await self._wal.commit_at(
-                rows, self._pinned, owners=owners, marker=self._marker, deadline=deadline
+                rows, tables, self._pinned, owners=owners, marker=self._marker, deadline=deadline
             )
             return self.ts is not None
         # What was read may not be applied yet. A later reader must not find less.

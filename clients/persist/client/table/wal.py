@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -124,16 +124,22 @@ class Wal:
         return self._writer
 
     async def commit(
-        self, rows: Rows, *, owners: Sequence[Doubts], marker: Transaction | None, timeout: float | None
+        self,
+        rows: Rows,
+        tables: Collection[TableShard],
+        *,
+        owners: Sequence[Doubts],
+        marker: Transaction | None,
+        timeout: float | None,
     ) -> int:
         """All of it at one time, which is returned: definite, and read by whoever asks for a read time from now on.
 
-        Three RPCs. ``marker``: happens once for ever; what it was is told beside it, so that only the same rows are
-        taken for done. After Indeterminate each of ``owners`` can find out whether it did.
+        Three RPCs. ``tables``: whose rows these are; raises ShardClosed when one was dropped. ``marker``: happens once
+        for ever; what it was is told beside it, so that only the same rows are taken for done. After Indeterminate each
+        of ``owners`` can find out whether it did.
         """
         deadline = self.deadline(timeout)
-        # A time that was given out for nothing does no harm: nothing of this transaction has happened.
-        ts = await certain(self.oracle.write_ts(timeout=seconds(deadline)))
+        ts = await self._given(tables, deadline)
         # It lands there at least. Once it has, that this cannot be applied comes too late.
         await self.oracle.check_ahead(max(ts, self.upper.known), timeout=seconds(deadline))
         if marker is not None:
@@ -145,13 +151,20 @@ class Wal:
             return await self._committed_at(appended, deadline)
 
     async def commit_at(
-        self, rows: Rows, upper: int, *, owners: Sequence[Doubts], marker: Transaction | None, deadline: Deadline
+        self,
+        rows: Rows,
+        tables: Collection[TableShard],
+        upper: int,
+        *,
+        owners: Sequence[Doubts],
+        marker: Transaction | None,
+        deadline: Deadline,
     ) -> int | None:
         """As ``commit``, iff nothing was committed since the log ended at ``upper``; else None.
 
         Raises AlreadyCommitted when another run committed under the marker.
         """
-        ts = await certain(self.oracle.write_ts(timeout=seconds(deadline)))
+        ts = await self._given(tables, deadline)
         await self.oracle.check_ahead(max(ts, upper), timeout=seconds(deadline))
         if ts < upper:
             # SUBTLE: never a time that another run may have, too: by its time this one knows itself.
@@ -174,6 +187,14 @@ class Wal:
             if marker is not None and isinstance(outcome, Appended) and outcome.upper != Antichain.of(ts + 1):
                 raise _already_committed(marker, outcome)
             return await self._committed_at(outcome, deadline) if isinstance(outcome, Appended) else None
+
+    async def _given(self, tables: Collection[TableShard], deadline: Deadline) -> int:
+        """A time to write at, and that the tables are there, at once. One that was given for nothing does no harm:
+        nothing of the transaction has happened.
+        """
+        given = self.oracle.write_ts(timeout=seconds(deadline))
+        ts, *_ = await asyncio.gather(certain(given), *(each.check_open(deadline) for each in tables))
+        return ts
 
     async def check_new(self, marker: Transaction, deadline: Deadline) -> None:
         """Raises AlreadyCommitted for a transaction that the log remembers as committed.
