@@ -15,7 +15,7 @@ from persist.core.catalog.values import Id
 from persist.core.frontier import MINIMUM, Antichain
 from persist.core.ids import ShardId
 from persist.core.time.timeline import Timeline
-from persist.errors import NotReadable, PersistError, ShardNotFound
+from persist.errors import InvalidArgument, NotReadable, PersistError, ShardNotFound
 
 _log = logging.getLogger("persist.control")
 
@@ -112,6 +112,14 @@ class ShardStorage:
         if each.schema is not None:
             await room.client.open_writer(shard, schema=each.schema)
         since = await room.handles.take_over(shard)
+        if there is not None and await room.handles.of_others(shard):
+            # Whoever drops it would delete it.
+            raise InvalidArgument(
+                "another environment has this shard",
+                hint="leave it there first: environment.leave(name)",
+                shard=shard,
+                name=each.name,
+            )
         if begins is None and there is None:
             begins = born
         if begins is None:
