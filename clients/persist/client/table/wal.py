@@ -193,7 +193,8 @@ class Wal:
         nothing of the transaction has happened.
         """
         given = self.oracle.write_ts(timeout=seconds(deadline))
-        ts, *_ = await asyncio.gather(certain(given), *(each.check_open(deadline) for each in tables))
+        there = asyncio.gather(*(each.check_open(deadline) for each in tables))
+        ts, _ = await asyncio.gather(certain(given), there)
         return ts
 
     async def check_new(self, marker: Transaction, deadline: Deadline) -> None:
@@ -495,10 +496,15 @@ async def last_copy(table: TableShard, upper: int, log: ShardId, deadline: Deadl
     return outcome.upper.elements[0] if isinstance(outcome, Appended) else None
 
 
+async def is_in_log(table: TableShard, timeline: Timeline, deadline: Deadline) -> bool:
+    """Whether the shard is a table of the timeline's log. One RPC at most."""
+    upper = table.upper.known
+    return bool(upper) and await last_copy(table, upper, log_of(timeline), deadline) is not None
+
+
 async def check_direct(table: TableShard, timeline: Timeline, deadline: Deadline) -> None:
     """Raise InvalidArgument when the shard is a table of the timeline's log. One RPC at most."""
-    upper = table.upper.known
-    if upper and await last_copy(table, upper, log_of(timeline), deadline) is not None:
+    if await is_in_log(table, timeline, deadline):
         raise InvalidArgument(
             "this shard is a table whose rows come through a log", hint='open it with mode="wal"', table=table.shard
         )

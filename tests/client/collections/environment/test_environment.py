@@ -268,3 +268,16 @@ async def test_what_another_environment_has_is_not_deleted_when_it_is_dropped_he
         assert not state["is_tombstone"]
         assert list(state["critical_readers"]) == [handle_of("second")]
         assert state["upper"] != []
+
+
+async def test_table_in_a_log_that_was_left_is_adopted_as_one(tmp_path):
+    async with client_at(tmp_path) as client:
+        environment = await client.environment()
+        await environment.execute(CreateSchema("s"), CreateTable(QualifiedName("t", "s"), ROWS))
+        shard = (await environment.resolve("s.t")).data
+        await (await client.table(shard, mode="wal")).insert([{"id": 1, "name": "a"}])
+        await environment.leave("s.t")
+        await environment.adopt("t", shard=shard)
+        assert (await environment.resolve("t")).mode == "wal"
+        async with await environment.read("t") as contents:
+            assert (await contents.to_arrow()).num_rows == 1
