@@ -558,3 +558,13 @@ async def test_who_writes_holds_no_history(monkeypatch: pytest.MonkeyPatch):
                 await asyncio.sleep(0.1)
         await session.execute(f"insert into z values ({number + 1})")
         assert await rows(session, "select count(*) from z") == [(number + 2,)]
+
+
+async def test_what_a_table_at_rest_releases_nobody_reads_with(monkeypatch: pytest.MonkeyPatch):
+    # A read that takes longer than a rest takes to begin, as any does here.
+    monkeypatch.setattr(data_shard, "REST_SECONDS", 0.0)
+    async with sessions() as (session,):
+        await session.execute("create table z (id bigint primary key)")
+        for number in range(5):
+            assert (await last(session, f"insert into z values ({number})")).tag == "INSERT 1"
+        assert await rows(session, "select count(*) from z") == [(5,)]

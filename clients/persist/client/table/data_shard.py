@@ -47,6 +47,7 @@ class TableShard:
         self._newest: ReadHandle | None = None
         self._given: weakref.WeakSet[Snapshot] = weakref.WeakSet()
         self._used_at = self._moved_at = float("-inf")
+        self._reading = 0
         self._open_at = client.location.runtime.monotonic()
 
     @classmethod
@@ -65,10 +66,15 @@ class TableShard:
         """Raise ShardClosed when the table was dropped or closed, more than a moment ago: a log takes its rows all the
         same, and no reader would ever find them. No RPC where it was open a moment ago, else one. Raises LeaseExpired.
         """
-        now = self.client.location.runtime.monotonic()
-        if now - self._open_at >= OPEN_SECONDS:
-            await certain(self.upper.read(deadline))
-            self._open_at = now
+        if self.client.location.runtime.monotonic() - self._open_at >= OPEN_SECONDS:
+            await certain(self.read_upper(deadline))
+
+    async def read_upper(self, deadline: Deadline) -> int:
+        """The upper as it is at some moment of this call, when the table is open. One RPC. Raises ShardClosed."""
+        began = self.client.location.runtime.monotonic()
+        upper = await self.upper.read(deadline)
+        self._open_at = max(self._open_at, began)
+        return upper
 
     async def snapshot(self, as_of: int, deadline: Deadline) -> "Snapshot":
         """The contents at a time that is complete. One RPC, two more the first time. Raises NotReadable."""
@@ -88,6 +94,14 @@ class TableShard:
 
         Its lease moves along while it is at work, and ends when it rests: who wrote once and lives on holds nothing.
         """
+        # SUBTLE: it may take longer than a rest does to begin.
+        self._reading += 1
+        try:
+            return await self._read_newest(as_of, deadline)
+        finally:
+            self._reading -= 1
+
+    async def _read_newest(self, as_of: int, deadline: Deadline) -> "Snapshot":
         for last in (False, True):
             reader = await self._opened_newest(deadline)
             try:
@@ -135,7 +149,8 @@ class TableShard:
     async def _rest(self, reader: "ReadHandle") -> None:
         runtime = self.client.location.runtime
         while self._newest is reader:
-            if not self._given and runtime.monotonic() - self._used_at >= REST_SECONDS:
+            at_rest = not self._reading and not self._given
+            if at_rest and runtime.monotonic() - self._used_at >= REST_SECONDS:
                 self._newest = None
                 with contextlib.suppress(LocationError):  # it runs out by itself
                     await reader.expire()

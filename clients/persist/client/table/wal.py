@@ -227,7 +227,7 @@ class Wal:
         async with table.turn:
             if table.copied >= until:
                 return
-            upper = await table.upper.read(deadline)
+            upper = await table.read_upper(deadline)
             if upper > self.upper.known and upper > await self.upper.read(deadline):
                 raise _past_the_log(table)
             if await self._copied(table, upper, deadline) < until:
@@ -333,7 +333,7 @@ class Wal:
             except OutcomeForgotten as error:
                 if "new_since" in error.details:
                     raise  # so many applications wrote to the shard that it does not know its log any more
-                upper = await table.upper.read(deadline)
+                upper = await table.read_upper(deadline)
             else:
                 if isinstance(outcome, Appended):
                     # Or what another process has copied, at least as much.
