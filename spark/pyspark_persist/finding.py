@@ -64,6 +64,14 @@ def found(options: Options, *, create: bool = False, writes: bool = False) -> Op
         raise _explained(missing, options.target) from missing
 
 
+def check_written(target: Target) -> None:
+    """Raise InvalidArgument for a name whose rows are not Spark's to write: they come through a log, or persist itself
+    computes or ingests them. As an append finds it.
+    """
+    if target.table is not None:
+        target.client().named(target.table, create=True, timeout=target.timeout)
+
+
 def completed(target: Target, as_of: int | None, timeout: float) -> int | None:
     """The time to read an item at whose rows come through a log, once all of them are in its shard.
 

@@ -64,8 +64,12 @@ class PersistTable:
             return self._target(create=True).shard
 
     def toDF(self, asOf: int | None = None, **options: object) -> "DataFrame":
-        """A snapshot, pinned to one definite time. ``options`` as of ``format("persist")``."""
-        return self._load(({} if asOf is None else {"asOf": asOf}) | options)
+        """A snapshot, pinned to one definite time: the newest one there is now, whenever it is first shown.
+
+        (Through Spark Connect it is the newest one then.) ``options`` as of ``format("persist")``.
+        """
+        frame = self._load(({} if asOf is None else {"asOf": asOf}) | options)
+        return _pinned(frame) if asOf is None and "pushdown" not in self._options | options else frame
 
     def changes(self, start: int, end: int | None = None, **options: object) -> "DataFrame":
         """The change feed from ``start`` to ``end``, both inclusive (None: to the newest complete time)."""
@@ -242,6 +246,13 @@ class _TaskWrite:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         output: TaskOutput = self.write.write(batches)
         yield pa.RecordBatch.from_arrays([pa.array([output.prepared.to_bytes()], pa.binary())], names=["message"])
+
+
+def _pinned(frame: "DataFrame") -> "DataFrame":
+    """The same, planned: Spark plans what is shown first, and keeps the plan. One through Connect has none to keep."""
+    if hasattr(frame, "_jdf"):
+        frame._jdf.queryExecution().toRdd()
+    return frame
 
 
 def _texts(options: Mapping[str, object]) -> dict[str, str]:

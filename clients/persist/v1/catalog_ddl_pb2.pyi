@@ -509,6 +509,7 @@ class CreateViewStatement(_message.Message):
     REPLACE_FIELD_NUMBER: _builtins.int
     IF_NOT_EXISTS_FIELD_NUMBER: _builtins.int
     SQL_FIELD_NUMBER: _builtins.int
+    MEANT_FIELD_NUMBER: _builtins.int
     query: _builtins.str
     """query is the SELECT, with every name in full."""
     asks_time: _builtins.bool
@@ -531,6 +532,12 @@ class CreateViewStatement(_message.Message):
     def schema(self) -> Global___TableSchema:
         """schema of its rows."""
 
+    @_builtins.property
+    def meant(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """meant: for each of reads what it was when the query was understood, as 32 bytes that stand for it. It is refused where
+        the name means anything else by now. An empty one, or none: whatever has the name.
+        """
+
     def __init__(
         self,
         *,
@@ -542,10 +549,11 @@ class CreateViewStatement(_message.Message):
         replace: _builtins.bool = ...,
         if_not_exists: _builtins.bool = ...,
         sql: _builtins.str = ...,
+        meant: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "schema", b"schema"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["asks_time", b"asks_time", "if_not_exists", b"if_not_exists", "name", b"name", "query", b"query", "reads", b"reads", "replace", b"replace", "schema", b"schema", "sql", b"sql"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asks_time", b"asks_time", "if_not_exists", b"if_not_exists", "meant", b"meant", "name", b"name", "query", b"query", "reads", b"reads", "replace", b"replace", "schema", b"schema", "sql", b"sql"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -566,6 +574,7 @@ class CreateMaterializedViewStatement(_message.Message):
     RETAIN_FIELD_NUMBER: _builtins.int
     IF_NOT_EXISTS_FIELD_NUMBER: _builtins.int
     SQL_FIELD_NUMBER: _builtins.int
+    MEANT_FIELD_NUMBER: _builtins.int
     query: _builtins.str
     """query is the SELECT, with every name in full."""
     refresh_every: _builtins.int
@@ -592,6 +601,12 @@ class CreateMaterializedViewStatement(_message.Message):
     def retain(self) -> Global___RetainHistory:
         """retain history. Unset: the default of the environment."""
 
+    @_builtins.property
+    def meant(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """meant: for each of reads what it was when the query was understood, as 32 bytes that stand for it. It is refused where
+        the name means anything else by now. An empty one, or none: whatever has the name.
+        """
+
     def __init__(
         self,
         *,
@@ -604,10 +619,11 @@ class CreateMaterializedViewStatement(_message.Message):
         retain: Global___RetainHistory | None = ...,
         if_not_exists: _builtins.bool = ...,
         sql: _builtins.str = ...,
+        meant: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_refresh_every", b"_refresh_every", "name", b"name", "refresh_every", b"refresh_every", "retain", b"retain", "schema", b"schema"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_refresh_every", b"_refresh_every", "asks_time", b"asks_time", "if_not_exists", b"if_not_exists", "name", b"name", "query", b"query", "reads", b"reads", "refresh_every", b"refresh_every", "retain", b"retain", "schema", b"schema", "sql", b"sql"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_refresh_every", b"_refresh_every", "asks_time", b"asks_time", "if_not_exists", b"if_not_exists", "meant", b"meant", "name", b"name", "query", b"query", "reads", b"reads", "refresh_every", b"refresh_every", "retain", b"retain", "schema", b"schema", "sql", b"sql"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__refresh_every: _TypeAlias = _typing.Literal["refresh_every"]  # noqa: Y015
     _WhichOneofArgType__refresh_every: _TypeAlias = _typing.Literal["_refresh_every", b"_refresh_every"]  # noqa: Y015
@@ -738,6 +754,7 @@ class CreateCursorStatement(_message.Message):
     ERROR_ON_LAG_FIELD_NUMBER: _builtins.int
     IF_NOT_EXISTS_FIELD_NUMBER: _builtins.int
     SQL_FIELD_NUMBER: _builtins.int
+    MEANT_FIELD_NUMBER: _builtins.int
     query: _builtins.str
     """query is the SELECT, with every name in full."""
     at: _builtins.int
@@ -764,6 +781,12 @@ class CreateCursorStatement(_message.Message):
     def max_lag(self) -> Global___MaxLag:
         """max_lag of its hold."""
 
+    @_builtins.property
+    def meant(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """meant: for each of reads what it was when the query was understood, as 32 bytes that stand for it. It is refused where
+        the name means anything else by now. An empty one, or none: whatever has the name.
+        """
+
     def __init__(
         self,
         *,
@@ -776,10 +799,11 @@ class CreateCursorStatement(_message.Message):
         error_on_lag: _builtins.bool = ...,
         if_not_exists: _builtins.bool = ...,
         sql: _builtins.str = ...,
+        meant: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_at", b"_at", "at", b"at", "max_lag", b"max_lag", "name", b"name", "schema", b"schema"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at", b"_at", "at", b"at", "error_on_lag", b"error_on_lag", "if_not_exists", b"if_not_exists", "max_lag", b"max_lag", "name", b"name", "query", b"query", "reads", b"reads", "schema", b"schema", "sql", b"sql"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at", b"_at", "at", b"at", "error_on_lag", b"error_on_lag", "if_not_exists", b"if_not_exists", "max_lag", b"max_lag", "meant", b"meant", "name", b"name", "query", b"query", "reads", b"reads", "schema", b"schema", "sql", b"sql"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__at: _TypeAlias = _typing.Literal["at"]  # noqa: Y015
     _WhichOneofArgType__at: _TypeAlias = _typing.Literal["_at", b"_at"]  # noqa: Y015

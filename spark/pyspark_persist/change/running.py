@@ -19,7 +19,7 @@ from persist.runtime import system
 from pyspark_persist.change.target import COUNT, Base, Reach
 from pyspark_persist.change.tasks import RESULT, Batches, WriteChanges
 from pyspark_persist.change.touching import ANYTHING, About
-from pyspark_persist.finding import current_schema
+from pyspark_persist.finding import check_written, current_schema
 from pyspark_persist.naming import shown_fields
 from pyspark_persist.options.options import WriteOptions
 from pyspark_persist.read.planning import TIMES_END, current_upper
@@ -125,6 +125,7 @@ class Change:
         it is not to be computed anew), ShardClosed, what ``compute`` raises, and as ``Write.commit``.
         """
         target, transaction = self._target, self._transaction()
+        check_written(target)
         with target.client().open_reader(target.shard_id, purpose="spark change", timeout=target.timeout) as reader:
             for attempt in range(1, ATTEMPTS + 1):
                 upper = current_upper(target)

@@ -589,3 +589,13 @@ async def test_a_transaction_writes_to_no_table_that_ceased_to_be_one(tmp_path):
         await one.execute("alter table t rename to s")
         await other.execute("commit")
         assert await rows(one, "select * from s") == [(2,)]
+
+
+async def test_what_a_table_at_rest_releases_nobody_reads_with(monkeypatch: pytest.MonkeyPatch):
+    # A read that takes longer than a rest takes to begin, as any does here.
+    monkeypatch.setattr(data_shard, "REST_SECONDS", 0.0)
+    async with sessions() as (session,):
+        await session.execute("create table z (id bigint primary key)")
+        for number in range(5):
+            assert (await last(session, f"insert into z values ({number})")).tag == "INSERT 1"
+        assert await rows(session, "select count(*) from z") == [(5,)]

@@ -19,11 +19,13 @@ from persist import (
     InvalidArgument,
     NotYetAvailable,
     SchemaMismatch,
+    ShardClosed,
     ShardId,
     Transaction,
     UsageError,
     aio,
 )
+from persist.client.table import data_shard
 from persist.client.table import wal as wal_module
 
 MODES = ("direct", "wal")
@@ -526,3 +528,29 @@ async def test_writes_past_the_log_at_random_lose_and_double_nothing(entropy: ra
             if entropy.random() < 0.3:
                 assert await found(tables[1 - at]) == sorted(expected)
         assert await found(tables[0]) == await found(tables[1]) == sorted(expected)
+
+
+async def test_log_takes_no_rows_of_a_table_that_was_dropped(place: Place, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(data_shard, "OPEN_SECONDS", 0.0)
+    async with client_of(place) as one, client_of(place) as two:
+        gone, there = [await one.table(name, schema=SCHEMA, mode="wal") for name in ("gone", "there")]
+        await gone.insert([row(1, "a")])
+        await two.finalize(gone.shard, force=True)
+
+        async def both(transaction: Any) -> None:
+            for each in (there, gone):
+                transaction.insert(each, [row(2, "b")])
+
+        async def block() -> None:
+            async with one.transaction() as transaction:
+                await both(transaction)
+
+        for write in (gone.insert, gone.retract):
+            with pytest.raises(ShardClosed):
+                await write([row(2, "b")])
+        for work in (block, lambda: one.transact(both)):
+            with pytest.raises(ShardClosed):
+                await work()
+        assert await found(there) == []
+        await there.insert([row(3, "c")])
+        assert await found(there) == [(3, "c", 1)]

@@ -230,3 +230,35 @@ def test_table_whose_rows_come_through_a_log_is_counted_but_not_changed(spark: A
         assert table.count() == 1
         orders.insert([{"id": 2, "name": "b"}])
         assert table.count() == 2
+
+
+def test_what_persist_computes_by_itself_is_changed_by_nobody(spark: Any, tmp_path: Path) -> None:
+    place = str(tmp_path / "computed")
+    with persist.embedded(place) as client:
+        client.sql("create table t (id bigint primary key, n int); insert into t values (1, 1)")
+        client.sql("create materialized view m with (refresh on commit) as select id, n from t")
+        assert client.sql("select * from m")[0].rows == [(1, 1)]
+        table = PersistTable.forName(spark, "m", location=place)
+        frame = spark.createDataFrame([(1, 5)], "id long, n int")
+        changes: list[Callable[[], Any]] = [
+            table.delete,
+            lambda: table.update({"n": "2"}),
+            lambda: table.overwrite(frame),
+            lambda: table.restore(table.frontiers()[1].elements[0] - 1),
+            lambda: table.merge(frame, "id").whenMatchedUpdateAll().execute(),
+            lambda: table.append(frame),
+        ]
+        for change in changes:
+            with pytest.raises(InvalidArgument, match="materialized view: nothing else writes its rows"):
+                change()
+        assert client.sql("select * from m")[0].rows == [(1, 1)]
+        assert table.count() == 1
+
+
+def test_snapshot_is_of_the_time_it_was_taken_at_and_not_of_its_first_use(held: Held, spark: Any) -> None:
+    held.put(*FIRST, at=10)
+    before = held.table.toDF()
+    held.table.createView("before")
+    held.put((9, "z", 9), at=12)
+    for frame in (before, spark.table("before")):
+        assert sorted(row.id or 0 for row in frame.collect()) == [0, 1, 2, 2, 3, 4]

@@ -467,6 +467,14 @@ class Cursor(Held):
             self._inner.deliver(target, up_to=up_to, idle=idle, count=count, acknowledge_seconds=acknowledge_seconds)
         )
 
+    def rest(self) -> None:
+        """Hold nothing here until the next fetch, for a caller that may come back late or never.
+
+        What was not acknowledged the cursor itself keeps. If others acknowledge further than this has come, the next
+        fetch is NotReadable.
+        """
+        self._run(self._inner.rest())
+
     def close(self) -> None:
         """Release what this process holds; the cursor itself stays. Closing again does nothing."""
         self._end(self._inner.aclose())

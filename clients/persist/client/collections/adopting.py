@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 
 from persist.client.collections.naming import name_of
 from persist.client.shard.naming import derived
+from persist.client.table.data_shard import TableShard
+from persist.client.table.wal import is_in_log
 from persist.core.catalog.ddl.effects import Executed
 from persist.core.catalog.ddl.statements import Adopt, Leave
 from persist.core.ids import ShardId
 from persist.core.names import Named, not_found, only, possible
+from persist.core.time.timeline import timeline_of
 
 if TYPE_CHECKING:
     from persist.client.collections.environment import Environment
@@ -37,7 +40,12 @@ async def adopt(
         known = [each for each in possible(wanted.item) if each.shard == shard]
         one = known[0] if known else Named(shard)
     schema = await client.schema(one.shard, timeout=deadline.slice())
-    statement = Adopt(wanted, one.shard, schema, timeline or one.timeline, one.mode or "direct")
+    mode, timeline = one.mode, timeline or one.timeline
+    if mode is None:
+        # Its id does not say it, as of an item of another schema that was left: the shard does.
+        data = await TableShard.open(client, one.shard, schema, timeout=deadline.slice())
+        mode = "wal" if await is_in_log(data, timeline_of(timeline), deadline) else "direct"
+    statement = Adopt(wanted, one.shard, schema, timeline, mode)
     (executed,) = await environment.execute(statement, timeout=deadline.slice())
     return executed
 

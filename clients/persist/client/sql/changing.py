@@ -37,11 +37,13 @@ from persist.client.table.unique import KeyTwice, check_keys
 from persist.core.catalog.ddl.described import Described
 from persist.core.catalog.ddl.statements import QualifiedName
 from persist.core.catalog.ddl.view import CatalogView
+from persist.core.catalog.errors import UnknownObject
 from persist.core.catalog.values import Id, ObjectType
 from persist.core.data.predicate import Predicate
 from persist.core.data.schema import TS, Schema
 from persist.core.data.update import consolidate, normalise
 from persist.core.time.read_time import AsOf, Isolation
+from persist.core.time.timeline import EPOCH_MILLISECONDS
 from persist.errors import NotYetAvailable
 from persist.extras import extra
 
@@ -187,30 +189,34 @@ class Changes:
         writes = {id: each for id, each in work.writes.items() if each.updates.num_rows}
         if not writes:
             return work.ts
-        if work.explicit:
-            await self._check_there(writes.values())
-        opened = {id: await self._opened(each.described, deadline) for id, each in writes.items()}
-        timeline = next(iter(opened.values())).timeline
 
         async def happen(transaction: TableTransaction) -> TableTransaction:
+            await self._check_there(writes.values())
             await self._check_unchanged(work, transaction, deadline)
-            for id, each in writes.items():
-                transaction.insert(opened[id], each.updates.drop_columns([TS.name]))
+            for each in writes.values():
+                table = await self._opened(each.described, deadline)
+                transaction.insert(table, each.updates.drop_columns([TS.name]))
             return transaction
 
         access = self._queries.access
-        log = await access.log_of(timeline)
+        first = next(iter(writes.values())).described
+        log = await access.log_of(first.timeline or EPOCH_MILLISECONDS)
         timeout = self._queries.variables.timeout
         with _keys_of(*(each.described for each in writes.values())), self._sent.sending():
             done = await transact(access.client.location, log, happen, timeout=timeout)
         return done.ts
 
     async def _check_there(self, writes: Iterable[Written]) -> None:
-        """Raise SqlConflict when a table was dropped since: its rows would go where nobody finds them."""
+        """Raise SqlConflict when a table was dropped since a statement named it: a log takes rows for it all the same,
+        and no reader would find them.
+        """
         names = await self._queries.names(strict=True)
         for each in writes:
-            shard = each.described.data
-            if names is None or shard is None or names.owner_of(shard) is None:
+            try:
+                there = None if names is None else names.get(each.described.id).data
+            except UnknownObject:
+                there = None
+            if there is None or there != each.described.data:
                 raise SqlConflict(
                     "a table that the transaction writes to was dropped meanwhile",
                     hint="nothing of it happened: repeat it from BEGIN, into what has the name now, if anything",
@@ -316,6 +322,7 @@ class Changes:
 
     async def _target_rows(self, work: Changed, bound: Bound, names: CatalogView | None, target: Described) -> pa.Table:
         relation = next(each for each in bound.relations.values() if each.target)
+        _check_same(relation, target)
         snapshots = await self._snapshots(work, bound, names)
         work.depend_on([relation])
         written = work.writes.get(target.id)
@@ -373,6 +380,7 @@ class Changes:
         bound = bind(query, Names(await self._queries.names()), self._queries.variables.session)
         if len(bound.relations) != 1:
             raise SqlNotSupported("RETURNING reads the rows of its statement only", hint="SELECT afterwards")
+        _check_same(next(iter(bound.relations.values())), target)
         return await self._queries.engine.table(bound.sql(0), dict.fromkeys(bound.relations, Rows(rows)))
 
     async def _direct(self, work: Changed, target: Described, new: pa.Table) -> None:
@@ -396,6 +404,14 @@ class Changes:
         table = await self._tables.get(described, deadline)
         assert table is not None
         return table
+
+
+def _check_same(relation: Named, target: Described) -> None:
+    """Raise SqlConflict when the name of a table came to mean another one while its statement was made ready."""
+    if relation.described.id != target.id:
+        raise SqlConflict(
+            "the table was renamed meanwhile", hint="nothing of this happened: repeat it", table=target.name
+        )
 
 
 def _present(rows: pa.Table, written: Written | None, schema: Schema) -> pa.Table:

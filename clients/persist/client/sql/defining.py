@@ -53,7 +53,7 @@ async def defined(
     if not isinstance(statement, DefineView | DefineCursor):
         return Defined(replace(statement, sql=printed(statement)) if isinstance(statement, _DEFINING) else statement)
     is_view = isinstance(statement, DefineView) and statement.refresh is None
-    bound, is_new = await queries.defining(statement.query, before, is_view=is_view)
+    bound, meant, is_new = await queries.defining(statement.query, before, is_view=is_view)
     schema = _schema(await queries.schema(bound))
     reads = tuple(each.name for each in bound.reads)
     text = printed(statement)
@@ -69,6 +69,7 @@ async def defined(
             statement.on_lag,
             statement.if_not_exists,
             text,
+            meant,
         )
         return Defined(cursor, begins_now=statement.at is None and not is_new)
     if statement.refresh is None:
@@ -81,6 +82,7 @@ async def defined(
             statement.replace,
             statement.if_not_exists,
             text,
+            meant,
         )
         return Defined(view)
     kept = ddl.CreateMaterializedView(
@@ -93,6 +95,7 @@ async def defined(
         statement.retain,
         statement.if_not_exists,
         text,
+        meant,
     )
     return Defined(kept)
 

@@ -6,6 +6,7 @@ followed. Source: collections: cursors; design document 5.
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Self
 
 import pyarrow as pa
@@ -18,11 +19,13 @@ from persist.client.shard.read.listen import Progress
 from persist.client.sql.bind.followed import followed
 from persist.client.sql.parse.statements import Fetch, Subscribe
 from persist.client.sql.results import Result
-from persist.core.catalog.ddl.statements import QualifiedName
+from persist.core.catalog.ddl.resolve import places
+from persist.core.catalog.ddl.statements import Acknowledge, QualifiedName
 from persist.core.catalog.errors import no_environment
-from persist.core.catalog.values import Id
+from persist.core.catalog.values import Id, ObjectType
 from persist.core.data.schema import DIFF, TS
 from persist.core.frontier import TIME_MAX
+from persist.errors import NotReadable
 
 if TYPE_CHECKING:
     from persist.client.sql.querying import Queries
@@ -112,9 +115,17 @@ class Cursors:
 
         Raises UnknownObject, InvalidArgument (no cursor), NotReadable, BelowHold, LocationError.
         """
-        cursor = await self._cursor(statement.cursor)
+        id, cursor = await self._cursor(statement.cursor)
         timeout = 0.0 if statement.timeout_ms is None else statement.timeout_ms / 1000
-        found = await cursor.fetch(statement.count, timeout=timeout)
+        try:
+            found = await cursor.fetch(statement.count, timeout=timeout)
+        except NotReadable:
+            # Others acknowledged further. Whoever fetches again, having been told so, begins where they came to.
+            del self._opened[id]
+            raise
+        finally:
+            # SUBTLE: what is not acknowledged yet the cursor keeps. What is, by whatever session, this one must not.
+            await cursor.rest()
         rows = found.updates
         rest = [name for name in rows.schema.names if name not in (TS.name, DIFF.name)]
         table = rows.select([TS.name, DIFF.name, *rest])
@@ -136,23 +147,33 @@ class Cursors:
                 each._go_back(before.get(id, each._begun))
             raise
 
-    async def close(self) -> None:
-        """Release what they hold; the cursors themselves stay."""
-        opened, self._opened = self._opened, {}
-        for each in opened.values():
-            await each.aclose()
+    def meant(self, statement: Acknowledge) -> Acknowledge:
+        """That of the cursor which was fetched from here under this name, whatever has the name by now.
 
-    async def _cursor(self, name: QualifiedName) -> Cursor:
+        Another one would not deliver what was never fetched from it.
+        """
+        along = places(statement.name, self._queries.variables.session)
+        names = [str(QualifiedName(statement.name.item, schema, database)) for database, schema in along]
+        found = next((id for id, each in self._opened.items() if each.name in names), None)
+        return statement if found is None or statement.id else replace(statement, id=str(found))
+
+    def close(self) -> None:
+        """Forget how far they came; the cursors themselves stay. Between two fetches nothing is held."""
+        self._opened.clear()
+
+    async def _cursor(self, name: QualifiedName) -> tuple[Id, Cursor]:
         """SUBTLE: by what has the name now. A cursor that was dropped and made anew begins anew."""
         reads = reads_of(self._queries)
         names = await reads.names(strict=True)
+        there = {each.id for each in names.items(ObjectType.CURSOR)}
+        self._opened = {id: each for id, each in self._opened.items() if id in there}
         item = names.resolve(name, reads.session)
         known = self._opened.get(item.id)
         if known is None:
             known = self._opened[item.id] = await open_cursor(reads, self._queries.environment.execute, item.name)
         else:
             reads.check_may_read(names, names.get(item.depends_on[0]))
-        return known
+        return item.id, known
 
 
 def reads_of(queries: "Queries") -> Reads:

@@ -86,7 +86,8 @@ class Queries:
         SUBTLE: what was renamed before the query came must not answer under its former name. So where an answer has in
         it whatever had returned, so do its names.
         """
-        names = await self.names(strict=self.variables.isolation is Isolation.STRICT_SERIALIZABLE)
+        is_strict = self.variables.isolation is Isolation.STRICT_SERIALIZABLE
+        names = await self.names(strict=is_strict and query.find(exp.Table) is not None)
         try:
             return bind(query, Names(names), self.variables.session, definite=definite), names
         except UnknownObject:
@@ -95,15 +96,15 @@ class Queries:
 
     async def defining(
         self, query: exp.Expr, before: Sequence[Statement] = (), *, is_view: bool = False
-    ) -> tuple[Bound, bool]:
-        """The query of a definition, and whether it reads what the definitions ``before`` it are still to make.
-
-        Raises as ``bind``.
+    ) -> tuple[Bound, tuple[bytes, ...], bool]:
+        """The query of a definition; the meanings of what it reads, which are empty of what the definitions ``before``
+        it are still to make; and whether there is any of those. Raises as ``bind``.
         """
         session = self.variables.session
         names = Pending(await self.names(strict=True), before, session)
         bound = bind(query, names, session, definite=True, is_view=is_view)
-        return bound, any(map(names.made, bound.reads))
+        meant = tuple(b"" if names.made(each) else each.meaning for each in bound.reads)
+        return bound, meant, any(map(names.made, bound.reads))
 
     @asynccontextmanager
     async def answer(self, select: Select) -> AsyncIterator[tuple[Answer, int]]:

@@ -148,14 +148,14 @@ class SqlSession(Closes):
     async def reset(self) -> None:
         """Roll back what was begun, and forget what was set."""
         await self._end()
-        await self._cursors.close()
+        self._cursors.close()
         self.variables.values.clear()
         self.variables.values["role"] = self._role
 
     async def close(self) -> None:
         """Roll back what was begun, and release everything."""
         await self._end()
-        await self._cursors.close()
+        self._cursors.close()
         self._queries.close()
         if self._owns:
             await self.environment.close()
@@ -228,6 +228,8 @@ class SqlSession(Closes):
             raise SqlNotSupported(
                 "a transaction defines, or reads and writes", hint="COMMIT, and define in another transaction"
             )
+        if isinstance(statement, ddl.Acknowledge):
+            statement = self._cursors.meant(statement)
         made = await defined(statement, self._queries, [each.statement for each in self._defines])
         if self._work is not None:
             session = self.variables.session

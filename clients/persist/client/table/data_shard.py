@@ -14,6 +14,7 @@ from persist.core.data.schema import Schema
 from persist.core.frontier import Antichain
 from persist.core.ids import ShardId
 from persist.errors import LeaseExpired, LocationError
+from persist.retry.attempts import certain
 from persist.retry.deadline import Deadline
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 MOVE_SECONDS: Final = 1.0
 """Between two moves of the lease of who writes."""
+OPEN_SECONDS: Final = 1.0
+"""For so long a table is taken to be open that was found so."""
 REST_SECONDS: Final = 5.0
 """After so long without a write that lease ends."""
 
@@ -44,6 +47,8 @@ class TableShard:
         self._newest: ReadHandle | None = None
         self._given: weakref.WeakSet[Snapshot] = weakref.WeakSet()
         self._used_at = self._moved_at = float("-inf")
+        self._reading = 0
+        self._open_at = client.location.runtime.monotonic()
 
     @classmethod
     async def open(
@@ -56,6 +61,20 @@ class TableShard:
     def shard(self) -> ShardId:
         """The shard."""
         return self.writer.shard
+
+    async def check_open(self, deadline: Deadline) -> None:
+        """Raise ShardClosed when the table was dropped or closed, more than a moment ago: a log takes its rows all the
+        same, and no reader would ever find them. No RPC where it was open a moment ago, else one. Raises LeaseExpired.
+        """
+        if self.client.location.runtime.monotonic() - self._open_at >= OPEN_SECONDS:
+            await certain(self.read_upper(deadline))
+
+    async def read_upper(self, deadline: Deadline) -> int:
+        """The upper as it is at some moment of this call, when the table is open. One RPC. Raises ShardClosed."""
+        began = self.client.location.runtime.monotonic()
+        upper = await self.upper.read(deadline)
+        self._open_at = max(self._open_at, began)
+        return upper
 
     async def snapshot(self, as_of: int, deadline: Deadline) -> "Snapshot":
         """The contents at a time that is complete. One RPC, two more the first time. Raises NotReadable."""
@@ -75,6 +94,14 @@ class TableShard:
 
         Its lease moves along while it is at work, and ends when it rests: who wrote once and lives on holds nothing.
         """
+        # SUBTLE: it may take longer than a rest does to begin.
+        self._reading += 1
+        try:
+            return await self._read_newest(as_of, deadline)
+        finally:
+            self._reading -= 1
+
+    async def _read_newest(self, as_of: int, deadline: Deadline) -> "Snapshot":
         for last in (False, True):
             reader = await self._opened_newest(deadline)
             try:
@@ -122,7 +149,8 @@ class TableShard:
     async def _rest(self, reader: "ReadHandle") -> None:
         runtime = self.client.location.runtime
         while self._newest is reader:
-            if not self._given and runtime.monotonic() - self._used_at >= REST_SECONDS:
+            at_rest = not self._reading and not self._given
+            if at_rest and runtime.monotonic() - self._used_at >= REST_SECONDS:
                 self._newest = None
                 with contextlib.suppress(LocationError):  # it runs out by itself
                     await reader.expire()

@@ -221,7 +221,7 @@ class Table(Stays):
             return await self._append(updates, transaction, timeout)
         if not is_looked_at:
             return await self.wal.commit(
-                {self.shard: updates}, owners=[self.doubts], marker=transaction, timeout=timeout
+                {self.shard: updates}, [self._data], owners=[self.doubts], marker=transaction, timeout=timeout
             )
         alone = TableTransaction(self.wal, marker=transaction, timeout=timeout)
         with collecting(alone):

@@ -123,16 +123,18 @@ class TableTransaction(Stays):
         Raises LocationError and, of one that only writes, KeyTwice and NotYetAvailable (others committed first).
         """
         rows = self._updates()
-        owners = list(self._owners.values())
+        owners, tables = list(self._owners.values()), [self._tables[shard]._data for shard in rows]
         if self._pinned is None:
             if any(map(self._is_looked_at, rows, rows.values())):
                 self.ts = await self._commit_keyed(rows, owners, deadline)
             elif rows:
-                self.ts = await self._wal.commit(rows, owners=owners, marker=self._marker, timeout=self._timeout)
+                self.ts = await self._wal.commit(
+                    rows, tables, owners=owners, marker=self._marker, timeout=self._timeout
+                )
             return True
         if rows:
             self.ts = await self._wal.commit_at(
-                rows, self._pinned, owners=owners, marker=self._marker, deadline=deadline
+                rows, tables, self._pinned, owners=owners, marker=self._marker, deadline=deadline
             )
             return self.ts is not None
         # What was read may not be applied yet. A later reader must not find less.
@@ -185,7 +187,10 @@ class TableTransaction(Stays):
                 is_late = True
                 await wal.go_on(deadline)
                 continue
-            ts = await wal.commit_at(rows, pinned, owners=owners, marker=marker, is_same=True, deadline=deadline)
+            tables = [self._tables[shard]._data for shard in rows]
+            ts = await wal.commit_at(
+                rows, tables, pinned, owners=owners, marker=marker, is_same=True, deadline=deadline
+            )
             if ts is not None:
                 return ts
             is_late = False

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -130,16 +130,22 @@ class Wal:
         return self._writer
 
     async def commit(
-        self, rows: Rows, *, owners: Sequence[Doubts], marker: Transaction | None, timeout: float | None
+        self,
+        rows: Rows,
+        tables: Collection[TableShard],
+        *,
+        owners: Sequence[Doubts],
+        marker: Transaction | None,
+        timeout: float | None,
     ) -> int:
         """All of it at one time, which is returned: definite, and seen by every read time asked for from now on.
 
-        Three RPCs. ``marker``: happens once for ever; what it was is written beside it, so that only the same rows are
-        taken for done. After Indeterminate each of ``owners`` can find out whether it did.
+        Three RPCs. ``tables``: whose rows these are; raises ShardClosed when one was dropped. ``marker``: happens once
+        for ever; what it was is written beside it, so that only the same rows are taken for done. After Indeterminate
+        each of ``owners`` can find out whether it did.
         """
         deadline = self.deadline(timeout)
-        # A time that was given out for nothing does no harm: nothing of this transaction has happened.
-        ts = await certain(self.oracle.write_ts(timeout=seconds(deadline)))
+        ts = await self._given(tables, deadline)
         # It lands there at least. Once it has, that this cannot be applied comes too late.
         await self.oracle.check_ahead(max(ts, self.upper.known), timeout=seconds(deadline))
         if marker is not None:
@@ -153,6 +159,7 @@ class Wal:
     async def commit_at(
         self,
         rows: Rows,
+        tables: Collection[TableShard],
         upper: int,
         *,
         owners: Sequence[Doubts],
@@ -169,7 +176,7 @@ class Wal:
         # What it does depends on its reads as well, so another run of it may do something else.
         marked = marker if marker is None or is_same else marker.with_body(WORK_BODY)
         with call_of(owners) as call:
-            ts = await self._new_ts(upper, deadline)
+            ts = await self._new_ts(tables, upper, deadline)
             while True:
                 ts = await self._ts_from(upper, ts, deadline)
                 try:
@@ -188,14 +195,14 @@ class Wal:
                 # changed by that; who takes longer would else never commit.
                 before, upper = upper, self.upper.heard(outcome.upper)
                 is_empty, ts = await asyncio.gather(
-                    certain(self._is_empty(before, upper, deadline)), self._new_ts(upper, deadline)
+                    certain(self._is_empty(before, upper, deadline)), self._new_ts(tables, upper, deadline)
                 )
                 if not is_empty:
                     return None
 
-    async def _new_ts(self, upper: int, deadline: Deadline) -> int:
+    async def _new_ts(self, tables: Collection[TableShard], upper: int, deadline: Deadline) -> int:
         """A time of this write's own, for what is written at ``upper``."""
-        ts = await certain(self.oracle.write_ts(timeout=seconds(deadline)))
+        ts = await self._given(tables, deadline)
         await self.oracle.check_ahead(max(ts, upper), timeout=seconds(deadline))
         return ts
 
@@ -217,6 +224,15 @@ class Wal:
         except (LeaseExpired, NotReadable):
             self._reader = None
             return False
+
+    async def _given(self, tables: Collection[TableShard], deadline: Deadline) -> int:
+        """A time to write at, and that the tables are there, at once. One that was given for nothing does no harm:
+        nothing of the transaction has happened.
+        """
+        given = self.oracle.write_ts(timeout=seconds(deadline))
+        there = asyncio.gather(*(each.check_open(deadline) for each in tables))
+        ts, _ = await asyncio.gather(certain(given), there)
+        return ts
 
     async def check_new(self, marker: Transaction, deadline: Deadline) -> None:
         """Raises AlreadyCommitted for a transaction that the log remembers as committed.
@@ -260,7 +276,7 @@ class Wal:
         async with table.turn:
             if table.copied >= until:
                 return
-            upper = await table.upper.read(deadline)
+            upper = await table.read_upper(deadline)
             if upper > self.upper.known and upper > await self.upper.read(deadline):
                 raise _past_the_log(table)
             if await self._copied(table, upper, deadline) < until:
@@ -366,7 +382,7 @@ class Wal:
             except OutcomeForgotten as error:
                 if "new_since" in error.details:
                     raise  # so many applications wrote to the shard that it does not know its log any more
-                upper = await table.upper.read(deadline)
+                upper = await table.read_upper(deadline)
             else:
                 if isinstance(outcome, Appended):
                     # Or what another process has copied, at least as much.
@@ -529,10 +545,15 @@ async def last_copy(table: TableShard, upper: int, log: ShardId, deadline: Deadl
     return outcome.upper.elements[0] if isinstance(outcome, Appended) else None
 
 
+async def is_in_log(table: TableShard, timeline: Timeline, deadline: Deadline) -> bool:
+    """Whether the shard is a table of the timeline's log. One RPC at most."""
+    upper = table.upper.known
+    return bool(upper) and await last_copy(table, upper, log_of(timeline), deadline) is not None
+
+
 async def check_direct(table: TableShard, timeline: Timeline, deadline: Deadline) -> None:
     """Raise InvalidArgument when the shard is a table of the timeline's log. One RPC at most."""
-    upper = table.upper.known
-    if upper and await last_copy(table, upper, log_of(timeline), deadline) is not None:
+    if await is_in_log(table, timeline, deadline):
         raise InvalidArgument(
             "this shard is a table whose rows come through a log", hint='open it with mode="wal"', table=table.shard
         )

@@ -11,6 +11,7 @@ from client.support import client_of, memory_place
 
 from persist import aio
 from persist.client.client import Client
+from persist.client.collections.control.handles import handle_of
 from persist.client.collections.environment import Environment
 from persist.core.catalog.ddl.described import Session
 from persist.core.catalog.ddl.statements import (
@@ -234,3 +235,49 @@ async def test_closing_tells_statements_under_way_that_they_may_have_happened() 
         roles = {each.name for each in (await environment.strict_view()).roles.values()}
     assert unsure
     assert done <= roles <= done | unsure | {"persist"}
+
+
+async def test_one_shard_is_an_item_of_one_environment(tmp_path):
+    async with client_at(tmp_path) as client:
+        first, second = await client.environment(), await client.environment("second")
+        await first.execute(table("t", mode="direct"))
+        await second.execute(table("other"))
+        with pytest.raises(InvalidArgument, match="another environment has this shard"):
+            await second.adopt("t")
+        assert names(second) == ["other"]
+        await first.leave("t")
+        shard = await client.named("t")
+        while handle_of("default") in (await client.inspect(shard))["critical_readers"]:
+            await asyncio.sleep(0.02)
+        await second.adopt("t")
+        assert names(second) == ["other", "t"]
+
+
+async def test_what_another_environment_has_is_not_deleted_when_it_is_dropped_here(tmp_path):
+    async with client_at(tmp_path) as client:
+        environment = await client.environment()
+        await environment.execute(table("t", mode="direct"), table("gone", mode="direct"))
+        shard, gone = [(await environment.resolve(name)).data for name in ("t", "gone")]
+        # As earlier releases left it, which let two adopt one shard.
+        await client.open_since(handle_of("second"), shard, opaque=b"its leader", purpose="collections")
+        await environment.execute(Drop(ObjectType.TABLE, (QualifiedName("t"), QualifiedName("gone"))))
+        while not (await client.inspect(gone))["is_tombstone"]:
+            await asyncio.sleep(0.02)
+        while handle_of("default") in (state := await client.inspect(shard))["critical_readers"]:
+            await asyncio.sleep(0.02)
+        assert not state["is_tombstone"]
+        assert list(state["critical_readers"]) == [handle_of("second")]
+        assert state["upper"] != []
+
+
+async def test_table_in_a_log_that_was_left_is_adopted_as_one(tmp_path):
+    async with client_at(tmp_path) as client:
+        environment = await client.environment()
+        await environment.execute(CreateSchema("s"), CreateTable(QualifiedName("t", "s"), ROWS))
+        shard = (await environment.resolve("s.t")).data
+        await (await client.table(shard, mode="wal")).insert([{"id": 1, "name": "a"}])
+        await environment.leave("s.t")
+        await environment.adopt("t", shard=shard)
+        assert (await environment.resolve("t")).mode == "wal"
+        async with await environment.read("t") as contents:
+            assert (await contents.to_arrow()).num_rows == 1

@@ -40,7 +40,7 @@ STATEMENTS: list[Statement] = [
     ddl.CreateTable(FULL, ROWS, "U.own", "direct", True, Retain(), True, "CREATE TABLE t"),
     ddl.CreateSource(BARE, "kafka", (("topic", "t"),), (Export("e", ROWS), Export("f", ROWS, SHARD)), retain=Retain(0)),
     ddl.CreateSource(BARE, "loadgen", claims_epoch=True, remap=SHARD),
-    ddl.CreateView(BARE, "SELECT 1", (FULL, BARE), ROWS, asks_time=True, replace=True),
+    ddl.CreateView(BARE, "SELECT 1", (FULL, BARE), ROWS, asks_time=True, replace=True, meant=(b"", b"it")),
     ddl.CreateMaterializedView(BARE, "SELECT 1", (), ROWS),
     ddl.CreateMaterializedView(BARE, "SELECT 1", (FULL,), ROWS, Refresh(None), retain=Retain(7)),
     ddl.CreateIndex("i", FULL, ("price", "id")),

@@ -23,11 +23,12 @@ if TYPE_CHECKING:
     from persist.client.shard.read.since import SinceHandle
 
 PURPOSE: Final = "collections"
+_PREFIX: Final = "collections-"
 
 
 def handle_of(environment: str) -> str:
     """The name of the handle that an environment has on each of its shards."""
-    return "collections-" + hashlib.blake2b(environment.encode(), digest_size=8).hexdigest()
+    return _PREFIX + hashlib.blake2b(environment.encode(), digest_size=8).hexdigest()
 
 
 @dataclass(slots=True)
@@ -111,6 +112,14 @@ class Handles:
             if handle is not None:
                 await handle.expire(expected=self._token)
         self._kept.pop(shard, None)
+
+    async def of_others(self, shard: ShardId) -> list[str]:
+        """The handles of other environments on a shard that was taken over: it is a collection of theirs.
+
+        Of two that take one over at a time at least one sees the other. Raises ShardNotFound, LocationError.
+        """
+        state = await self._client.inspect(shard)
+        return sorted(name for name in state["critical_readers"] if name.startswith(_PREFIX) and name != self.name)
 
     def forget(self, shard: ShardId) -> None:
         """The shard is gone, and its handle with it."""

@@ -113,6 +113,14 @@ class ShardStorage:
         if each.schema is not None:
             await room.client.open_writer(shard, schema=each.schema)
         since = await room.handles.take_over(shard)
+        if there is not None and await room.handles.of_others(shard):
+            # Whoever drops it would delete it.
+            raise InvalidArgument(
+                "another environment has this shard",
+                hint="leave it there first: environment.leave(name)",
+                shard=shard,
+                name=each.name,
+            )
         if begins is None and there is None:
             begins = born
         if begins is None:

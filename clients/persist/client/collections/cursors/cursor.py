@@ -93,6 +93,7 @@ class Cursor(Stays):
         self._until = 0
         self._given: tuple[Receiver, int | None] | None = None
         self._turn = asyncio.Lock()
+        self._rests = False
 
     @property
     def name(self) -> str:
@@ -214,9 +215,21 @@ class Cursor(Stays):
         """
         return await deliver(self, target, up_to=up_to, idle=idle, count=count, acknowledge_seconds=acknowledge_seconds)
 
+    async def rest(self) -> None:
+        """Hold nothing here until the next fetch, for a caller that may come back late or never.
+
+        What was not acknowledged the cursor itself keeps. If others acknowledge further than this has come, the next
+        fetch is NotReadable.
+        """
+        async with self._turn:
+            if not self._rests:
+                self._rests = True
+                await self._found.release()
+
     async def aclose(self) -> None:
         """Release what this process holds; the cursor itself stays. Closing again does nothing."""
-        await self._found.release()
+        if not self._rests:
+            await self._found.release()
 
     async def __aenter__(self) -> Self:
         return self
@@ -285,6 +298,8 @@ class Cursor(Stays):
         """
         attempts = self._reads.readers.location.attempts
         backoff = attempts.backoff(attempts.deadline(None))
+        if self._rests:
+            await self._hold(self.begins_at)
         while True:
             try:
                 return await self._load(count)
@@ -304,7 +319,9 @@ class Cursor(Stays):
             await found.release()
             raise
         self._found = found
-        await before.release()
+        rested, self._rests = self._rests, False
+        if not rested:
+            await before.release()
 
     def _same_history(self, found: AtOneTime) -> None:
         # An index may stand in for the collection: that is another shard, and each has a history.
@@ -351,6 +368,8 @@ class Cursor(Stays):
         self._until = TIME_MAX if until.time is None else until.time
 
     async def _let_go(self, up_to: int) -> None:
+        if self._rests:
+            return
         held = self._found.held[self._of.id]
         try:
             await held.reader.downgrade_since(max(up_to - 1, 0))

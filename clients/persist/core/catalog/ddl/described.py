@@ -4,6 +4,7 @@ Source: docs/catalog.md; collections: names, dependencies, timelines.
 """
 
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Final
 
 from persist.core.catalog.ddl.statements import QualifiedName, Refresh, Retain
@@ -59,6 +60,18 @@ class Described:
         """
         is_made_so = self.mode == "wal" or bool(self.sql)
         return self.kind is ObjectType.TABLE and self.fed_by is None and not self.multiset and is_made_so
+
+    @property
+    def meaning(self) -> bytes:
+        """Stands for what a query that names it was understood by: the item, and what its rows are; empty of what the
+        system has, whose names nobody gives away. In words, as bytes of Arrow are another release's others.
+        """
+        if self.id.space is not Space.USER:
+            return b""
+        schema = self.schema
+        fields = [] if schema is None else [[*schema.key], [*schema.val]]
+        columns = [[(each.name, str(each.type), each.nullable) for each in part] for part in fields]
+        return sha256(repr((str(self.id), columns, self.query, self.asks_time)).encode()).digest()
 
 
 @dataclass(frozen=True, slots=True)

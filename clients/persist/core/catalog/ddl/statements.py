@@ -115,7 +115,8 @@ class Export:
 class CreateView:
     """CREATE VIEW name AS query. ``reads``: the items the query names; ``schema``: the columns of its rows, all keys.
 
-    ``asks_time``: the query says what time it is read at. ``query``: the SELECT, with every name in full.
+    ``asks_time``: the query says what time it is read at. ``query``: the SELECT, with every name in full. ``meant``: of
+    each of ``reads`` the ``meaning`` that ``schema`` was found from; where nothing or an empty one is given, any.
     """
 
     name: QualifiedName
@@ -126,6 +127,7 @@ class CreateView:
     replace: bool = False
     if_not_exists: bool = False
     sql: str = ""
+    meant: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,7 @@ class CreateMaterializedView:
     retain: Retain | None = None
     if_not_exists: bool = False
     sql: str = ""
+    meant: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +188,7 @@ class CreateCursor:
     on_lag: OnLag = OnLag.ADVANCE
     if_not_exists: bool = False
     sql: str = ""
+    meant: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,9 +58,14 @@ class Finalizer:
         # SUBTLE: its handle under this token says that no later leader has the shard.
         try:
             await room.handles.take_over(shard)
-            # The catalog says that no item has it any more, so nothing else is asked.
-            location = room.client.location
-            await finalize(location.shards, location.attempts, shard, force=True)
+            if await room.handles.of_others(shard):
+                # Adopted twice, as earlier releases let it be: what is dropped here is there all the same.
+                _log.warning("%s is also another environment's: it is given back, and not deleted", shard)
+                await release(room, shard)
+            else:
+                # The catalog says that no item has it any more, so nothing else is asked.
+                location = room.client.location
+                await finalize(location.shards, location.attempts, shard, force=True)
         except ShardNotFound:
             pass
         transaction = room.catalog.transaction()

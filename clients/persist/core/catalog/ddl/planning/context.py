@@ -3,7 +3,7 @@
 Everything is read through the transaction, so that whatever changes meanwhile is a conflict. Source: collections.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -217,12 +217,23 @@ class Planning:
         p.check_may(self.view, self.role, "U", ObjectType.SCHEMA, schema.name, schema)
         p.check_may(self.view, self.role, "r", it.kind, str(it.name), it)
 
-    def read_by_query(self, names: Iterable[QualifiedName]) -> tuple[Described, ...]:
-        """What a query reads, each once. Raises as ``readable``, InvalidArgument (what no query reads)."""
-        found = {each.id: each for each in map(self.readable, names)}
-        for each in found.values():
+    def read_by_query(self, names: Sequence[QualifiedName], meant: Sequence[bytes]) -> tuple[Described, ...]:
+        """What a query reads, each once. Raises as ``readable``, InvalidArgument (what no query reads; it is not what
+        was ``meant``: the columns of the query were found from something else).
+        """
+        if meant and len(meant) != len(names):
+            raise InvalidArgument("something is meant by each name, or by none", names=len(names), meant=len(meant))
+        found = {}
+        for each, meaning in zip(map(self.readable, names), meant or [b""] * len(names), strict=True):
             if each.kind not in RELATIONS:
                 raise InvalidArgument("a query cannot read this", kind=each.kind.words, name=str(each.name))
+            if meaning not in (b"", each.meaning):
+                raise InvalidArgument(
+                    "this name has come to mean something else since the query was understood",
+                    hint="nothing happened: give the statement again",
+                    name=str(each.name),
+                )
+            found[each.id] = each
         return tuple(found.values())
 
     # ---- times -------------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ def create_view(it: Planning, statement: CreateView) -> Executed:
         return skipped(tag, there)
     if there is None or not statement.replace:
         it.check_free(schema, name)
-    reads = it.read_by_query(statement.reads)
+    reads = it.read_by_query(statement.reads, statement.meant)
     context_of(it, reads)
     details = ItemDetails(
         depends_on=tuple(each.id for each in reads),
@@ -80,7 +80,7 @@ def create_materialized_view(it: Planning, statement: CreateMaterializedView) ->
     if statement.if_not_exists and (there := it.taken(schema, name)) is not None:
         return skipped(tag, there)
     it.check_free(schema, name)
-    reads = it.read_by_query(statement.reads)
+    reads = it.read_by_query(statement.reads, statement.meant)
     may_use_clusters(it)
     timeline = context_of(it, reads)
     id = it.new_id()

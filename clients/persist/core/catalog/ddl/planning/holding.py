@@ -67,7 +67,7 @@ def create_cursor(it: Planning, statement: CreateCursor) -> Executed:
     if statement.if_not_exists and (there := it.taken(schema, name)) is not None:
         return skipped(tag, there)
     it.check_free(schema, name)
-    reads = it.read_by_query(statement.reads)
+    reads = it.read_by_query(statement.reads, statement.meant)
     context_of(it, reads)
     objects = inputs_of(it, reads)
     if not objects:
