@@ -40,7 +40,7 @@ class PostgresSink:
     first of the search path. Numbers of 64 bits without a sign are ``numeric(20)``.
 
     A process that stands still amid a transaction keeps others out. After ``patience`` seconds the server ends that
-    transaction if it waits for nothing but the process; whoever waits for a lock of it for so long gives up
+    transaction if it waits for nothing but the process; a process that waits for a lock of it for so long gives up
     (Determinate).
     """
 

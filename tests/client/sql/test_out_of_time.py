@@ -1,4 +1,4 @@
-"""Statements whose time was up: where what they change was sent, they are told that it may have happened.
+"""Statements whose time was up: where what they change was sent, they say that it may have happened.
 
 Guarantee 12: an error that says that nothing changed is true.
 """
@@ -45,7 +45,7 @@ class Clock:
         if rows and shard == self.passes_at and _of_statement.get():
             self.passes_at, time = None, self.time
             self.patch.setattr(self.loop, "time", lambda: time() + SECONDS)
-            # Until whoever waits for this gives it up.
+            # Until the caller gives it up.
             await asyncio.Event().wait()
         return outcome
 

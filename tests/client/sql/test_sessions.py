@@ -562,7 +562,7 @@ async def test_who_writes_holds_no_history(monkeypatch: pytest.MonkeyPatch):
 
 
 async def test_what_was_renamed_or_replaced_before_a_query_came_answers_under_its_new_name(tmp_path):
-    """Of two clients one defines and the other one asks, which hears of that by itself a minute later."""
+    """Of two clients one defines and the other one asks, which learns of that by itself a minute later."""
     swap = "begin; alter table t rename to x; alter table u rename to t; alter table x rename to u; commit;"
     late = dataclasses.replace(SMALL, poll_first_ms=60_000, poll_max_ms=60_000)
     place = file_place(tmp_path)

@@ -166,7 +166,7 @@ class CatalogCalls:
                     raise unsure from error
                 raise
             except LeaseExpired as error:
-                # In another session nobody knows of this call but by its token.
+                # In another session this call is not known but by its token.
                 if unsure is not None and not settled:
                     raise unsure from error
                 raise

@@ -97,7 +97,7 @@ def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
                 of = self._closed()
                 if of is None or (task is not None and task.cancelling() > before):
                     raise
-                # SUBTLE: nobody cancelled this caller, whose own task would look as if somebody had.
+                # SUBTLE: this caller was not cancelled, whose own task would look as if it was.
                 hint = "look whether it happened, if it was to change something"
                 raise Indeterminate(f"the {of._noun} was closed during the call", hint=hint) from error
 

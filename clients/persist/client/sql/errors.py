@@ -58,7 +58,7 @@ class Sent:
             raise
 
     def timed_out(self) -> PersistError:
-        """What is told of a statement whose time was up. Raises nothing."""
+        """What is raised for a statement whose time was up. Raises nothing."""
         if self._may_have_happened:
             hint = "look whether it happened before you repeat it; SET statement_timeout = '10m' gives it longer"
             return Indeterminate(f"{TOO_LONG}: whether it happened is not known", hint=hint)

@@ -120,7 +120,7 @@ class Cursors:
         try:
             found = await cursor.fetch(statement.count, timeout=timeout)
         except NotReadable:
-            # Others acknowledged further. Whoever fetches again, having been told so, begins where they came to.
+            # Others acknowledged further. The next fetch, after this was raised, begins where they came to.
             del self._opened[id]
             raise
         finally:

@@ -303,7 +303,7 @@ class Gated:
 
 
 async def test_who_is_cancelled_while_it_writes_leaves_no_write_behind(tmp_path: Path):
-    """Whoever went on with the target met it: files that it had not named yet were removed, and then named."""
+    """The next one to use the target met it: files that it had not named yet were removed, and then named."""
     async with client_of(memory_place()) as client, environment_of(client) as environment:
         table = await table_in(client, environment)
         await environment.execute(CURSOR)

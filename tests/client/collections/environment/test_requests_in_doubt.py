@@ -1,4 +1,4 @@
-"""Requests whose answer was lost: whoever asked hears that it may have happened, or that it did, and never that not.
+"""Requests whose answer was lost: the caller is answered that it may have happened, or that it did, and never that not.
 
 Guarantee 12: once an attempt of a call may have happened, no refusal of a later one is taken for its outcome.
 """
@@ -39,7 +39,7 @@ ROWS = Schema({"id": pa.int64()}, {"name": pa.string()})
 QUICK = Settings(poll_first_ms=5, poll_max_ms=50, timeout_ms=3_000)
 TABLE = CreateTable(QualifiedName("t"), ROWS)
 SILENCE = 15.0
-"""Seconds after which whoever leads does not answer."""
+"""Seconds after which the leader does not answer."""
 STATEMENTS = 60.0
 """Seconds that a statement may take: far more than it does."""
 
@@ -194,7 +194,7 @@ class Nothing:
 
 @asynccontextmanager
 async def executing() -> AsyncIterator[tuple[LossyLog, Nothing, Executor]]:
-    """An executor whose log fails as it is told."""
+    """An executor whose log fails as it is asked to."""
     log, storage = LossyLog(MemoryRows()), Nothing()
     catalog = await DurableCatalog(log).open(1)
     settings = Settings(retry_first_ms=1, retry_max_ms=1, timeout_ms=60_000)

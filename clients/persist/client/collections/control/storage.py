@@ -114,7 +114,7 @@ class ShardStorage:
             await room.client.open_writer(shard, schema=each.schema)
         since = await room.handles.take_over(shard)
         if there is not None and await room.handles.of_others(shard):
-            # Whoever drops it would delete it.
+            # The environment that drops it would delete it.
             raise InvalidArgument(
                 "another environment has this shard",
                 hint="leave it there first: environment.leave(name)",

@@ -276,12 +276,12 @@ class Cursor(Stays):
         self._position = fetched.position
 
     def _go_back(self, position: int | None) -> None:
-        """To where this was: what was fetched since reached nobody. No RPC."""
+        """To where this was: what was fetched since reached no caller. No RPC."""
         self._given, self._position, self._rows = None, position, None
 
     def _look(self) -> None:
         """SUBTLE: what was fetched for another thread is not there yet when it is returned: an interrupt may meet it on
-        its way. Then nobody has it, and to go on behind it would acknowledge it.
+        its way. Then no caller has it, and to go on behind it would acknowledge it.
         """
         if self._given is None:
             return

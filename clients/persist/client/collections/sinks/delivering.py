@@ -73,8 +73,8 @@ async def deliver(
 
 
 async def _asked(runtime: Runtime, function: Callable[..., T], *args: object) -> T:
-    """What a target answers. SUBTLE: its thread cannot be cut short, so who is cancelled waits for its end. Whoever
-    goes on with the target would meet a write that nobody knows of, and remove what that has not named yet.
+    """What a target answers. SUBTLE: its thread cannot be cut short, so who is cancelled waits for its end. What
+    goes on with the target would meet a write that nothing knows of, and remove what that has not named yet.
     """
     call = asyncio.ensure_future(users(runtime, function, *args))
     try:

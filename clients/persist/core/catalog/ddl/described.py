@@ -64,7 +64,7 @@ class Described:
     @property
     def meaning(self) -> bytes:
         """Stands for what a query that names it was understood by: the item, and what its rows are; empty of what the
-        system has, whose names nobody gives away. In words, as bytes of Arrow are another release's others.
+        system has, whose names are not given away. In words, as bytes of Arrow are another release's others.
         """
         if self.id.space is not Space.USER:
             return b""
