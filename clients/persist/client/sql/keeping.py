@@ -8,15 +8,16 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from persist.client.collections.views.query import Asked, QueryFailed
-from persist.client.sql.bind.binding import bind, pushed
+from persist.client.sql.bind import large
 from persist.client.sql.errors import SqlError, SqlLimit
 from persist.client.sql.parse.statements import Select
-from persist.client.sql.parse.text import one
+from persist.client.sql.parse.text import only
 from persist.client.sql.querying import streamed
 from persist.client.sql.run.engine import Engine, Limits, Relation
 from persist.core.catalog.ddl.described import Described, Session
 from persist.core.catalog.ddl.statements import QualifiedName
 from persist.core.catalog.errors import UnknownObject
+from persist.runtime import system
 
 LIMITS = Limits(threads=1)
 """Of all views of a process together; each query has a thread of its own besides."""
@@ -31,14 +32,15 @@ class KeptQueries:
     async def run(self, asked: Asked) -> pa.Table:
         """See QueryRunner. Raises SqlLimit besides."""
         try:
-            statement = one(asked.query).statement
+            offload = system().offload
+            statement = only(await large.parsed(asked.query, None, system().now_ms(), offload)).statement
             if not isinstance(statement, Select):
                 raise QueryFailed("the query of a view is a SELECT", hint="create it again", got=asked.query[:200])
-            bound = pushed(bind(statement.query, _Names(asked.items), Session(), definite=True))
+            bound = await large.bound(statement.query, _Names(asked.items), Session(), offload, definite=True)
             relations: Mapping[str, Relation] = {
                 name: streamed(each, asked.inputs[each.described.id]) for name, each in bound.relations.items()
             }
-            return await self._engine.table(bound.sql(asked.as_of), relations)
+            return await self._engine.table(await large.said(bound, asked.as_of, offload), relations)
         except SqlLimit:
             raise
         except (SqlError, UnknownObject) as error:

@@ -13,16 +13,15 @@ from persist.client.shard.naming import find
 from persist.client.shard.times import TimeLike, time_of
 from persist.client.shard.write.doubts import OwnCall, Resolved
 from persist.client.table.data_shard import TableShard
+from persist.client.table.keyed import rows_with_keys
 from persist.client.table.rows import (
     RowsLike,
     at_time,
     body_of,
     check_distinct,
-    key_range,
     keys_of,
     replacing,
     updates_of,
-    with_keys,
 )
 from persist.client.table.transaction import transact
 from persist.client.table.wal import check_direct, of_table, writes_of
@@ -286,7 +285,7 @@ class Table(Stays):
         upper = await self._data.upper.read(deadline)
         if upper and len(keys):
             snapshot = await certain(self._newest(upper - 1, deadline))
-            old = with_keys(await snapshot.to_arrow(keys=key_range(keys)), keys, schema)
+            old = await rows_with_keys(self._location.runtime, snapshot, keys, schema)
         ts = max(given, upper)
         await self._oracle.check_ahead(ts, timeout=seconds(deadline))
         updates = at_time(replacing(old, new, schema), ts)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 import pyarrow as pa
 
 from persist.client.shard.handles import Stays
-from persist.client.table.rows import RowsLike, check_distinct, key_range, keys_of, replacing, updates_of, with_keys
+from persist.client.table.keyed import rows_with_keys
+from persist.client.table.rows import RowsLike, check_distinct, keys_of, replacing, updates_of
 from persist.client.timeline.register import seconds
 from persist.core.data.update import consolidate
 from persist.core.ids import ShardId
@@ -89,7 +90,7 @@ class TableTransaction(Stays):
         old = table.schema.updates.empty_table()
         if len(keys):
             snapshot = await self.snapshot(table, timeout=self._timeout)
-            old = with_keys(await snapshot.to_arrow(keys=key_range(keys)), keys, table.schema)
+            old = await rows_with_keys(self._wal.runtime, snapshot, keys, table.schema)
         self._add(table, replacing(old, new, table.schema))
         return self
 

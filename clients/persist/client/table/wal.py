@@ -46,6 +46,7 @@ from persist.errors import (
 )
 from persist.retry.attempts import certain
 from persist.retry.deadline import Deadline
+from persist.runtime import Runtime
 
 if TYPE_CHECKING:
     from persist.client.shard.client import ShardClient
@@ -117,6 +118,11 @@ class Wal:
     def over(self) -> bool:
         """Whether the location was restored: then open the log and its tables again. No RPC."""
         return self.upper.over or self.oracle.over
+
+    @property
+    def runtime(self) -> Runtime:
+        """Of its location."""
+        return self._client.location.runtime
 
     @property
     def writer(self) -> "WriteHandle":
